@@ -224,17 +224,17 @@ fn run(stage: &Stage, gpu: &Gpu, plan: &Plan, report: &mut Handoff) -> anyhow::R
 fn times(
     clock: Clock,
     plan: &Plan,
-    ours: &[u64],
-    theirs: &[Vec<u64>],
+    own: &[u64],
+    others: &[Vec<u64>],
     begin: usize,
     end: usize,
 ) -> anyhow::Result<Vec<u64>> {
     let total = plan.total();
     let mut times = Vec::new();
     for round in WARM_UP..total {
-        let mine = |area: usize| ours[area * total + round];
-        let there = theirs[begin][round].wrapping_sub(mine(end));
-        let back = mine(begin).wrapping_sub(theirs[end][round]);
+        let mine = |area: usize| own[area * total + round];
+        let there = others[begin][round].wrapping_sub(mine(end));
+        let back = mine(begin).wrapping_sub(others[end][round]);
         let found = match clock {
             Clock::One => [Some(there), Some(back)],
             Clock::Halved => [Some(there.wrapping_add(back) / 2), None],

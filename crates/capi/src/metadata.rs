@@ -310,11 +310,11 @@ fn value<T>(
         .ok_or_else(|| Failure::argument(format!("the header's '{key}' is not {kind}: {value:?}")))
 }
 
-/// Tells C a key's value, as what `read` makes of it.
+/// Writes a key's value for C, converted by `read`.
 ///
 /// # Safety
 /// As `rgaps.h` says of the sample, the key and `to`, which it calls `name`.
-unsafe fn tell_value<T>(
+unsafe fn write_value<T>(
     sample: *const rgaps_sample_t,
     key: *const c_char,
     (name, to, none): (&str, *mut T, T),
@@ -351,7 +351,7 @@ pub unsafe extern "C" fn rgaps_sample_header_int(
     let to = ("number", number, 0);
     // SAFETY: C's own arguments: NULL or a sample that lives, text that nobody changes, and a result that only we write,
     // until we return (rgaps.h: Handles, Pointers).
-    unsafe { tell_value(sample, key, to, "an integer of 64 bits", read) }
+    unsafe { write_value(sample, key, to, "an integer of 64 bits", read) }
 }
 
 /// A key's number.
@@ -372,7 +372,7 @@ pub unsafe extern "C" fn rgaps_sample_header_double(
     };
     // SAFETY: C's own arguments: NULL or a sample that lives, text that nobody changes, and a result that only we write,
     // until we return (rgaps.h: Handles, Pointers).
-    unsafe { tell_value(sample, key, ("number", number, 0.0), "a number", read) }
+    unsafe { write_value(sample, key, ("number", number, 0.0), "a number", read) }
 }
 
 /// A key's text.
@@ -391,7 +391,7 @@ pub unsafe extern "C" fn rgaps_sample_header_text(
     };
     // SAFETY: C's own arguments: NULL or a sample that lives, text that nobody changes, and a result that only we write,
     // until we return (rgaps.h: Handles, Pointers).
-    unsafe { tell_value(sample, key, to, "text", read) }
+    unsafe { write_value(sample, key, to, "text", read) }
 }
 
 /// A block for several arrays.

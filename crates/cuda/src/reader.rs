@@ -31,8 +31,8 @@ struct ReadDevice {
     foreign: ForeignStreams,
 }
 
-/// What an address is to the driver.
-enum Place {
+/// What the driver knows of an address.
+enum AddressKind {
     /// Nothing: ordinary host memory.
     Unknown,
     /// Host memory that GPUs can write.
@@ -71,15 +71,15 @@ impl DeviceReader {
         let Some(asking) = self.ordinal_to_ask()? else {
             return Ok(false); // without a context there is neither memory nor work of a GPU
         };
-        let place = match self.place(asking, from)? {
+        let kind = match self.address_kind(asking, from)? {
             // Copies to pageable memory have finished when they return; other work on a stream is
             // waited for where the user names it.
-            Place::Unknown if stream.0 == 0 => return Ok(false),
-            place => place,
+            AddressKind::Unknown if stream.0 == 0 => return Ok(false),
+            kind => kind,
         };
-        let (ordinal, is_device) = match place {
-            Place::Device(ordinal) => (ordinal, true),
-            Place::Unknown | Place::Pinned => (asking, false),
+        let (ordinal, is_device) = match kind {
+            AddressKind::Device(ordinal) => (ordinal, true),
+            AddressKind::Unknown | AddressKind::Pinned => (asking, false),
         };
         let device = self.device(ordinal)?;
         let outcome = device
@@ -127,7 +127,7 @@ impl DeviceReader {
         Ok(None)
     }
 
-    fn place(&self, asking: c_int, address: u64) -> Result<Place, CudaError> {
+    fn address_kind(&self, asking: c_int, address: u64) -> Result<AddressKind, CudaError> {
         let mut caller: CUdevice = -1;
         // SAFETY: the out pointer is ours.
         let has_context =
@@ -141,13 +141,15 @@ impl DeviceReader {
             None => None,
         };
         let Some(kind) = self.attribute(CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address)? else {
-            return Ok(Place::Unknown);
+            return Ok(AddressKind::Unknown);
         };
         if kind == CU_MEMORYTYPE_HOST {
-            return Ok(Place::Pinned);
+            return Ok(AddressKind::Pinned);
         }
         let ordinal = self.attribute(CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address)?;
-        Ok(ordinal.map_or(Place::Unknown, |ordinal| Place::Device(ordinal as c_int)))
+        Ok(ordinal.map_or(AddressKind::Unknown, |ordinal| {
+            AddressKind::Device(ordinal as c_int)
+        }))
     }
 
     /// A 32-bit attribute of an address; none where the driver does not know it.

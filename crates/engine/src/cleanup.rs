@@ -1,14 +1,16 @@
 //! The end of sessions and of processes.
 
-use crate::engine::{Engine, SessionId};
+use crate::engine::Engine;
+use crate::sessions::SessionId;
 use rgaps_session::ZoneId;
 use std::collections::BTreeMap;
 
 impl Engine {
-    /// The session's socket is closed, from either side. `ended`: its process is known to be gone.
+    /// The session's socket is closed, from either side. `ended`: its process is known to have ended.
     ///
     /// What the client holds stays as long as its process lives: it may still read the bytes, or
-    /// have forked a child that does. Only where its end cannot be seen, the socket's stands for it.
+    /// have forked a child that does. Only if the daemon cannot see the process end, the end of the socket counts
+    /// as that.
     pub fn hang_up(&mut self, session: SessionId, ended: bool) {
         let Some(known) = self.sessions.get_mut(session) else {
             return;
@@ -30,7 +32,7 @@ impl Engine {
         self.end_session(session);
     }
 
-    /// The session's process is gone: nothing of it reads or writes any more.
+    /// The session's process has ended: nothing of it reads or writes any more.
     pub fn process_ended(&mut self, session: SessionId) {
         self.end_session(session);
     }
@@ -48,7 +50,7 @@ impl Engine {
         self.note_idleness();
     }
 
-    /// Gives back all that a client held that is gone, in all its zones.
+    /// Takes back all that a dead client held, in all its zones.
     pub(crate) fn clean_up_after(&mut self, name: &str, pid: u32, zones: &BTreeMap<ZoneId, u32>) {
         let (mut died, mut freed) = (false, 0);
         self.maintenance.sweep_soon(self.now);

@@ -1,13 +1,10 @@
 //! The client processes of a zone. Each has a record in the registry, whose byte it locks as long as it lives.
 
-use crate::adoption::Claims;
-use crate::engine::SessionId;
-use crate::hand_back::is_locked;
-use crate::quarantine::QUARANTINED;
 use crate::random;
 use crate::refuse::{bad, refuse, system};
-use crate::registry::Registry;
+use crate::registry::RegistryFile;
 use crate::sessions::Session;
+use crate::sessions::SessionId;
 use crate::state_file::may_live;
 use rgaps_layout::{ClientRecord, MAX_CLIENTS, MAX_CLIENT_NAME, RECORD_LIVE};
 use rgaps_session::{Refusal, RefusalCode, LINKS_CLIENT};
@@ -17,6 +14,9 @@ use std::time::{Duration, Instant};
 /// A client is dead when its lock was found free for this long: it may have got its record just before the last daemon
 /// died, and be about to take the lock.
 const LOCK_GRACE: Duration = Duration::from_millis(250);
+
+/// `Client::session` of a client in quarantine: no session has this number.
+pub(crate) const QUARANTINED: SessionId = SessionId(0);
 
 /// A client process in a zone.
 #[derive(Debug)]
@@ -28,8 +28,6 @@ pub(crate) struct Client {
     pub(crate) uid: u32,
     pub(crate) gid: u32,
     pub(crate) name: String,
-    /// While it hands back what it has from a predecessor.
-    pub(crate) claims: Option<Claims>,
     /// Since when its lock on the registry was found free.
     pub(crate) unlocked_since: Option<Instant>,
     /// Of links whose process has ended: until when their seats wait for the next links.
@@ -46,7 +44,6 @@ impl Client {
             uid: of.uid(),
             gid: of.peer.credentials.gid,
             name: of.name.clone(),
-            claims: None,
             unlocked_since: None,
             vacant_until: None,
         }
@@ -68,7 +65,10 @@ pub(crate) struct Clients {
 
 impl Clients {
     /// The clients that a predecessor recorded. `saved_pids`: their processes, by numbers that mean the same here.
-    pub(crate) fn load(registry: &Registry, saved_pids: BTreeSet<u32>) -> std::io::Result<Clients> {
+    pub(crate) fn load(
+        registry: &RegistryFile,
+        saved_pids: BTreeSet<u32>,
+    ) -> std::io::Result<Clients> {
         let mut all = BTreeMap::new();
         for index in 0..MAX_CLIENTS as u32 {
             let record = registry.client(index)?;
@@ -82,7 +82,7 @@ impl Clients {
     /// Adds a client; it gets a number and a record. There may be `most`.
     pub(crate) fn add(
         &mut self,
-        registry: &Registry,
+        registry: &RegistryFile,
         most: u32,
         mut client: Client,
     ) -> Result<u32, Refusal> {
@@ -102,10 +102,8 @@ impl Clients {
     }
 
     /// Forgets a client that has nothing left.
-    pub(crate) fn remove(&mut self, registry: &Registry, index: u32) {
-        if let Err(error) = registry.clear_client(index) {
-            tracing::error!(%error, index, "recording the end of a client failed");
-        }
+    pub(crate) fn remove(&mut self, registry: &RegistryFile, index: u32) {
+        registry.clear_client(index);
         self.all.remove(&index);
     }
 
@@ -171,10 +169,9 @@ impl Clients {
         all.any(|client| client.is_awaited() && client.name == LINKS_CLIENT)
     }
 
-    /// Whether some clients of a predecessor's have still to come back, or to hand back what they have.
-    pub(crate) fn are_handing_back(&self) -> bool {
-        let mut all = self.all.values();
-        all.any(|client| client.is_awaited() || client.claims.is_some())
+    /// Whether some clients of a predecessor's may still come back.
+    pub(crate) fn are_awaited(&self) -> bool {
+        self.all.values().any(Client::is_awaited)
     }
 
     /// Whether there are dead clients that wait for proof.
@@ -197,15 +194,15 @@ impl Clients {
         clients.map(|(index, _)| index).collect()
     }
 
-    /// Absent clients whose process is gone: its lock on the registry is, or, where a child that it made with `clone`
+    /// Absent clients whose process has ended: its lock on the registry is, or, where a child that it made with `clone`
     /// still has the lock, its number.
-    pub(crate) fn find_dead(&mut self, registry: &Registry, now: Instant) -> Vec<u32> {
+    pub(crate) fn find_dead(&mut self, registry: &RegistryFile, now: Instant) -> Vec<u32> {
         let mut dead = Vec::new();
         let all = self.all.iter_mut();
         let absent = all.filter(|(_, client)| client.is_awaited());
         for (index, client) in absent {
             let has_ended = self.saved_pids.contains(&client.pid) && !may_live(client.pid);
-            let locked = is_locked(registry.fd(), u64::from(*index));
+            let locked = registry.is_locked(*index);
             match locked.map(|locked| locked && !has_ended) {
                 Ok(false) => {
                     let since = *client.unlocked_since.get_or_insert(now);
@@ -240,12 +237,11 @@ impl Clients {
             })?;
         if client.uid != uid || client.session.is_some() {
             return Err(bad(
-                "this place in the zone belongs to another client, or was claimed before",
+                "this number in the zone belongs to another client, or was claimed before",
             ));
         }
         client.session = Some(session);
         client.pid = pid;
-        client.claims = Some(Claims::default());
         client.unlocked_since = None;
         Ok(())
     }
@@ -281,7 +277,6 @@ fn client_of(record: &ClientRecord) -> Client {
         uid: record.uid,
         gid: record.gid,
         name,
-        claims: None,
         unlocked_since: None,
         vacant_until: None,
     }

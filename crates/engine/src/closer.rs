@@ -1,8 +1,8 @@
-//! Closes what strangers sent, on threads of its own: how long `close` takes is up to whoever made the file (a socket
+//! Closes the descriptors that clients sent, on threads of its own: the file's maker decides how long `close` takes (a socket
 //! with `SO_LINGER`, a file system in user space, gigabytes of memory to free).
 //!
-//! Only descriptors that came from clients, and sockets in which such descriptors lie unread, go this way. Each user has threads
-//! of its own. A user with [`MAX_PENDING_PER_USER`] closes under way gets no new session, and the daemon receives no
+//! These threads close only descriptors from clients, and sockets that hold such descriptors unread. Each user has its own
+//! threads. A user with [`MAX_PENDING_PER_USER`] unfinished closes gets no new session, and the daemon receives no
 //! descriptors from it, until one of them returns.
 
 use rustix::fs::{AtFlags, FileType, StatxFlags};
@@ -10,12 +10,12 @@ use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Threads that close what one user sent. Each ends when nothing of that user waits.
+/// Threads of one user. A thread ends when that user has nothing left to close.
 const MAX_THREADS_PER_USER: usize = 4;
-/// Closes of one user's that have not returned.
+/// Unfinished closes of one user.
 const MAX_PENDING_PER_USER: usize = 32;
 
-/// What one user sent and is not closed.
+/// Descriptors of one user that wait to be closed.
 #[derive(Default)]
 struct Pending {
     /// Descriptors that are closed together, in this order.
@@ -32,7 +32,7 @@ struct Pending {
 pub(crate) struct Closer(Arc<Mutex<HashMap<u32, Pending>>>);
 
 impl Closer {
-    /// Closes descriptors of a user's, at some time.
+    /// Closes descriptors of a user later.
     pub(crate) fn close(&self, uid: u32, fds: Vec<OwnedFd>) {
         if fds.is_empty() {
             return;
@@ -54,7 +54,7 @@ impl Closer {
         }
     }
 
-    /// Whether a user has as many closes under way as one may have.
+    /// Whether a user has the most unfinished closes that it may have.
     pub(crate) fn is_full(&self, uid: u32) -> bool {
         let users = self.users();
         users

@@ -1,15 +1,16 @@
 //! The daemon's mapping of a zone's control segment, and what of it is handed out.
 
 use crate::doorbells::Doorbells;
+use crate::granule_set::LiveGranules;
 use crate::ranges::Ranges;
-use crate::registry::{punch, write_control_header};
+use crate::refuse::{refuse, system};
+use crate::registry::{punch, write_control_header, RegistryFile};
 use crate::timelines::Timelines;
-use rgaps_layout::{
-    ControlHeader, PublisherRegion, CONTROL_BYTES, CONTROL_MAGIC, DYNAMIC_OFFSET, LAYOUT_VERSION,
-};
+use crate::topic::{Publisher, Topic};
+use rgaps_layout::{ControlHeader, CONTROL_BYTES, CONTROL_MAGIC, DYNAMIC_OFFSET, LAYOUT_VERSION};
 use rgaps_pool::{create_sealed_memfd, verify_memfd, Access, PoolError, SharedMap};
-use rgaps_session::ZoneId;
-use rgaps_topic::{RegionView, Shared, TopicView};
+use rgaps_session::{Refusal, RefusalCode, ZoneId};
+use rgaps_topic::{live_blocks, PublisherView, RegionView, Shared, TopicView};
 use rustix::fs::{seek, SeekFrom};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -91,15 +92,42 @@ impl Control {
         TopicView::new(self.words, offset).expect("an offset that the daemon chose or checked")
     }
 
-    /// A publisher's region at an offset that this daemon handed out, or has checked.
-    pub(crate) fn region(&self, offset: u64, geometry: PublisherRegion) -> RegionView<Shared> {
+    /// A publisher's slot.
+    pub(crate) fn publisher(&self, topic: &Topic, slot: u32) -> PublisherView<Shared> {
+        self.topic(topic.region).publisher(slot as usize)
+    }
+
+    /// A publisher's region, whose offset this daemon handed out, or has checked.
+    pub(crate) fn ring(&self, publisher: &Publisher) -> RegionView<Shared> {
+        let (offset, geometry) = (publisher.ring.region_offset, publisher.geometry());
         RegionView::new(self.words, offset, geometry)
             .expect("an offset and numbers that the daemon chose or checked")
     }
 
-    /// Hands out a range of zeros.
-    pub(crate) fn take(&mut self, bytes: u64) -> Option<u64> {
-        self.ranges.take(bytes)
+    /// Granules in which somebody holds a block of the publisher's.
+    pub(crate) fn live_granules(&self, topic: &Topic, publisher: &Publisher) -> LiveGranules {
+        let words = self.publisher(topic, publisher.slot);
+        let mut live = LiveGranules::default();
+        for (pool, offset, bytes) in live_blocks(&words, &self.ring(publisher)) {
+            live.add(pool.unwrap_or(publisher.pool), offset, bytes);
+        }
+        live
+    }
+
+    /// Hands out a range of zeros. How far ranges go is written down before it is used; and each time, because it goes
+    /// back where those that were highest have been given back.
+    pub(crate) fn take(&mut self, bytes: u64, registry: &RegistryFile) -> Result<u64, Refusal> {
+        let offset = self.ranges.take(bytes).ok_or_else(|| {
+            refuse(
+                RefusalCode::LimitReached,
+                "the control segment is full; close publishers, or publish with less history",
+            )
+        })?;
+        if let Err(error) = registry.set_control_used(self.used_end()) {
+            self.give(offset, bytes);
+            return Err(system("write its registry", error));
+        }
+        Ok(offset)
     }
 
     /// Marks a range as handed out. False where any of it is already.

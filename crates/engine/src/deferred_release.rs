@@ -1,43 +1,69 @@
-//! Holds that subscribers let go of behind GPU work, when the block's publisher or they are gone.
+//! Subscribers that have left and whose deferred releases publishers have still to finish. Nobody else gets their slots
+//! before that: a bit that a publisher is about to clear must not be somebody else's.
 
-use crate::zone::Zone;
+use crate::control::Control;
+use crate::topic::Topic;
 use rgaps_layout::MAX_SUBSCRIBERS;
-use rgaps_topic::{clear_deferred_releases, empty_deferred_releases};
+use rgaps_sync::atomic::Ordering;
+use rgaps_topic::empty_deferred_releases;
+use std::collections::BTreeMap;
 
-impl Zone {
-    /// Clears the bits of subscribers that have let go of an orphan's blocks, where their work has
-    /// passed.
-    pub(crate) fn clear_deferred_releases(&self, index: u32, slot: u32) -> bool {
-        let Some(topic) = self.topics.get(index) else {
-            return false;
-        };
-        let Some(publisher) = topic.publisher(slot) else {
-            return false;
-        };
-        let view = self.control.topic(topic.region);
-        let region = self
-            .control
-            .region(publisher.ring.region_offset, publisher.geometry());
-        clear_deferred_releases(&view, &region, slot, publisher.incarnation) > 0
+/// The slots of such subscribers.
+#[derive(Debug, Default)]
+pub(crate) struct DeferredReleases {
+    /// A bit for each slot, by topic.
+    slots: BTreeMap<u32, u64>,
+}
+
+/// Finishes what can be of a subscriber's deferred releases. True: none is left.
+pub(crate) fn finish(topic: &Topic, slot: u32, control: &Control) -> bool {
+    let view = control.topic(topic.region);
+    empty_deferred_releases(&view, slot, |slot, number| topic.publishes(slot, number))
+}
+
+impl DeferredReleases {
+    /// Keeps the slot of a subscriber that leaves until its releases are finished.
+    pub(crate) fn hold(&mut self, topic: &Topic, slot: u32, control: &Control) {
+        if !finish(topic, slot, control) {
+            *self.slots.entry(topic.index).or_default() |= 1 << slot;
+        }
     }
 
-    /// Gives back the slots of former subscribers whose entries publishers have finished.
-    pub(crate) fn release_held_up(&mut self, index: u32) -> bool {
-        let Some(topic) = self.topics.get_mut(index) else {
-            return false;
-        };
-        let before = topic.held_up;
-        let view = self.control.topic(topic.region);
-        let empty = (0..MAX_SUBSCRIBERS as u32)
-            .filter(|slot| before >> slot & 1 != 0)
-            .filter(|slot| {
-                empty_deferred_releases(&view, *slot, |slot, number| topic.publishes(slot, number))
-            })
-            .fold(0, |bits, slot| bits | 1 << slot);
-        topic.held_up &= !empty;
-        if topic.held_up == 0 {
-            self.held_up.remove(&index);
+    /// Finds the slots that a predecessor kept.
+    pub(crate) fn restore(&mut self, topic: &Topic, control: &Control) {
+        let view = control.topic(topic.region);
+        let all = view.deferring().load(Ordering::Acquire) & ((1 << MAX_SUBSCRIBERS) - 1);
+        let of_absent = all & !topic.subscriber_bits();
+        if of_absent != 0 {
+            self.slots.insert(topic.index, of_absent);
         }
-        topic.held_up != before
+    }
+
+    /// Gives back a topic's slots whose releases are finished. True: there were some.
+    pub(crate) fn release(&mut self, topic: &Topic, control: &Control) -> bool {
+        let before = self.slots_of(topic.index);
+        let kept = (0..MAX_SUBSCRIBERS as u32)
+            .filter(|slot| before >> slot & 1 != 0 && !finish(topic, *slot, control))
+            .fold(0, |bits, slot| bits | 1 << slot);
+        match kept {
+            0 => self.slots.remove(&topic.index),
+            _ => self.slots.insert(topic.index, kept),
+        };
+        kept != before
+    }
+
+    /// The slots of a topic that nobody may have.
+    pub(crate) fn slots_of(&self, topic: u32) -> u64 {
+        self.slots.get(&topic).copied().unwrap_or(0)
+    }
+
+    /// Topics with such slots.
+    pub(crate) fn topics(&self) -> impl Iterator<Item = u32> + '_ {
+        self.slots.keys().copied()
+    }
+
+    /// A topic has ended.
+    pub(crate) fn forget(&mut self, topic: u32) {
+        self.slots.remove(&topic);
     }
 }

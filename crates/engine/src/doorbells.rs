@@ -1,7 +1,12 @@
-//! Which doorbells of a zone are taken, and by whom.
+//! The doorbells of a zone, and the client that has each.
 
+use crate::refuse::{bad, refuse};
 use rgaps_layout::MAX_DOORBELLS;
+use rgaps_session::{Refusal, RefusalCode};
 use std::collections::HashMap;
+
+/// Doorbells that one client may take for wait sets.
+const MAX_CLIENT_DOORBELLS: usize = 1024;
 
 /// The doorbells of a zone. Number 0 is never handed out, so that a zeroed slot rings nobody.
 #[derive(Debug, Default)]
@@ -13,10 +18,13 @@ pub(crate) struct Doorbells {
 
 impl Doorbells {
     /// A doorbell for `client`. The one that has been free for longest comes first, so that a
-    /// late ring for its former owner is unlikely to wake another (which would be harmless).
-    pub(crate) fn take(&mut self, client: u32) -> Option<u32> {
+    /// late ring for its last owner is unlikely to wake another (which would be harmless).
+    pub(crate) fn take(&mut self, client: u32) -> Result<u32, Refusal> {
         if self.owners.len() as u32 >= MAX_DOORBELLS - 1 {
-            return None;
+            return Err(refuse(
+                RefusalCode::LimitReached,
+                "all doorbells of the daemon are in use; close publishers, subscribers or wait sets",
+            ));
         }
         loop {
             self.next = if self.next + 1 >= MAX_DOORBELLS {
@@ -26,9 +34,24 @@ impl Doorbells {
             };
             if !self.owners.contains_key(&self.next) {
                 self.owners.insert(self.next, client);
-                return Some(self.next);
+                return Ok(self.next);
             }
         }
+    }
+
+    /// A doorbell for a wait set of a client, which has so many for publishers and subscribers.
+    pub(crate) fn take_for_wait_set(
+        &mut self,
+        client: u32,
+        of_members: usize,
+    ) -> Result<u32, Refusal> {
+        if self.count(client) >= MAX_CLIENT_DOORBELLS + of_members {
+            return Err(refuse(
+                RefusalCode::LimitReached,
+                format!("this process has {MAX_CLIENT_DOORBELLS} wait sets, which is the limit; use one wait set for many topics"),
+            ));
+        }
+        self.take(client)
     }
 
     /// Takes a certain doorbell. False where there is none such or somebody has it.
@@ -41,7 +64,7 @@ impl Doorbells {
     }
 
     /// Who has it.
-    pub(crate) fn owner(&self, doorbell: u32) -> Option<u32> {
+    fn owner(&self, doorbell: u32) -> Option<u32> {
         self.owners.get(&doorbell).copied()
     }
 
@@ -51,6 +74,22 @@ impl Doorbells {
             .values()
             .filter(|owner| **owner == client)
             .count()
+    }
+
+    /// Takes back a wait set's doorbell. `is_members`: a publisher or subscriber has it.
+    pub(crate) fn give_back(
+        &mut self,
+        client: u32,
+        doorbell: u32,
+        is_members: bool,
+    ) -> Result<(), Refusal> {
+        if self.owner(doorbell) != Some(client) || is_members {
+            return Err(bad(format!(
+                "doorbell {doorbell} is not one of this session's wait sets"
+            )));
+        }
+        self.give(doorbell);
+        Ok(())
     }
 
     pub(crate) fn give(&mut self, doorbell: u32) {
@@ -71,13 +110,13 @@ mod tests {
     fn every_doorbell_but_zero_is_handed_out_once() {
         let mut doorbells = Doorbells::default();
         let mut seen = std::collections::HashSet::new();
-        while let Some(bell) = doorbells.take(bell_owner(seen.len())) {
+        while let Ok(bell) = doorbells.take(bell_owner(seen.len())) {
             assert!(bell > 0 && bell < MAX_DOORBELLS && seen.insert(bell));
         }
         assert_eq!(seen.len() as u32, MAX_DOORBELLS - 1);
         assert!(!doorbells.reserve(77, 9) && !doorbells.reserve(0, 9));
         doorbells.give(77);
-        assert_eq!(doorbells.take(3), Some(77));
+        assert_eq!(doorbells.take(3), Ok(77));
         assert_eq!(doorbells.owner(77), Some(3));
         doorbells.give_all(1);
         assert_eq!(doorbells.count(1), 0);

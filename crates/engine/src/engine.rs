@@ -2,14 +2,15 @@
 
 use crate::links_report::LinksReport;
 use crate::maintenance::Maintenance;
-use crate::quarantine::Holdings;
-use crate::recovery::{Recovery, Unwritten};
-use crate::sessions::{Session, Sessions};
+use crate::recovery::Recovery;
+use crate::sessions::{Peer, Session, SessionId, Sessions};
 use crate::sources::Sources;
+use crate::state_file::Unwritten;
 use crate::zone::Zone;
 use crate::zones::Zones;
 use rgaps_mps::Quarantine;
-use rgaps_session::{Access, AccessError, Answer, Config, Credentials, Notice, Refusal, Request};
+use rgaps_session::{Access, AccessError, Answer, Config, Notice, Refusal, Request, ZoneId};
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -17,20 +18,6 @@ use std::time::{Duration, Instant};
 /// After how many requests the page tables of control segments are dropped, which grow with every
 /// topic that is looked at.
 const TRIM_REQUESTS: u64 = 1024;
-/// Number of a session; never used twice.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct SessionId(pub u64);
-
-/// Who a session's client is, as the kernel says.
-#[derive(Clone, Debug)]
-pub struct Peer {
-    /// Process, user and group.
-    pub credentials: Credentials,
-    /// Supplementary groups.
-    pub groups: Vec<u32>,
-    /// Whether the end of its process will be told by [`Engine::process_ended`].
-    pub process_is_watched: bool,
-}
 
 /// What an engine is made of.
 pub struct Setup {
@@ -81,6 +68,14 @@ pub(crate) struct Counters {
     pub(crate) zones_adopted: u64,
 }
 
+/// What waits for proof.
+pub(crate) enum Holdings {
+    /// All that a client held whose process has ended: its index in each zone.
+    Client(BTreeMap<ZoneId, u32>),
+    /// The timelines of a client whose process lives but has lost its GPU: zone, index, number.
+    Timelines(ZoneId, u32, u64),
+}
+
 /// The daemon's state.
 pub struct Engine {
     pub(crate) setup: Setup,
@@ -102,11 +97,6 @@ pub struct Engine {
     notices: Vec<(SessionId, Notice, Vec<OwnedFd>)>,
     stopping: bool,
     pub(crate) maintenance: Maintenance,
-}
-
-/// Whether a user owns the realm: root and the daemon's own user do.
-pub(crate) fn is_owner(uid: u32) -> bool {
-    uid == 0 || uid == rustix::process::geteuid().as_raw()
 }
 
 impl Engine {
@@ -230,7 +220,7 @@ impl Engine {
         self.stopping = true;
     }
 
-    /// News for sessions since the last call, with the descriptors that go with them.
+    /// Notices for sessions since the last call, with the descriptors that go with them.
     pub fn take_notices(&mut self) -> Vec<(SessionId, Notice, Vec<OwnedFd>)> {
         std::mem::take(&mut self.notices)
     }
@@ -265,7 +255,7 @@ impl Engine {
         self.note_idleness();
     }
 
-    /// Gives back memory of control segments that nobody was given: now and then, and soon after a client has gone.
+    /// Gives back memory of control segments that nobody was given: now and then, and soon after a client has left.
     fn sweep_control(&mut self) {
         if !self.maintenance.is_sweep_due(self.now) {
             return;
@@ -281,10 +271,8 @@ impl Engine {
         let hello = self.sessions.next_deadline();
         let proof = self.quarantine.next_look();
         let write = self.unwritten.as_ref().map(|unwritten| unwritten.again);
-        [hello, self.maintenance.next(), proof, write]
-            .into_iter()
-            .flatten()
-            .min()
+        let times = [hello, self.maintenance.next(), proof, write];
+        times.into_iter().flatten().min()
     }
 
     /// Whether nobody has needed the daemon for as long as the configuration lets it wait. Whoever left history
@@ -295,11 +283,11 @@ impl Engine {
 
     /// Whether history for late joiners is all that keeps the daemon from being idle.
     pub(crate) fn stays_for_history(&self) -> bool {
-        let keeps = || self.zones.iter().any(Zone::keeps_history);
-        !self.is_in_use() && !self.maintenance.gave_up_history() && keeps()
+        let keeps = |zone: &Zone| zone.history.is_kept(&zone.topics);
+        !self.is_in_use() && !self.maintenance.gave_up_history() && self.zones.iter().any(keeps)
     }
 
-    /// History keeps the daemon no longer: its socket is gone, so no late joiner can connect.
+    /// History keeps the daemon no longer: its socket was removed, so no late joiner can connect.
     pub(crate) fn give_up_history(&mut self) {
         self.maintenance.give_up_history();
         self.note_idleness();

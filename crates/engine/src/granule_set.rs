@@ -10,8 +10,8 @@ pub(crate) struct LiveGranules {
 }
 
 impl LiveGranules {
-    /// Adds the granules of `pool` that a block lies in. The pool's number is what a peer wrote; of one
-    /// that there is not, or in which the publisher leases nothing, nobody asks.
+    /// Adds the granules of `pool` that a block lies in. A peer wrote the pool's number. Nobody asks about
+    /// a pool that does not exist, or in which the publisher leases nothing.
     pub(crate) fn add(&mut self, pool: u32, offset: u64, bytes: u64) {
         self.pools.entry(pool).or_default().add(offset, bytes);
     }
@@ -33,14 +33,14 @@ impl LiveGranules {
 /// A set of granules, made of ranges of bytes as a peer wrote them: extents of blocks, or claims.
 #[derive(Debug, Default)]
 pub(crate) struct GranuleSet {
-    /// Last granule by first, disjoint and not adjacent. Blocks lie in order as a rule, so there
+    /// Last granule by first, disjoint and not adjacent. Blocks are in order as a rule, so there
     /// are far fewer runs than blocks.
     runs: BTreeMap<u64, u64>,
 }
 
 impl GranuleSet {
-    /// Adds the granules that a range lies in. A range that cannot be is ignored: whoever wrote it has
-    /// only its own messages to lose.
+    /// Adds the granules that a range lies in. An impossible range is ignored: it can only cost its writer
+    /// messages of its own.
     pub(crate) fn add(&mut self, offset: u64, bytes: u64) {
         let end = offset.saturating_add(bytes).min(MAX_POOL_BYTES);
         if bytes == 0 || offset >= end {

@@ -57,7 +57,7 @@ impl Granules {
         run.is_some_and(|(start, run)| run.owner == owner && start + run.count >= first + count)
     }
 
-    /// The lowest `count` free granules that lie together.
+    /// The lowest `count` free granules in a row.
     pub(crate) fn find(&mut self, count: usize) -> Option<usize> {
         let free = |(_, run): &(&usize, &Run)| run.owner == FREE;
         let mut runs = self.runs.range(self.first_free..).filter(free);

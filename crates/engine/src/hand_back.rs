@@ -1,16 +1,15 @@
-//! The requests by which clients hand back what the last daemon left with them, and those of its
-//! clients that do not come.
+//! The requests by which clients hand back what the last daemon left with them, and the end of those of its clients that do
+//! not return.
 
-use crate::engine::{Engine, SessionId};
-use crate::granule_set::LiveGranules;
+use crate::engine::Engine;
 use crate::refuse::{bad, refuse};
+use crate::sessions::SessionId;
 use crate::step::step;
 use crate::timelines::MAX_CLIENT_TIMELINES;
 use crate::zone::Zone;
 use rgaps_layout::MAX_CLIENTS;
 use rgaps_session::{Answer, Member, Range, Refusal, RefusalCode, Side, ZoneId, MAX_RANGES};
-use std::collections::BTreeMap;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 /// Doorbells that one client may hand back.
 const MAX_HANDED_DOORBELLS: usize = 1024;
@@ -27,7 +26,7 @@ impl Engine {
         let known = self.sessions.require(session)?;
         if known.zones.contains_key(&zone_id) || client_index as usize >= MAX_CLIENTS {
             return Err(bad(
-                "this session is already in that zone, or has no such place there",
+                "this session is already in that zone, or has no such number there",
             ));
         }
         let (uid, pid) = (known.uid(), known.pid());
@@ -45,6 +44,7 @@ impl Engine {
             .expect("adopted, if it was not there");
         zone.clients
             .attach(client_index, client_id, uid, pid, session)?;
+        zone.adoption.begin(client_index);
         let wants_segments = zone.memory.is_incomplete();
         self.sessions
             .require(session)?
@@ -55,9 +55,8 @@ impl Engine {
         Ok(Answer::Zone { wants_segments })
     }
 
-    /// A client whose session was cut off while it and this daemon lived comes back in another:
-    /// the old one has nothing in the zone from here on. That it is the same client, the number
-    /// says, which only it was told.
+    /// A client whose session was cut off while it and this daemon lived returns in another: the old session has nothing
+    /// in the zone any more. The number proves that it is the same client, since only that client knows it.
     fn end_detachment(&mut self, zone_id: ZoneId, client_index: u32, client_id: u64) {
         let clients = self.zones.get_mut(zone_id).map(|zone| &mut zone.clients);
         let client = clients.and_then(|clients| clients.get_mut(client_index));
@@ -134,38 +133,21 @@ impl Engine {
         ranges: &[Range],
     ) -> Result<Answer, Refusal> {
         let (zone, client) = self.claiming(session, member.zone)?;
-        zone.check_member(member, client)?;
+        let topic = zone.topics.check_member(member, client)?;
         if ranges.len() > MAX_RANGES || (member.side == Side::Subscriber && !ranges.is_empty()) {
             return Err(bad(
                 "the claim has too many ranges, or ranges of a subscriber",
             ));
         }
-        let mut leased = 0;
         if !ranges.is_empty() {
-            let (topic, _) = zone.publisher_of(member, client)?;
             let owner = topic.granule_owner(member.slot);
             let pool = zone.memory.require(pool)?;
-            leased = pool.granules_of(owner);
-            if ranges
-                .iter()
-                .any(|range| pool.owned(range, owner).is_none())
-            {
+            let is_owned = |range| pool.owned(range, owner).is_some();
+            if !ranges.iter().all(is_owned) {
                 return Err(bad("a claimed range is not a lease of this publisher"));
             }
         }
-        let key = (member.topic, member.side, member.slot);
-        let claims = zone
-            .clients
-            .get_mut(client)
-            .and_then(|client| client.claims.as_mut());
-        let members = &mut claims.ok_or_else(not_handing_back)?.members;
-        let claimed = members.entry(key).or_default().entry(pool).or_default();
-        if claimed.len() + ranges.len() > leased {
-            return Err(bad(
-                "the claims have more ranges than a publisher can lease",
-            ));
-        }
-        claimed.extend_from_slice(ranges);
+        zone.adoption.claim(client, member, pool, ranges);
         Ok(Answer::Done)
     }
 
@@ -177,18 +159,13 @@ impl Engine {
         timelines: &[u32],
     ) -> Result<Answer, Refusal> {
         let (zone, client) = self.claiming(session, zone)?;
-        if doorbells.len() > MAX_HANDED_DOORBELLS {
+        if doorbells.len() > MAX_HANDED_DOORBELLS || timelines.len() > MAX_CLIENT_TIMELINES {
             return Err(bad(format!(
-                "a client can hand back at most {MAX_HANDED_DOORBELLS} doorbells"
-            )));
-        }
-        if timelines.len() > MAX_CLIENT_TIMELINES {
-            return Err(bad(format!(
-                "a client can hand back at most {MAX_CLIENT_TIMELINES} timelines"
+                "a client can hand back at most {MAX_HANDED_DOORBELLS} doorbells and {MAX_CLIENT_TIMELINES} timelines"
             )));
         }
         step!("adopt.claimed");
-        zone.reserve_timelines(client, timelines);
+        zone.control.reserve_timelines(client, timelines);
         zone.finish_claims(client);
         for doorbell in doorbells {
             if !zone.control.doorbells.reserve(*doorbell, client) {
@@ -205,16 +182,11 @@ impl Engine {
 
     fn claiming(&mut self, session: SessionId, zone: ZoneId) -> Result<(&mut Zone, u32), Refusal> {
         let (zone, client) = self.zone_of(session, zone)?;
-        let claiming = zone
-            .clients
-            .get(client)
-            .is_some_and(|client| client.claims.is_some());
-        claiming
-            .then_some((zone, client))
-            .ok_or_else(not_handing_back)
+        zone.adoption.require_claiming(client)?;
+        Ok((zone, client))
     }
 
-    /// Looks after clients of a predecessor's that have not come back. True: something changed.
+    /// Looks after a predecessor's clients that have not returned. True: something changed.
     pub(crate) fn check_absent(&mut self) -> bool {
         let now = self.now;
         let (mut reaped, mut freed) = (0, 0);
@@ -251,75 +223,39 @@ impl Engine {
     }
 }
 
-fn not_handing_back() -> Refusal {
-    bad("this session has not started to hand back a zone")
-}
-
 impl Zone {
-    /// The client has claimed all that it has; the rest goes.
+    /// The client has claimed all that it has; the engine takes back the rest.
     fn finish_claims(&mut self, index: u32) {
-        let claims = self
-            .clients
-            .get_mut(index)
-            .and_then(|client| client.claims.take());
-        let Some(claims) = claims else { return };
-        for (topic, side, slot) in self.members_of(index) {
-            match claims.members.get(&(topic, side, slot)) {
-                None => {
-                    self.remove_member(topic, side, slot);
+        let Some(claims) = self.adoption.finish(index) else {
+            return;
+        };
+        for (topic, side, slot) in self.topics.members_of(index) {
+            match claims.get(&(topic, side, slot)) {
+                None => drop(self.remove_member(topic, side, slot)),
+                // Leases that the client does not know of are returned.
+                Some(leased) if side == Side::Publisher => {
+                    let owner = self.topics[topic].granule_owner(slot);
+                    self.memory
+                        .free_except(&self.registry, owner, |pool| leased.of(pool));
                 }
-                Some(kept) if side == Side::Publisher => self.keep_leases(topic, slot, kept),
                 Some(_) => {}
             }
         }
     }
 
-    /// Returns the leases of a publisher that its client does not know of.
-    fn keep_leases(&mut self, topic: u32, slot: u32, claimed: &BTreeMap<u32, Vec<Range>>) {
-        let Some(topic) = self.topics.get(topic) else {
-            return;
-        };
-        let owner = topic.granule_owner(slot);
-        let mut kept = LiveGranules::default();
-        for (pool, ranges) in claimed {
-            for range in ranges {
-                kept.add(*pool, range.offset, range.bytes);
-            }
-        }
-        self.memory
-            .free_except(&self.registry, owner, |pool| kept.of(pool));
-    }
-
-    /// Once all clients of a predecessor's are back or dead, segments that none of them had are gone,
+    /// Once all clients of a predecessor's are back or dead, segments that none of them had are lost,
     /// and timelines that none of them had are nobody's.
     fn give_up_unclaimed(&mut self) {
-        if self.clients.are_handing_back() {
+        if self.clients.are_awaited() || self.adoption.is_claimed_from() {
             return;
         }
         for (pool, bytes) in self.memory.drop_missing(&self.registry) {
-            self.evict_lost(pool, bytes);
+            let (topics, control) = (&mut self.topics, &self.control);
+            self.history.evict_lost(topics, control, pool, bytes);
         }
         // What the dead of quarantine had may be among them.
         if !self.clients.have_quarantined() {
-            self.end_unclaimed_timelines();
+            self.control.end_unclaimed_timelines(&mut self.topics);
         }
     }
-}
-
-/// Whether some process holds a lock on byte `at` of a file.
-pub(crate) fn is_locked(fd: BorrowedFd<'_>, at: u64) -> std::io::Result<bool> {
-    let mut lock = libc::flock {
-        l_type: libc::F_WRLCK as libc::c_short,
-        l_whence: libc::SEEK_SET as libc::c_short,
-        l_start: at as libc::off_t,
-        l_len: 1,
-        l_pid: 0,
-    };
-    // SAFETY: the descriptor is open as long as it is borrowed, and `lock` is a `flock` of ours
-    // that the kernel fills in.
-    let rc = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_GETLK, &mut lock) };
-    if rc != 0 {
-        return Err(std::io::Error::last_os_error());
-    }
-    Ok(lock.l_type != libc::F_UNLCK as libc::c_short)
 }

@@ -12,26 +12,28 @@
 //! A message that a reliable subscriber has still to read stays in all these cases but the last.
 
 use crate::control::Control;
-use crate::engine::{Engine, SessionId};
-use crate::refuse::{bad, refuse};
+use crate::departed::Departed;
+use crate::membership::{announce, empty_publisher, has_reached, pass_over};
+use crate::memory::Memory;
+use crate::registry::{log_failure, RegistryFile};
 use crate::step::step;
-use crate::topic::{Orphan, Owner, Publisher, Topic};
-use crate::zone::Zone;
-use rgaps_layout::MAX_PUBLISHERS;
-use rgaps_session::{check_topic_name, Answer, Forgotten, KeptHistory, Refusal, RefusalCode};
+use crate::topic::{Orphan, Publisher, PublisherOwner, Topic};
+use crate::topics::Topics;
+use rgaps_layout::{MAX_PUBLISHERS, PUBLISHER_ORPHAN, RECORD_FREE, RECORD_ORPHAN};
+use rgaps_session::Forgotten;
 use rgaps_sync::atomic::Ordering;
 use rgaps_topic::{
-    evict_lost, evict_through, published_after, published_ns, wanted_from, Shared, TopicView,
+    abandon, clear_deferred_releases, clear_strangers, evict_lost, evict_through, published_after,
+    published_ns, wanted_from, PublisherView, Shared,
 };
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Publishers of a topic that left history for late joiners: as many slots stay free for those that live.
 const ORPHANS_MAX: usize = MAX_PUBLISHERS / 2;
-/// Topics that a status names.
-const NAMES_MAX: usize = 8;
 
 /// What orphans are to make room for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Room {
+pub(crate) enum HistoryRoom {
     /// A publisher of this topic.
     InTopic(u32),
     /// Memory of this pool.
@@ -45,125 +47,161 @@ enum Readers {
     Reliable,
 }
 
-impl Publisher {
-    /// How many messages it left for late joiners, if it is gone.
-    fn kept(&self) -> Option<u64> {
-        match self.owner {
-            Owner::Orphan(orphan) if self.keeps_history() => {
-                Some(orphan.head.saturating_sub(orphan.tail)).filter(|kept| *kept > 0)
-            }
-            _ => None,
-        }
-    }
+/// The region of a publisher that has ended. Subscribers may still look at it.
+#[derive(Clone, Copy, Debug)]
+struct RetiredRegion {
+    offset: u64,
+    bytes: u64,
+    /// Membership epoch of the topic when the publisher was taken out of it.
+    epoch: u32,
 }
 
-impl Zone {
-    /// Evicts of an orphan's messages those that nobody needs.
-    pub(crate) fn evict_read(&mut self, index: u32, slot: u32) -> bool {
-        let through = match self.topics.get(index) {
-            Some(topic) => self.needed_from(topic, slot),
-            None => return false,
-        };
-        self.evict(index, slot, through, Readers::All)
+/// What publishers left that are orphans, or have ended.
+#[derive(Debug, Default)]
+pub(crate) struct History {
+    /// Topics with orphans.
+    orphaned: BTreeSet<u32>,
+    /// Counts orphans, for their order.
+    next_order: u64,
+    /// By topic.
+    retired: BTreeMap<u32, Vec<RetiredRegion>>,
+    departed: Departed,
+}
+
+impl History {
+    /// What a predecessor saved of publishers of links.
+    pub(crate) fn load(departed: &[(u64, u64)]) -> History {
+        let mut history = History::default();
+        for (incarnation, published) in departed {
+            history.departed.add(*incarnation, *published);
+        }
+        history
     }
 
-    /// The oldest message of an orphan that late joiners may want: of a volatile one, none.
-    fn needed_from(&self, topic: &Topic, slot: u32) -> u64 {
-        let Some(publisher) = topic.publisher(slot) else {
+    /// Takes over a publisher that left or died. Returns how many blocks that freed.
+    pub(crate) fn take_over(
+        &mut self,
+        topic: &mut Topic,
+        slot: u32,
+        control: &mut Control,
+        registry: &RegistryFile,
+    ) -> u64 {
+        let index = topic.index;
+        // First: from here on a successor knows that nobody writes there any more.
+        registry.set_publisher_state(index, slot, RECORD_ORPHAN);
+        let view = control.topic(topic.region);
+        let Some(publisher) = topic.publisher_mut(slot) else {
             return 0;
         };
-        let Owner::Orphan(Orphan { mut tail, head, .. }) = publisher.owner else {
-            return 0;
-        };
-        if !publisher.keeps_history() {
-            return head;
-        }
-        let depth = u64::from(publisher.offer.history.depth());
-        while tail < head && self.newer(topic, publisher, tail, head) >= depth {
-            tail += 1;
-        }
-        tail
-    }
-
-    /// How many messages of the topic's history are newer than a message of an orphan.
-    fn newer(&self, topic: &Topic, orphan: &Publisher, sequence: u64, head: u64) -> u64 {
-        let region = |publisher: &Publisher| {
-            let (at, geometry) = (publisher.ring.region_offset, publisher.geometry());
-            self.control.region(at, geometry)
-        };
-        let own = head - sequence - 1;
-        let Some(ns) = published_ns(&region(orphan), orphan.incarnation, sequence) else {
-            // Its ring does not hold it: no late joiner can get it.
-            return u64::MAX;
-        };
-        let view = self.control.topic(topic.region);
-        let others = topic.publishers.iter();
-        // Messages of another type are for other readers.
-        let others = others.filter(|p| {
-            p.slot != orphan.slot && p.keeps_history() && p.type_name == orphan.type_name
-        });
-        others.fold(own, |newer, other| {
-            let words = view.publisher(other.slot as usize);
-            newer.saturating_add(published_after(
-                &words,
-                &region(other),
-                other.incarnation,
-                ns,
-            ))
-        })
-    }
-
-    /// Evicts an orphan's messages before `through`, as far as they have been read.
-    fn evict(&mut self, index: u32, slot: u32, through: u64, readers: Readers) -> bool {
-        let Some(topic) = self.topics.get_mut(index) else {
-            return false;
-        };
-        let view = self.control.topic(topic.region);
-        let Some(publisher) = topic.publisher(slot) else {
-            return false;
-        };
-        let Owner::Orphan(orphan) = publisher.owner else {
-            return false;
-        };
-        let through = read_through(topic, &view, publisher, orphan.head, readers).min(through);
-        if through <= orphan.tail {
-            return false;
-        }
-        let region = self
-            .control
-            .region(publisher.ring.region_offset, publisher.geometry());
+        control.doorbells.give(publisher.doorbell);
+        publisher.doorbell = 0;
         let words = view.publisher(slot as usize);
-        evict_through(&words, &region, publisher.incarnation, orphan.tail..through);
-        step!("orphan.evicted");
-        if let Some(publisher) = topic.publisher_mut(slot) {
-            publisher.owner = Owner::Orphan(Orphan {
-                tail: through,
-                ..orphan
-            });
-        }
-        true
+        words.doorbell().store(0, Ordering::Relaxed);
+        words.state().store(PUBLISHER_ORPHAN, Ordering::Release);
+        view.blocked().fetch_and(!(1 << slot), Ordering::AcqRel);
+        step!("orphan.begin");
+        let freed = self.add(index, publisher, &words, control);
+        let region = control.ring(publisher);
+        let released = clear_deferred_releases(&view, &region, slot, publisher.incarnation);
+        step!("orphan.deferred_releases");
+        announce(control, topic);
+        freed + released
     }
 
-    /// Evicts all of an orphan's history that no reliable subscriber has still to read. True: something went.
-    fn drop_history(&mut self, index: u32, slot: u32) -> bool {
-        let evicted = self.evict(index, slot, u64::MAX, Readers::Reliable);
-        let settled = self.settle_orphan(index, slot);
-        evicted || settled
+    /// Finds out what a publisher left that nobody writes to any more. Returns how many blocks that freed.
+    pub(crate) fn add(
+        &mut self,
+        topic: u32,
+        publisher: &mut Publisher,
+        words: &PublisherView<Shared>,
+        control: &Control,
+    ) -> u64 {
+        let region = control.ring(publisher);
+        let left = abandon(words, &region, publisher.incarnation, publisher.ring.start);
+        step!("orphan.abandoned");
+        self.departed.note(publisher, left.head);
+        publisher.owner = PublisherOwner::Orphan(Orphan {
+            order: self.next_order,
+            tail: left.tail,
+            head: left.head,
+            pending: 0,
+        });
+        self.next_order += 1;
+        control.settle(publisher);
+        step!("orphan.settled");
+        self.orphaned.insert(topic);
+        left.freed
     }
+
+    /// Orders the orphans of a topic that a predecessor left, by their newest messages.
+    pub(crate) fn order(&mut self, topic: &mut Topic, control: &Control) {
+        let newest_ns = |(publisher, orphan): (&Publisher, Orphan)| {
+            let newest = orphan.head.checked_sub(1);
+            let region = control.ring(publisher);
+            let ns = newest.and_then(|at| published_ns(&region, publisher.incarnation, at));
+            (ns, publisher.slot)
+        };
+        let mut orphans: Vec<(Option<i64>, u32)> = topic.orphans().map(newest_ns).collect();
+        orphans.sort_unstable();
+        for (_, slot) in orphans {
+            let owner = topic.publisher_mut(slot).map(|orphan| &mut orphan.owner);
+            if let Some(PublisherOwner::Orphan(orphan)) = owner {
+                orphan.order = self.next_order;
+                self.next_order += 1;
+            }
+        }
+    }
+
+    /// Maintains a topic's orphans, and the regions of those that have ended. True: something changed.
+    pub(crate) fn maintain(
+        &mut self,
+        topic: &mut Topic,
+        control: &mut Control,
+        memory: &mut Memory,
+        registry: &RegistryFile,
+    ) -> bool {
+        let mut changed = false;
+        let slots: Vec<u32> = topic.orphans().map(|(orphan, _)| orphan.slot).collect();
+        for slot in slots {
+            if let Some(orphan) = topic.publisher_mut(slot) {
+                changed |= orphan.has_pending_points() && control.settle(orphan);
+                let (region, incarnation) = (control.ring(orphan), orphan.incarnation);
+                let view = control.topic(topic.region);
+                changed |= clear_deferred_releases(&view, &region, slot, incarnation) > 0;
+            }
+            let through = needed_from(topic, slot, control);
+            changed |= evict(topic, slot, through, Readers::All, control);
+            changed |= self.settle(topic, slot, control, memory, registry);
+        }
+        changed |= self.limit_orphans(topic, control, memory, registry);
+        changed | self.release_retired(topic, control)
+    }
+
+    /// Evicts all of an orphan's history that no reliable subscriber has still to read. True: some was evicted.
+    fn drop_orphan(
+        &mut self,
+        topic: &mut Topic,
+        slot: u32,
+        control: &Control,
+        memory: &mut Memory,
+        registry: &RegistryFile,
+    ) -> bool {
+        let evicted = evict(topic, slot, u64::MAX, Readers::Reliable, control);
+        self.settle(topic, slot, control, memory, registry) || evicted
+    }
+
     /// Evicts of orphans what was in memory that is lost: that of `pool` from byte `left` on.
-    pub(crate) fn evict_lost(&mut self, pool: u32, left: u64) {
+    pub(crate) fn evict_lost(&self, topics: &mut Topics, control: &Control, pool: u32, left: u64) {
         for index in &self.orphaned {
-            let Some(topic) = self.topics.get_mut(*index) else {
+            let Some(topic) = topics.get_mut(*index) else {
                 continue;
             };
-            let view = self.control.topic(topic.region);
+            let view = control.topic(topic.region);
             for publisher in &mut topic.publishers {
-                let geometry = publisher.geometry();
-                let Owner::Orphan(orphan) = &mut publisher.owner else {
+                let (region, own) = (control.ring(publisher), publisher.pool);
+                let PublisherOwner::Orphan(orphan) = &mut publisher.owner else {
                     continue;
                 };
-                let own = publisher.pool;
-                let region = self.control.region(publisher.ring.region_offset, geometry);
                 orphan.tail = evict_lost(
                     &view.publisher(publisher.slot as usize),
                     &region,
@@ -179,179 +217,270 @@ impl Zone {
 
     /// Makes room: evicts, of the orphans that take it, the oldest whose messages no reliable
     /// subscriber still needs. False: there is none.
-    pub(crate) fn evict_oldest_orphan(&mut self, room: Room) -> bool {
+    pub(crate) fn evict_oldest(
+        &mut self,
+        room: HistoryRoom,
+        topics: &mut Topics,
+        control: &Control,
+        memory: &mut Memory,
+        registry: &RegistryFile,
+    ) -> bool {
         let mut orphans: Vec<(u64, u32, u32)> = Vec::new();
-        for topic in self
-            .orphaned
-            .iter()
-            .filter_map(|index| self.topics.get(*index))
-        {
-            for publisher in &topic.publishers {
-                if let Owner::Orphan(orphan) = publisher.owner {
-                    let takes = match room {
-                        Room::InTopic(index) => topic.index == index,
-                        Room::InPool(pool) => self.leased(topic, publisher.slot, pool) > 0,
-                    };
-                    if takes {
-                        orphans.push((orphan.order, topic.index, publisher.slot));
-                    }
-                }
-            }
+        for topic in self.orphaned_topics(topics) {
+            let takes = |slot| match room {
+                HistoryRoom::InTopic(index) => topic.index == index,
+                HistoryRoom::InPool(pool) => memory.leased(pool, topic.granule_owner(slot)) > 0,
+            };
+            let taking = topic
+                .orphans()
+                .filter(|(publisher, _)| takes(publisher.slot));
+            orphans.extend(taking.map(|(of, orphan)| (orphan.order, topic.index, of.slot)));
         }
         orphans.sort_unstable();
-        orphans
-            .into_iter()
-            .any(|(_, topic, slot)| self.drop_history(topic, slot))
+        orphans.into_iter().any(|(_, index, slot)| {
+            let topic = topics.get_mut(index);
+            topic.is_some_and(|topic| self.drop_orphan(topic, slot, control, memory, registry))
+        })
     }
 
     /// Drops the oldest history where more than [`ORPHANS_MAX`] publishers of a topic have left some.
-    pub(crate) fn limit_orphans(&mut self, index: u32) -> bool {
-        let Some(topic) = self.topics.get(index) else {
-            return false;
-        };
-        let mut orphans: Vec<(u64, u32)> = Vec::new();
-        for publisher in topic.publishers.iter().filter(|p| p.kept().is_some()) {
-            if let Owner::Orphan(orphan) = publisher.owner {
-                orphans.push((orphan.order, publisher.slot));
-            }
-        }
+    fn limit_orphans(
+        &mut self,
+        topic: &mut Topic,
+        control: &Control,
+        memory: &mut Memory,
+        registry: &RegistryFile,
+    ) -> bool {
+        let keeping = topic
+            .orphans()
+            .filter(|(orphan, _)| orphan.kept().is_some());
+        let mut orphans: Vec<(u64, u32)> =
+            keeping.map(|(p, orphan)| (orphan.order, p.slot)).collect();
         orphans.sort_unstable();
         let excess = orphans.len().saturating_sub(ORPHANS_MAX);
         let mut changed = false;
         for (_, slot) in orphans.into_iter().take(excess) {
-            changed |= self.drop_history(index, slot);
+            changed |= self.drop_orphan(topic, slot, control, memory, registry);
         }
         changed
     }
 
     /// Drops the history that publishers of a topic left. What a reliable subscriber has still to read goes once
     /// it has.
-    fn forget(&mut self, index: u32) -> Forgotten {
-        let mut forgotten = Forgotten {
-            publishers: 0,
-            messages: 0,
-        };
-        for slot in self.orphans_of(index) {
-            let Some(topic) = self.topics.get_mut(index) else {
-                break;
-            };
-            let words = self.control.topic(topic.region).publisher(slot as usize);
-            let Some(publisher) = topic.publisher_mut(slot) else {
-                continue;
-            };
-            let Some(kept) = publisher.kept() else {
-                continue;
-            };
-            forgotten.publishers += 1;
-            forgotten.messages += kept;
-            // From now on nobody but those who are there may want it, also if this daemon dies.
-            // Those who are there go on reading it, so what it offers stays.
-            publisher.forgotten = true;
-            words.transient_local().store(0, Ordering::Release);
-            let record = publisher.record();
-            let type_name = publisher.type_name.clone();
-            let written = self
-                .registry
-                .set_publisher(index, slot, &record, &type_name);
-            if let Err(error) = written {
-                tracing::error!(%error, "recording a forgotten history failed");
-            }
-            self.drop_history(index, slot);
-        }
-        self.maintain_topic(index);
-        forgotten
-    }
-
-    pub(crate) fn keeps_history(&self) -> bool {
-        let mut topics = self.orphaned.iter().filter_map(|at| self.topics.get(*at));
-        topics.any(|topic| topic.publishers.iter().any(|p| p.kept().is_some()))
-    }
-}
-
-impl Engine {
-    /// What publishers that are gone left for late joiners; with the names of topics that the session may see.
-    pub(crate) fn kept_history(&self, session: Option<SessionId>) -> KeptHistory {
-        let mut all = KeptHistory::default();
-        for zone in self.zones.iter() {
-            let may_see = session.is_some_and(|session| self.may_see(session, zone));
-            for topic in zone.orphaned.iter().filter_map(|at| zone.topics.get(*at)) {
-                let messages: u64 = topic.publishers.iter().filter_map(Publisher::kept).sum();
-                if messages == 0 {
-                    continue;
-                }
-                all.topics += 1;
-                all.messages += messages;
-                if may_see && all.names.len() < NAMES_MAX {
-                    all.names.push(topic.name.clone());
-                }
-            }
-        }
-        all
-    }
-
-    /// Drops the history of a topic's publishers that are gone, for somebody who may publish there.
-    pub(crate) fn forget_topic(
+    pub(crate) fn forget(
         &mut self,
-        session: SessionId,
-        name: &str,
-    ) -> Result<Answer, Refusal> {
-        check_topic_name(name).map_err(|error| bad(error.to_string()))?;
-        let peer = self.sessions.require(session)?.peer.clone();
-        let class = self.access.class_of(name);
-        if !class.may_publish(&peer.credentials, &peer.groups) {
-            return Err(refuse(
-                RefusalCode::NotPermitted,
-                format!(
-                    "user {} may not publish to topic '{name}', and so may not drop its history: access rule '{}' of \
-                     the daemon's rgaps.toml does not name them",
-                    peer.credentials.uid,
-                    class.name()
-                ),
-            ));
+        topic: &mut Topic,
+        control: &Control,
+        memory: &mut Memory,
+        registry: &RegistryFile,
+    ) -> Forgotten {
+        let keeping = topic
+            .orphans()
+            .filter_map(|(p, _)| Some((p.slot, p.kept()?)));
+        let keeping: Vec<(u32, u64)> = keeping.collect();
+        for (slot, _) in &keeping {
+            let words = control.publisher(topic, *slot);
+            let index = topic.index;
+            if let Some(publisher) = topic.publisher_mut(*slot) {
+                // From now on nobody but those who are there may want it, also if this daemon dies.
+                // Those who are there go on reading it, so what it offers stays.
+                publisher.forgotten = true;
+                words.transient_local().store(0, Ordering::Release);
+                let written = registry.set_publisher(index, publisher);
+                log_failure(written, "a forgotten history");
+            }
+            self.drop_orphan(topic, *slot, control, memory, registry);
         }
-        let class = class.name().to_owned();
-        let zone = self.zones.of_class_mut(&class);
-        let found = zone.and_then(|zone| Some((zone.topics.find(name)?, zone)));
-        let Some((index, zone)) = found else {
-            self.check_recovered(&class)?;
-            return Err(refuse(
-                RefusalCode::NotFound,
-                format!("there is no topic '{name}'; see 'rgaps topic list'"),
-            ));
+        Forgotten {
+            publishers: keeping.len() as u32,
+            messages: keeping.iter().map(|(_, kept)| kept).sum(),
+        }
+    }
+
+    /// Returns the granules of an orphan in which nothing lives any more, and ends it when nothing
+    /// lives at all and no message is left.
+    fn settle(
+        &mut self,
+        topic: &mut Topic,
+        slot: u32,
+        control: &Control,
+        memory: &mut Memory,
+        registry: &RegistryFile,
+    ) -> bool {
+        let Some((publisher, orphan)) = topic.orphan(slot) else {
+            return false;
         };
-        Ok(Answer::Forgotten(zone.forget(index)))
+        let is_drained = orphan.tail >= orphan.head;
+        if is_drained {
+            let words = control.publisher(topic, slot);
+            clear_strangers(&words, &control.ring(publisher), topic.subscriber_bits());
+        }
+        let live = control.live_granules(topic, publisher);
+        let owner = topic.granule_owner(slot);
+        let freed = memory.free_except(registry, owner, |pool| live.of(pool));
+        if live.is_empty() && is_drained {
+            self.end(topic, slot, control, registry);
+            return true;
+        }
+        freed > 0
+    }
+
+    /// Takes a publisher that nothing is left of out of its topic.
+    fn end(&mut self, topic: &mut Topic, slot: u32, control: &Control, registry: &RegistryFile) {
+        let Some(at) = topic.publishers.iter().position(|p| p.slot == slot) else {
+            return;
+        };
+        let publisher = topic.publishers.remove(at);
+        let view = control.topic(topic.region);
+        let words = view.publisher(slot as usize);
+        topic.past.add_publisher(&publisher, &words);
+        if let Some(orphan) = publisher.orphan() {
+            pass_over(&view, topic, &publisher, orphan.head);
+        }
+        empty_publisher(&view, slot);
+        step!("end.emptied");
+        announce(control, topic);
+        registry.set_publisher_state(topic.index, slot, RECORD_FREE);
+        step!("end.recorded");
+        let region = RetiredRegion {
+            offset: publisher.ring.region_offset,
+            bytes: publisher.geometry().bytes(),
+            epoch: topic.epoch,
+        };
+        // Nothing in it counts any more, and zeros are no holder word that anyone waits for.
+        control.discard(region.offset, region.bytes);
+        self.retired.entry(topic.index).or_default().push(region);
+        if topic.orphans().next().is_none() {
+            self.orphaned.remove(&topic.index);
+        }
+    }
+
+    /// Hands on the regions of former publishers that no subscriber of their topic looks at any more.
+    pub(crate) fn release_retired(&mut self, topic: &Topic, control: &mut Control) -> bool {
+        let Some(regions) = self.retired.get_mut(&topic.index) else {
+            return false;
+        };
+        let view = control.topic(topic.region);
+        let seen = topic.subscribers.iter().map(|subscriber| {
+            let words = view.subscriber(subscriber.slot as usize);
+            words.seen_epoch().load(Ordering::Acquire)
+        });
+        let seen: Vec<u32> = seen.collect();
+        let before = regions.len();
+        regions.retain(|region| {
+            let waits = seen.iter().any(|seen| !has_reached(*seen, region.epoch));
+            if !waits {
+                control.give(region.offset, region.bytes);
+            }
+            waits
+        });
+        let changed = regions.len() != before;
+        if regions.is_empty() {
+            self.retired.remove(&topic.index);
+        }
+        changed
+    }
+
+    /// Topics with something to look after.
+    pub(crate) fn topics(&self) -> impl Iterator<Item = u32> + '_ {
+        self.orphaned.iter().chain(self.retired.keys()).copied()
+    }
+
+    /// Topics with orphans.
+    pub(crate) fn orphaned_topics<'a>(
+        &'a self,
+        topics: &'a Topics,
+    ) -> impl Iterator<Item = &'a Topic> {
+        self.orphaned.iter().filter_map(|index| topics.get(*index))
+    }
+
+    /// Whether late joiners can get anything of publishers that left or died.
+    pub(crate) fn is_kept(&self, topics: &Topics) -> bool {
+        let mut orphans = self.orphaned_topics(topics).flat_map(Topic::orphans);
+        orphans.any(|(orphan, _)| orphan.kept().is_some())
+    }
+
+    /// Publishers of links that left or died.
+    pub(crate) fn departed(&self) -> &Departed {
+        &self.departed
+    }
+
+    /// They are in the state file.
+    pub(crate) fn note_saved(&mut self) {
+        self.departed.note_saved();
     }
 }
 
-/// Orders the orphans of a topic that a predecessor left, by their newest messages: the number `from` is the
-/// first's. Returns how many there are.
-pub(crate) fn order_orphans(control: &Control, topic: &mut Topic, from: u64) -> u64 {
-    let mut orphans: Vec<(Option<i64>, usize)> = Vec::new();
-    for (at, publisher) in topic.publishers.iter().enumerate() {
-        if let Owner::Orphan(orphan) = publisher.owner {
-            let region = control.region(publisher.ring.region_offset, publisher.geometry());
-            let newest = orphan.head.checked_sub(1);
-            let ns = newest.and_then(|at| published_ns(&region, publisher.incarnation, at));
-            orphans.push((ns, at));
-        }
+/// The oldest message of an orphan that late joiners may want: of a volatile one, none.
+fn needed_from(topic: &Topic, slot: u32, control: &Control) -> u64 {
+    let Some((publisher, Orphan { mut tail, head, .. })) = topic.orphan(slot) else {
+        return 0;
+    };
+    if !publisher.keeps_history() {
+        return head;
     }
-    orphans.sort_unstable();
-    for (order, (_, at)) in orphans.iter().enumerate() {
-        if let Owner::Orphan(orphan) = &mut topic.publishers[*at].owner {
-            orphan.order = from + order as u64;
-        }
+    let depth = u64::from(publisher.offer.history.depth());
+    while tail < head && newer(topic, publisher, tail, head, control) >= depth {
+        tail += 1;
     }
-    orphans.len() as u64
+    tail
+}
+
+/// How many messages of the topic's history are newer than a message of an orphan.
+fn newer(topic: &Topic, orphan: &Publisher, sequence: u64, head: u64, control: &Control) -> u64 {
+    let own = head - sequence - 1;
+    let Some(ns) = published_ns(&control.ring(orphan), orphan.incarnation, sequence) else {
+        // Its ring does not hold it: no late joiner can get it.
+        return u64::MAX;
+    };
+    let view = control.topic(topic.region);
+    let others = topic.publishers.iter();
+    // Messages of another type are for other readers.
+    let others = others
+        .filter(|p| p.slot != orphan.slot && p.keeps_history() && p.type_name == orphan.type_name);
+    others.fold(own, |newer, other| {
+        let words = view.publisher(other.slot as usize);
+        let after = published_after(&words, &control.ring(other), other.incarnation, ns);
+        newer.saturating_add(after)
+    })
+}
+
+/// Evicts an orphan's messages before `through`, as far as they have been read.
+fn evict(topic: &mut Topic, slot: u32, through: u64, readers: Readers, control: &Control) -> bool {
+    let words = control.publisher(topic, slot);
+    let Some((publisher, orphan)) = topic.orphan(slot) else {
+        return false;
+    };
+    let through = read_through(topic, control, publisher, orphan.head, readers).min(through);
+    if through <= orphan.tail {
+        return false;
+    }
+    let evicted = orphan.tail..through;
+    evict_through(
+        &words,
+        &control.ring(publisher),
+        publisher.incarnation,
+        evicted,
+    );
+    step!("orphan.evicted");
+    if let Some(publisher) = topic.publisher_mut(slot) {
+        publisher.owner = PublisherOwner::Orphan(Orphan {
+            tail: through,
+            ..orphan
+        });
+    }
+    true
 }
 
 /// Up to where the subscribers that match a publisher have read the `head` messages of it, or skip them.
 fn read_through(
     topic: &Topic,
-    view: &TopicView<Shared>,
+    control: &Control,
     publisher: &Publisher,
     head: u64,
     readers: Readers,
 ) -> u64 {
+    let view = control.topic(topic.region);
     topic
         .subscribers
         .iter()

@@ -1,42 +1,31 @@
 //! Joining a topic.
 
-use crate::engine::is_owner;
-use crate::history::Room;
-use crate::membership::{announce, begin_topic, fill_publisher, fill_subscriber};
+use crate::clients::{Client, Clients};
+use crate::history::HistoryRoom;
+use crate::membership::{announce, fill_publisher, fill_subscriber, take_over_subscriber};
+use crate::paths::{check_domain, check_paths, Wish};
 use crate::qos::{check_demand, check_offer};
 use crate::random;
 use crate::refuse::{bad, refuse, system};
+use crate::seats::{empty_seats, vacate_seat};
+use crate::sessions::is_owner;
 use crate::sources::Sources;
 use crate::step::step;
-use crate::topic::{Counts, Owner, Publisher, Subscriber, Topic};
+use crate::topic::{Publisher, PublisherOwner, Subscriber};
+use crate::topics::Topics;
 use crate::zone::Zone;
 use rgaps_layout::{
-    Domain, PublisherRegion, TopicRegion, CONTROL_BYTES, CONTROL_PAGE, MAX_PUBLISHERS,
-    MAX_REPLICAS, MAX_SUBSCRIBERS, MAX_TOPICS, MAX_TYPE_NAME, SEQUENCE_END,
+    Domain, PublisherRegion, CONTROL_BYTES, MAX_PUBLISHERS, MAX_REPLICAS, MAX_SUBSCRIBERS,
+    MAX_TYPE_NAME, SEQUENCE_END,
 };
 use rgaps_session::{
-    CameOver, Demand, Member, Offer, PathKind, PoolGrant, Refusal, RefusalCode, Ring, Role, Side,
+    Demand, Member, Offer, PoolGrant, Refusal, RefusalCode, Ring, Role, Side, ZoneGrant,
 };
 use rgaps_sync::atomic::Ordering;
-use std::mem::size_of;
+use std::os::fd::OwnedFd;
 
 /// One user's publishers get this part of the control segment (one in so many bytes).
 const CONTROL_SHARE: u64 = 4;
-
-/// Bytes of a topic's range in the control segment.
-pub(crate) const TOPIC_BYTES: u64 =
-    (size_of::<TopicRegion>() as u64).next_multiple_of(CONTROL_PAGE);
-
-/// What a client asks to join.
-pub(crate) struct Wish<'a> {
-    pub(crate) topic: &'a str,
-    pub(crate) type_name: &'a str,
-    pub(crate) domain: Option<Domain>,
-    pub(crate) role: Role,
-    pub(crate) require: Option<PathKind>,
-    /// Of a publisher of the links: how its messages come to this host.
-    pub(crate) came_over: Option<CameOver>,
-}
 
 /// What it got.
 #[derive(Debug)]
@@ -48,57 +37,6 @@ pub(crate) struct Seat {
     pub(crate) ring: Ring,
     pub(crate) pool: Option<PoolGrant>,
     pub(crate) reads: Option<PoolGrant>,
-}
-
-/// The best path from messages that live in `home` to who reads in a domain, and why it is no better. Whether
-/// two GPUs are peers only their processes know.
-///
-/// `came_over`: the messages come from another host.
-fn path(
-    home: Domain,
-    reads: Option<Domain>,
-    came_over: Option<(PathKind, String)>,
-) -> (PathKind, String) {
-    let reads = reads.unwrap_or(home);
-    match (came_over, home, reads) {
-        (Some(path), ..) => path,
-        (None, Domain::Cuda(from), Domain::Cuda(to)) if from != to => {
-            let why = format!("the messages are on {home}, and the subscriber reads on {reads}");
-            (PathKind::Peer, why)
-        }
-        (None, from, to) if from == to => (PathKind::ZeroCopy, String::new()),
-        _ => {
-            let why = format!("the messages are in {home}, and the subscriber reads in {reads}");
-            (PathKind::Pinned, why)
-        }
-    }
-}
-
-/// The path of what the links publish, and why it is no better.
-fn from_remote(came_over: Option<&CameOver>) -> (PathKind, String) {
-    let unsaid = (PathKind::Tcp, "their path is not known yet");
-    let (path, why) = came_over.map_or(unsaid, |over| (over.path, &over.why));
-    let from = "the messages come from another host";
-    match why {
-        "" => (path, from.to_owned()),
-        why => (path, format!("{from}: {why}")),
-    }
-}
-
-/// Which side requires a faster path than this one.
-fn too_slow(
-    publisher: Option<PathKind>,
-    subscriber: Option<PathKind>,
-    (path, why): &(PathKind, String),
-) -> Option<String> {
-    let sides = [("publisher", publisher), ("subscriber", subscriber)];
-    let (side, require) = sides
-        .into_iter()
-        .find_map(|(side, require)| Some((side, require.filter(|require| require > path)?)))?;
-    Some(format!(
-        "the {side} requires a path of {require} or better, and this one is {path}: {why}; read in the \
-         domain of the messages, or require less"
-    ))
 }
 
 impl Zone {
@@ -120,13 +58,50 @@ impl Zone {
         }
         let index = match self.topics.find(wish.topic) {
             Some(index) => index,
-            None => self.create_topic(wish.topic)?,
+            None => {
+                let (control, registry) = (&mut self.control, &self.registry);
+                self.topics
+                    .create(wish.topic, self.limits.topics, control, registry)?
+            }
         };
         let seat = self.join_topic(client, index, wish, sources);
         if seat.is_err() {
             self.remove_if_deserted(index);
         }
         seat
+    }
+
+    /// The same as `join`, for a client that is not in the zone yet. Nothing of it stays if it cannot join.
+    pub(crate) fn join_first(
+        &mut self,
+        client: Client,
+        wish: &Wish<'_>,
+        sources: &mut dyn Sources,
+        out: &mut Vec<OwnedFd>,
+    ) -> Result<(Seat, ZoneGrant), Refusal> {
+        let client_index = self
+            .clients
+            .add(&self.registry, self.limits.clients, client)?;
+        let seat = self.join(client_index, wish, sources).and_then(|seat| {
+            let opened = self.registry.client_fd().and_then(|registry| {
+                out.extend([registry, self.control.fd().try_clone_to_owned()?]);
+                Ok(())
+            });
+            opened.map_err(|e| {
+                self.remove_member(seat.member.topic, seat.member.side, seat.member.slot);
+                system("open the zone for you", e)
+            })?;
+            Ok(seat)
+        });
+        if seat.is_err() {
+            self.remove_client(client_index);
+        }
+        let client_id = self.clients.get(client_index).map_or(0, |c| c.id);
+        let grant = ZoneGrant {
+            client_index,
+            client_id,
+        };
+        Ok((seat?, grant))
     }
 
     fn join_topic(
@@ -137,8 +112,8 @@ impl Zone {
         sources: &mut dyn Sources,
     ) -> Result<Seat, Refusal> {
         let topic = &self.topics[index];
-        self.check_domain(topic, wish)?;
-        self.check_paths(client, topic, wish)?;
+        check_domain(topic, wish, &self.memory)?;
+        check_paths(client, topic, wish, &self.clients, &self.memory)?;
         let named = topic.pool;
         let (side, slot, incarnation) = match wish.role {
             Role::Publisher(offer) => {
@@ -223,157 +198,6 @@ impl Zone {
         }
     }
 
-    fn create_topic(&mut self, name: &str) -> Result<u32, Refusal> {
-        let most = self.limits.topics.min(MAX_TOPICS as u32);
-        let index = self
-            .topics
-            .free_index(most)
-            .ok_or_else(|| {
-                refuse(
-                    RefusalCode::LimitReached,
-                    format!(
-                        "the limit of {most} topics is reached; raise limits.topics in rgaps.toml, then run 'rgaps down'"
-                    ),
-                )
-            })?;
-        let region = self.take_range(TOPIC_BYTES)?;
-        let topic = Topic {
-            index,
-            name: name.to_owned(),
-            id: random::nonzero_u64(),
-            region,
-            pool: None,
-            epoch: 0,
-            publishers: Vec::new(),
-            subscribers: Vec::new(),
-            quarantine: Vec::new(),
-            starts: [0; MAX_PUBLISHERS],
-            spoiled: 0,
-            held_up: 0,
-            past: Counts::default(),
-        };
-        begin_topic(&self.control, &topic);
-        if let Err(error) = self.registry.set_topic(index, &topic.record()) {
-            self.control.give(region, TOPIC_BYTES);
-            return Err(system("write its registry", error));
-        }
-        self.topics.add(topic);
-        Ok(index)
-    }
-
-    /// A range of the control segment. How far ranges go is written down before it is used; and
-    /// each time, because it goes back where those that were highest have been given back.
-    fn take_range(&mut self, bytes: u64) -> Result<u64, Refusal> {
-        let offset = self.control.take(bytes).ok_or_else(|| {
-            refuse(
-                RefusalCode::LimitReached,
-                "the control segment is full; close publishers, or publish with less history",
-            )
-        })?;
-        if let Err(error) = self.registry.set_control_used(self.control.used_end()) {
-            self.control.give(offset, bytes);
-            return Err(system("write its registry", error));
-        }
-        Ok(offset)
-    }
-
-    /// Refuses a range to a user, other than root and the daemon's own, whose publishers have their share of the control
-    /// segment.
-    fn check_control_share(&self, client: u32, bytes: u64) -> Result<(), Refusal> {
-        let uid_of = |client: u32| self.clients.get(client).map(|client| client.uid);
-        let uid = uid_of(client);
-        if uid.is_none_or(is_owner) {
-            return Ok(());
-        }
-        let publishers = self.topics.iter().flat_map(|topic| &topic.publishers);
-        let own = publishers.filter(|p| p.client().and_then(uid_of) == uid);
-        let has: u64 = own.map(|publisher| publisher.geometry().bytes()).sum();
-        if has + bytes <= CONTROL_BYTES / CONTROL_SHARE {
-            return Ok(());
-        }
-        Err(refuse(
-            RefusalCode::LimitReached,
-            format!(
-                "the publishers of user {} have {has} bytes of the control segment, of which one user gets 1/{CONTROL_SHARE}; \
-                 close publishers, or publish with less history",
-                uid.unwrap_or_default()
-            ),
-        ))
-    }
-
-    /// A publisher's domain against the topic's.
-    fn check_domain(&self, topic: &Topic, wish: &Wish<'_>) -> Result<(), Refusal> {
-        let named = topic.pool.map(|pool| self.memory.domain(pool));
-        if let (Role::Publisher(_), Some(has), Some(wants)) = (&wish.role, named, wish.domain) {
-            if has != wants {
-                return Err(refuse(
-                    RefusalCode::DomainMismatch,
-                    format!(
-                        "topic '{}' is in {has}, not in {wants}; publish without a domain, or \
-                         use another topic",
-                        topic.name
-                    ),
-                ));
-            }
-        }
-        Ok(())
-    }
-
-    pub(crate) fn describe_publisher(&self, publisher: &Publisher) -> String {
-        let gone = match publisher.is_orphan() {
-            true => ", which has ended and left its history",
-            false => "",
-        };
-        format!(
-            "publisher '{}' (process {}){gone}",
-            publisher.client_name, publisher.client_pid
-        )
-    }
-
-    /// The paths to or from those who are there, against what either side requires. What goes to other
-    /// hosts is for the links, which do not carry it where it is slower than its publisher requires.
-    fn check_paths(&self, client: u32, topic: &Topic, wish: &Wish<'_>) -> Result<(), Refusal> {
-        let own = self.clients.is_links(client);
-        let domain_of = |pool: u32| self.memory.domain(pool);
-        let clash = match wish.role {
-            Role::Publisher(_) => {
-                let home = topic.pool.map(domain_of).or(wish.domain);
-                let home = home.unwrap_or(Domain::Host);
-                let mut others = topic.subscribers.iter();
-                others.find_map(|subscriber| {
-                    if self.clients.is_links(subscriber.client) {
-                        return None;
-                    }
-                    let came_over = own.then(|| from_remote(wish.came_over.as_ref()));
-                    let path = path(home, subscriber.pool.map(domain_of), came_over);
-                    let why = too_slow(wish.require, subscriber.require, &path)?;
-                    let who = self.clients.describe(subscriber.client);
-                    Some(format!("subscriber {who}: {why}"))
-                })
-            }
-            Role::Subscriber(_) | Role::Observer(_) if own => None,
-            Role::Subscriber(_) | Role::Observer(_) => {
-                topic.publishers.iter().find_map(|publisher| {
-                    let from_remote = || from_remote(publisher.came_over.as_ref());
-                    let came_over = publisher.of_links.then(from_remote);
-                    let path = path(domain_of(publisher.pool), wish.domain, came_over);
-                    let why = too_slow(publisher.require, wish.require, &path)?;
-                    Some(format!("{}: {why}", self.describe_publisher(publisher)))
-                })
-            }
-        };
-        match clash {
-            None => Ok(()),
-            Some(clash) => Err(refuse(
-                RefusalCode::PathTooSlow,
-                format!(
-                    "joining topic '{}' is refused because of {clash}",
-                    topic.name
-                ),
-            )),
-        }
-    }
-
     fn add_publisher(
         &mut self,
         client: u32,
@@ -388,7 +212,7 @@ impl Zone {
         let known = self.clients.get(client);
         let publisher = Publisher {
             slot,
-            owner: Owner::Client(client),
+            owner: PublisherOwner::Client(client),
             client_name: known.map_or_else(String::new, |c| c.name.clone()),
             client_pid: known.map_or(0, |c| c.pid),
             incarnation: random::nonzero_u64(),
@@ -406,21 +230,15 @@ impl Zone {
             doorbell,
             pool,
             require: wish.require,
-            came_over: wish.came_over.clone(),
+            remote_path: wish.remote_path.clone(),
         };
-        if let Err(error) =
-            self.registry
-                .set_publisher(index, slot, &publisher.record(), wish.type_name)
-        {
+        if let Err(error) = self.registry.set_publisher(index, &publisher) {
             self.control.doorbells.give(doorbell);
             self.control.give(region_offset, geometry.bytes());
             return Err(system("write its registry", error));
         }
         let incarnation = publisher.incarnation;
-        let topic = self
-            .topics
-            .get_mut(index)
-            .expect("the topic that is being joined");
+        let topic = &mut self.topics[index];
         step!("join.publisher");
         fill_publisher(&self.control.topic(topic.region), topic, &publisher);
         topic.starts[slot as usize] = start;
@@ -431,10 +249,9 @@ impl Zone {
 
     /// A doorbell, and a range of the control segment for a ring: both or neither.
     fn take_ring(&mut self, client: u32, bytes: u64) -> Result<(u32, u64), Refusal> {
-        let doorbell = self.new_doorbell(client)?;
-        let region = self
-            .check_control_share(client, bytes)
-            .and_then(|()| self.take_range(bytes));
+        let doorbell = self.control.doorbells.take(client)?;
+        let region = check_control_share(client, bytes, &self.clients, &self.topics)
+            .and_then(|()| self.control.take(bytes, &self.registry));
         if region.is_err() {
             self.control.doorbells.give(doorbell);
         }
@@ -444,12 +261,9 @@ impl Zone {
     /// A free publisher slot and where its sequence numbers go on. Takes an orphan's if need be.
     fn publisher_slot(&mut self, index: u32) -> Result<(u32, u64), Refusal> {
         loop {
-            let topic = self
-                .topics
-                .get_mut(index)
-                .expect("the topic that is being joined");
+            let topic = &mut self.topics[index];
             let Some(slot) = topic.free_publisher_slot() else {
-                if self.evict_oldest_orphan(Room::InTopic(index)) {
+                if self.make_room(HistoryRoom::InTopic(index)) {
                     continue;
                 }
                 return Err(refuse(
@@ -463,8 +277,8 @@ impl Zone {
                 ));
             };
             let least = topic.starts[slot as usize];
-            let view = self.control.topic(topic.region);
-            let head = view.publisher(slot as usize).head().load(Ordering::Acquire);
+            let words = self.control.publisher(topic, slot);
+            let head = words.head().load(Ordering::Acquire);
             if head >= least && head < SEQUENCE_END {
                 return Ok((slot, head));
             }
@@ -487,24 +301,21 @@ impl Zone {
         pool: Option<u32>,
         wish: &Wish<'_>,
     ) -> Result<(Side, u32, u64), Refusal> {
-        self.release_held_up(index);
+        self.deferred.release(&self.topics[index], &self.control);
         let is_links = self.clients.is_links(client);
         let seat = match is_links {
             true => self.take_seat(index, demand, pool),
             false => None,
         };
-        if let Some(seat) = seat {
-            let taken = self.sit_down(client, index, demand, wish, seat);
-            self.forget_seatless();
-            return taken;
-        }
-        let slot = self.subscriber_slot(index)?;
-        let doorbell = self.new_doorbell(client)?;
-        let incarnation = random::nonzero_u64();
-        let subscriber = Subscriber {
+        let slot = match &seat {
+            Some(seat) => seat.slot,
+            None => self.subscriber_slot(index)?,
+        };
+        let doorbell = self.control.doorbells.take(client)?;
+        let mut subscriber = Subscriber {
             slot,
             client,
-            incarnation,
+            incarnation: random::nonzero_u64(),
             demand,
             observer: matches!(wish.role, Role::Observer(_)),
             type_name: wish.type_name.to_owned(),
@@ -515,34 +326,35 @@ impl Zone {
             remote: Vec::new(),
             require: wish.require,
         };
-        if let Err(error) =
-            self.registry
-                .set_subscriber(index, slot, &subscriber.record(), wish.type_name)
-        {
+        if let Err(error) = self.registry.set_subscriber(index, &subscriber) {
             self.control.doorbells.give(doorbell);
             return Err(system("write its registry", error));
         }
-        let topic = self
-            .topics
-            .get_mut(index)
-            .expect("the topic that is being joined");
-        step!("join.subscriber");
-        // One of the links' is none itself, and stands for nobody yet.
-        let stands_for = u32::from(is_links);
-        fill_subscriber(
-            &self.control.topic(topic.region),
-            topic,
-            &subscriber,
-            stands_for,
-        );
+        let incarnation = subscriber.incarnation;
+        let topic = &mut self.topics[index];
+        let view = self.control.topic(topic.region);
+        if let Some(seat) = seat {
+            step!("join.seat");
+            self.control.doorbells.give(seat.doorbell);
+            topic.past.add_subscriber(&view.subscriber(slot as usize));
+            topic.subscribers.retain(|known| known.slot != slot);
+            take_over_subscriber(&view, &subscriber);
+            (subscriber.path, subscriber.remote) = (seat.path, seat.remote);
+        } else {
+            step!("join.subscriber");
+            // One of the links' is none itself, and stands for nobody yet.
+            fill_subscriber(&view, topic, &subscriber, u32::from(is_links));
+        }
         topic.subscribers.push(subscriber);
         announce(&self.control, topic);
+        self.forget_seatless();
         Ok((Side::Subscriber, slot, incarnation))
     }
 
     fn subscriber_slot(&self, index: u32) -> Result<u32, Refusal> {
         let topic = &self.topics[index];
-        topic.free_subscriber_slot().ok_or_else(|| {
+        let slot = topic.free_subscriber_slot(self.deferred.slots_of(index));
+        slot.ok_or_else(|| {
             refuse(
                 RefusalCode::LimitReached,
                 format!(
@@ -554,66 +366,38 @@ impl Zone {
         })
     }
 
-    /// Links take the seat of those before them: its bit and its cursors stay as they are.
-    fn sit_down(
-        &mut self,
-        client: u32,
-        index: u32,
-        demand: Demand,
-        wish: &Wish<'_>,
-        seat: Subscriber,
-    ) -> Result<(Side, u32, u64), Refusal> {
-        let doorbell = self.new_doorbell(client)?;
-        let former = seat.doorbell;
-        let subscriber = Subscriber {
-            client,
-            incarnation: random::nonzero_u64(),
-            demand,
-            observer: matches!(wish.role, Role::Observer(_)),
-            type_name: wish.type_name.to_owned(),
-            closed: false,
-            doorbell,
-            require: wish.require,
-            ..seat
-        };
-        let (slot, incarnation) = (subscriber.slot, subscriber.incarnation);
-        if let Err(error) =
-            self.registry
-                .set_subscriber(index, slot, &subscriber.record(), wish.type_name)
-        {
-            self.control.doorbells.give(doorbell);
-            return Err(system("write its registry", error));
+    /// An empty seat of the topic for links that demand this and read there; they sit down. Other empty seats of the topic
+    /// are taken away: the next links have none but one subscriber.
+    fn take_seat(&mut self, index: u32, demand: Demand, pool: Option<u32>) -> Option<Subscriber> {
+        let mut taken = None;
+        for seat in empty_seats(&self.topics[index], &self.clients, &self.registry) {
+            let topic = &self.topics[index];
+            let is_taken = demand.reliable
+                && seat.pool == pool
+                && taken.is_none()
+                && vacate_seat(topic, seat.slot, &self.clients, &self.control).is_some();
+            match is_taken {
+                true => taken = Some(seat),
+                // The topic stays, for it is being joined.
+                false => drop(self.remove_subscriber(index, seat.slot)),
+            }
         }
-        step!("join.seat");
-        self.control.doorbells.give(former);
-        let topic = self
-            .topics
-            .get_mut(index)
-            .expect("the topic that is being joined");
-        let view = self.control.topic(topic.region);
-        let words = view.subscriber(slot as usize);
-        topic.past.add_subscriber(&words);
-        words.received().store(0, Ordering::Relaxed);
-        words.missed().store(0, Ordering::Relaxed);
-        words.held().store(0, Ordering::Relaxed);
-        words.depth().store(demand.depth, Ordering::Relaxed);
-        words.resumes().store(1, Ordering::Relaxed);
-        words.doorbell().store(doorbell, Ordering::Relaxed);
-        words.incarnation().store(incarnation, Ordering::Release);
-        if let Some(known) = topic.subscribers.iter_mut().find(|s| s.slot == slot) {
-            *known = subscriber;
+        taken
+    }
+
+    /// Clients whose last seat was taken are nobody any more.
+    fn forget_seatless(&mut self) {
+        for index in self.clients.vacant() {
+            if self.topics.members_of(index).is_empty() {
+                self.remove_client(index);
+            }
         }
-        announce(&self.control, topic);
-        Ok((Side::Subscriber, slot, incarnation))
     }
 
     /// The first publisher's pool becomes the topic's. Subscribers that came before it and read there
-    /// read elsewhere no more.
+    /// need no replicas any more.
     fn settle_pool(&mut self, index: u32, pool: u32) {
-        let topic = self
-            .topics
-            .get_mut(index)
-            .expect("the topic that was joined");
+        let topic = &mut self.topics[index];
         if topic.pool.is_some() {
             return;
         }
@@ -621,8 +405,35 @@ impl Zone {
         let view = self.control.topic(topic.region);
         view.elsewhere()
             .store(topic.replica_bits(), Ordering::Release);
-        if let Err(error) = self.registry.set_topic_pool(index, pool) {
-            tracing::error!(%error, topic = topic.name, "recording the pool of a topic failed");
-        }
+        self.registry.set_topic_pool(index, pool);
     }
+}
+
+/// Refuses a range to a user, other than root and the daemon's own, whose publishers have their share of the control
+/// segment.
+fn check_control_share(
+    client: u32,
+    bytes: u64,
+    clients: &Clients,
+    topics: &Topics,
+) -> Result<(), Refusal> {
+    let uid_of = |client: u32| clients.get(client).map(|client| client.uid);
+    let uid = uid_of(client);
+    if uid.is_none_or(is_owner) {
+        return Ok(());
+    }
+    let publishers = topics.iter().flat_map(|topic| &topic.publishers);
+    let own = publishers.filter(|p| p.client().and_then(uid_of) == uid);
+    let has: u64 = own.map(|publisher| publisher.geometry().bytes()).sum();
+    if has + bytes <= CONTROL_BYTES / CONTROL_SHARE {
+        return Ok(());
+    }
+    Err(refuse(
+        RefusalCode::LimitReached,
+        format!(
+            "the publishers of user {} have {has} bytes of the control segment, of which one user gets 1/{CONTROL_SHARE}; \
+             close publishers, or publish with less history",
+            uid.unwrap_or_default()
+        ),
+    ))
 }

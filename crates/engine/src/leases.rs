@@ -1,11 +1,18 @@
-//! Publishers' memory: what they lease, and what they give back.
+//! Publishers' memory: what they lease, and who may write it.
 
-use crate::history::Room;
+use crate::clients::{Clients, QUARANTINED};
+use crate::history::HistoryRoom;
+use crate::memory::Memory;
 use crate::pools::LeaseError;
-use crate::refuse::{bad, refuse};
+use crate::refuse::refuse;
+use crate::sessions::is_owner;
+use crate::topics::Topics;
 use crate::zone::Zone;
 use rgaps_layout::GRANULE_BYTES;
-use rgaps_session::{Member, Range, Refusal, RefusalCode};
+use rgaps_session::{Member, Range, Refusal, RefusalCode, Side};
+
+/// A user whose dead clients keep this part of a pool (one in so many bytes) gets no more of it.
+const QUARANTINE_SHARE: u64 = 4;
 
 impl Zone {
     /// Leases memory to a publisher of the client's, in its own pool or one that its topic is read in;
@@ -19,7 +26,7 @@ impl Zone {
         bytes: u64,
         limit: Option<u64>,
     ) -> Result<(Range, Option<u32>), Refusal> {
-        let (topic, publisher) = self.publisher_of(member, client)?;
+        let (topic, publisher) = self.topics.publisher_of(member, client)?;
         if publisher.pool != index && !topic.is_read_in(index) {
             return Err(refuse(
                 RefusalCode::NotPermitted,
@@ -42,7 +49,7 @@ impl Zone {
                 Err(LeaseError::Other(refusal)) => return Err(refusal),
                 // Each turn takes messages out of an orphan or ends it, so this ends.
                 Err(LeaseError::Full(refusal)) => {
-                    if !self.evict_oldest_orphan(Room::InPool(index)) {
+                    if !self.make_room(HistoryRoom::InPool(index)) {
                         return Err(refusal);
                     }
                 }
@@ -50,35 +57,11 @@ impl Zone {
         }
     }
 
-    /// Takes ranges back that a publisher of the client's does not need any more: all or none.
-    pub(crate) fn return_leases(
-        &mut self,
-        member: &Member,
-        client: u32,
-        index: u32,
-        ranges: &[Range],
-    ) -> Result<(), Refusal> {
-        let (topic, publisher) = self.publisher_of(member, client)?;
-        let owner = topic.granule_owner(member.slot);
-        let live = self.live_granules(topic, publisher);
-        let pool = self.memory.require(index)?;
-        let mut owned = Vec::new();
-        for range in ranges {
-            let (first, count) = pool.owned(range, owner).ok_or_else(|| {
-                bad(format!(
-                    "{1} bytes at {0} are not whole leases of this publisher",
-                    range.offset, range.bytes
-                ))
-            })?;
-            if live.of(index).touches(first, count) {
-                return Err(bad(format!(
-                    "blocks in the {} bytes at {} are still loaned, kept in a history or held",
-                    range.bytes, range.offset
-                )));
-            }
-            owned.push((first, count));
-        }
-        self.memory.free(index, &self.registry, owned)
+    /// Evicts the oldest history that nobody needs. False: there is none.
+    pub(crate) fn make_room(&mut self, room: HistoryRoom) -> bool {
+        let (control, memory) = (&self.control, &mut self.memory);
+        self.history
+            .evict_oldest(room, &mut self.topics, control, memory, &self.registry)
     }
 }
 
@@ -97,4 +80,52 @@ fn check_limit(has: u64, bytes: u64, limit: Option<u64>) -> Result<(), Refusal> 
         )),
         _ => Ok(()),
     }
+}
+
+/// Refuses more memory to a user, other than root and the daemon's own, whose dead clients in quarantine have their
+/// share of a pool.
+pub(crate) fn check_quarantine(
+    client: u32,
+    pool: u32,
+    clients: &Clients,
+    topics: &Topics,
+    memory: &Memory,
+) -> Result<(), Refusal> {
+    let uid = clients.get(client).map_or(0, |client| client.uid);
+    if is_owner(uid) {
+        return Ok(());
+    }
+    let dead = clients
+        .iter()
+        .filter(|(_, client)| client.session == Some(QUARANTINED) && client.uid == uid);
+    let members = dead.flat_map(|(index, _)| topics.members_of(index));
+    let held: u64 = members
+        .filter(|(_, side, _)| *side == Side::Publisher)
+        .filter_map(|(topic, _, slot)| Some(topics.get(topic)?.granule_owner(slot)))
+        .map(|owner| memory.leased(pool, owner))
+        .sum();
+    let cap = memory.get(pool).map_or(0, |pool| pool.cap_bytes);
+    if held < cap / QUARANTINE_SHARE {
+        return Ok(());
+    }
+    Err(refuse(
+        RefusalCode::PoolFull,
+        format!(
+            "clients of user {uid} that died under MPS keep {held} bytes of this pool: the user gets no more until \
+             MPS confirms that they are gone"
+        ),
+    ))
+}
+
+/// Whether a client has a publisher whose messages, or copies of them, are in a pool.
+pub(crate) fn may_write(client: u32, pool: u32, topics: &Topics, memory: &Memory) -> bool {
+    let mut publishers = topics.publishers_of(client);
+    let writes = publishers.any(|(topic, p)| p.pool == pool || topic.is_read_in(pool));
+    writes || leases_in(client, pool, topics, memory)
+}
+
+/// Whether a client has a publisher with memory of a pool.
+pub(crate) fn leases_in(client: u32, pool: u32, topics: &Topics, memory: &Memory) -> bool {
+    let mut publishers = topics.publishers_of(client);
+    publishers.any(|(topic, p)| memory.leased(pool, topic.granule_owner(p.slot)) > 0)
 }

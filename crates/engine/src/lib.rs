@@ -1,14 +1,17 @@
-//! The daemon's heart: it owns the pools, knows who is in which topic, and cleans up after those
-//! who are gone.
+//! The daemon's heart: it owns the pools, knows the members of each topic, and cleans up after processes that died.
 //!
-//! [`Engine`] is the whole state and does no I/O with clients: requests go in, answers come out,
-//! so its rules are tested without sockets, with clients that lie. [`Reactor`] is the one thread
-//! around it: sockets, processes' ends, signals, time. Nothing of it is on a message's way.
+//! [`Engine`] is the whole state and does no I/O with clients: requests go in, answers come out, so its rules are tested
+//! without sockets, with clients that break the protocol. [`Reactor`] is the one thread around it: sockets, ends of
+//! processes, signals, time. No message passes through either.
 //!
-//! Everything that a client says is an allegation: what it sends is checked against what the
-//! engine itself knows, and what stands in shared memory is never taken for granted. What the
-//! engine knows is written to the zone's registry before it is acted upon, so that a successor
-//! can go on from there when this process is killed between any two steps.
+//! A zone is a list of owners; each keeps its state to itself. `Clients` has the client processes, `Topics` the topics with
+//! their publishers and subscribers, `Control` the control segment with its doorbells and timelines, `Memory` the pools and
+//! their leases, `History` what publishers left behind, `DeferredReleases` the slots of subscribers that left before their
+//! GPU work ended, `Adoption` what the clients of a dead daemon hand back, `RegistryFile` what a successor needs to know.
+//!
+//! Everything that a client sends is an allegation: the engine checks it against what it knows itself, and never trusts
+//! shared memory. It writes what it knows to the zone's registry before it acts on it, so a successor can go on from there
+//! when this process is killed between any two steps.
 
 mod adoption;
 mod cleanup;
@@ -16,6 +19,7 @@ mod clients;
 mod closer;
 mod control;
 mod deferred_release;
+mod departed;
 mod doorbells;
 mod engine;
 mod granule_set;
@@ -23,6 +27,7 @@ mod granules;
 mod hand_back;
 mod history;
 mod join;
+mod kept_history;
 mod leases;
 mod leave;
 mod links;
@@ -32,7 +37,8 @@ mod maintenance;
 mod matching;
 mod membership;
 mod memory;
-mod near;
+mod numa;
+mod paths;
 mod pools;
 mod qos;
 mod quarantine;
@@ -44,20 +50,24 @@ mod recovery;
 mod refuse;
 mod registry;
 mod requests;
+mod restore;
+mod saved_state;
 mod seats;
 mod sessions;
 mod snapshot;
 mod sources;
 mod state_file;
 mod step;
+mod tenures;
 mod timelines;
 mod topic;
 mod topics;
 mod zone;
 mod zones;
 
-pub use engine::{Engine, Peer, SessionId, Setup, Verdict};
+pub use engine::{Engine, Setup, Verdict};
 pub use reactor::{Reactor, ReactorError};
+pub use sessions::{Peer, SessionId};
 pub use snapshot::{snapshots, Snapshot, SnapshotAsker, SnapshotSource, TopicFigures};
 pub use sources::{Opened, Sources, SystemSources};
 pub use state_file::state_path;

@@ -1,11 +1,11 @@
 //! What the links' process reported last: its hosts, the figures of its links, and the topics that do not cross.
 //!
-//! A report counts as long as its session is there: [`LinksReport::forget`] drops it with the session. Why the links' process
-//! does not run, the thread that starts it knows; it shares that here.
+//! A report counts as long as its session is there: [`LinksReport::forget`] drops it with the session. The thread that
+//! starts the links' process shares here why that does not run.
 
-use crate::engine::SessionId;
+use crate::qos::check_path;
 use crate::refuse::bad;
-use crate::requests::is_path;
+use crate::sessions::SessionId;
 use rgaps_layout::MAX_TOPIC_NAME;
 use rgaps_session::{
     LinkFigures, LinksFailure, LinksInfo, LinksState, PeerRow, PeersInfo, Refusal, RemoteRow,
@@ -32,7 +32,7 @@ pub(crate) struct LinksReport {
 }
 
 impl LinksReport {
-    /// The links' process is meant to run; why it does not will stand in `failure`.
+    /// The links' process is meant to run; `failure` gets the reason when it does not.
     pub(crate) fn watch(&mut self, failure: Arc<Mutex<Option<LinksFailure>>>) {
         self.failure = Some(failure);
     }
@@ -42,7 +42,7 @@ impl LinksReport {
         let Some(failure) = &self.failure else {
             return LinksInfo::default();
         };
-        // A failure before it joined is over.
+        // It has joined, so it has recovered from any failure.
         if joined {
             return LinksInfo {
                 state: LinksState::Running,
@@ -64,7 +64,7 @@ impl LinksReport {
         }
     }
 
-    /// Drops what a session reported that has ended.
+    /// Drops what an ended session reported.
     pub(crate) fn forget(&mut self, session: SessionId) {
         self.peers.take_if(|(of, _)| *of == session);
         self.figures.retain(|_, (of, _)| *of != session);
@@ -101,7 +101,7 @@ impl LinksReport {
                 "these figures are of a host that is not in the list of hosts",
             ));
         }
-        // So there are no more than hosts in the list.
+        // So there are no more of them than hosts in the list.
         self.figures
             .retain(|host, (of, _)| *of == session && known.iter().any(|row| row.host == *host));
         self.figures
@@ -143,7 +143,7 @@ impl LinksReport {
 
 /// Whether a list of hosts can be kept and shown.
 pub(crate) fn are_hosts(hosts: &[RemoteRow]) -> bool {
-    let is_row = |row: &RemoteRow| row.host.len() <= MAX_HOST_NAME && is_path(&row.path);
+    let is_row = |row: &RemoteRow| row.host.len() <= MAX_HOST_NAME && check_path(&row.path).is_ok();
     hosts.len() <= MAX_REMOTE_HOSTS && hosts.iter().all(is_row)
 }
 

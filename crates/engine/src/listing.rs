@@ -1,9 +1,12 @@
-//! What there is, for people and programs that ask.
+//! Listings and the status, for people and programs.
 
-use crate::engine::{is_owner, Engine, SessionId};
+use crate::control::Control;
+use crate::engine::Engine;
+use crate::memory::Memory;
 use crate::pools::Pool;
 use crate::recovery::name_processes;
 use crate::refuse::{bad, refuse};
+use crate::sessions::{is_owner, SessionId};
 use crate::topic::{Publisher, Subscriber, Topic};
 use crate::zone::Zone;
 use rgaps_pool::PageSize;
@@ -14,7 +17,7 @@ use rgaps_session::{
 };
 use rgaps_sync::atomic::{AtomicU64, Ordering};
 use rgaps_topic::{block_uses, pool_copies, BlockUse};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Warnings that a status carries at most.
 const MAX_WARNINGS: usize = 32;
@@ -31,11 +34,9 @@ const NEARLY_FULL_PERCENT: usize = 90;
 
 impl Engine {
     pub(crate) fn status(&self, session: Option<SessionId>) -> Status {
-        let clients = self
-            .sessions
-            .iter()
-            .filter(|(_, session)| session.welcomed)
-            .count();
+        let sessions = self.sessions.iter();
+        let clients = sessions.filter(|(_, session)| session.welcomed).count();
+        let zones = self.zones.iter();
         Status {
             version: self.setup.version.clone(),
             realm: self.setup.config.realm.clone(),
@@ -43,11 +44,7 @@ impl Engine {
             socket: self.setup.socket.display().to_string(),
             uptime_ms: self.now.duration_since(self.started).as_millis() as u64,
             clients: clients as u32,
-            topics: self
-                .zones
-                .iter()
-                .map(|zone| zone.topics.count() as u32)
-                .sum(),
+            topics: zones.map(|zone| zone.topics.count() as u32).sum(),
             zones: self.zones.count() as u32,
             rss_bytes: rss_bytes(),
             idle_exit_ms: self
@@ -65,7 +62,7 @@ impl Engine {
         }
     }
 
-    /// The keys of these settings that the daemon's configuration has another value for.
+    /// The keys of those settings that differ in the daemon's configuration.
     pub(crate) fn unlike(&self, settings: Vec<(String, String)>) -> Vec<String> {
         let own = self.setup.config.leaves();
         let differs = |(key, value): &(String, String)| own.get(key) != Some(value);
@@ -131,7 +128,7 @@ impl Engine {
             return false;
         };
         let (credentials, groups) = (&known.peer.credentials, &known.peer.groups[..]);
-        // A class that the configuration has no more is for the daemon's owner to see.
+        // Only root sees a class that the configuration does not have any more.
         self.access
             .class(&zone.class)
             .map_or(credentials.uid == 0, |class| {
@@ -143,7 +140,8 @@ impl Engine {
         let visible = self.zones.iter().filter(|zone| self.may_see(session, zone));
         let page = by_name(visible).skip(from as usize).take(PAGE_ROWS);
         Ok(Answer::Topics(
-            page.map(|(zone, topic)| zone.topic_row(topic)).collect(),
+            page.map(|(zone, topic)| topic_row(topic, &zone.control, &zone.memory))
+                .collect(),
         ))
     }
 
@@ -158,17 +156,17 @@ impl Engine {
             )
         })?;
         Ok(Answer::Topic(TopicInfo {
-            row: zone.topic_row(topic),
+            row: topic_row(topic, &zone.control, &zone.memory),
             zone: zone.id,
             publishers: topic
                 .publishers
                 .iter()
-                .map(|p| zone.publisher_row(topic, p))
+                .map(|p| publisher_row(topic, p, &zone.control, &zone.memory))
                 .collect(),
             subscribers: topic
                 .subscribers
                 .iter()
-                .map(|s| zone.subscriber_row(topic, s))
+                .map(|s| subscriber_row(topic, s, zone))
                 .collect(),
             remote: {
                 let mut rows = remote_rows(topic);
@@ -182,7 +180,7 @@ impl Engine {
 
     pub(crate) fn list_pools(&self, session: SessionId) -> Result<Answer, Refusal> {
         let visible = self.zones.iter().filter(|zone| self.may_see(session, zone));
-        let rows = visible.flat_map(|zone| zone.memory.iter().map(|pool| zone.pool_row(pool)));
+        let rows = visible.flat_map(|zone| zone.memory.iter().map(|pool| pool_row(pool, zone)));
         Ok(Answer::Pools(rows.take(MAX_POOL_ROWS).collect()))
     }
 
@@ -207,8 +205,9 @@ impl Engine {
             .collect();
         known.sort_unstable_by_key(|(id, _)| *id);
         let counts = visible.iter().filter_map(|id| self.zones.get(*id));
-        let counts: BTreeMap<ZoneId, _> =
-            counts.map(|zone| (zone.id, zone.member_counts())).collect();
+        let counts: BTreeMap<ZoneId, _> = counts
+            .map(|zone| (zone.id, zone.topics.member_counts()))
+            .collect();
         let page = known.into_iter().skip(from as usize).take(PAGE_ROWS);
         let rows = page.map(|(_, session)| {
             let of_zones = session
@@ -246,200 +245,182 @@ fn by_name<'a>(
     })
 }
 
-impl Zone {
-    /// Publishers and subscribers of each client.
-    fn member_counts(&self) -> HashMap<u32, (u32, u32)> {
-        let mut counts: HashMap<u32, (u32, u32)> = HashMap::new();
-        for topic in self.topics.iter() {
-            for client in topic.publishers.iter().filter_map(Publisher::client) {
-                counts.entry(client).or_default().0 += 1;
-            }
-            for subscriber in &topic.subscribers {
-                counts.entry(subscriber.client).or_default().1 += 1;
-            }
-        }
-        counts
+pub(crate) fn topic_row(topic: &Topic, control: &Control, memory: &Memory) -> TopicRow {
+    let view = control.topic(topic.region);
+    let (mut counts, mut kept, mut held) = (topic.past, 0u64, 0u64);
+    for publisher in &topic.publishers {
+        let words = view.publisher(publisher.slot as usize);
+        counts.add_publisher(publisher, &words);
+        let head = words.head().load(Ordering::Relaxed);
+        let tail = words.tail().load(Ordering::Relaxed);
+        kept = kept.saturating_add(head.saturating_sub(tail));
     }
-
-    pub(crate) fn topic_row(&self, topic: &Topic) -> TopicRow {
-        let view = self.control.topic(topic.region);
-        let (mut counts, mut kept, mut held) = (topic.past, 0u64, 0u64);
-        for publisher in &topic.publishers {
-            let words = view.publisher(publisher.slot as usize);
-            counts.add_publisher(publisher, &words);
-            let head = words.head().load(Ordering::Relaxed);
-            let tail = words.tail().load(Ordering::Relaxed);
-            kept = kept.saturating_add(head.saturating_sub(tail));
-        }
-        for subscriber in &topic.subscribers {
-            let words = view.subscriber(subscriber.slot as usize);
-            counts.add_subscriber(&words);
-            held = held.saturating_add(words.held().load(Ordering::Relaxed).into());
-        }
-        let remote = topic.subscribers.iter().flat_map(|s| &s.remote);
-        let remote = remote.filter(|row| row.ready);
-        let orphans = topic
-            .publishers
-            .iter()
-            .filter(|publisher| publisher.is_orphan())
-            .count();
-        TopicRow {
-            name: topic.name.clone(),
-            type_name: topic.type_name().to_owned(),
-            domain: topic.pool.map(|pool| self.memory.domain(pool)),
-            publishers: (topic.publishers.len() - orphans) as u32,
-            subscribers: topic.subscribers.iter().filter(|s| !s.closed).count() as u32,
-            orphans: orphans as u32,
-            messages: counts.messages,
-            bytes: counts.bytes,
-            received: counts.received,
-            missed: counts.missed,
-            kept,
-            held,
-            remote: remote.fold(0, |sum, row| sum.saturating_add(row.subscribers)),
-        }
-    }
-
-    fn publisher_row(&self, topic: &Topic, publisher: &Publisher) -> PublisherRow {
-        let words = self
-            .control
-            .topic(topic.region)
-            .publisher(publisher.slot as usize);
-        let region = self
-            .control
-            .region(publisher.ring.region_offset, publisher.geometry());
-        let mut uses = MemoryUses::default();
-        for (why, bytes) in block_uses(&words, &region) {
-            let sum = match why {
-                BlockUse::History => &mut uses.history,
-                BlockUse::Loan => &mut uses.loans,
-                BlockUse::Held => &mut uses.held,
-                BlockUse::Replica => &mut uses.replicas,
-            };
-            sum.add(bytes);
-        }
-        let owner = topic.granule_owner(publisher.slot);
-        let leased_bytes = self.memory.iter().map(|p| p.leased_bytes_of(owner)).sum();
-        PublisherRow {
-            slot: publisher.slot,
-            client: publisher.client_name.clone(),
-            pid: publisher.client_pid,
-            offer: publisher.offer,
-            type_name: publisher.type_name.clone(),
-            mismatched: topic.mismatched_subscribers(publisher),
-            orphan: publisher.is_orphan(),
-            start: publisher.ring.start,
-            head: words.head().load(Ordering::Relaxed),
-            tail: words.tail().load(Ordering::Relaxed),
-            leased_bytes,
-            uses,
-            blocks_used: words.blocks_used().load(Ordering::Relaxed),
-            drops: words.drops().load(Ordering::Relaxed),
-        }
-    }
-
-    fn subscriber_row(&self, topic: &Topic, subscriber: &Subscriber) -> SubscriberRow {
-        let view = self.control.topic(topic.region);
+    for subscriber in &topic.subscribers {
         let words = view.subscriber(subscriber.slot as usize);
-        let read = topic
-            .publishers
-            .iter()
-            .filter(|publisher| Topic::matches(publisher, subscriber));
-        let lag = read.fold(0u64, |lag, publisher| {
-            let slot = publisher.slot as usize;
-            let head = view.publisher(slot).head().load(Ordering::Relaxed);
-            let cursor = words.cursor(slot).load(Ordering::Relaxed);
-            lag.saturating_add(head.saturating_sub(cursor))
-        });
-        let drops = topic.publishers.iter().filter(|publisher| {
-            let words = view.publisher(publisher.slot as usize);
-            words.dropped().load(Ordering::Relaxed) >> subscriber.slot & 1 != 0
-        });
-        let dropped_by = match subscriber.demand.reliable {
-            true => drops.count() as u32,
-            false => 0,
-        };
-        // Of what is behind, all but the newest will be skipped.
-        let lag = match subscriber.demand.depth {
-            0 => lag,
-            depth => lag.min(u64::from(depth)),
-        };
-        let client = self.clients.get(subscriber.client);
-        SubscriberRow {
-            slot: subscriber.slot,
-            client: client.map_or_else(String::new, |client| client.name.clone()),
-            pid: client.map_or(0, |client| client.pid),
-            demand: subscriber.demand,
-            observer: subscriber.observer,
-            type_name: subscriber.type_name.clone(),
-            mismatched: topic.mismatched_publishers(subscriber),
-            received: words.received().load(Ordering::Relaxed),
-            missed: words.missed().load(Ordering::Relaxed),
-            held: words.held().load(Ordering::Relaxed),
-            lag,
-            dropped_by,
-            domain: subscriber
-                .pool
-                .filter(|pool| topic.pool != Some(*pool))
-                .map(|pool| self.memory.domain(pool)),
-            path: self.path(topic, subscriber),
-        }
+        counts.add_subscriber(&words);
+        held = held.saturating_add(words.held().load(Ordering::Relaxed).into());
     }
-
-    /// How a subscriber's messages reach it: as it says itself, which knows what it can map.
-    fn path(&self, topic: &Topic, subscriber: &Subscriber) -> String {
-        let reads = subscriber.pool.filter(|pool| topic.pool != Some(*pool));
-        match (&subscriber.path, reads) {
-            _ if subscriber.closed => "none: it is closed, and holds samples".to_owned(),
-            (Some(path), _) => path.clone(),
-            (None, None) => "zero copy".to_owned(),
-            (None, Some(pool)) => format!(
-                "copied to {}, or read in place; known with the first message",
-                self.memory.domain(pool)
-            ),
-        }
+    let remote = topic.subscribers.iter().flat_map(|s| &s.remote);
+    let remote = remote.filter(|row| row.ready);
+    let orphans = topic.orphans().count();
+    TopicRow {
+        name: topic.name.clone(),
+        type_name: topic.type_name().to_owned(),
+        domain: topic.pool.map(|pool| memory.domain(pool)),
+        publishers: (topic.publishers.len() - orphans) as u32,
+        subscribers: topic.subscribers.iter().filter(|s| !s.closed).count() as u32,
+        orphans: orphans as u32,
+        messages: counts.messages,
+        bytes: counts.bytes,
+        received: counts.received,
+        missed: counts.missed,
+        kept,
+        held,
+        remote: remote.fold(0, |sum, row| sum.saturating_add(row.subscribers)),
     }
+}
 
-    pub(crate) fn pool_row(&self, pool: &Pool) -> PoolRow {
-        let pages = pool
-            .segments()
-            .map(|segment| describe_pages(segment.placement.pages));
-        let mut pages: Vec<String> = pages.collect();
-        pages.sort_unstable();
-        pages.dedup();
-        let numa = pool
-            .segments()
-            .filter_map(|segment| segment.placement.numa)
-            .reduce(|a, b| rgaps_pool::Numa {
-                asked: a.asked,
-                sampled: a.sampled + b.sampled,
-                on_node: a.on_node + b.on_node,
-            });
-        let copies = pool_copies(self.control.words(), pool.index);
-        let count = |word: &AtomicU64| word.load(Ordering::Relaxed);
-        PoolRow {
-            zone: self.id,
-            access: self.class.clone(),
-            domain: pool.domain,
-            cap_bytes: pool.cap_bytes,
-            segment_bytes: pool.segment_bytes,
-            segments: pool.segment_count(),
-            leased_bytes: pool.leased_bytes(),
-            pages: pages.join(", "),
-            numa: numa.map(|numa| {
-                (
-                    numa.asked,
-                    (u64::from(numa.on_node) * 100 / u64::from(numa.sampled.max(1))) as u32,
-                )
-            }),
-            copied_messages: copies.map_or(0, |(messages, _)| count(messages)),
-            copied_bytes: copies.map_or(0, |(_, bytes)| count(bytes)),
-            warnings: pool_warnings(pool)
-                .into_iter()
-                .take(MAX_POOL_WARNINGS)
-                .map(|w| clip(&w))
-                .collect(),
-        }
+fn publisher_row(
+    topic: &Topic,
+    publisher: &Publisher,
+    control: &Control,
+    memory: &Memory,
+) -> PublisherRow {
+    let (words, region) = (
+        control.publisher(topic, publisher.slot),
+        control.ring(publisher),
+    );
+    let mut uses = MemoryUses::default();
+    for (why, bytes) in block_uses(&words, &region) {
+        let sum = match why {
+            BlockUse::History => &mut uses.history,
+            BlockUse::Loan => &mut uses.loans,
+            BlockUse::Held => &mut uses.held,
+            BlockUse::Replica => &mut uses.replicas,
+        };
+        sum.add(bytes);
+    }
+    let owner = topic.granule_owner(publisher.slot);
+    let leased_bytes = memory.iter().map(|p| p.leased_bytes_of(owner)).sum();
+    PublisherRow {
+        slot: publisher.slot,
+        client: publisher.client_name.clone(),
+        pid: publisher.client_pid,
+        offer: publisher.offer,
+        type_name: publisher.type_name.clone(),
+        mismatched: topic.mismatched_subscribers(publisher),
+        orphan: publisher.is_orphan(),
+        start: publisher.ring.start,
+        head: words.head().load(Ordering::Relaxed),
+        tail: words.tail().load(Ordering::Relaxed),
+        leased_bytes,
+        uses,
+        blocks_used: words.blocks_used().load(Ordering::Relaxed),
+        drops: words.drops().load(Ordering::Relaxed),
+    }
+}
+
+fn subscriber_row(topic: &Topic, subscriber: &Subscriber, zone: &Zone) -> SubscriberRow {
+    let view = zone.control.topic(topic.region);
+    let words = view.subscriber(subscriber.slot as usize);
+    let read = topic
+        .publishers
+        .iter()
+        .filter(|publisher| Topic::matches(publisher, subscriber));
+    let lag = read.fold(0u64, |lag, publisher| {
+        let slot = publisher.slot as usize;
+        let head = view.publisher(slot).head().load(Ordering::Relaxed);
+        let cursor = words.cursor(slot).load(Ordering::Relaxed);
+        lag.saturating_add(head.saturating_sub(cursor))
+    });
+    let drops = topic.publishers.iter().filter(|publisher| {
+        let words = view.publisher(publisher.slot as usize);
+        words.dropped().load(Ordering::Relaxed) >> subscriber.slot & 1 != 0
+    });
+    let dropped_by = match subscriber.demand.reliable {
+        true => drops.count() as u32,
+        false => 0,
+    };
+    // With a depth, the subscriber skips all but the newest.
+    let lag = match subscriber.demand.depth {
+        0 => lag,
+        depth => lag.min(u64::from(depth)),
+    };
+    let client = zone.clients.get(subscriber.client);
+    SubscriberRow {
+        slot: subscriber.slot,
+        client: client.map_or_else(String::new, |client| client.name.clone()),
+        pid: client.map_or(0, |client| client.pid),
+        demand: subscriber.demand,
+        observer: subscriber.observer,
+        type_name: subscriber.type_name.clone(),
+        mismatched: topic.mismatched_publishers(subscriber),
+        received: words.received().load(Ordering::Relaxed),
+        missed: words.missed().load(Ordering::Relaxed),
+        held: words.held().load(Ordering::Relaxed),
+        lag,
+        dropped_by,
+        domain: subscriber
+            .pool
+            .filter(|pool| topic.pool != Some(*pool))
+            .map(|pool| zone.memory.domain(pool)),
+        path: path(topic, subscriber, &zone.memory),
+    }
+}
+
+/// How a subscriber's messages reach it. The subscriber reports it, since it knows what it can map.
+fn path(topic: &Topic, subscriber: &Subscriber, memory: &Memory) -> String {
+    let reads = subscriber.pool.filter(|pool| topic.pool != Some(*pool));
+    match (&subscriber.path, reads) {
+        _ if subscriber.closed => "none: it is closed, and holds samples".to_owned(),
+        (Some(path), _) => path.clone(),
+        (None, None) => "zero copy".to_owned(),
+        (None, Some(pool)) => format!(
+            "copied to {}, or read in place; known with the first message",
+            memory.domain(pool)
+        ),
+    }
+}
+
+pub(crate) fn pool_row(pool: &Pool, zone: &Zone) -> PoolRow {
+    let pages = pool
+        .segments()
+        .map(|segment| describe_pages(segment.placement.pages));
+    let mut pages: Vec<String> = pages.collect();
+    pages.sort_unstable();
+    pages.dedup();
+    let numa = pool
+        .segments()
+        .filter_map(|segment| segment.placement.numa)
+        .reduce(|a, b| rgaps_pool::Numa {
+            asked: a.asked,
+            sampled: a.sampled + b.sampled,
+            on_node: a.on_node + b.on_node,
+        });
+    let copies = pool_copies(zone.control.words(), pool.index);
+    let count = |word: &AtomicU64| word.load(Ordering::Relaxed);
+    PoolRow {
+        zone: zone.id,
+        access: zone.class.clone(),
+        domain: pool.domain,
+        cap_bytes: pool.cap_bytes,
+        segment_bytes: pool.segment_bytes,
+        segments: pool.segment_count(),
+        leased_bytes: pool.leased_bytes(),
+        pages: pages.join(", "),
+        numa: numa.map(|numa| {
+            (
+                numa.asked,
+                (u64::from(numa.on_node) * 100 / u64::from(numa.sampled.max(1))) as u32,
+            )
+        }),
+        copied_messages: copies.map_or(0, |(messages, _)| count(messages)),
+        copied_bytes: copies.map_or(0, |(_, bytes)| count(bytes)),
+        warnings: pool_warnings(pool)
+            .into_iter()
+            .take(MAX_POOL_WARNINGS)
+            .map(|w| clip(&w))
+            .collect(),
     }
 }
 
@@ -449,7 +430,7 @@ fn remote_rows(topic: &Topic) -> Vec<RemoteRow> {
     rows.take(MAX_REMOTE_HOSTS).cloned().collect()
 }
 
-/// What could not be had for a pool's segments, each said once.
+/// What the system did not give for a pool's segments; each warning once.
 fn pool_warnings(pool: &Pool) -> Vec<String> {
     let mut warnings: Vec<String> = Vec::new();
     for warning in pool

@@ -1,14 +1,15 @@
-//! Who reads whom, and who is told where that is nobody.
+//! Which subscribers read which publishers, and who is notified of a pair that does not match.
 //!
 //! As in DDS, a publisher and a subscriber of a topic whose types or qualities of service do not go together
 //! are not matched: no message goes from one to the other, and neither is refused. Each pair is judged by
 //! itself ([`qos`](crate::qos)), so nobody is kept out by somebody else. The words in the control segment
 //! follow from what is here ([`write_matches`](crate::membership::write_matches)).
 
-use crate::engine::{Engine, SessionId};
-use crate::qos::{mismatch, Offered, Wanted};
-use crate::topic::{Owner, Publisher, Subscriber, Topic};
-use crate::zone::Zone;
+use crate::clients::Clients;
+use crate::engine::Engine;
+use crate::qos::mismatch;
+use crate::sessions::SessionId;
+use crate::topic::{Publisher, PublisherOwner, Subscriber, Topic};
 use rgaps_session::{Member, MismatchRow, Notice, Side, ZoneId, MAX_MISMATCHES, MAX_REASON_BYTES};
 
 /// Others that a member is told of when it joins; a listing has the rest.
@@ -17,16 +18,10 @@ const MAX_NOTIFIED: usize = 4;
 impl Topic {
     /// Why a publisher and a subscriber of this topic do not match.
     pub(crate) fn mismatch(publisher: &Publisher, subscriber: &Subscriber) -> Option<String> {
+        let demand = (!subscriber.observer).then_some(&subscriber.demand);
         mismatch(
-            Offered {
-                offer: &publisher.offer,
-                type_name: &publisher.type_name,
-            },
-            Wanted {
-                demand: &subscriber.demand,
-                type_name: &subscriber.type_name,
-                observer: subscriber.observer,
-            },
+            (&publisher.offer, &publisher.type_name),
+            (demand, &subscriber.type_name),
         )
     }
 
@@ -86,64 +81,57 @@ impl Topic {
     }
 }
 
-impl Zone {
-    /// What clients are to be told of the members that do not match this one: itself first, of the first
-    /// few of them.
-    fn mismatch_notices(&self, member: &Member) -> Vec<(u32, String)> {
-        let Some(topic) = self.topics.get(member.topic) else {
-            return Vec::new();
+/// What clients are to be told of the members that do not match this one: itself first, of the first
+/// few of them.
+fn mismatch_notices(topic: &Topic, member: &Member, clients: &Clients) -> Vec<(u32, String)> {
+    let (mut own, mut others) = (Vec::new(), Vec::new());
+    for (publisher, subscriber) in topic.pairs() {
+        let joined = match member.side {
+            Side::Publisher => publisher.slot == member.slot,
+            Side::Subscriber => subscriber.slot == member.slot,
         };
-        let (mut own, mut others) = (Vec::new(), Vec::new());
-        for (publisher, subscriber) in topic.pairs() {
-            let joined = match member.side {
-                Side::Publisher => publisher.slot == member.slot,
-                Side::Subscriber => subscriber.slot == member.slot,
-            };
-            let Some(why) = Topic::mismatch(publisher, subscriber).filter(|_| joined) else {
-                continue;
-            };
-            let to_publisher = format!(
-                "subscriber {} does not match: {why}",
-                self.clients.describe(subscriber.client)
-            );
-            let to_subscriber = format!(
-                "{} does not match: {why}",
-                self.describe_publisher(publisher)
-            );
-            if let (Owner::Client(client), false) = (publisher.owner, subscriber.observer) {
-                match member.side {
-                    Side::Publisher => own.push((client, to_publisher)),
-                    Side::Subscriber => others.push((client, to_publisher)),
-                }
-            }
+        let Some(why) = Topic::mismatch(publisher, subscriber).filter(|_| joined) else {
+            continue;
+        };
+        let to_publisher = format!(
+            "subscriber {} does not match: {why}",
+            clients.describe(subscriber.client)
+        );
+        let to_subscriber = format!("{} does not match: {why}", publisher.describe());
+        if let (PublisherOwner::Client(client), false) = (publisher.owner, subscriber.observer) {
             match member.side {
-                Side::Publisher => others.push((subscriber.client, to_subscriber)),
-                Side::Subscriber => own.push((subscriber.client, to_subscriber)),
+                Side::Publisher => own.push((client, to_publisher)),
+                Side::Subscriber => others.push((client, to_publisher)),
             }
         }
-        own.truncate(MAX_NOTIFIED);
-        own.extend(others);
-        own
+        match member.side {
+            Side::Publisher => others.push((subscriber.client, to_subscriber)),
+            Side::Subscriber => own.push((subscriber.client, to_subscriber)),
+        }
     }
+    own.truncate(MAX_NOTIFIED);
+    own.extend(others);
+    own
 }
 
 impl Engine {
     /// Tells the processes of a member that has joined, and of those that do not match it.
     pub(crate) fn notify_mismatches(&mut self, zone_id: ZoneId, member: &Member) {
-        let Some(zone) = self.zones.get(zone_id) else {
+        let zone = self.zones.get(zone_id);
+        let found = zone.and_then(|zone| Some((zone, zone.topics.get(member.topic)?)));
+        let Some((zone, topic)) = found else {
             return;
         };
-        let topic = zone.topics.get(member.topic);
-        let topic = topic.map_or_else(String::new, |topic| topic.name.clone());
-        let news: Vec<(Option<SessionId>, String)> = zone
-            .mismatch_notices(member)
-            .into_iter()
-            .map(|(client, reason)| {
-                let client = zone.clients.get(client);
-                (client.and_then(|client| client.session), reason)
-            })
-            .collect();
-        for (session, mut reason) in news {
+        let notices: Vec<(Option<SessionId>, String)> =
+            mismatch_notices(topic, member, &zone.clients)
+                .into_iter()
+                .map(|(client, reason)| {
+                    let client = zone.clients.get(client);
+                    (client.and_then(|client| client.session), reason)
+                })
+                .collect();
+        let topic = topic.name.clone();
+        for (session, mut reason) in notices {
             tracing::info!(topic, "{reason}");
             let there = session.filter(|session| {
                 let known = self.sessions.get(*session);

@@ -1,4 +1,4 @@
-//! The daemon's words in a topic region: who is in it, and telling everyone that it changed.
+//! The daemon's words in a topic's region: which members it has, and the epoch that announces each change.
 
 use crate::control::Control;
 use crate::step::step;
@@ -9,7 +9,9 @@ use rgaps_layout::{
 };
 use rgaps_sync::atomic::{fence, Ordering};
 use rgaps_sync::futex_wake_all;
-use rgaps_topic::{admit_subscriber, ring, Admission, PublisherView, Shared, TopicView};
+use rgaps_topic::{
+    admit_subscriber, clear_holder, ring, Admission, PublisherView, Shared, TopicView,
+};
 
 /// Begins a topic's region, which is zeros.
 pub(crate) fn begin_topic(control: &Control, topic: &Topic) {
@@ -23,7 +25,7 @@ pub(crate) fn fill_publisher(view: &TopicView<Shared>, topic: &Topic, publisher:
     let slot = view.publisher(publisher.slot as usize);
     let start = publisher.ring.start;
     slot.incarnation().store(0, Ordering::Relaxed);
-    // A subscriber that sees any of the new fields sees that the old number is gone when it looks
+    // A subscriber that sees any of the new fields sees that the old number has been cleared when it looks
     // again (SYNC: incarnation).
     fence(Ordering::Release);
     slot.head().store(start, Ordering::Relaxed);
@@ -123,6 +125,24 @@ pub(crate) fn fill_subscriber(
     admit_subscriber(view, subscriber.slot as usize, admission);
 }
 
+/// Links take over the slot of those before them: its bit and its cursors stay as they are.
+pub(crate) fn take_over_subscriber(view: &TopicView<Shared>, subscriber: &Subscriber) {
+    let words = view.subscriber(subscriber.slot as usize);
+    words.received().store(0, Ordering::Relaxed);
+    words.missed().store(0, Ordering::Relaxed);
+    words.held().store(0, Ordering::Relaxed);
+    words
+        .depth()
+        .store(subscriber.demand.depth, Ordering::Relaxed);
+    words.resumes().store(1, Ordering::Relaxed);
+    words
+        .doorbell()
+        .store(subscriber.doorbell, Ordering::Relaxed);
+    words
+        .incarnation()
+        .store(subscriber.incarnation, Ordering::Release);
+}
+
 /// Writes again what the daemon alone writes of a subscriber's slot; none: nobody is in it.
 pub(crate) fn describe_subscriber(
     view: &TopicView<Shared>,
@@ -207,5 +227,36 @@ pub(crate) fn announce(control: &Control, topic: &mut Topic) {
         // Its own choice: that of the wait set it is in. `ring` checks that there is such a one.
         let slot = view.subscriber(subscriber.slot as usize);
         ring(control.words(), slot.doorbell().load(Ordering::Acquire));
+    }
+}
+
+/// Clears the bits of a subscriber that has left in the holder words of all publishers. Returns how many blocks that
+/// freed.
+pub(crate) fn clear_holds(control: &Control, topic: &Topic, slot: u32) -> u64 {
+    let view = control.topic(topic.region);
+    let mut freed = 0;
+    for publisher in &topic.publishers {
+        let words = view.publisher(publisher.slot as usize);
+        freed += clear_holder(&words, &control.ring(publisher), slot);
+        // It may have held the last bit between two steps of a deferred release: the publisher looks at all its
+        // blocks.
+        words.sweep().fetch_add(1, Ordering::AcqRel);
+    }
+    freed
+}
+
+/// Whether an epoch that wraps around is at or past another.
+pub(crate) fn has_reached(seen: u32, epoch: u32) -> bool {
+    seen.wrapping_sub(epoch) as i32 >= 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::has_reached;
+
+    #[test]
+    fn epochs_wrap_around() {
+        assert!(has_reached(5, 5) && has_reached(6, 5) && !has_reached(4, 5));
+        assert!(has_reached(2, u32::MAX) && !has_reached(u32::MAX, 2));
     }
 }

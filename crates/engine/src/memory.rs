@@ -6,8 +6,8 @@
 use crate::granule_set::GranuleSet;
 use crate::granules::FREE;
 use crate::pools::{LeaseError, Pool};
-use crate::refuse::{memory, refuse, system};
-use crate::registry::Registry;
+use crate::refuse::{bad, memory, refuse, system};
+use crate::registry::RegistryFile;
 use crate::sources::Sources;
 use rgaps_layout::{
     Domain, GpuUuid, PoolRecord, MAX_POOLS, MAX_POOL_BYTES, MAX_SEGMENTS, RECORD_LIVE,
@@ -25,7 +25,10 @@ pub(crate) struct Memory {
 
 impl Memory {
     /// The pools that a predecessor recorded; their segments are still to be handed back.
-    pub(crate) fn load(registry: &Registry, sources: &mut dyn Sources) -> Result<Memory, Refusal> {
+    pub(crate) fn load(
+        registry: &RegistryFile,
+        sources: &mut dyn Sources,
+    ) -> Result<Memory, Refusal> {
         let mut pools = Vec::new();
         for index in 0..MAX_POOLS as u32 {
             let record = registry
@@ -52,7 +55,7 @@ impl Memory {
     /// Puts back who leases granules, as a predecessor recorded. What none of `owners` has is freed.
     pub(crate) fn load_leases(
         &mut self,
-        registry: &Registry,
+        registry: &RegistryFile,
         owners: &HashSet<u32>,
     ) -> std::io::Result<()> {
         for pool in &mut self.pools {
@@ -104,7 +107,7 @@ impl Memory {
     pub(crate) fn pool_for(
         &mut self,
         domain: Domain,
-        registry: &Registry,
+        registry: &RegistryFile,
         sources: &mut dyn Sources,
     ) -> Result<u32, Refusal> {
         if let Some(pool) = self.pools.iter().find(|pool| pool.domain == domain) {
@@ -146,18 +149,18 @@ impl Memory {
     }
 
     /// Gives up segments that were not handed back. Returns the pools that lost some, and how many bytes of each are left.
-    pub(crate) fn drop_missing(&mut self, registry: &Registry) -> Vec<(u32, u64)> {
+    pub(crate) fn drop_missing(&mut self, registry: &RegistryFile) -> Vec<(u32, u64)> {
         let incomplete = self.pools.iter_mut().filter(|pool| pool.is_incomplete());
         incomplete
             .map(|pool| (pool.index, pool.drop_missing(registry)))
             .collect()
     }
 
-    /// Leases at least `bytes` bytes that lie together to `owner`.
+    /// Leases at least `bytes` contiguous bytes to `owner`.
     pub(crate) fn lease(
         &mut self,
         index: u32,
-        registry: &Registry,
+        registry: &RegistryFile,
         bytes: u64,
         owner: u32,
     ) -> Result<Range, LeaseError> {
@@ -165,15 +168,33 @@ impl Memory {
         pool.lease(registry, bytes, owner)
     }
 
-    /// Frees granules of a pool: runs of first and count.
-    pub(crate) fn free(
+    /// Takes ranges back that `owner` does not need any more: all or none. `live`: granules that are still in use.
+    pub(crate) fn give_back(
         &mut self,
         index: u32,
-        registry: &Registry,
-        runs: Vec<(usize, usize)>,
+        registry: &RegistryFile,
+        owner: u32,
+        ranges: &[Range],
+        live: &GranuleSet,
     ) -> Result<(), Refusal> {
         let pool = self.require_mut(index)?;
-        for (first, count) in runs {
+        let mut owned = Vec::new();
+        for range in ranges {
+            let (first, count) = pool.owned(range, owner).ok_or_else(|| {
+                bad(format!(
+                    "{1} bytes at {0} are not whole leases of this publisher",
+                    range.offset, range.bytes
+                ))
+            })?;
+            if live.touches(first, count) {
+                return Err(bad(format!(
+                    "blocks in the {} bytes at {} are still loaned, kept in a history or held",
+                    range.bytes, range.offset
+                )));
+            }
+            owned.push((first, count));
+        }
+        for (first, count) in owned {
             pool.free(registry, first, count);
         }
         Ok(())
@@ -182,7 +203,7 @@ impl Memory {
     /// Frees those of `owner`'s granules that are not in what `keep` returns for their pool. Returns how many.
     pub(crate) fn free_except<'a>(
         &mut self,
-        registry: &Registry,
+        registry: &RegistryFile,
         owner: u32,
         keep: impl Fn(u32) -> &'a GranuleSet,
     ) -> usize {
@@ -199,7 +220,7 @@ impl Memory {
     }
 
     /// Notes that clients register the pages of a pool with drivers.
-    pub(crate) fn pin(&mut self, index: u32, registry: &Registry) -> Result<(), Refusal> {
+    pub(crate) fn pin(&mut self, index: u32, registry: &RegistryFile) -> Result<(), Refusal> {
         self.require_mut(index)?.pin(registry)
     }
 }

@@ -3,7 +3,7 @@
 use crate::granule_set::GranuleSet;
 use crate::granules::{Granules, FREE};
 use crate::refuse::{bad, memory, refuse, system};
-use crate::registry::{make_private, reopen, Registry};
+use crate::registry::{make_private, reopen, RegistryFile};
 use rgaps_layout::{Domain, PoolRecord, SegmentRecord, GRANULE_BYTES, MAX_SEGMENTS, RECORD_LIVE};
 use rgaps_pool::{Segment, SegmentSource};
 use rgaps_session::{PoolGrant, Range, Refusal, RefusalCode};
@@ -168,10 +168,10 @@ impl Pool {
         Ok((bytes, fds))
     }
 
-    /// Leases at least `bytes` bytes that lie together to `owner`.
+    /// Leases at least `bytes` contiguous bytes to `owner`.
     pub(crate) fn lease(
         &mut self,
-        registry: &Registry,
+        registry: &RegistryFile,
         bytes: u64,
         owner: u32,
     ) -> Result<Range, LeaseError> {
@@ -201,8 +201,13 @@ impl Pool {
         Ok(range(first, count))
     }
 
-    /// Adds a segment, so that `count` granules lie free together at the end.
-    fn grow(&mut self, registry: &Registry, count: usize, bytes: u64) -> Result<(), LeaseError> {
+    /// Adds a segment, so that `count` granules in a row are free at the end.
+    fn grow(
+        &mut self,
+        registry: &RegistryFile,
+        count: usize,
+        bytes: u64,
+    ) -> Result<(), LeaseError> {
         if self.is_incomplete() {
             return Err(LeaseError::Other(refuse(
                 RefusalCode::Recovering,
@@ -280,7 +285,7 @@ impl Pool {
     }
 
     /// Frees granules and gives their memory back to the system.
-    pub(crate) fn free(&mut self, registry: &Registry, first: usize, count: usize) {
+    pub(crate) fn free(&mut self, registry: &RegistryFile, first: usize, count: usize) {
         // The memory first: once the registry says that a granule is free, a successor may lease it.
         self.discard(first, count);
         if let Err(error) = registry.set_granules(self.index, first, count, FREE) {
@@ -293,7 +298,7 @@ impl Pool {
     /// Frees those of `owner`'s granules that are not in `keep`. Returns how many.
     pub(crate) fn free_except(
         &mut self,
-        registry: &Registry,
+        registry: &RegistryFile,
         owner: u32,
         keep: &GranuleSet,
     ) -> usize {
@@ -309,7 +314,7 @@ impl Pool {
 
     /// Says that clients register the pool's pages with drivers, which from then on hold on to them:
     /// a hole would leave a driver with pages that nobody else sees.
-    pub(crate) fn pin(&mut self, registry: &Registry) -> Result<(), Refusal> {
+    pub(crate) fn pin(&mut self, registry: &RegistryFile) -> Result<(), Refusal> {
         if self.domain != Domain::Host {
             return Err(bad(format!(
                 "the {} pool is GPU memory; only host pools can be pinned",
@@ -374,7 +379,7 @@ impl Pool {
     /// Gives up the segments that nobody who still lives has: the first missing one and all
     /// behind it. Nothing live is in them, for clients map segments in order. Returns how many bytes of
     /// the pool are left.
-    pub(crate) fn drop_missing(&mut self, registry: &Registry) -> u64 {
+    pub(crate) fn drop_missing(&mut self, registry: &RegistryFile) -> u64 {
         let Some(first) = self.segments.iter().position(Option::is_none) else {
             return self.mapped_bytes();
         };

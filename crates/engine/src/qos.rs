@@ -1,32 +1,17 @@
-//! Whether what a publisher offers is what a subscriber demands, and whether either makes sense.
+//! Whether a publisher's offer meets a subscriber's demand, and whether either is valid.
 
 use crate::refuse::{bad, refuse};
 use rgaps_layout::{type_accepts, MAX_BLOCKS, MAX_DEPTH};
-use rgaps_session::{Demand, History, Offer, Refusal, RefusalCode};
+use rgaps_session::{Demand, History, Offer, Refusal, RefusalCode, MAX_PATH_BYTES};
 
-/// A publisher, as far as it matters for who reads it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Offered<'a> {
-    pub(crate) offer: &'a Offer,
-    pub(crate) type_name: &'a str,
-}
-
-/// A subscriber, as far as it matters for what it reads.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Wanted<'a> {
-    pub(crate) demand: &'a Demand,
-    pub(crate) type_name: &'a str,
-    /// It takes what is offered.
-    pub(crate) observer: bool,
-}
-
-/// Why a publisher and a subscriber do not match, and what either side could change.
-pub(crate) fn mismatch(offered: Offered<'_>, wanted: Wanted<'_>) -> Option<String> {
-    let quality = || match wanted.observer {
-        true => None,
-        false => quality_mismatch(offered.offer, wanted.demand),
-    };
-    type_mismatch(offered.type_name, wanted.type_name).or_else(quality)
+/// Why a publisher of this offer and type and a subscriber do not match, and what either side could change.
+/// `demand`: none of an observer, which takes what is offered.
+pub(crate) fn mismatch(
+    (offer, sent): (&Offer, &str),
+    (demand, expected): (Option<&Demand>, &str),
+) -> Option<String> {
+    let quality = || quality_mismatch(offer, demand?);
+    type_mismatch(sent, expected).or_else(quality)
 }
 
 fn type_mismatch(sent: &str, expected: &str) -> Option<String> {
@@ -101,6 +86,16 @@ pub(crate) fn check_demand(demand: &Demand) -> Result<(), Refusal> {
     Ok(())
 }
 
+/// Whether a path, or why it is no better, can be shown.
+pub(crate) fn check_path(text: &str) -> Result<(), Refusal> {
+    if text.len() > MAX_PATH_BYTES || text.chars().any(char::is_control) {
+        return Err(bad(format!(
+            "a reported path must have at most {MAX_PATH_BYTES} bytes and no control characters"
+        )));
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -118,12 +113,12 @@ mod tests {
     }
 
     /// What a pair comes to, by the rules as the documentation has them.
-    fn matches(offered: Offered<'_>, wanted: Wanted<'_>) -> bool {
-        let (offer, demand) = (offered.offer, wanted.demand);
-        let of_type = wanted.type_name.is_empty() || wanted.type_name == offered.type_name;
-        let of_quality =
-            offer.reliable >= demand.reliable && offer.transient_local >= demand.transient_local;
-        of_type && (wanted.observer || of_quality)
+    fn matches((offer, sent): (&Offer, &str), (demand, expected): (Option<&Demand>, &str)) -> bool {
+        let of_type = expected.is_empty() || expected == sent;
+        let of_quality = |demand: &Demand| {
+            offer.reliable >= demand.reliable && offer.transient_local >= demand.transient_local
+        };
+        of_type && demand.is_none_or(of_quality)
     }
 
     proptest! {
@@ -136,8 +131,7 @@ mod tests {
         ) {
             let offer = offer(keeps, reliable, lasting);
             let demand = Demand { reliable: demands, transient_local: late, depth };
-            let offered = Offered { offer: &offer, type_name: sent };
-            let wanted = Wanted { demand: &demand, type_name: expected, observer };
+            let (offered, wanted) = ((&offer, sent), ((!observer).then_some(&demand), expected));
             let why = mismatch(offered, wanted);
             prop_assert_eq!(why.is_none(), matches(offered, wanted), "{:?}", why);
             if let Some(why) = why {

@@ -3,14 +3,15 @@
 mod connection;
 
 use crate::closer::{copies_of_memory, Closer};
-use crate::engine::{Engine, Peer, SessionId, Verdict};
+use crate::engine::{Engine, Verdict};
+use crate::sessions::{Peer, SessionId};
 use crate::snapshot::SnapshotSource;
 use connection::{Ahead, Connection, Flow, MAX_UNREAD_FDS};
 use rgaps_session::{
     Answer, ClientPacket, DaemonPacket, Listener, Notice, Refusal, RefusalCode, Request,
     SocketError, KERNEL_FDS_MAX, MAX_PACKET_FDS,
 };
-use rustix::event::epoll;
+use rustix::event::{epoll, poll, PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::time::Timespec;
 use std::collections::HashMap;
@@ -19,8 +20,8 @@ use std::time::{Duration, Instant};
 
 /// Requests of one user that are served before others get their turn, one of each session.
 const MAX_REQUESTS_A_TURN: usize = 8;
-/// Of the descriptors that the daemon may have, one part in so many is the most that one user may leave unread, and the most
-/// of one user's that wait to be closed.
+/// One user may leave this part of the daemon's descriptors unread (one in so many), and have as many waiting to be
+/// closed.
 const USER_SHARE_OF_FDS: usize = 4;
 /// Descriptors that are kept for what the daemon itself needs: its state file, segments, its log.
 const RESERVED_FDS: usize = 128;
@@ -30,12 +31,12 @@ const MAX_ACCEPTS_A_TURN: usize = 64;
 const MAX_EVENTS: usize = 256;
 /// After running out of descriptors, how long no session is accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// How long a session waits whose next packet carries descriptors for which there is no room, here or in the kernel.
+/// How long a session waits if neither this process nor the kernel has room for the descriptors of its next packet.
 const READ_PAUSE: Duration = Duration::from_millis(20);
-/// How long a daemon that leaves waits for answers to go out.
+/// How long a daemon that stops waits until its answers are sent.
 const FAREWELL: Duration = Duration::from_millis(500);
 
-/// The user of a client whose user is not known: the kernel gives nobody this number.
+/// Stands for an unknown user: the kernel gives no user this number.
 const NOBODY: u32 = u32::MAX;
 
 const LISTENER: u64 = 0;
@@ -144,12 +145,12 @@ impl Reactor {
                 Err(errno) => return Err(failed("epoll_wait")(errno)),
             }
             let mut signalled = false;
-            // First: a client that comes back in another session is let in once its former one has ended. Requests that
-            // it left there are not served: it asks again.
+            // First: a client that reconnects is admitted once its last session has ended. The requests that it
+            // left there are dropped: it sends them again.
             for event in events.iter().filter(|event| is_hang_up(event)) {
                 self.hang_up(session_of(event.data.u64()));
             }
-            // Begin at another event each time, so that those of a user who has more than a turn's take turns.
+            // Begin at another event each time: a user with more requests than a turn serves has them served in rotation.
             turn = turn.wrapping_add(1);
             let begin = turn % events.len().max(1);
             self.served.clear();
@@ -173,8 +174,8 @@ impl Reactor {
                 return Ok(());
             }
             if self.engine.is_idle(Instant::now()) {
-                // Who has just connected is served. Who connects from here on finds the socket
-                // closed before its first answer, and looks for a daemon again.
+                // This serves clients that have just connected. Later ones find the socket closed
+                // before their first answer, and look for a daemon again.
                 self.accept();
                 if self.connections.is_empty() {
                     tracing::info!("no client and no kept history for the idle time (idle_exit_ms); the daemon stops");
@@ -186,16 +187,11 @@ impl Reactor {
     }
 
     fn timeout(&self, now: Instant) -> Option<Timespec> {
-        let next = [
-            self.engine.next_tick(),
-            self.accepts_again,
-            self.reads_again,
-        ]
-        .into_iter()
-        .flatten()
-        .min()?;
+        let tick = self.engine.next_tick();
+        let times = [tick, self.accepts_again, self.reads_again];
+        let next = times.into_iter().flatten().min()?;
         let wait = next.saturating_duration_since(now);
-        // Up to a whole millisecond, so that what is due is due when we wake up.
+        // Rounded up to a whole millisecond, so that the next tick is due when we wake up.
         let wait = wait + Duration::from_millis(1);
         Some(Timespec {
             tv_sec: wait.as_secs() as i64,
@@ -220,7 +216,7 @@ impl Reactor {
         if self.reads_again.is_some_and(|at| now >= at) {
             self.reads_again = None;
             for session in std::mem::take(&mut self.paused) {
-                // One with something to send is read again when that is sent.
+                // A session with packets to send is read again when they are sent.
                 match self.connections.get(&session).map(Connection::has_more) {
                     Some(true) => {
                         self.watch_session(session, epoll::EventFlags::OUT);
@@ -266,7 +262,7 @@ impl Reactor {
         }
     }
 
-    /// Out of descriptors or memory: the listener stays readable, and must not keep us busy.
+    /// Descriptors or memory have run out: the listener stays readable, and must not keep this thread busy.
     fn pause_accepting(&mut self) {
         self.accepts_again = Some(Instant::now() + ACCEPT_PAUSE);
         self.watch_listener(epoll::EventFlags::empty());
@@ -302,13 +298,11 @@ impl Reactor {
             return self.discard(connection, uid);
         };
         let token = FIRST_SESSION + 2 * session.0;
-        let watched = self
-            .watch(connection.as_fd(), token, epoll::EventFlags::IN)
-            .and_then(|()| {
-                process.as_ref().map_or(Ok(()), |fd| {
-                    self.watch(fd.as_fd(), token + 1, epoll::EventFlags::IN)
-                })
-            });
+        let watch = |fd, token| self.watch(fd, token, epoll::EventFlags::IN);
+        let watched = watch(connection.as_fd(), token).and_then(|()| {
+            let process = process.as_ref();
+            process.map_or(Ok(()), |fd| watch(fd.as_fd(), token + 1))
+        });
         self.connections.insert(session, connection);
         self.processes.extend(process.map(|fd| (session, fd)));
         if let Err(error) = watched {
@@ -331,7 +325,7 @@ impl Reactor {
         }
     }
 
-    /// Serves one request of a session. The next is read in another turn, so that all sessions take turns, and only when
+    /// Serves one request of a session. It reads the next in another turn, so that all sessions take turns, and only when
     /// the client has room for its answer.
     fn read(&mut self, session: SessionId) {
         let uid = self.engine.uid_of(session);
@@ -344,7 +338,7 @@ impl Reactor {
         }
         *served += 1;
         match connection.look_ahead() {
-            // The kernel would close what there is no room for, on this thread.
+            // The kernel would close the descriptors that do not fit, on this thread.
             Ok(Ahead::Descriptors) if !self.has_room_for_fds_of(uid) => return self.pause(session),
             Ok(_) => {}
             Err(SocketError::WouldBlock) => return,
@@ -373,7 +367,7 @@ impl Reactor {
         }
     }
 
-    /// Whether a request can be answered that takes descriptors. `Err`: the session breaks the protocol.
+    /// Whether the daemon can answer a request that is answered with descriptors. `Err`: the session breaks the protocol.
     fn may_send_fds(
         &self,
         session: SessionId,
@@ -382,18 +376,14 @@ impl Reactor {
         if !matches!(request, Request::Segments { .. } | Request::Join { .. }) {
             return Ok(Ok(()));
         }
-        let own = self
-            .connections
-            .get(&session)
-            .map_or(0, Connection::unread_fds);
+        let own = self.connections.get(&session);
+        let own = own.map_or(0, Connection::unread_fds);
         if own + MAX_PACKET_FDS > MAX_UNREAD_FDS {
             return Err("the client does not read its answers");
         }
         let uid = self.engine.uid_of(session);
-        let of_user = self
-            .connections
-            .iter()
-            .filter(|(id, _)| self.engine.uid_of(**id) == uid);
+        let all = self.connections.iter();
+        let of_user = all.filter(|(id, _)| self.engine.uid_of(**id) == uid);
         let unread: usize = of_user.map(|(_, connection)| connection.unread_fds()).sum();
         let full = unread + MAX_PACKET_FDS > fd_limit() / USER_SHARE_OF_FDS;
         if !full && self.has_spare_fds() {
@@ -420,8 +410,8 @@ impl Reactor {
         sessions + queued + self.engine.segment_count() + self.closer.pending()
     }
 
-    /// Whether a packet of this user can be received with as many descriptors as a packet may carry, and with copies of those
-    /// that a request may. Neither what others sent nor what this user sent before may keep too many open.
+    /// Whether the daemon has room for the most descriptors that a packet can carry, and for copies of those that a request
+    /// can. Descriptors that wait to be closed count, of this user and of others.
     fn has_room_for_fds_of(&self, uid: u32) -> bool {
         let pending = self.closer.pending_of(uid);
         let share = fd_limit() / USER_SHARE_OF_FDS;
@@ -431,7 +421,7 @@ impl Reactor {
             && (pending == 0 || pending + KERNEL_FDS_MAX <= share)
     }
 
-    /// Reads a session's next packet, or sends what waits for it, in a while. Its end is seen meanwhile.
+    /// Reads a session's next packet, or sends it its packets, after a pause. Its end is noticed meanwhile.
     fn pause(&mut self, session: SessionId) {
         self.watch_session(session, epoll::EventFlags::empty());
         if !self.paused.contains(&session) {
@@ -454,7 +444,10 @@ impl Reactor {
     fn handle(&mut self, session: SessionId, packet: ClientPacket, fds: Vec<OwnedFd>) {
         match self.may_send_fds(session, &packet.request) {
             Ok(Ok(())) => {}
-            Ok(Err(refusal)) => return self.answer(session, packet.id, Err(refusal), Vec::new()),
+            Ok(Err(refusal)) => {
+                let (id, result) = (packet.id, Err(refusal));
+                return self.push(session, DaemonPacket::Answer { id, result }, Vec::new());
+            }
             Err(why) => return self.cut_off(session, why),
         }
         match self
@@ -463,33 +456,22 @@ impl Reactor {
         {
             Verdict::CutOff(why) => self.cut_off(session, why),
             Verdict::Answer { result, fds, last } => {
-                // Before the answer: what others have to know of what it grants is on its way
-                // when the client begins to use it, whatever becomes of this daemon.
+                // Before the answer: the other clients get the notices of what it grants before its
+                // client can use that, even if this daemon dies here.
                 self.send_notices();
-                if matches!(*result, Ok(Answer::Welcome { .. })) {
-                    if let Some(connection) = self.connections.get_mut(&session) {
-                        connection.welcome();
-                    }
+                let (id, result) = (packet.id, *result);
+                let connection = self.connections.get_mut(&session);
+                if let (Some(connection), Ok(Answer::Welcome { .. })) = (connection, &result) {
+                    connection.welcome();
                 }
-                self.answer(session, packet.id, *result, fds);
+                self.push(session, DaemonPacket::Answer { id, result }, fds);
                 if last {
-                    if let Some(connection) = self.connections.get_mut(&session) {
-                        connection.leave();
-                    }
+                    let connection = self.connections.get_mut(&session);
+                    connection.map(Connection::leave);
                     self.flush(session);
                 }
             }
         }
-    }
-
-    fn answer(
-        &mut self,
-        session: SessionId,
-        id: u64,
-        result: Result<Answer, Refusal>,
-        fds: Vec<OwnedFd>,
-    ) {
-        self.push(session, DaemonPacket::Answer { id, result }, fds);
     }
 
     fn push(&mut self, session: SessionId, packet: DaemonPacket, fds: Vec<OwnedFd>) {
@@ -510,7 +492,7 @@ impl Reactor {
         self.follow(session, flow);
     }
 
-    /// Goes on as far as the socket lets us write.
+    /// Acts on how far a socket could be written.
     fn follow(&mut self, session: SessionId, flow: Flow) {
         match flow {
             Flow::Same => {}
@@ -572,31 +554,26 @@ impl Reactor {
             .close(uid, connection.end().into_iter().collect());
     }
 
-    /// Tells everyone, waits a little for what is still to be sent, and leaves.
+    /// Notifies all sessions, waits a little until their packets are sent, and leaves.
     fn leave(&mut self) {
         tracing::info!("the daemon stops");
         self.listener.retire();
         let sessions: Vec<SessionId> = self.connections.keys().copied().collect();
-        for session in sessions {
-            self.push(session, DaemonPacket::Notice(Notice::Stopping), Vec::new());
+        for session in &sessions {
+            self.push(*session, DaemonPacket::Notice(Notice::Stopping), Vec::new());
         }
         let until = Instant::now() + FAREWELL;
         while self.connections.values().any(Connection::has_more) && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(5));
-            let sessions: Vec<SessionId> = self.connections.keys().copied().collect();
-            for session in sessions {
-                self.flush(session);
-            }
+            sessions.iter().for_each(|session| self.flush(*session));
         }
-        // Whoever waits for this daemon's end, as `rgaps down` does, sees a session's: MPS has ended before.
+        // `rgaps down` waits for the end of its session, so MPS ends before any session does.
         self.engine.leave_state();
-        for session in self.connections.keys().copied().collect::<Vec<_>>() {
-            self.close(session);
-        }
+        sessions.into_iter().for_each(|session| self.close(session));
     }
 }
 
-/// Of a token of a session's socket or process.
+/// The session of a token, which stands for its socket or its process.
 fn session_of(token: u64) -> SessionId {
     SessionId((token - FIRST_SESSION) / 2)
 }
@@ -616,13 +593,7 @@ fn fd_limit() -> usize {
 
 /// Whether a descriptor is readable at this moment.
 fn is_readable(fd: BorrowedFd<'_>) -> bool {
-    let mut polled = [rustix::event::PollFd::from_borrowed_fd(
-        fd,
-        rustix::event::PollFlags::IN,
-    )];
-    let now = Timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    rustix::io::retry_on_intr(|| rustix::event::poll(&mut polled, Some(&now))).is_ok_and(|n| n > 0)
+    let mut polled = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+    let now = Timespec::default();
+    rustix::io::retry_on_intr(|| poll(&mut polled, Some(&now))).is_ok_and(|n| n > 0)
 }

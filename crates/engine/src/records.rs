@@ -1,24 +1,36 @@
-//! Reading a predecessor's records. What cannot be is left out.
+//! Reading a predecessor's records. What is not sound is left out.
 
-use crate::join::TOPIC_BYTES;
-use crate::topic::{require_of, Counts, Orphan, Owner, Publisher, Subscriber, Topic, NO_POOL};
-use crate::zone::Zone;
+use crate::clients::Clients;
+use crate::control::Control;
+use crate::memory::Memory;
+use crate::registry::RegistryFile;
+use crate::topic::{
+    require_of, Orphan, Publisher, PublisherOwner, Subscriber, Topic, NO_POOL, TOPIC_BYTES,
+};
+use crate::topics::Topics;
 use rgaps_layout::{
     PublisherRecord, PublisherRegion, SubscriberRecord, TopicRecord, CONTROL_PAGE, MAX_DEPTH,
-    MAX_PUBLISHERS, RECORD_FREE, RECORD_LIVE, RECORD_ORPHAN, SEQUENCE_END,
+    RECORD_FREE, RECORD_LIVE, RECORD_ORPHAN, SEQUENCE_END,
 };
 use rgaps_session::{check_topic_name, Ring};
 use rgaps_sync::atomic::Ordering;
 
 const _: () = assert!(RECORD_FREE == 0, "a record in a hole of the file is free");
 
-impl Zone {
-    pub(crate) fn load_topics(&mut self) -> std::io::Result<()> {
+/// Reads the topics of a registry, and takes in the control segment what they have.
+pub(crate) struct TopicRecords<'a> {
+    pub(crate) registry: &'a RegistryFile,
+    pub(crate) clients: &'a Clients,
+    pub(crate) memory: &'a Memory,
+    pub(crate) control: &'a mut Control,
+}
+
+impl TopicRecords<'_> {
+    pub(crate) fn load(mut self) -> std::io::Result<Topics> {
+        let mut topics = Topics::default();
         for (index, record) in self.registry.topics()? {
-            match self.load_topic(index, &record) {
-                Some(topic) => {
-                    self.topics.add(topic);
-                }
+            match self.load_topic(index, &record, &topics) {
+                Some(topic) => topics.add(topic),
                 None => {
                     tracing::error!(
                         index,
@@ -28,37 +40,25 @@ impl Zone {
                 }
             }
         }
-        Ok(())
+        Ok(topics)
     }
 
-    fn load_topic(&mut self, index: u32, record: &TopicRecord) -> Option<Topic> {
+    fn load_topic(&mut self, index: u32, record: &TopicRecord, topics: &Topics) -> Option<Topic> {
         let name = text(&record.name, record.name_bytes)?;
         let pool = (record.pool != NO_POOL).then_some(record.pool);
         let sound = record.state == RECORD_LIVE
             && record.topic_id != 0
             && check_topic_name(&name).is_ok()
-            && self.topics.find(&name).is_none()
+            && topics.find(&name).is_none()
             && record.region_offset % CONTROL_PAGE == 0
             && pool.is_none_or(|pool| self.memory.get(pool).is_some());
         if !sound || !self.control.reserve(record.region_offset, TOPIC_BYTES) {
             return None;
         }
         let view = self.control.topic(record.region_offset);
-        let mut topic = Topic {
-            index,
-            name,
-            id: record.topic_id,
-            region: record.region_offset,
-            pool,
-            epoch: view.membership_epoch().load(Ordering::Acquire),
-            publishers: Vec::new(),
-            subscribers: Vec::new(),
-            quarantine: Vec::new(),
-            starts: [0; MAX_PUBLISHERS],
-            spoiled: 0,
-            held_up: 0,
-            past: Counts::default(),
-        };
+        let mut topic = Topic::new(index, name, record.topic_id, record.region_offset);
+        topic.pool = pool;
+        topic.epoch = view.membership_epoch().load(Ordering::Acquire);
         for (slot, record) in record.publishers.iter().enumerate() {
             if let Some(publisher) = self.load_publisher(index, slot as u32, record) {
                 topic.starts[slot] = publisher.ring.start;
@@ -102,9 +102,9 @@ impl Zone {
                 .doorbells
                 .reserve(record.doorbell, record.client);
         let owner = match known {
-            true => Owner::Client(record.client),
+            true => PublisherOwner::Client(record.client),
             // `restore_words` finds out what it left.
-            false => Owner::Orphan(Orphan {
+            false => PublisherOwner::Orphan(Orphan {
                 order: 0,
                 tail: record.start,
                 head: record.start,
@@ -131,7 +131,7 @@ impl Zone {
             doorbell: if known { record.doorbell } else { 0 },
             pool: record.pool,
             require: require_of(record.qos_flags),
-            came_over: None,
+            remote_path: None,
         })
     }
 

@@ -2,15 +2,18 @@
 //!
 //! The daemon's truth is in its own memory; the registry is what it would tell the next daemon.
 //! It is written and read by `pwrite` and `pread`, not mapped: records change rarely, reading
-//! holes of a sparse file that way takes no memory, and no reference to shared bytes is made.
+//! holes of a sparse file so takes no memory, and no reference to shared bytes is made.
 
+use crate::refuse::{bad, memory, refuse, system};
 use crate::step::step;
+use crate::topic::{Publisher, Subscriber};
 use rgaps_layout::{
     ClientRecord, ControlHeader, PoolRecord, PublisherRecord, RegistryHeader, SegmentRecord,
     SubscriberRecord, TopicRecord, LAYOUT_VERSION, MAX_TOPICS, RECORD_FREE, REGISTRY_MAGIC,
     TYPE_NAME_BYTES,
 };
-use rgaps_session::ZoneId;
+use rgaps_pool::{create_sealed_memfd, verify_memfd};
+use rgaps_session::{Refusal, RefusalCode, ZoneId};
 use rustix::fs::{FallocateFlags, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 use std::io;
@@ -40,14 +43,25 @@ records!(ControlHeader RegistryHeader ClientRecord PoolRecord SegmentRecord Publ
 
 /// A zone's registry, open for writing.
 #[derive(Debug)]
-pub(crate) struct Registry {
+pub(crate) struct RegistryFile {
     fd: OwnedFd,
+    inode: u64,
 }
 
 /// Leaves the file to the daemon's user: others have what descriptors they were given, and cannot
 /// open a read-only one again for writing.
 pub(crate) fn make_private(fd: BorrowedFd<'_>) -> io::Result<()> {
     Ok(rustix::fs::fchmod(fd, Mode::RUSR | Mode::WUSR)?)
+}
+
+/// The file belongs to the daemon's user: only a process of that user can have made it.
+pub(crate) fn check_owner(fd: BorrowedFd<'_>) -> Result<(), Refusal> {
+    let about =
+        rustix::fs::fstat(fd).map_err(|e| system("inspect what a client handed back", e))?;
+    if about.st_uid != rustix::process::geteuid().as_raw() {
+        return Err(bad("the client handed back a memfd of another user"));
+    }
+    Ok(())
 }
 
 /// Opens `fd`'s file anew: an open file description that shares neither locks nor access mode.
@@ -60,30 +74,58 @@ pub(crate) fn reopen(fd: BorrowedFd<'_>, flags: OFlags) -> io::Result<OwnedFd> {
     )?)
 }
 
-impl Registry {
-    /// A registry of a new zone, in a memfd of the right size.
-    pub(crate) fn create(fd: OwnedFd, zone: ZoneId, control_inode: u64) -> io::Result<Registry> {
-        make_private(fd.as_fd())?;
-        let registry = Registry { fd };
-        registry.put(
-            0,
-            &RegistryHeader {
-                magic: REGISTRY_MAGIC,
-                version: LAYOUT_VERSION,
-                zone_id: zone.to_le_bytes(),
-                control_inode,
-                daemons: 1,
-                ..RegistryHeader::default()
-            },
-        )?;
+impl RegistryFile {
+    /// A registry of a new zone.
+    pub(crate) fn create(zone: ZoneId, control_inode: u64) -> Result<RegistryFile, Refusal> {
+        let fd = create_sealed_memfd("rgaps-registry", RegistryHeader::bytes()).map_err(memory)?;
+        let inode = verify_memfd(fd.as_fd(), RegistryHeader::bytes()).map_err(memory)?;
+        let registry = RegistryFile { fd, inode };
+        let header = RegistryHeader {
+            magic: REGISTRY_MAGIC,
+            version: LAYOUT_VERSION,
+            zone_id: zone.to_le_bytes(),
+            control_inode,
+            daemons: 1,
+            ..RegistryHeader::default()
+        };
+        make_private(registry.fd.as_fd())
+            .and_then(|()| registry.put(0, &header))
+            .map_err(|error| system("write a registry", error))?;
         Ok(registry)
     }
 
-    /// A predecessor's registry, from a client's read-only descriptor of it.
-    pub(crate) fn reopen_from(fd: BorrowedFd<'_>) -> io::Result<Registry> {
-        Ok(Registry {
-            fd: reopen(fd, OFlags::RDWR)?,
-        })
+    /// The registry of a predecessor's zone, from a client's read-only descriptor of it; and its header.
+    pub(crate) fn adopt(
+        fd: BorrowedFd<'_>,
+        zone: ZoneId,
+        saved_inode: u64,
+    ) -> Result<(RegistryFile, RegistryHeader), Refusal> {
+        let inode = verify_memfd(fd, RegistryHeader::bytes()).map_err(memory)?;
+        if inode != saved_inode {
+            return Err(bad("the client handed back the registry of another zone"));
+        }
+        check_owner(fd)?;
+        let fd = reopen(fd, OFlags::RDWR)
+            .map_err(|e| system("open the registry that a client handed back", e))?;
+        let registry = RegistryFile { fd, inode };
+        let header: RegistryHeader = registry
+            .get(0)
+            .map_err(|e| system("read the registry that a client handed back", e))?;
+        let sound = header.magic == REGISTRY_MAGIC
+            && header.version == LAYOUT_VERSION
+            && header.zone_id == zone.to_le_bytes();
+        if !sound {
+            return Err(refuse(
+                RefusalCode::ZoneLost,
+                "the registry that the client handed back is damaged or of another version; restart the clients",
+            ));
+        }
+        Ok((registry, header))
+    }
+
+    /// By which a successor knows the file again.
+    pub(crate) fn inode(&self) -> u64 {
+        self.inode
     }
 
     /// A client's descriptor: read-only, with locks of its own.
@@ -91,12 +133,22 @@ impl Registry {
         reopen(self.fd.as_fd(), OFlags::RDONLY)
     }
 
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
-    }
-
-    pub(crate) fn header(&self) -> io::Result<RegistryHeader> {
-        self.get(0)
+    /// Whether some process holds the lock of a client, which is on the byte of its number.
+    pub(crate) fn is_locked(&self, client: u32) -> io::Result<bool> {
+        let mut lock = libc::flock {
+            l_type: libc::F_WRLCK as libc::c_short,
+            l_whence: libc::SEEK_SET as libc::c_short,
+            l_start: libc::off_t::from(client),
+            l_len: 1,
+            l_pid: 0,
+        };
+        // SAFETY: the descriptor is open as long as `self` has it, and `lock` is a `flock` of ours
+        // that the kernel fills in.
+        let rc = unsafe { libc::fcntl(self.fd.as_raw_fd(), libc::F_OFD_GETLK, &mut lock) };
+        if rc != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(lock.l_type != libc::F_UNLCK as libc::c_short)
     }
 
     /// Notes that another daemon serves the zone.
@@ -123,8 +175,9 @@ impl Registry {
         self.publish(RegistryHeader::client(index as usize), record)
     }
 
-    pub(crate) fn clear_client(&self, index: u32) -> io::Result<()> {
-        self.set_state(RegistryHeader::client(index as usize), RECORD_FREE)
+    pub(crate) fn clear_client(&self, index: u32) {
+        let cleared = self.set_state(RegistryHeader::client(index as usize), RECORD_FREE);
+        log_failure(cleared, "the end of a client");
     }
 
     pub(crate) fn pool(&self, index: u32) -> io::Result<PoolRecord> {
@@ -173,21 +226,16 @@ impl Registry {
         punch(self.fd.as_fd(), at, size_of::<TopicRecord>() as u64)
     }
 
-    pub(crate) fn set_topic_pool(&self, topic: u32, pool: u32) -> io::Result<()> {
+    pub(crate) fn set_topic_pool(&self, topic: u32, pool: u32) {
         let at = RegistryHeader::topic(topic as usize) + offset_of!(TopicRecord, pool) as u64;
-        self.write(at, &pool.to_ne_bytes())
+        log_failure(self.write(at, &pool.to_ne_bytes()), "the pool of a topic");
     }
 
-    pub(crate) fn set_publisher(
-        &self,
-        topic: u32,
-        slot: u32,
-        record: &PublisherRecord,
-        type_name: &str,
-    ) -> io::Result<()> {
+    pub(crate) fn set_publisher(&self, topic: u32, publisher: &Publisher) -> io::Result<()> {
+        let slot = publisher.slot;
         let at = RegistryHeader::publisher_type(topic as usize, slot as usize);
-        self.write(at, type_name.as_bytes())?;
-        self.publish(publisher_at(topic, slot), record)
+        self.write(at, publisher.type_name.as_bytes())?;
+        self.publish(publisher_at(topic, slot), &publisher.record())
     }
 
     /// The type name of a publisher, as long as its record says.
@@ -198,20 +246,17 @@ impl Registry {
         )
     }
 
-    pub(crate) fn set_publisher_state(&self, topic: u32, slot: u32, state: u32) -> io::Result<()> {
-        self.set_state(publisher_at(topic, slot), state)
+    /// A publisher has become an orphan, or has ended.
+    pub(crate) fn set_publisher_state(&self, topic: u32, slot: u32, state: u32) {
+        let set = self.set_state(publisher_at(topic, slot), state);
+        log_failure(set, "the end of a publisher");
     }
 
-    pub(crate) fn set_subscriber(
-        &self,
-        topic: u32,
-        slot: u32,
-        record: &SubscriberRecord,
-        type_name: &str,
-    ) -> io::Result<()> {
+    pub(crate) fn set_subscriber(&self, topic: u32, subscriber: &Subscriber) -> io::Result<()> {
+        let slot = subscriber.slot;
         let at = RegistryHeader::subscriber_type(topic as usize, slot as usize);
-        self.write(at, type_name.as_bytes())?;
-        self.publish(subscriber_at(topic, slot), record)
+        self.write(at, subscriber.type_name.as_bytes())?;
+        self.publish(subscriber_at(topic, slot), &subscriber.record())
     }
 
     /// The type name of a subscriber, as long as its record says.
@@ -232,8 +277,9 @@ impl Registry {
         Ok(name.to_owned())
     }
 
-    pub(crate) fn clear_subscriber(&self, topic: u32, slot: u32) -> io::Result<()> {
-        self.set_state(subscriber_at(topic, slot), RECORD_FREE)
+    pub(crate) fn clear_subscriber(&self, topic: u32, slot: u32) {
+        let cleared = self.set_state(subscriber_at(topic, slot), RECORD_FREE);
+        log_failure(cleared, "the end of a subscriber");
     }
 
     /// Notes who leases `count` granules.
@@ -330,6 +376,13 @@ impl Registry {
     }
 }
 
+/// What has ended cannot be refused: a failure to record it is for the log.
+pub(crate) fn log_failure(recorded: io::Result<()>, what: &str) {
+    if let Err(error) = recorded {
+        tracing::error!(%error, "recording {what} failed");
+    }
+}
+
 fn write_at(fd: BorrowedFd<'_>, at: u64, bytes: &[u8]) -> io::Result<()> {
     let mut done = 0;
     while done < bytes.len() {
@@ -357,13 +410,13 @@ pub(crate) fn punch(fd: BorrowedFd<'_>, offset: u64, bytes: u64) -> io::Result<(
 }
 
 fn publisher_at(topic: u32, slot: u32) -> u64 {
-    let place = offset_of!(TopicRecord, publishers) + slot as usize * PublisherRecord::BYTES;
-    RegistryHeader::topic(topic as usize) + place as u64
+    let at = offset_of!(TopicRecord, publishers) + slot as usize * PublisherRecord::BYTES;
+    RegistryHeader::topic(topic as usize) + at as u64
 }
 
 fn subscriber_at(topic: u32, slot: u32) -> u64 {
-    let place = offset_of!(TopicRecord, subscribers) + slot as usize * SubscriberRecord::BYTES;
-    RegistryHeader::topic(topic as usize) + place as u64
+    let at = offset_of!(TopicRecord, subscribers) + slot as usize * SubscriberRecord::BYTES;
+    RegistryHeader::topic(topic as usize) + at as u64
 }
 
 fn bytes_of<T: Record>(record: &T) -> &[u8] {

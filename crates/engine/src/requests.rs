@@ -1,19 +1,21 @@
 //! What each request does.
 
 use crate::clients::Client;
-use crate::engine::{is_owner, Engine, SessionId};
-use crate::join::{Seat, Wish};
-use crate::refuse::{bad, refuse, system};
+use crate::engine::Engine;
+use crate::join::Seat;
+use crate::leases::{check_quarantine, leases_in, may_write};
+use crate::paths::Wish;
+use crate::qos::check_path;
+use crate::refuse::{bad, refuse};
 use crate::sessions::Session;
-use crate::sources::Sources;
-use crate::topic::Topic;
+use crate::sessions::{is_owner, SessionId};
 use crate::zone::Zone;
 use rgaps_layout::{LAYOUT_VERSION, MAX_CLIENT_NAME};
 use rgaps_session::{
     check_topic_name, Answer, Member, Notice, PoolGrant, Range, Refusal, RefusalCode, Request,
-    Role, Side, ZoneGrant, ZoneId, FIGURES_ROWS, MAX_PACKET_FDS, MAX_PATH_BYTES, MAX_RANGES,
-    PROTOCOL_VERSION,
+    Role, Side, ZoneId, FIGURES_ROWS, MAX_PACKET_FDS, MAX_RANGES, PROTOCOL_VERSION,
 };
+use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 
 impl Engine {
@@ -84,16 +86,15 @@ impl Engine {
                 came_over,
             } => {
                 self.note_process(session);
-                if came_over.as_ref().is_some_and(|over| !is_path(&over.why)) {
-                    return Err(bad_path());
-                }
+                let over = came_over.as_ref();
+                over.map_or(Ok(()), |over| check_path(&over.why))?;
                 let wish = Wish {
                     topic: &topic,
                     type_name: &type_name,
                     domain,
                     role,
                     require,
-                    came_over: came_over.filter(|_| self.sessions.is_links(session)),
+                    remote_path: came_over.filter(|_| self.sessions.is_links(session)),
                 };
                 self.join(session, &wish, out)
             }
@@ -121,7 +122,8 @@ impl Engine {
             } => self.give_back(session, &publisher, pool, &ranges),
             Request::Pin { zone, pool } => {
                 let (zone, _) = self.zone_of(session, zone)?;
-                zone.pin(pool).map(|()| Answer::Done)
+                zone.memory.pin(pool, &zone.registry)?;
+                Ok(Answer::Done)
             }
             request => self.serve_waiting(session, request, fds),
         }
@@ -137,33 +139,34 @@ impl Engine {
         match request {
             Request::Path { member, path } => {
                 let (zone, client) = self.zone_of(session, member.zone)?;
-                zone.set_path(&member, client, path).map(|()| Answer::Done)
+                zone.topics.set_path(&member, client, path)?;
+                Ok(Answer::Done)
             }
             Request::TakeDoorbell { zone } => {
                 let (zone, client) = self.zone_of(session, zone)?;
-                zone.take_doorbell(client)
-                    .map(|doorbell| Answer::Doorbell { doorbell })
+                let of_members = zone.topics.members_of(client).len();
+                let doorbells = &mut zone.control.doorbells;
+                let doorbell = doorbells.take_for_wait_set(client, of_members)?;
+                Ok(Answer::Doorbell { doorbell })
             }
             Request::ReturnDoorbell { zone, doorbell } => {
                 let (zone, client) = self.zone_of(session, zone)?;
-                zone.return_doorbell(client, doorbell)
-                    .map(|()| Answer::Done)
+                let taken = zone.topics.have_doorbell(doorbell);
+                zone.control.doorbells.give_back(client, doorbell, taken)?;
+                Ok(Answer::Done)
             }
             Request::TakeTimeline { zone } => {
                 let (zone, client) = self.zone_of(session, zone)?;
-                zone.take_timeline(client)
-                    .map(|timeline| Answer::Timeline { timeline })
+                let timeline = zone.control.take_timeline(client)?;
+                Ok(Answer::Timeline { timeline })
             }
             Request::ReturnTimeline { zone, timeline } => {
                 let (zone, client) = self.zone_of(session, zone)?;
-                zone.return_timeline(client, timeline)
-                    .map(|()| Answer::Done)
-            }
-            Request::GpuLost { zone } => {
-                let (_, client) = self.zone_of(session, zone)?;
-                self.gpu_lost(session, zone, client);
+                let topics = &mut zone.topics;
+                zone.control.return_timeline(client, timeline, topics)?;
                 Ok(Answer::Done)
             }
+            Request::GpuLost { zone } => self.gpu_lost(session, zone),
             Request::HandBack {
                 zone,
                 client_index,
@@ -267,7 +270,6 @@ impl Engine {
         wish: &Wish<'_>,
         out: &mut Vec<OwnedFd>,
     ) -> Result<Answer, Refusal> {
-        check_topic_name(wish.topic).map_err(|error| bad(error.to_string()))?;
         let zone_id = self.zone_for(session, wish)?;
         let peer = self.sessions.require(session)?;
         let known = peer.zones.get(&zone_id).copied();
@@ -302,9 +304,14 @@ impl Engine {
     /// Tells sessions of the pools that a new member's topic is in, and that it reads in.
     fn notify_seat(&mut self, session: SessionId, zone_id: ZoneId, seat: &Seat) {
         let zone = self.zones.get(zone_id);
-        let subscribed = zone.map(|zone| zone.subscribed_sessions(seat.member.topic));
-        if let Some(pool) = seat.pool {
-            for subscribed in subscribed.unwrap_or_default() {
+        let topic = zone.and_then(|zone| Some((zone, zone.topics.get(seat.member.topic)?)));
+        if let (Some(pool), Some((zone, topic))) = (seat.pool, topic) {
+            let clients = topic
+                .subscribers
+                .iter()
+                .filter_map(|s| zone.clients.get(s.client));
+            let subscribed: BTreeSet<SessionId> = clients.filter_map(|c| c.session).collect();
+            for subscribed in subscribed {
                 self.notify_pool(subscribed, zone_id, pool);
             }
         }
@@ -313,33 +320,45 @@ impl Engine {
         }
     }
 
-    /// The zone of a topic's access class, made if it is not there, if the session may join.
-    fn zone_for(&mut self, session: SessionId, wish: &Wish<'_>) -> Result<ZoneId, Refusal> {
-        let known = self
-            .sessions
-            .get(session)
-            .ok_or_else(|| bad("the session has ended"))?;
-        let class = self.access.class_of(wish.topic);
-        let (credentials, groups) = (&known.peer.credentials, &known.peer.groups[..]);
-        let (may, verb) = match wish.role {
-            Role::Publisher(_) => (class.may_publish(credentials, groups), "publish to"),
-            Role::Subscriber(_) | Role::Observer(_) => {
-                (class.may_subscribe(credentials, groups), "subscribe to")
-            }
+    /// The access class of a topic, if the session may publish or subscribe to it.
+    pub(crate) fn check_access(
+        &self,
+        session: SessionId,
+        topic: &str,
+        publishes: bool,
+    ) -> Result<String, Refusal> {
+        check_topic_name(topic).map_err(|error| bad(error.to_string()))?;
+        let known = self.sessions.get(session);
+        let peer = &known.ok_or_else(|| bad("the session has ended"))?.peer;
+        let class = self.access.class_of(topic);
+        let (may, verb) = match publishes {
+            true => (
+                class.may_publish(&peer.credentials, &peer.groups),
+                "publish",
+            ),
+            false => (
+                class.may_subscribe(&peer.credentials, &peer.groups),
+                "subscribe",
+            ),
         };
-        if !may {
-            return Err(refuse(
+        match may {
+            true => Ok(class.name().to_owned()),
+            false => Err(refuse(
                 RefusalCode::NotPermitted,
                 format!(
-                    "user {} may not {verb} topic '{}': access rule '{}' of the daemon's \
+                    "user {} may not {verb} to topic '{topic}': access rule '{}' of the daemon's \
                      rgaps.toml does not name them",
-                    credentials.uid,
-                    wish.topic,
+                    peer.credentials.uid,
                     class.name()
                 ),
-            ));
+            )),
         }
-        let class = class.name().to_owned();
+    }
+
+    /// The zone of a topic's access class, made if it is not there, if the session may join.
+    fn zone_for(&mut self, session: SessionId, wish: &Wish<'_>) -> Result<ZoneId, Refusal> {
+        let publishes = matches!(wish.role, Role::Publisher(_));
+        let class = self.check_access(session, wish.topic, publishes)?;
         self.check_recovered(&class)?;
         if let Some(zone) = self.zones.of_class(&class) {
             return Ok(zone.id);
@@ -353,14 +372,14 @@ impl Engine {
 
     fn leave(&mut self, session: SessionId, member: &Member) -> Result<Answer, Refusal> {
         let (zone, client) = self.zone_of(session, member.zone)?;
-        zone.check_member(member, client)?;
+        zone.topics.check_member(member, client)?;
         zone.remove_member(member.topic, member.side, member.slot);
         Ok(Answer::Done)
     }
 
     fn close(&mut self, session: SessionId, member: &Member) -> Result<Answer, Refusal> {
         let (zone, client) = self.zone_of(session, member.zone)?;
-        zone.check_member(member, client)?;
+        zone.topics.check_member(member, client)?;
         if member.side != Side::Subscriber {
             return Err(refuse(
                 RefusalCode::BadRequest,
@@ -382,7 +401,7 @@ impl Engine {
     ) -> Result<Answer, Refusal> {
         let is_links = self.sessions.is_links(session);
         let (zone, client) = self.zone_of(session, zone_id)?;
-        if writable && !is_links && !zone.may_write(client, pool) {
+        if writable && !is_links && !may_write(client, pool, &zone.topics, &zone.memory) {
             return Err(refuse(
                 RefusalCode::NotPermitted,
                 "only publishers that use a pool may map it for writing; join \
@@ -415,7 +434,7 @@ impl Engine {
             .lease_per_publisher
             .map(|limit| limit.0);
         let (zone, client) = self.zone_of(session, publisher.zone)?;
-        zone.check_quarantine(client, pool)?;
+        check_quarantine(client, pool, &zone.clients, &zone.topics, &zone.memory)?;
         let (range, grown) = match zone.lease(publisher, client, pool, bytes, limit) {
             Ok(leased) => leased,
             Err(refusal) => {
@@ -456,7 +475,8 @@ impl Engine {
         };
         let leases = |session: &Session| {
             let client = session.zones.get(&zone_id);
-            !session.detached && client.is_some_and(|client| zone.leases_in(*client, pool))
+            !session.detached
+                && client.is_some_and(|client| leases_in(*client, pool, &zone.topics, &zone.memory))
         };
         let publishing = self.sessions.iter().filter(|(_, s)| leases(s));
         let publishing: Vec<SessionId> = publishing.map(|(id, _)| id).collect();
@@ -490,7 +510,8 @@ impl Engine {
         let (Some(zone), Some(client)) = (self.zones.get(zone_id), client) else {
             return;
         };
-        let writable = self.sessions.is_links(session) || zone.may_write(*client, pool);
+        let writable =
+            self.sessions.is_links(session) || may_write(*client, pool, &zone.topics, &zone.memory);
         let sent = zone
             .memory
             .require(pool)
@@ -524,7 +545,11 @@ impl Engine {
             )));
         }
         let (zone, client) = self.zone_of(session, publisher.zone)?;
-        zone.return_leases(publisher, client, pool, ranges)?;
+        let (topic, known) = zone.topics.publisher_of(publisher, client)?;
+        let owner = topic.granule_owner(known.slot);
+        let live = zone.control.live_granules(topic, known);
+        zone.memory
+            .give_back(pool, &zone.registry, owner, ranges, live.of(pool))?;
         Ok(Answer::Done)
     }
 
@@ -539,98 +564,4 @@ impl Engine {
         self.stop();
         Ok(Answer::Done)
     }
-}
-
-impl Zone {
-    /// The same as `join`, for a client that is not in the zone yet. Nothing of it stays if it cannot join.
-    fn join_first(
-        &mut self,
-        client: Client,
-        wish: &Wish<'_>,
-        sources: &mut dyn Sources,
-        out: &mut Vec<OwnedFd>,
-    ) -> Result<(Seat, ZoneGrant), Refusal> {
-        let client_index = self
-            .clients
-            .add(&self.registry, self.limits.clients, client)?;
-        let seat = self.join(client_index, wish, sources).and_then(|seat| {
-            let fds = self.open_for_client().map_err(|e| {
-                self.remove_member(seat.member.topic, seat.member.side, seat.member.slot);
-                system("open the zone for you", e)
-            })?;
-            out.extend(fds);
-            Ok(seat)
-        });
-        if seat.is_err() {
-            self.remove_client(client_index);
-        }
-        let client_id = self.clients.get(client_index).map_or(0, |c| c.id);
-        let grant = ZoneGrant {
-            client_index,
-            client_id,
-        };
-        Ok((seat?, grant))
-    }
-
-    /// Descriptors for a client that is new here: registry and control segment.
-    fn open_for_client(&self) -> std::io::Result<[OwnedFd; 2]> {
-        let registry = self.registry.client_fd()?;
-        Ok([registry, self.control.fd().try_clone_to_owned()?])
-    }
-
-    /// Whether a client has a publisher whose messages, or copies of them, are in a pool.
-    fn may_write(&self, client: u32, pool: u32) -> bool {
-        self.topics.iter().any(|topic| {
-            let mut publishers = topic.publishers.iter().filter(|p| p.is_of(client));
-            publishers.any(|p| {
-                p.pool == pool || topic.is_read_in(pool) || self.leased(topic, p.slot, pool) > 0
-            })
-        })
-    }
-
-    /// Whether a client has a publisher with memory of a pool.
-    fn leases_in(&self, client: u32, pool: u32) -> bool {
-        self.topics.iter().any(|topic| {
-            let mut publishers = topic.publishers.iter().filter(|p| p.is_of(client));
-            publishers.any(|p| self.leased(topic, p.slot, pool) > 0)
-        })
-    }
-
-    /// Bytes of a pool that a publisher has.
-    pub(crate) fn leased(&self, topic: &Topic, slot: u32, pool: u32) -> u64 {
-        self.memory.leased(pool, topic.granule_owner(slot))
-    }
-
-    /// Says that a client registers the pages of a pool with a driver.
-    fn pin(&mut self, index: u32) -> Result<(), Refusal> {
-        self.memory.pin(index, &self.registry)
-    }
-
-    /// Says how a subscriber's messages reach it.
-    fn set_path(&mut self, member: &Member, client: u32, path: String) -> Result<(), Refusal> {
-        if member.side != Side::Subscriber {
-            return Err(bad("only subscribers report a path"));
-        }
-        if !is_path(&path) {
-            return Err(bad_path());
-        }
-        self.check_member(member, client)?;
-        let topic = self.topics.get_mut(member.topic);
-        let mut subscribers = topic.into_iter().flat_map(|topic| &mut topic.subscribers);
-        if let Some(subscriber) = subscribers.find(|s| s.slot == member.slot) {
-            subscriber.path = Some(path);
-        }
-        Ok(())
-    }
-}
-
-/// Whether a path, or why it is no better, can be shown.
-pub(crate) fn is_path(text: &str) -> bool {
-    text.len() <= MAX_PATH_BYTES && !text.chars().any(char::is_control)
-}
-
-pub(crate) fn bad_path() -> Refusal {
-    bad(format!(
-        "a reported path must have at most {MAX_PATH_BYTES} bytes and no control characters"
-    ))
 }

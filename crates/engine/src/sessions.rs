@@ -1,9 +1,8 @@
-//! Sessions of clients: who is connected, how many there may be, and who has to make room.
+//! Sessions of clients, their limits, and which one ends to make room for another user.
 
-use crate::engine::{is_owner, Peer, SessionId};
 use crate::refuse::{bad, refuse};
 use rgaps_mps::MpsIdentity;
-use rgaps_session::{Limits, Refusal, RefusalCode, ZoneId, LINKS_CLIENT};
+use rgaps_session::{Credentials, Limits, Refusal, RefusalCode, ZoneId, LINKS_CLIENT};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
@@ -13,8 +12,28 @@ const HANDSHAKE: Duration = Duration::from_secs(5);
 const MAX_TURNED_AWAY: usize = 64;
 /// Sessions that are kept for root and the daemon's own user.
 const RESERVED_SESSIONS: usize = 64;
-/// And no more than one in so many of all.
+/// But at most one in so many of all sessions.
 const OWNERS_SHARE: usize = 8;
+
+/// Number of a session; never used twice.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct SessionId(pub u64);
+
+/// Who a session's client is, as the kernel reports it.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    /// Process, user and group.
+    pub credentials: Credentials,
+    /// Supplementary groups.
+    pub groups: Vec<u32>,
+    /// Whether [`Engine::process_ended`](crate::Engine::process_ended) will report the end of its process.
+    pub process_is_watched: bool,
+}
+
+/// Whether a user owns the realm: root and the daemon's own user do.
+pub(crate) fn is_owner(uid: u32) -> bool {
+    uid == 0 || uid == rustix::process::geteuid().as_raw()
+}
 
 /// A client's session.
 pub(crate) struct Session {
@@ -84,7 +103,7 @@ impl Sessions {
         }
     }
 
-    /// Opens a session. None: there are far too many, and the connection is to be closed without a word.
+    /// Opens a session. None: there are far too many, and the caller closes the connection without an answer.
     pub(crate) fn open(&mut self, peer: Peer, now: Instant) -> Option<SessionId> {
         let refused = self.over_limit(peer.credentials.uid);
         let waiting = self.all.values().filter(|s| s.refused.is_some()).count();
@@ -110,7 +129,7 @@ impl Sessions {
         self.all.get_mut(&session)
     }
 
-    /// A session that is to be there; a refusal if it has ended.
+    /// A session; a refusal if it has ended.
     pub(crate) fn require(&mut self, session: SessionId) -> Result<&mut Session, Refusal> {
         self.get_mut(session)
             .ok_or_else(|| bad("the session has ended"))

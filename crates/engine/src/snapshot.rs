@@ -1,8 +1,11 @@
 //! All figures of the daemon at one moment, for whoever shows them: asked for by another thread, answered by
 //! the reactor's.
 
+use crate::control::Control;
 use crate::engine::Engine;
+use crate::listing::{pool_row, topic_row};
 use crate::topic::Topic;
+use crate::topics::Topics;
 use crate::zone::Zone;
 use rgaps_session::{LinkFigures, PeerRow, PoolRow, Status, TopicRow, TraceFigures};
 use rgaps_sync::atomic::Ordering;
@@ -62,11 +65,14 @@ impl Engine {
         };
         let topics: Vec<TopicFigures> = all()
             .take(topics_max)
-            .map(|(zone, topic)| zone.topic_figures(topic))
+            .map(|(zone, topic)| topic_figures(topic, zone))
             .collect();
         let pools = self.zones.iter().flat_map(|zone| {
             let rows = zone.memory.iter();
-            rows.map(|pool| (zone.pool_row(pool), zone.blocks_used(pool.index)))
+            rows.map(|pool| {
+                let blocks = blocks_used(pool.index, &zone.topics, &zone.control);
+                (pool_row(pool, zone), blocks)
+            })
         });
         let peers = self.links.peers();
         Snapshot {
@@ -84,33 +90,31 @@ impl Engine {
     }
 }
 
-impl Zone {
-    fn topic_figures(&self, topic: &Topic) -> TopicFigures {
-        let domain = |pool: u32| self.memory.domain(pool).to_string();
-        let mut readers = BTreeMap::new();
-        for subscriber in &topic.subscribers {
-            if let Some(pool) = subscriber.pool.or(topic.pool) {
-                *readers.entry(domain(pool)).or_default() += 1;
-            }
-        }
-        TopicFigures {
-            row: self.topic_row(topic),
-            access: self.class.clone(),
-            readers,
+fn topic_figures(topic: &Topic, zone: &Zone) -> TopicFigures {
+    let domain = |pool: u32| zone.memory.domain(pool).to_string();
+    let mut readers = BTreeMap::new();
+    for subscriber in &topic.subscribers {
+        if let Some(pool) = subscriber.pool.or(topic.pool) {
+            *readers.entry(domain(pool)).or_default() += 1;
         }
     }
+    TopicFigures {
+        row: topic_row(topic, &zone.control, &zone.memory),
+        access: zone.class.clone(),
+        readers,
+    }
+}
 
-    fn blocks_used(&self, pool: u32) -> u64 {
-        let mut blocks = 0u64;
-        for topic in self.topics.iter() {
-            let view = self.control.topic(topic.region);
-            for publisher in topic.publishers.iter().filter(|p| p.pool == pool) {
-                let words = view.publisher(publisher.slot as usize);
-                blocks += u64::from(words.blocks_used().load(Ordering::Relaxed));
-            }
+fn blocks_used(pool: u32, topics: &Topics, control: &Control) -> u64 {
+    let mut blocks = 0u64;
+    for topic in topics.iter() {
+        let view = control.topic(topic.region);
+        for publisher in topic.publishers.iter().filter(|p| p.pool == pool) {
+            let words = view.publisher(publisher.slot as usize);
+            blocks += u64::from(words.blocks_used().load(Ordering::Relaxed));
         }
-        blocks
     }
+    blocks
 }
 
 /// Asks the reactor's thread for snapshots.

@@ -1,6 +1,6 @@
 //! Where the memory of pools comes from.
 
-use crate::near;
+use crate::numa;
 use rgaps_cuda::{CudaError, CudaSource, Driver};
 use rgaps_layout::{Domain, GpuUuid};
 use rgaps_pool::{HostConfig, HostSource, HugePages, PoolError, SegmentSource};
@@ -55,12 +55,12 @@ impl SystemSources {
 
     /// The node of a place, as far as it can be found out.
     fn numa_node(&mut self, place: NumaPlace) -> Result<u32, String> {
-        let sys = Path::new(near::SYS);
+        let sys = Path::new(numa::SYS);
         match place {
             NumaPlace::Node(node) => Ok(node),
             NumaPlace::Nic => {
                 let address = self.lanes.ok_or("links.listen names no address")?;
-                near::of_address(sys, address)
+                numa::of_address(sys, address)
             }
             NumaPlace::Gpu(_) if self.pools.cuda.enabled == CudaUse::Off => {
                 Err("GPUs are switched off by pool.cuda.enabled in rgaps.toml".to_owned())
@@ -73,7 +73,7 @@ impl SystemSources {
                 let device = device
                     .ok_or_else(|| format!("there is no GPU {number}; the daemon sees {seen}"))?;
                 let place = driver.pci_bus_id(&device);
-                near::of_pci(sys, &place.map_err(|error| error.to_string())?)
+                numa::of_pci(sys, &place.map_err(|error| error.to_string())?)
             }
         }
     }

@@ -11,11 +11,20 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 /// Version of the file; another is not read.
 const VERSION: u32 = 1;
 /// Longest file that is read.
 const MAX_BYTES: u64 = 1 << 20;
+
+/// The state file is not what it should be.
+pub(crate) struct Unwritten {
+    /// For people.
+    pub(crate) warning: String,
+    /// When to try again.
+    pub(crate) again: Instant,
+}
 
 /// A zone that a daemon served.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,7 +32,7 @@ pub(crate) struct SavedZone {
     pub(crate) id: ZoneId,
     pub(crate) class: String,
     pub(crate) registry_inode: u64,
-    /// Its clients' processes as the daemon saw them, also of some that are gone; 0 for one that
+    /// Its clients' processes as the daemon saw them, also of some that have ended; 0 for one that
     /// it could not see.
     pub(crate) pids: Vec<u32>,
     /// Whether these numbers mean the same processes to this daemon.
@@ -40,7 +49,7 @@ impl SavedZone {
         seen.collect()
     }
 
-    /// False only if all its processes are gone.
+    /// False only if all its processes have ended.
     pub(crate) fn may_return(&self) -> bool {
         !self.are_local_pids || self.pids.iter().any(|pid| may_live(*pid))
     }
@@ -117,7 +126,7 @@ pub(crate) fn write(path: &Path, zones: &[SavedZone]) -> io::Result<()> {
     std::fs::rename(&making, path)
 }
 
-/// What a predecessor wrote, without the zones whose clients are all gone. Empty if there is no
+/// What a predecessor wrote, without the zones whose clients have all ended. Empty if there is no
 /// file, or none that can be trusted.
 pub(crate) fn read(path: &Path) -> Vec<SavedZone> {
     match try_read(path) {

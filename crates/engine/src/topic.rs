@@ -1,14 +1,18 @@
-//! A topic as the daemon knows it: who is in it. The words in the control segment follow from it.
+//! A topic as the daemon knows it: its publishers and subscribers. The words in the control segment follow from it.
 
 use rgaps_layout::{
-    PublisherRecord, PublisherRegion, SubscriberRecord, TopicRecord, MAX_PUBLISHERS,
-    MAX_SUBSCRIBERS, MAX_TOPIC_NAME, RECORD_LIVE, RECORD_ORPHAN,
+    PublisherRecord, PublisherRegion, SubscriberRecord, TopicRecord, TopicRegion, CONTROL_PAGE,
+    MAX_PUBLISHERS, MAX_SUBSCRIBERS, MAX_TOPIC_NAME, RECORD_LIVE, RECORD_ORPHAN,
 };
 use rgaps_session::{CameOver, Demand, History, Offer, PathKind, RemoteRow, Ring};
 use rgaps_sync::atomic::Ordering;
 use rgaps_topic::{PublisherView, Shared, SubscriberView};
 use std::collections::BTreeSet;
+use std::mem::size_of;
 
+/// Bytes of a topic's range in the control segment.
+pub(crate) const TOPIC_BYTES: u64 =
+    (size_of::<TopicRegion>() as u64).next_multiple_of(CONTROL_PAGE);
 /// The type of a topic in listings whose members name different ones.
 const SEVERAL_TYPES: &str = "several";
 /// `TopicRecord::pool` while no one has named a domain.
@@ -31,7 +35,7 @@ const NUMBER_SHIFT: u32 = 8;
 
 /// Whose a publisher is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Owner {
+pub(crate) enum PublisherOwner {
     /// A client's, by its index in the zone.
     Client(u32),
     /// The daemon's: its publisher left or died.
@@ -55,7 +59,7 @@ pub(crate) struct Orphan {
 #[derive(Clone, Debug)]
 pub(crate) struct Publisher {
     pub(crate) slot: u32,
-    pub(crate) owner: Owner,
+    pub(crate) owner: PublisherOwner,
     /// Of an orphan too, for listings.
     pub(crate) client_name: String,
     pub(crate) client_pid: u32,
@@ -73,8 +77,8 @@ pub(crate) struct Publisher {
     pub(crate) pool: u32,
     /// The slowest path that will do.
     pub(crate) require: Option<PathKind>,
-    /// Of one of the links': how its messages come to this host, as they say.
-    pub(crate) came_over: Option<CameOver>,
+    /// Of one of the links': how its messages reach this host, as the links report.
+    pub(crate) remote_path: Option<CameOver>,
 }
 
 impl Publisher {
@@ -85,13 +89,37 @@ impl Publisher {
         }
     }
 
+    /// What it left, if it is an orphan.
+    pub(crate) fn orphan(&self) -> Option<Orphan> {
+        match self.owner {
+            PublisherOwner::Client(_) => None,
+            PublisherOwner::Orphan(orphan) => Some(orphan),
+        }
+    }
+
     pub(crate) fn is_orphan(&self) -> bool {
-        matches!(self.owner, Owner::Orphan(_))
+        self.orphan().is_some()
     }
 
     /// Whether it is an orphan of whose messages some wait for a living process.
     pub(crate) fn has_pending_points(&self) -> bool {
-        matches!(self.owner, Owner::Orphan(orphan) if orphan.pending > 0)
+        self.orphan().is_some_and(|orphan| orphan.pending > 0)
+    }
+
+    /// How many messages it left for late joiners, if it is an orphan that left any.
+    pub(crate) fn kept(&self) -> Option<u64> {
+        let orphan = self.orphan().filter(|_| self.keeps_history())?;
+        Some(orphan.head.saturating_sub(orphan.tail)).filter(|kept| *kept > 0)
+    }
+
+    /// Who it is, in words.
+    pub(crate) fn describe(&self) -> String {
+        let ended = match self.is_orphan() {
+            true => ", which has ended and left its history",
+            false => "",
+        };
+        let (name, pid) = (&self.client_name, self.client_pid);
+        format!("publisher '{name}' (process {pid}){ended}")
     }
 
     /// Whether late joiners begin with its history.
@@ -106,15 +134,15 @@ impl Publisher {
     /// The client that it is of; none of an orphan.
     pub(crate) fn client(&self) -> Option<u32> {
         match self.owner {
-            Owner::Client(client) => Some(client),
-            Owner::Orphan(_) => None,
+            PublisherOwner::Client(client) => Some(client),
+            PublisherOwner::Orphan(_) => None,
         }
     }
 
     pub(crate) fn record(&self) -> PublisherRecord {
         let (state, client) = match self.owner {
-            Owner::Client(client) => (RECORD_LIVE, client),
-            Owner::Orphan(_) => (RECORD_ORPHAN, 0),
+            PublisherOwner::Client(client) => (RECORD_LIVE, client),
+            PublisherOwner::Orphan(_) => (RECORD_ORPHAN, 0),
         };
         let (keep_all, max_bytes) = match self.offer.history {
             History::KeepLast(_) => (0, 0),
@@ -227,6 +255,11 @@ impl Subscriber {
     }
 }
 
+/// A mask of slots.
+fn slot_bits(slots: impl Iterator<Item = u32>) -> u64 {
+    slots.fold(0, |bits, slot| bits | 1 << slot)
+}
+
 /// The only name among some that are not empty.
 fn one_of<'a>(names: impl Iterator<Item = &'a str>) -> &'a str {
     let mut named = names.filter(|name| !name.is_empty());
@@ -250,15 +283,6 @@ fn flags(reliable: bool, transient_local: bool) -> u32 {
     (u32::from(reliable) * RELIABLE) | (u32::from(transient_local) * TRANSIENT_LOCAL)
 }
 
-/// A range of the control segment that was a publisher's, and that subscribers may still look at.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Quarantined {
-    pub(crate) offset: u64,
-    pub(crate) bytes: u64,
-    /// Membership epoch of the topic when the publisher was taken out of it.
-    pub(crate) epoch: u32,
-}
-
 /// A topic.
 #[derive(Debug)]
 pub(crate) struct Topic {
@@ -272,13 +296,10 @@ pub(crate) struct Topic {
     pub(crate) epoch: u32,
     pub(crate) publishers: Vec<Publisher>,
     pub(crate) subscribers: Vec<Subscriber>,
-    pub(crate) quarantine: Vec<Quarantined>,
     /// Per publisher slot, below which sequence numbers must not go again.
     pub(crate) starts: [u64; MAX_PUBLISHERS],
     /// Publisher slots whose sequence numbers were scribbled over: out of use while the topic lives.
     pub(crate) spoiled: u32,
-    /// Subscriber slots that nobody is in, and of which publishers have still to finish entries.
-    pub(crate) held_up: u64,
     /// What members did that have left.
     pub(crate) past: Counts,
 }
@@ -311,54 +332,76 @@ impl Counts {
 }
 
 impl Topic {
+    /// A topic without members.
+    pub(crate) fn new(index: u32, name: String, id: u64, region: u64) -> Topic {
+        Topic {
+            index,
+            name,
+            id,
+            region,
+            pool: None,
+            epoch: 0,
+            publishers: Vec::new(),
+            subscribers: Vec::new(),
+            starts: [0; MAX_PUBLISHERS],
+            spoiled: 0,
+            past: Counts::default(),
+        }
+    }
+
     pub(crate) fn publisher(&self, slot: u32) -> Option<&Publisher> {
-        self.publishers
-            .iter()
-            .find(|publisher| publisher.slot == slot)
+        self.publishers.iter().find(|p| p.slot == slot)
     }
 
     pub(crate) fn publisher_mut(&mut self, slot: u32) -> Option<&mut Publisher> {
-        self.publishers
-            .iter_mut()
-            .find(|publisher| publisher.slot == slot)
+        self.publishers.iter_mut().find(|p| p.slot == slot)
     }
 
     pub(crate) fn subscriber(&self, slot: u32) -> Option<&Subscriber> {
-        self.subscribers
-            .iter()
-            .find(|subscriber| subscriber.slot == slot)
+        self.subscribers.iter().find(|s| s.slot == slot)
+    }
+
+    pub(crate) fn subscriber_mut(&mut self, slot: u32) -> Option<&mut Subscriber> {
+        self.subscribers.iter_mut().find(|s| s.slot == slot)
+    }
+
+    /// The orphan of a slot, and what it left.
+    pub(crate) fn orphan(&self, slot: u32) -> Option<(&Publisher, Orphan)> {
+        let publisher = self.publisher(slot)?;
+        Some((publisher, publisher.orphan()?))
+    }
+
+    /// Publishers that left or died, and what each left.
+    pub(crate) fn orphans(&self) -> impl Iterator<Item = (&Publisher, Orphan)> {
+        let publishers = self.publishers.iter();
+        publishers.filter_map(|publisher| Some((publisher, publisher.orphan()?)))
     }
 
     /// What `TopicRegion::publishers` should be.
     pub(crate) fn publisher_bits(&self) -> u64 {
-        self.publishers
-            .iter()
-            .fold(0, |bits, publisher| bits | 1 << publisher.slot)
+        slot_bits(self.publishers.iter().map(|p| p.slot))
     }
 
     /// What `TopicRegion::subscribers` should be.
     pub(crate) fn subscriber_bits(&self) -> u64 {
-        self.subscribers
-            .iter()
-            .fold(0, |bits, subscriber| bits | 1 << subscriber.slot)
+        slot_bits(self.subscribers.iter().map(|s| s.slot))
     }
 
     /// What `TopicRegion::reliable` should be.
     pub(crate) fn reliable_bits(&self) -> u64 {
-        let reliable = self
-            .subscribers
-            .iter()
-            .filter(|subscriber| subscriber.demand.reliable);
-        reliable.fold(0, |bits, subscriber| bits | 1 << subscriber.slot)
+        let reliable = self.subscribers.iter().filter(|s| s.demand.reliable);
+        slot_bits(reliable.map(|s| s.slot))
     }
 
     /// What `TopicRegion::elsewhere` should be.
     pub(crate) fn replica_bits(&self) -> u64 {
-        let elsewhere = self
-            .subscribers
-            .iter()
-            .filter(|s| s.pool.is_some_and(|pool| self.pool != Some(pool)));
-        elsewhere.fold(0, |bits, subscriber| bits | 1 << subscriber.slot)
+        let reads_replicas = |s: &&Subscriber| s.pool.is_some_and(|pool| self.pool != Some(pool));
+        slot_bits(
+            self.subscribers
+                .iter()
+                .filter(reads_replicas)
+                .map(|s| s.slot),
+        )
     }
 
     /// The type of the topic's publishers, or of its subscribers if those name none.
@@ -385,7 +428,7 @@ impl Topic {
     /// Publishers neither wait for the subscriber of `slot` nor copy for it from now on. Its bits in the topic are
     /// the caller's to write.
     pub(crate) fn close_subscriber(&mut self, slot: u32) {
-        if let Some(subscriber) = self.subscribers.iter_mut().find(|s| s.slot == slot) {
+        if let Some(subscriber) = self.subscriber_mut(slot) {
             subscriber.closed = true;
             subscriber.demand.reliable = false;
             subscriber.pool = None;
@@ -400,9 +443,9 @@ impl Topic {
     }
 
     /// A subscriber slot that nobody is in: no holder word carries its bit, and nobody is about to
-    /// clear it.
-    pub(crate) fn free_subscriber_slot(&self) -> Option<u32> {
-        let taken = self.subscriber_bits() | self.held_up;
+    /// clear it. `deferring`: slots whose deferred releases are not finished.
+    pub(crate) fn free_subscriber_slot(&self, deferring: u64) -> Option<u32> {
+        let taken = self.subscriber_bits() | deferring;
         (0..MAX_SUBSCRIBERS as u32).find(|slot| taken >> slot & 1 == 0)
     }
 

@@ -52,7 +52,7 @@ pub enum MpsError {
     #[error("running '{MPS_CONTROL_PROGRAM}' failed: {0}")]
     Spawn(std::io::Error),
     /// No control daemon answers there, or it says no.
-    #[error("the MPS control daemon at '{}' refuses '{command}' ({status}): {said}", directory.display())]
+    #[error("the MPS control daemon at '{}' refuses '{command}' ({status}): {answer}", directory.display())]
     Refused {
         /// The pipe directory.
         directory: PathBuf,
@@ -60,8 +60,8 @@ pub enum MpsError {
         command: String,
         /// How the program ended.
         status: ExitStatus,
-        /// What it said.
-        said: String,
+        /// Its answer.
+        answer: String,
     },
     /// No answer in time.
     #[error(
@@ -77,14 +77,14 @@ pub enum MpsError {
         limit: Duration,
     },
     /// An answer that is not what it should be.
-    #[error("the MPS control daemon at '{}' answers '{command}' with something that is not a list of processes: {said}", directory.display())]
+    #[error("the MPS control daemon at '{}' answers '{command}' with something that is not a list of processes: {answer}", directory.display())]
     Unclear {
         /// The pipe directory.
         directory: PathBuf,
         /// What was asked.
         command: String,
-        /// What it said.
-        said: String,
+        /// Its answer.
+        answer: String,
     },
 }
 
@@ -170,14 +170,17 @@ impl MpsControl {
     }
 
     fn list(&self, command: &str, limit: Duration) -> Result<Vec<u32>, MpsError> {
-        let said = self.ask(command, limit)?;
-        let lines = said.lines().map(str::trim).filter(|line| !line.is_empty());
+        let answer = self.ask(command, limit)?;
+        let lines = answer
+            .lines()
+            .map(str::trim)
+            .filter(|line| !line.is_empty());
         lines
             .map(|line| {
                 line.parse().map_err(|_| MpsError::Unclear {
                     directory: self.directory.clone(),
                     command: command.to_owned(),
-                    said: quoted(&said),
+                    answer: quoted(&answer),
                 })
             })
             .collect()
@@ -192,14 +195,14 @@ impl MpsControl {
             limit,
         };
         let (mut child, output) = self.pass_on(command)?;
-        let answer = read_all(&output, deadline).map(|said| (said, wait(&mut child, deadline)));
-        match answer {
-            Ok((said, Ok(Some(status)))) if status.success() => Ok(said),
-            Ok((said, Ok(Some(status)))) => Err(MpsError::Refused {
+        let asked = read_all(&output, deadline).map(|answer| (answer, wait(&mut child, deadline)));
+        match asked {
+            Ok((answer, Ok(Some(status)))) if status.success() => Ok(answer),
+            Ok((answer, Ok(Some(status)))) => Err(MpsError::Refused {
                 directory: self.directory.clone(),
                 command: command.to_owned(),
                 status,
-                said: quoted(&said),
+                answer: quoted(&answer),
             }),
             Ok((_, Ok(None))) | Err(None) => {
                 end(&mut child);
@@ -256,11 +259,11 @@ fn start(program: &mut Command, command: &str) -> Result<Child, MpsError> {
     Ok(child)
 }
 
-fn quoted(said: &str) -> String {
-    let said = said.trim();
-    match said.is_empty() {
+fn quoted(answer: &str) -> String {
+    let answer = answer.trim();
+    match answer.is_empty() {
         true => "(nothing)".to_owned(),
-        false => said.chars().take(QUOTED_CHARS_MAX).collect(),
+        false => answer.chars().take(QUOTED_CHARS_MAX).collect(),
     }
 }
 
@@ -285,7 +288,7 @@ fn wait(child: &mut Child, deadline: Instant) -> std::io::Result<Option<ExitStat
 
 /// All that comes until the end. `Err(None)`: the time is over.
 fn read_all(from: &OwnedFd, deadline: Instant) -> Result<String, Option<std::io::Error>> {
-    let mut said = Vec::new();
+    let mut answer = Vec::new();
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         let timeout = Timespec {
@@ -301,9 +304,11 @@ fn read_all(from: &OwnedFd, deadline: Instant) -> Result<String, Option<std::io:
         }
         let mut bytes = [0u8; 4096];
         match rustix::io::read(from, &mut bytes) {
-            Ok(0) => return Ok(String::from_utf8_lossy(&said).into_owned()),
+            Ok(0) => return Ok(String::from_utf8_lossy(&answer).into_owned()),
             // The rest is read and forgotten: what is so long is no list that we could use.
-            Ok(count) if said.len() < ANSWER_BYTES_MAX => said.extend_from_slice(&bytes[..count]),
+            Ok(count) if answer.len() < ANSWER_BYTES_MAX => {
+                answer.extend_from_slice(&bytes[..count])
+            }
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(errno) => return Err(Some(errno.into())),
         }

@@ -106,7 +106,7 @@ pub fn visible_daemons(config: &Config) -> Vec<VisibleDaemon> {
         let owner = listener.owner.map(|(_, owner)| owner).or(by_path);
         seen.push(VisibleDaemon {
             role: match owner {
-                _ if listener.elsewhere => DaemonRole::OtherSocket,
+                _ if listener.is_at_other_path => DaemonRole::OtherSocket,
                 Some(owner) if owner == uid() => DaemonRole::CutOff,
                 // The system's, which does not serve this user.
                 _ => DaemonRole::OtherUser,
@@ -195,7 +195,7 @@ struct Listening {
     /// Process and user.
     owner: Option<(u32, u32)>,
     /// At a path that says nothing of the realm; the lock file there does.
-    elsewhere: bool,
+    is_at_other_path: bool,
 }
 
 /// The listening sockets of the realm in the kernel's list.
@@ -216,19 +216,19 @@ fn listeners(listed: &str, config: &Config) -> Vec<Listening> {
     let owner_of = |inode| owners.iter().find(|(of, _)| *of == inode);
     let listening = sockets.into_iter().map(|(socket, inode)| Listening {
         owner: owner_of(inode).map(|(_, owner)| *owner),
-        elsewhere: !match &config.socket {
+        is_at_other_path: !match &config.socket {
             Some(configured) => socket == *configured,
             None => is_default_socket(&socket, &config.realm),
         },
         socket,
     });
     listening
-        .filter(|listener| !listener.elsewhere || serves_elsewhere(listener, &config.realm))
+        .filter(|listener| !listener.is_at_other_path || serves_realm(listener, &config.realm))
         .collect()
 }
 
 /// Whether it is a daemon of this user that serves the realm, as its lock file says.
-fn serves_elsewhere(listener: &Listening, realm: &str) -> bool {
+fn serves_realm(listener: &Listening, realm: &str) -> bool {
     let holder = || DaemonLock::holder(&listener.socket);
     listener.owner.is_some_and(|(pid, owner)| {
         owner == uid() && holder().is_some_and(|(holder, of)| holder == pid && of == realm)

@@ -22,7 +22,7 @@ const UNSAFE_CRATES: [(&str, &str); 9] = [
 ];
 
 /// Files of other crates that may, and what for.
-const UNSAFE_FILES: [(&str, &str, &str); 12] = [
+const UNSAFE_FILES: [(&str, &str, &str); 11] = [
     (
         "transport",
         "machine/buffer.rs",
@@ -38,7 +38,6 @@ const UNSAFE_FILES: [(&str, &str, &str); 12] = [
     ("session", "ready.rs", "a descriptor that the parent named"),
     ("engine", "registry.rs", "records in shared memory"),
     ("engine", "control.rs", "the control segment"),
-    ("engine", "hand_back.rs", "asking for a file lock"),
     ("bench", "board.rs", "words in shared memory"),
     ("bench", "gpu.rs", "kernels and copies on a GPU"),
     ("bench", "handover.rs", "numbers that streams write"),

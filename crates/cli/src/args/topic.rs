@@ -86,7 +86,7 @@ pub struct Watch {
     #[arg(long, value_name = "N", default_value = "10000", value_parser = clap::value_parser!(u32).range(2..=1_000_000))]
     pub window: u32,
     #[command(flatten)]
-    pub place: ReadIn,
+    pub reads: ReadIn,
 }
 
 #[derive(Args)]
@@ -196,7 +196,7 @@ pub struct Echo {
     )]
     pub type_name: String,
     #[command(flatten)]
-    pub place: ReadIn,
+    pub reads: ReadIn,
 }
 
 #[derive(Args)]

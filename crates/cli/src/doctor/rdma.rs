@@ -110,9 +110,9 @@ fn port_checks(
     let mut card = card(port, gpus);
     let device = match opened {
         // It was said above.
-        None => return (vec![Check::ok(&name, place(&card))], card),
+        None => return (vec![Check::ok(&name, describe_card(&card))], card),
         Some(Err(error)) => {
-            let found = format!("{}; {error}", place(&card));
+            let found = format!("{}; {error}", describe_card(&card));
             let advice = advice(&error);
             return (vec![Check::lack(&name, found, advice)], card);
         }
@@ -120,7 +120,7 @@ fn port_checks(
     };
     card.mtu_bytes = Some(device.mtu_bytes());
     let host = device.try_host();
-    let mut checks = vec![host_check(&name, place(&card), &host)];
+    let mut checks = vec![host_check(&name, describe_card(&card), &host)];
     let mut of_gpus = Vec::new();
     for gpu in gpus {
         let Ok(exported) = &gpu.exported else {
@@ -198,7 +198,7 @@ fn shown(gid: &[u8; 16]) -> String {
     std::net::Ipv6Addr::from(*gid).to_string()
 }
 
-fn place(card: &Card) -> String {
+fn describe_card(card: &Card) -> String {
     let mut parts = vec![card.state.to_lowercase()];
     parts.extend(card.gid.as_ref().zip(card.gid_index).map(|(gid, index)| {
         let on = card.interface.as_deref().unwrap_or("no interface");

@@ -151,7 +151,7 @@ pub fn echo(common: &Common, echo: &Echo, output: &mut Output) -> anyhow::Result
         late: echo.late.unwrap_or(rgaps::Late::Nothing),
         ..SubscriberQos::default()
     };
-    let subscriber = reader(&node, &echo.topic, &echo.place)?
+    let subscriber = reader(&node, &echo.topic, &echo.reads)?
         .type_name(&echo.type_name)
         .qos(qos)
         .create()?;

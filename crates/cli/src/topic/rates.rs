@@ -124,7 +124,7 @@ impl<'a> Topics<'a> {
             depth: self.depth,
             ..SubscriberQos::default()
         };
-        let subscriber = reader(&self.node, topic, &self.watch.place)?
+        let subscriber = reader(&self.node, topic, &self.watch.reads)?
             .qos(qos)
             .create()?;
         let token = self.set.attach(&subscriber)?;

@@ -1,18 +1,18 @@
-//! A session's socket: what came, and what is still to go out.
+//! A session's socket: packets that were received, and packets that wait to be sent.
 
-use crate::engine::Peer;
+use crate::sessions::Peer;
 use rgaps_session::{Channel, ClientPacket, DaemonPacket, Notice, SocketError};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Packets that wait for room in a client's socket: one answer, for no request is read before it is gone, and news. A
-/// client that lets so many pile up is broken.
+/// Packets that wait for room in a client's socket: notices and one answer, since no request is read before it is sent. A
+/// client with more is broken.
 const MAX_QUEUED: usize = 128;
 /// Bytes that the system keeps for a client that does not read.
 const MAX_UNREAD_BYTES: usize = 96 << 10;
-/// Descriptors that one client has not read. A client that waits for each answer before it asks again stays far below.
+/// Descriptors that one client may leave unread. A client that waits for each answer has far fewer.
 pub(super) const MAX_UNREAD_FDS: usize = 128;
-/// Of these, with news that nobody asked for: the rest is for answers.
+/// Those of them that notices may carry: the rest is for answers.
 const MAX_UNREAD_NOTICE_FDS: usize = 64;
 /// More packets than the system keeps for one client.
 const MAX_SENT: usize = 512;
@@ -23,13 +23,13 @@ const TOO_MANY_REFERENCES: i32 = rustix::io::Errno::TOOMANYREFS.raw_os_error();
 /// What to do about a socket after writing to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Flow {
-    /// As before.
+    /// Nothing changes.
     Same,
-    /// Tell when there is room to write, or stop telling.
+    /// Watch for room to write, or stop watching.
     Wait(bool),
     /// The kernel takes no descriptors now: send again in a while.
     Pause,
-    /// All is sent that was to be sent, or nothing more can be.
+    /// All is sent, or nothing more can be sent.
     Finished,
 }
 
@@ -73,7 +73,7 @@ impl Connection {
         }
     }
 
-    /// Who is at the other end, and what tells when its process ends.
+    /// The client's credentials, and a descriptor of its process, which becomes readable when the process ends.
     pub(super) fn identify(&self) -> Result<(Peer, Option<OwnedFd>), SocketError> {
         self.channel.set_nonblocking(true)?;
         self.channel.limit_unread(MAX_UNREAD_BYTES)?;
@@ -92,7 +92,7 @@ impl Connection {
         self.channel.accept_descriptors(true);
     }
 
-    /// What to do with the next packet, which stays where it is.
+    /// What the next packet carries. The packet stays in the socket.
     pub(super) fn look_ahead(&self) -> Result<Ahead, SocketError> {
         match (self.channel.carries_descriptors()?, self.welcomed) {
             (true, false) => Err(SocketError::UnexpectedDescriptors),
@@ -101,7 +101,7 @@ impl Connection {
         }
     }
 
-    /// The next request. Descriptors of a packet that is none go to `discard`.
+    /// The next request. `discard` gets the descriptors of a packet that is no request.
     pub(super) fn receive(
         &self,
         discard: &mut dyn FnMut(Vec<OwnedFd>),
@@ -109,7 +109,7 @@ impl Connection {
         self.channel.receive_or_discard(discard)
     }
 
-    /// Ends the session. Gives the socket if descriptors of the client's lie in it, so that closing it may block.
+    /// Ends the session. Returns the socket if it holds unread descriptors of the client, because closing it may block then.
     pub(super) fn end(self) -> Option<OwnedFd> {
         match self.channel.discard_unread() {
             true => None,
@@ -117,7 +117,7 @@ impl Connection {
         }
     }
 
-    /// Sends a packet as soon as it can be. News give up their descriptors rather than wait: the client asks for them.
+    /// Sends a packet as soon as possible. A notice drops its descriptors rather than wait: the client asks for them.
     pub(super) fn push(
         &mut self,
         mut packet: DaemonPacket,
@@ -146,7 +146,7 @@ impl Connection {
         Ok(self.flush())
     }
 
-    /// Descriptors that were sent and not read yet, at most; with those that wait to be sent.
+    /// The most descriptors that may be sent and unread, and those that wait to be sent.
     pub(super) fn unread_fds(&self) -> usize {
         let queued = self.queued_fds();
         if self.sent.iter().all(|count| *count == 0) {
@@ -168,7 +168,7 @@ impl Connection {
         self.queue.iter().map(|(_, fds)| fds.len()).sum()
     }
 
-    /// Ends the session when all is sent.
+    /// Ends the session when its packets are sent.
     pub(super) fn leave(&mut self) {
         self.leaving = true;
     }
@@ -192,7 +192,7 @@ impl Connection {
                     }
                     self.queue.pop_front();
                 }
-                // Too many descriptors are under way to clients that do not read. A client asks for those of news; an answer waits.
+                // Clients have too many unread descriptors. A client asks for those of a notice; an answer waits.
                 Err(SocketError::System { source, .. })
                     if source.raw_os_error() == Some(TOO_MANY_REFERENCES) && !fds.is_empty() =>
                 {

@@ -1,29 +1,32 @@
-//! Errors of a configuration that name the place of the mistake, the key, and the key that was probably meant.
+//! Errors of a configuration that name the location of the mistake, the key, and the key that was probably meant.
 
 use super::ConfigError;
 use crate::similar::{nearest_name, similar_name};
 use toml::de::DeTable;
 
-pub(super) fn wrong(place: &str, reason: impl ToString) -> ConfigError {
+pub(super) fn wrong(location: &str, reason: impl ToString) -> ConfigError {
     ConfigError::Wrong {
-        place: place.to_owned(),
+        location: location.to_owned(),
         reason: reason.to_string().trim_end().to_owned(),
     }
 }
 
 /// An error of serde's, from a source without lines.
-pub(super) fn rejected(place: &str, error: &toml::de::Error) -> ConfigError {
-    wrong(place, in_words(error.message()))
+pub(super) fn rejected(location: &str, error: &toml::de::Error) -> ConfigError {
+    wrong(location, in_words(error.message()))
 }
 
 /// An error of serde's in a file.
 pub(super) fn rejected_in_file(file: &str, text: &str, error: &toml::de::Error) -> ConfigError {
     let line = error.span().map(|span| line_of_offset(text, span.start));
-    let place = at_line(file, line);
+    let location = at_line(file, line);
     let source = line.and_then(|line| text.lines().nth(line - 1));
     match source.map(str::trim).filter(|source| !source.is_empty()) {
-        Some(source) => wrong(&format!("{place} ('{source}')"), in_words(error.message())),
-        None => wrong(&place, in_words(error.message())),
+        Some(source) => wrong(
+            &format!("{location} ('{source}')"),
+            in_words(error.message()),
+        ),
+        None => wrong(&location, in_words(error.message())),
     }
 }
 

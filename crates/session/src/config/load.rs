@@ -203,7 +203,7 @@ struct Base {
     table: toml::Table,
     text: String,
     /// Where it is from, for errors.
-    place: String,
+    location: String,
     file: Option<PathBuf>,
     /// It is the whole configuration of the client that started this daemon.
     is_inline: bool,
@@ -212,7 +212,7 @@ struct Base {
 impl Base {
     fn load(file: Option<&Path>, environment: &Environment) -> Result<Base, ConfigError> {
         let inline = environment.variables.get(INLINE_VARIABLE);
-        let (text, place, file, is_inline) = match (file, inline) {
+        let (text, location, file, is_inline) = match (file, inline) {
             (None, Some(text)) => (text.clone(), INLINE_VARIABLE.to_owned(), None, true),
             _ => match find(file, environment)? {
                 Some((text, path)) => (text, path.display().to_string(), Some(path), false),
@@ -220,10 +220,10 @@ impl Base {
             },
         };
         Ok(Base {
-            config: from_text(&text, &place)?,
-            table: from_text(&text, &place)?,
+            config: from_text(&text, &location)?,
+            table: from_text(&text, &location)?,
             text,
-            place,
+            location,
             file,
             is_inline,
         })
@@ -235,7 +235,7 @@ impl Base {
         let mut checks = vec![config.check()];
         for step in steps {
             let set = with(&table, &step.key, step.value.clone());
-            (config, table) = set.map_err(|error| rejected(&step.place, &error))?;
+            (config, table) = set.map_err(|error| rejected(&step.location, &error))?;
             checks.push(config.check());
         }
         match checks.last() {
@@ -248,15 +248,16 @@ impl Base {
     fn blame(&self, steps: &[Step], checks: &[Result<(), String>], reason: &str) -> ConfigError {
         let key = key_in(reason);
         if let Some(step) = steps.iter().rfind(|step| step.key.join(".") == key) {
-            return wrong(&step.place, reason);
+            return wrong(&step.location, reason);
         }
-        let is_this = |check: &Result<(), String>| check.as_ref().is_err_and(|told| told == reason);
+        let is_this =
+            |check: &Result<(), String>| check.as_ref().is_err_and(|other| other == reason);
         match checks.iter().position(is_this).unwrap_or(0) {
-            0 => refused_in_file(&self.place, &self.text, reason),
+            0 => refused_in_file(&self.location, &self.text, reason),
             _ if line_of_key(&self.text, key).is_some() => {
-                refused_in_file(&self.place, &self.text, reason)
+                refused_in_file(&self.location, &self.text, reason)
             }
-            number => wrong(&steps[number - 1].place, reason),
+            number => wrong(&steps[number - 1].location, reason),
         }
     }
 }
@@ -264,7 +265,7 @@ impl Base {
 /// A key that a variable or an argument sets.
 struct Step {
     /// Who sets it, for errors.
-    place: String,
+    location: String,
     key: Vec<String>,
     value: toml::Value,
 }
@@ -274,13 +275,13 @@ fn steps(base: &Base, environment: &Environment) -> Vec<Step> {
     let variables = variables.filter_map(|(variable, text)| {
         let key = key_of(variable).filter(|key| KEYS.contains(&key[0].as_str()))?;
         Some(Step {
-            place: format!("environment variable {variable}={text}"),
+            location: format!("environment variable {variable}={text}"),
             key,
             value: toml::Value::String(text.clone()),
         })
     });
     let arguments = environment.arguments.iter().map(|argument| Step {
-        place: argument.name.clone(),
+        location: argument.name.clone(),
         key: argument.key.split('.').map(str::to_owned).collect(),
         value: argument.value.clone(),
     });
@@ -373,8 +374,8 @@ fn first_there(files: &[PathBuf]) -> Result<Option<(String, PathBuf)>, ConfigErr
     Ok(None)
 }
 
-fn from_text<T: DeserializeOwned>(text: &str, place: &str) -> Result<T, ConfigError> {
-    toml::from_str(text).map_err(|error| rejected_in_file(place, text, &error))
+fn from_text<T: DeserializeOwned>(text: &str, location: &str) -> Result<T, ConfigError> {
+    toml::from_str(text).map_err(|error| rejected_in_file(location, text, &error))
 }
 
 /// The table with `key` set to a value. A string is taken for the TOML value that it is the text of (`60000`, `true`,

@@ -57,10 +57,10 @@ pub enum ConfigError {
         source: std::io::Error,
     },
     /// A file, an environment variable or an argument says something that cannot be.
-    #[error("{place}: {reason}")]
+    #[error("{location}: {reason}")]
     Wrong {
         /// The file and its line, the variable, or the argument.
-        place: String,
+        location: String,
         /// Which key is wrong, and why.
         reason: String,
     },

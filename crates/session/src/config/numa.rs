@@ -35,8 +35,8 @@ impl Serialize for NumaPlace {
 
 impl<'de> Deserialize<'de> for NumaPlace {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Place;
-        impl de::Visitor<'_> for Place {
+        struct NumaVisitor;
+        impl de::Visitor<'_> for NumaVisitor {
             type Value = NumaPlace;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -63,7 +63,7 @@ impl<'de> Deserialize<'de> for NumaPlace {
                 }
             }
         }
-        deserializer.deserialize_any(Place)
+        deserializer.deserialize_any(NumaVisitor)
     }
 }
 

@@ -1,10 +1,10 @@
-//! The NUMA nodes that devices are near, as the kernel says.
+//! The NUMA nodes that devices are near, as the kernel reports them.
 
 use nix::ifaddrs::getifaddrs;
 use std::net::IpAddr;
 use std::path::Path;
 
-/// Where the kernel says it.
+/// Where the kernel reports them.
 pub(crate) const SYS: &str = "/sys";
 
 /// The node of the network card with this address.
@@ -19,10 +19,12 @@ pub(crate) fn of_address(sys: &Path, address: IpAddr) -> Result<u32, String> {
     node(sys, &folder, &format!("network card '{card}'"))
 }
 
-/// The node of the device at this place of the PCI bus, as `0000:3b:00.0`.
-pub(crate) fn of_pci(sys: &Path, place: &str) -> Result<u32, String> {
-    let folder = sys.join("bus/pci/devices").join(place.to_ascii_lowercase());
-    node(sys, &folder, &format!("the device {place}"))
+/// The node of the device with this address on the PCI bus, as `0000:3b:00.0`.
+pub(crate) fn of_pci(sys: &Path, pci_address: &str) -> Result<u32, String> {
+    let folder = sys
+        .join("bus/pci/devices")
+        .join(pci_address.to_ascii_lowercase());
+    node(sys, &folder, &format!("the device {pci_address}"))
 }
 
 fn card(address: IpAddr) -> Result<String, String> {
@@ -43,9 +45,9 @@ fn card(address: IpAddr) -> Result<String, String> {
 
 fn node(sys: &Path, folder: &Path, what: &str) -> Result<u32, String> {
     let text = std::fs::read_to_string(folder.join("numa_node"));
-    let said = text.ok().and_then(|text| text.trim().parse::<i64>().ok());
+    let reported = text.ok().and_then(|text| text.trim().parse::<i64>().ok());
     // -1: none in particular.
-    if let Some(node) = said.and_then(|node| u32::try_from(node).ok()) {
+    if let Some(node) = reported.and_then(|node| u32::try_from(node).ok()) {
         return Ok(node);
     }
     let online = std::fs::read_to_string(sys.join("devices/system/node/online"));
