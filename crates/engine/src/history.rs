@@ -19,12 +19,12 @@ use crate::registry::{log_failure, RegistryFile};
 use crate::step::step;
 use crate::topic::{Orphan, Publisher, PublisherOwner, Topic};
 use crate::topics::Topics;
-use rgaps_layout::{MAX_PUBLISHERS, PUBLISHER_ORPHAN, RECORD_FREE, RECORD_ORPHAN};
+use rgaps_layout::{Descriptor, MAX_PUBLISHERS, PUBLISHER_ORPHAN, RECORD_FREE, RECORD_ORPHAN};
 use rgaps_session::Forgotten;
 use rgaps_sync::atomic::Ordering;
 use rgaps_topic::{
-    abandon, clear_deferred_releases, clear_strangers, evict_lost, evict_through, published_after,
-    published_ns, wanted_from, PublisherView, Shared,
+    abandon, clear_deferred_releases, clear_strangers, evict_lost, evict_through, last_of_gaps,
+    published_after, published_ns, wanted_from, PublisherView, Shared,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -347,8 +347,7 @@ impl History {
             bytes: publisher.geometry().bytes(),
             epoch: topic.epoch,
         };
-        // Nothing in it counts any more, and zeros are no holder word that anyone waits for.
-        control.discard(region.offset, region.bytes);
+        discard(control, &publisher);
         self.retired.entry(topic.index).or_default().push(region);
         if topic.orphans().next().is_none() {
             self.orphaned.remove(&topic.index);
@@ -491,4 +490,24 @@ fn read_through(
             wanted_from(&slot, publisher.slot as usize, head)
         })
         .fold(head, u64::min)
+}
+
+/// Gives the memory of an ended publisher's region back. Zeros are no holder word that anyone waits for. The descriptor of its last message
+/// stays if subscribers that have not seen the end yet count gaps by it.
+fn discard(control: &Control, publisher: &Publisher) {
+    let geometry = publisher.geometry();
+    let begin = publisher.ring.region_offset;
+    let end = begin + geometry.bytes();
+    let kept = match last_of_gaps(&control.ring(publisher), publisher.incarnation) {
+        Some(sequence) => {
+            let descriptor = begin + geometry.descriptor(sequence);
+            descriptor..descriptor + size_of::<Descriptor>() as u64
+        }
+        None => end..end,
+    };
+    for range in [begin..kept.start, kept.end..end] {
+        if !range.is_empty() {
+            control.discard(range.start, range.end - range.start);
+        }
+    }
 }

@@ -3,7 +3,7 @@
 mod support;
 
 use rgaps_layout::GRANULE_BYTES;
-use rgaps_session::{RefusalCode, Role};
+use rgaps_session::{RefusalCode, Request, Role};
 use rgaps_sync::atomic::Ordering;
 use rgaps_topic::{Message, Shared, Start, Writer};
 use std::time::Duration;
@@ -231,4 +231,45 @@ fn everything_comes_back() {
         assert!(world.topics(&watcher).is_empty(), "round {round}");
         assert_eq!(world.leased_granules(&watcher), 0, "round {round}");
     }
+}
+
+#[test]
+fn gaps_between_messages_that_a_dead_publisher_left_unread_count_after_its_ring_is_gone() {
+    let mut world = World::new();
+    let (mut a, mut b) = (world.client("links"), world.client("b"));
+    let publisher = world.join(&mut a, "t", lasting());
+    let subscriber = world.join(&mut b, "t", best_effort());
+    let mut reader = world.reader(&b, &subscriber, false, Start::Live);
+    let mut writer = world.writer(&a, &publisher);
+    for (tag, missed_so_far) in [(0, 0), (7, 6), (8, 6)] {
+        let loan = writer.loan(256 * tag, 256).unwrap();
+        let message = Message {
+            offset: 256 * tag,
+            bytes: 256,
+            tag,
+            missed_so_far,
+            ..Message::default()
+        };
+        writer.publish(loan, &message, &mut |_| {}).unwrap();
+    }
+    let first = reader.poll().unwrap();
+    assert_eq!((first.message.tag, first.missed), (0, 0));
+    first.held.release();
+    drop(writer);
+    world.kill(a);
+    let forget = Request::Forget {
+        topic: "t".to_owned(),
+    };
+    world.ask(&b, forget).unwrap();
+    world.pass(LATER);
+    assert!(
+        world.info(&b, "t").publishers.is_empty(),
+        "its ring is gone"
+    );
+    assert!(reader.poll().is_none());
+    assert_eq!(
+        reader.missed(),
+        6,
+        "the two messages themselves count with the next publisher's first one"
+    );
 }

@@ -39,6 +39,7 @@ pub use deferred_release::ReleaseList;
 pub use free_slots::FreeSlots;
 pub use holder::{Holders, Outcome};
 pub use metadata::Metadata;
+pub use missed_so_far::last_of_gaps;
 pub use orphan::{
     abandon, clear_deferred_releases, clear_holder, clear_strangers, empty_deferred_releases,
     evict_lost, evict_through, live_blocks, ring_range, Abandoned,

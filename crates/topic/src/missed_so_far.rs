@@ -41,23 +41,39 @@ impl CountedBefore {
     }
 }
 
-/// The running sum of the last message that a publisher published in its region. The region stays as the publisher left it until
-/// each subscriber that knew it has acknowledged that it left (SYNC: region). None: it published nothing.
+/// The running sum of the last message that a publisher published in its region. None: it published nothing.
+///
+/// The descriptor of that message, [`last_of_gaps`], stays as it is until each subscriber that knew the publisher has acknowledged
+/// that it left (SYNC: region).
 #[cold]
 pub(crate) fn last_sum<S: Storage>(region: &RegionView<S>, incarnation: u64) -> Option<u64> {
+    last(region, incarnation).map(|(_, sum)| sum)
+}
+
+/// The number of the last message that a publisher, which has left, published in its region, if there were gaps before its messages.
+pub fn last_of_gaps<S: Storage>(region: &RegionView<S>, incarnation: u64) -> Option<u64> {
+    let (sequence, sum) = last(region, incarnation)?;
+    (sum > 0).then_some(sequence)
+}
+
+/// The last message in a ring, and its running sum.
+fn last<S: Storage>(region: &RegionView<S>, incarnation: u64) -> Option<(u64, u64)> {
     let slots = 0..u64::from(region.geometry().ring_capacity);
     let sums = slots.filter_map(|slot| {
         let committed = region.descriptor(slot).committed().load(Ordering::Acquire);
         let sequence = committed.checked_sub(1)?;
         Some((sequence, sum_of(region, incarnation, sequence)?))
     });
-    let last = sums.max_by_key(|(sequence, _)| *sequence);
-    last.map(|(_, sum)| sum)
+    sums.max_by_key(|(sequence, _)| *sequence)
 }
 
 /// The running sum that the descriptor of message `sequence` has. None: the ring does not hold it.
 #[cold]
-pub(crate) fn sum_of<S: Storage>(region: &RegionView<S>, incarnation: u64, sequence: u64) -> Option<u64> {
+pub(crate) fn sum_of<S: Storage>(
+    region: &RegionView<S>,
+    incarnation: u64,
+    sequence: u64,
+) -> Option<u64> {
     let descriptor = region.descriptor(sequence);
     let committed = descriptor.committed().load(Ordering::Acquire);
     let by = descriptor.incarnation().load(Ordering::Relaxed);
