@@ -88,7 +88,8 @@ struct dmaplane_pool_alloc {
  * told. Importers that do not keep what they have mapped until they unmap it:
  * `importers` says how many mappings of devices are left. The memory is freed
  * and no longer charged when there are none, perhaps before the call returns.
- * To revoke again changes nothing and tells how many are left now.
+ * To revoke again changes nothing and tells how many are left now. EPERM: the
+ * dma-buf is of another realm.
  *
  * A page that a process has pinned through its mapping (ibv_reg_mr, O_DIRECT)
  * is given back to the kernel when it is unpinned. Until then it holds the

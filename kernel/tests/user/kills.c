@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * A process that makes, maps, exports, imports, registers, sends and destroys
- * buffers at random in three threads is killed at a random moment, again and
+ * A process that makes, maps, exports, imports, registers, sends, revokes and
+ * destroys buffers at random in three threads is killed at a random moment, again and
  * again.
  */
 #include <pthread.h>
@@ -103,7 +103,7 @@ static void one_step(unsigned int *seed)
 	int *fd = &fds[rand_r(seed) % 8], im;
 	void *at;
 
-	switch (rand_r(seed) % 20) {
+	switch (rand_r(seed) % 24) {
 	case 0:
 		if (try_buffer(dev, rand_r(seed) % 2, 1 + rand_r(seed) % (256 << 10), rand_r(seed) % 3 - 1, &p) == 0)
 			last = p.buf_id;
@@ -148,6 +148,9 @@ static void one_step(unsigned int *seed)
 		break;
 	case 9 ... 13:
 		rdma_step(seed, last);
+		break;
+	case 14 ... 18:
+		pool_step(seed);
 		break;
 	default:
 		any_call(seed);

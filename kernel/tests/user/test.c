@@ -2,7 +2,7 @@
 /*
  * dmaplane-test run [FILTER]: every test, each in a process of its own.
  * dmaplane-test kills N SEED: kills at random (kills.c).
- * dmaplane-test keep dmabuf|mapping: holds only that, until killed (dmabufs.c).
+ * dmaplane-test keep dmabuf|mapping|pool: holds only that, until killed (dmabufs.c).
  * dmaplane-test hold: streams until the device below goes (rdma.c).
  * The last line is `dmaplane-test: N tests, M failed` or `... N kills, M failed`.
  */
@@ -91,6 +91,6 @@ int main(int argc, char **argv)
 		return hold();
 	if (argc == 3 && !strcmp(argv[1], "keep"))
 		return keep(argv[2]);
-	fprintf(stderr, "usage: %s run [FILTER] | kills N SEED | hold | keep dmabuf|mapping\n", argv[0]);
+	fprintf(stderr, "usage: %s run [FILTER] | kills N SEED | hold | keep dmabuf|mapping|pool\n", argv[0]);
 	return 2;
 }
