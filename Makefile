@@ -174,7 +174,8 @@ kernel: ## The kernel module dmaplane, for Debian's kernels: KERNEL_SERIES="6.1 
 	@kernel/check.sh
 	@kernel/build.sh $(KERNEL_SERIES)
 
-test-kernel: kernel ## Boot it in QEMU and test it: KERNEL_KILLS=300 SEED=1 FILTER=buffer; last line is JSON
+test-kernel: kernel ## Build it by dkms, boot it in QEMU and test it: KERNEL_KILLS=300 SEED=1 FILTER=buffer; last line is JSON
+	@kernel/tests/dkms.sh $(KERNEL_SERIES)
 	@KILLS=$(KERNEL_KILLS) SEED=$(SEED) FILTER="$(FILTER)" kernel/tests/run.sh $(KERNEL_SERIES)
 
 test-netem: ## Links between network namespaces over cables that are slow and lose packets, in a virtual machine
