@@ -13,7 +13,7 @@ STEPS=(setup check docs unit loom build c-test python docs-test chaos test-rdma 
 [ "$(uname -m)" != x86_64 ] || STEPS+=(test-kernel)
 STEPS+=(aarch64)
 # On one kernel, with fewer kills than `make test-kernel` alone.
-export KERNEL_SERIES=${KERNEL_SERIES:-6.1} KERNEL_KILLS=${KERNEL_KILLS:-100}
+export KERNEL_SERIES=${KERNEL_SERIES:-6.1} KERNEL_KILLS=${KERNEL_KILLS:-100} KERNEL_FUZZ_S=${KERNEL_FUZZ_S:-10}
 # A shorter crash test than `make chaos` alone; the seed is printed with every result.
 export KILLS=${TEST_KILLS:-200} SEED=${SEED:-1}
 STEP_SECONDS=${STEP_SECONDS:-1800}

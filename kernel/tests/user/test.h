@@ -100,6 +100,8 @@ struct live live(void);
 
 void keep_pool(void);
 void pool_step(unsigned int *seed);
+void any_call(int dev, int pool, unsigned int *seed);
+int fuzz(int seconds, unsigned int seed);
 int kills(int n, unsigned int seed);
 int hold(void);
 int keep(const char *what);
