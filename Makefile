@@ -168,14 +168,17 @@ test-rdma-kills: vm-programs ## 10,000 messages over RDMA, from nothing to 64 Mi
 KERNEL_SERIES ?= 6.1 6.12
 # Random kills of `make test-kernel`, for each kernel.
 KERNEL_KILLS ?= 300
+# Seconds of random calls.
+KERNEL_FUZZ_S ?= 60
 
 kernel: ## The kernel module dmaplane, for Debian's kernels: KERNEL_SERIES="6.1 6.12"; target/kernel/SERIES/dmaplane/dmaplane.ko
 	@tools/setup.sh base kernel
 	@kernel/check.sh
 	@kernel/build.sh $(KERNEL_SERIES)
 
-test-kernel: kernel ## Boot it in QEMU and test it: KERNEL_KILLS=300 SEED=1 FILTER=buffer; last line is JSON
-	@KILLS=$(KERNEL_KILLS) SEED=$(SEED) FILTER="$(FILTER)" kernel/tests/run.sh $(KERNEL_SERIES)
+test-kernel: kernel ## Build it by dkms, boot it in QEMU and test it: KERNEL_KILLS=300 KERNEL_FUZZ_S=60 SEED=1 FILTER=buffer; last line is JSON
+	@kernel/tests/dkms.sh $(KERNEL_SERIES)
+	@KILLS=$(KERNEL_KILLS) FUZZ_S=$(KERNEL_FUZZ_S) SEED=$(SEED) FILTER="$(FILTER)" kernel/tests/run.sh $(KERNEL_SERIES)
 
 test-netem: ## Links between network namespaces over cables that are slow and lose packets, in a virtual machine
 	@tools/setup.sh base rust vm

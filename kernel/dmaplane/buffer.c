@@ -66,44 +66,6 @@ struct dp_buffer *dp_buffer_find_count(struct dp_file *f, u32 id, size_t offset)
 	return b;
 }
 
-static struct dp_buffer *buffer_new(struct dp_file *f, const struct dmaplane_buf_params *p)
-{
-	struct dp_buffer *b;
-	size_t bytes;
-	int err;
-
-	if (p->alloc_type != DMAPLANE_BUF_COHERENT && p->alloc_type != DMAPLANE_BUF_PAGES)
-		return ERR_PTR(-EINVAL);
-	if (!p->size || p->size > DMAPLANE_BUFFER_BYTES_MAX || !dp_node_valid(p->numa_node))
-		return ERR_PTR(-EINVAL);
-	bytes = PAGE_ALIGN(p->size);
-	b = kzalloc(sizeof(*b), GFP_KERNEL_ACCOUNT);
-	if (!b)
-		return ERR_PTR(-ENOMEM);
-	kref_init(&b->ref);
-	b->type = p->alloc_type;
-	b->size = p->size;
-	b->npages = bytes >> PAGE_SHIFT;
-	b->node_asked = p->numa_node;
-	err = dp_user_charge(f->user, bytes);
-	if (err)
-		goto free;
-	err = dp_memory_alloc(b);
-	if (err)
-		goto uncharge;
-	kref_get(&f->user->ref);
-	b->user = f->user;
-	mutex_lock(&all_lock);
-	list_add_tail(&b->node, &all_buffers);
-	mutex_unlock(&all_lock);
-	return b;
-uncharge:
-	dp_user_uncharge(f->user, bytes);
-free:
-	kfree(b);
-	return ERR_PTR(err);
-}
-
 static void count_placement(const struct dp_buffer *b)
 {
 	dp_count(buffers_created);
@@ -115,6 +77,42 @@ static void count_placement(const struct dp_buffer *b)
 		dp_count(numa_remote);
 }
 
+/* The caller has checked what it asks for. */
+struct dp_buffer *dp_buffer_new(struct dp_user *user, u32 type, size_t size, int node, unsigned int demands)
+{
+	size_t bytes = PAGE_ALIGN(size);
+	struct dp_buffer *b;
+	int err;
+
+	b = kzalloc(sizeof(*b), GFP_KERNEL_ACCOUNT);
+	if (!b)
+		return ERR_PTR(-ENOMEM);
+	kref_init(&b->ref);
+	b->type = type;
+	b->size = size;
+	b->npages = bytes >> PAGE_SHIFT;
+	b->node_asked = node;
+	b->demands = demands;
+	err = dp_user_charge(user, bytes);
+	if (err)
+		goto free;
+	err = dp_memory_alloc(b);
+	if (err)
+		goto uncharge;
+	kref_get(&user->ref);
+	b->user = user;
+	mutex_lock(&all_lock);
+	list_add_tail(&b->node, &all_buffers);
+	mutex_unlock(&all_lock);
+	count_placement(b);
+	return b;
+uncharge:
+	dp_user_uncharge(user, bytes);
+free:
+	kfree(b);
+	return ERR_PTR(err);
+}
+
 long dp_buffer_create(struct dp_file *f, void __user *arg)
 {
 	struct dmaplane_buf_params p;
@@ -123,14 +121,17 @@ long dp_buffer_create(struct dp_file *f, void __user *arg)
 
 	if (copy_from_user(&p, arg, sizeof(p)))
 		return -EFAULT;
+	if (p.alloc_type != DMAPLANE_BUF_COHERENT && p.alloc_type != DMAPLANE_BUF_PAGES)
+		return -EINVAL;
+	if (!p.size || p.size > DMAPLANE_BUFFER_BYTES_MAX || !dp_node_valid(p.numa_node))
+		return -EINVAL;
 	if (!atomic_add_unless(&f->nbuffers, 1, DMAPLANE_BUFFERS_MAX))
 		return -ENOSPC;
-	b = buffer_new(f, &p);
+	b = dp_buffer_new(f->user, p.alloc_type, p.size, p.numa_node, 0);
 	if (IS_ERR(b)) {
 		atomic_dec(&f->nbuffers);
 		return PTR_ERR(b);
 	}
-	count_placement(b);
 	p.actual_numa_node = b->node_actual;
 	/* A place first: what finds the buffer must find its number in it. */
 	err = xa_alloc_cyclic(&f->buffers, &p.buf_id, NULL, HANDLES, &f->next_buffer,

@@ -13,20 +13,19 @@
 
 #include "dmaplane.h"
 
-static int buf_attach(struct dma_buf *d, struct dma_buf_attachment *at)
+int dp_dmabuf_attach(struct dma_buf *d, struct dma_buf_attachment *at)
 {
 	dp_count(attached);
 	return 0;
 }
 
-static void buf_detach(struct dma_buf *d, struct dma_buf_attachment *at)
+void dp_dmabuf_detach(struct dma_buf *d, struct dma_buf_attachment *at)
 {
 	dp_count(detached);
 }
 
-static struct sg_table *buf_map(struct dma_buf_attachment *at, enum dma_data_direction dir)
+struct sg_table *dp_dmabuf_map(struct dp_buffer *b, struct device *dev, enum dma_data_direction dir)
 {
-	struct dp_buffer *b = at->dmabuf->priv;
 	struct sg_table *table;
 	int err;
 
@@ -34,10 +33,10 @@ static struct sg_table *buf_map(struct dma_buf_attachment *at, enum dma_data_dir
 	if (!table)
 		return ERR_PTR(-ENOMEM);
 	err = sg_alloc_table_from_pages_segment(table, b->pages, b->npages, 0, b->npages << PAGE_SHIFT,
-						dma_get_max_seg_size(at->dev), GFP_KERNEL);
+						dma_get_max_seg_size(dev), GFP_KERNEL);
 	if (err)
 		goto free;
-	err = dma_map_sgtable(at->dev, table, dir, 0);
+	err = dma_map_sgtable(dev, table, dir, 0);
 	if (err)
 		goto free_table;
 	dp_count(mapped);
@@ -49,13 +48,17 @@ free:
 	return ERR_PTR(err);
 }
 
-static void buf_unmap(struct dma_buf_attachment *at, struct sg_table *table,
-		      enum dma_data_direction dir)
+void dp_dmabuf_unmap(struct dma_buf_attachment *at, struct sg_table *table, enum dma_data_direction dir)
 {
 	dma_unmap_sgtable(at->dev, table, dir, 0);
 	sg_free_table(table);
 	kfree(table);
 	dp_count(unmapped);
+}
+
+static struct sg_table *buf_map(struct dma_buf_attachment *at, enum dma_data_direction dir)
+{
+	return dp_dmabuf_map(at->dmabuf->priv, at->dev, dir);
 }
 
 /* The framework has checked that offset and length are within the buffer. */
@@ -94,60 +97,74 @@ static void buf_release(struct dma_buf *d)
 }
 
 static const struct dma_buf_ops buf_ops = {
-	.attach = buf_attach,
-	.detach = buf_detach,
+	.attach = dp_dmabuf_attach,
+	.detach = dp_dmabuf_detach,
 	.map_dma_buf = buf_map,
-	.unmap_dma_buf = buf_unmap,
+	.unmap_dma_buf = dp_dmabuf_unmap,
 	.mmap = buf_mmap,
 	.vmap = buf_vmap,
 	.vunmap = buf_vunmap,
 	.release = buf_release,
 };
 
-long dp_dmabuf_export(struct dp_file *f, void __user *arg)
+/* What its release counts, and gives up. */
+struct dma_buf *dp_dmabuf_make(const struct dma_buf_ops *ops, size_t bytes, void *priv)
 {
 	DEFINE_DMA_BUF_EXPORT_INFO(info);
-	struct dmaplane_export_dmabuf_arg p;
 	struct dma_buf *d;
+
+	info.ops = ops;
+	info.size = bytes;
+	info.flags = O_RDWR;
+	info.priv = priv;
+	d = dma_buf_export(&info);
+	if (!IS_ERR(d))
+		dp_count(exported);
+	return d;
+}
+
+/* As a descriptor in the answer, or not at all: then the dma-buf goes. */
+long dp_dmabuf_give(struct dma_buf *d, s32 *fd, void __user *arg, const void *answer, size_t bytes)
+{
+	long err;
+
+	*fd = get_unused_fd_flags(O_CLOEXEC);
+	err = *fd;
+	if (err < 0)
+		goto put;
+	err = -EFAULT;
+	if (copy_to_user(arg, answer, bytes))
+		goto put_fd;
+	fd_install(*fd, d->file);
+	return 0;
+put_fd:
+	put_unused_fd(*fd);
+put:
+	dma_buf_put(d);
+	return err;
+}
+
+long dp_dmabuf_export(struct dp_file *f, void __user *arg)
+{
+	struct dmaplane_export_dmabuf_arg p;
+	struct dma_buf *d = ERR_PTR(-EINVAL);
 	struct dp_buffer *b;
-	int err;
 
 	if (copy_from_user(&p, arg, sizeof(p)))
 		return -EFAULT;
 	b = dp_buffer_find_count(f, p.buf_id, offsetof(struct dp_buffer, exports));
 	if (!b)
 		return -ENOENT;
-	err = -EINVAL;
 	/* Coherent memory belongs to the device that it was allocated for. */
-	if (b->type != DMAPLANE_BUF_PAGES)
-		goto put;
-	err = get_unused_fd_flags(O_CLOEXEC);
-	if (err < 0)
-		goto put;
-	p.fd = err;
-	info.ops = &buf_ops;
-	info.size = b->npages << PAGE_SHIFT;
-	info.flags = O_RDWR;
-	info.priv = b;
-	d = dma_buf_export(&info);
+	if (b->type == DMAPLANE_BUF_PAGES)
+		d = dp_dmabuf_make(&buf_ops, b->npages << PAGE_SHIFT, b);
 	if (IS_ERR(d)) {
-		put_unused_fd(p.fd);
-		err = PTR_ERR(d);
-		goto put;
+		atomic_dec(&b->exports);
+		dp_buffer_put(b);
+		return PTR_ERR(d);
 	}
-	dp_count(exported);
 	/* From here the dma-buf's release drops what was taken above. */
-	if (copy_to_user(arg, &p, sizeof(p))) {
-		put_unused_fd(p.fd);
-		dma_buf_put(d);
-		return -EFAULT;
-	}
-	fd_install(p.fd, d->file);
-	return 0;
-put:
-	atomic_dec(&b->exports);
-	dp_buffer_put(b);
-	return err;
+	return dp_dmabuf_give(d, &p.fd, arg, &p, sizeof(p));
 }
 
 long dp_dmabuf_stats(void __user *arg)

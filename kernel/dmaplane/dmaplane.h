@@ -7,6 +7,7 @@
 #define DMAPLANE_H
 
 #include <linux/atomic.h>
+#include <linux/dma-buf.h>
 #include <linux/device.h>
 #include <linux/fs.h>
 #include <linux/kref.h>
@@ -20,7 +21,12 @@
 #include <linux/workqueue.h>
 #include <linux/xarray.h>
 
+#include "dmaplane_pool_uapi.h"
 #include "dmaplane_uapi.h"
+
+/* Memory comes in blocks of 2 MiB where it can, so that devices need few entries for a buffer. */
+#define DP_BLOCK_ORDER 9
+#define DP_BLOCK_BYTES (PAGE_SIZE << DP_BLOCK_ORDER)
 
 /* What one user, over all its open files, has and may have. */
 struct dp_user {
@@ -44,9 +50,11 @@ struct dp_buffer {
 	size_t size;			/* as asked */
 	unsigned long npages;
 	struct page **pages;
+	unsigned int demands;		/* DMAPLANE_POOL_HUGE, DMAPLANE_POOL_STRICT_NODE */
 	unsigned int min_order;		/* of the blocks that pages come in */
 	int node_asked;
 	int node_actual;
+	u64 nodes;			/* that have pages of it; bit 63 is the rest */
 	/* Under the lock of the table of handles when they leave 0. */
 	atomic_t mappings;
 	atomic_t exports;
@@ -94,6 +102,19 @@ struct dp_file {
 	struct dp_rdma *rdma;
 };
 
+/*
+ * An open file of the pool's device, and who its memory is charged to.
+ * References: the file, and each dma-buf.
+ */
+struct dp_realm {
+	struct kref ref;
+	struct dp_user *user;
+	bool open;
+	u64 quota_bytes;
+	atomic64_t bytes;
+	atomic_t buffers;
+};
+
 /* Totals of the module since it was loaded; they name nobody's objects. */
 struct dp_totals {
 	atomic64_t buffers_created, buffers_destroyed;
@@ -116,6 +137,7 @@ extern struct dp_totals dp_totals;
 /* user.c */
 struct dp_user *dp_user_get(kuid_t uid);
 void dp_user_put(struct dp_user *user);
+int dp_charge(atomic64_t *used, u64 bytes, u64 max);
 int dp_user_charge(struct dp_user *user, size_t bytes);
 void dp_user_uncharge(struct dp_user *user, size_t bytes);
 int dp_user_channel(struct dp_user *user);
@@ -130,6 +152,7 @@ int dp_channel_init(void);
 void dp_channel_exit(void);
 
 /* buffer.c */
+struct dp_buffer *dp_buffer_new(struct dp_user *user, u32 type, size_t size, int node, unsigned int demands);
 long dp_buffer_create(struct dp_file *f, void __user *arg);
 long dp_buffer_destroy(struct dp_file *f, void __user *arg);
 long dp_buffer_mmap_info(struct dp_file *f, void __user *arg);
@@ -150,10 +173,28 @@ void dp_memory_exit(void);
 
 /* mmap.c */
 int dp_mmap(struct file *file, struct vm_area_struct *vma);
+void dp_vma_flags(struct vm_area_struct *vma, unsigned long flags);
 
 /* dmabuf.c */
+int dp_dmabuf_attach(struct dma_buf *d, struct dma_buf_attachment *at);
+void dp_dmabuf_detach(struct dma_buf *d, struct dma_buf_attachment *at);
+struct sg_table *dp_dmabuf_map(struct dp_buffer *b, struct device *dev, enum dma_data_direction dir);
+void dp_dmabuf_unmap(struct dma_buf_attachment *at, struct sg_table *table, enum dma_data_direction dir);
+struct dma_buf *dp_dmabuf_make(const struct dma_buf_ops *ops, size_t bytes, void *priv);
+long dp_dmabuf_give(struct dma_buf *d, s32 *fd, void __user *arg, const void *answer, size_t bytes);
 long dp_dmabuf_export(struct dp_file *f, void __user *arg);
 long dp_dmabuf_stats(void __user *arg);
+
+/* pool.c */
+int dp_pool_init(void);
+void dp_pool_exit(void);
+
+/* pool_memory.c */
+long dp_pool_alloc(struct dp_realm *r, void __user *arg);
+long dp_pool_revoke(struct dp_realm *r, void __user *arg);
+long dp_pool_info(struct dp_realm *r, void __user *arg);
+long dp_pool_adopt(struct dp_realm *r, void __user *arg);
+void dp_realm_put(struct dp_realm *r);
 
 /* numa.c */
 long dp_numa_topo(void __user *arg);

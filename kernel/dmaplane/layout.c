@@ -3,6 +3,7 @@
 #include <linux/build_bug.h>
 #include <linux/stddef.h>
 
+#include "dmaplane_pool_uapi.h"
 #include "dmaplane_uapi.h"
 
 #define SIZE(name, bytes)	static_assert(sizeof(struct dmaplane_##name) == (bytes))
@@ -226,3 +227,42 @@ AT(poll_recv_params, wc_flags, 12);
 AT(poll_recv_params, imm_data, 16);
 AT(poll_recv_params, byte_len, 20);
 AT(poll_recv_params, elapsed_ns, 24);
+
+#define POOL_SIZE(name, bytes)		static_assert(sizeof(struct dmaplane_pool_##name) == (bytes))
+#define POOL_AT(name, field, bytes)	static_assert(offsetof(struct dmaplane_pool_##name, field) == (bytes))
+
+POOL_SIZE(version, 32);
+POOL_AT(version, version, 0);
+POOL_AT(version, buffers_max, 4);
+POOL_AT(version, features, 8);
+POOL_AT(version, bytes_max, 16);
+POOL_SIZE(quota, 16);
+POOL_AT(quota, bytes, 0);
+POOL_SIZE(realm, 56);
+POOL_AT(realm, quota_bytes, 0);
+POOL_AT(realm, used_bytes, 8);
+POOL_AT(realm, buffers, 16);
+POOL_SIZE(alloc, 56);
+POOL_AT(alloc, size, 0);
+POOL_AT(alloc, node, 8);
+POOL_AT(alloc, flags, 12);
+POOL_AT(alloc, fd, 16);
+POOL_AT(alloc, actual_node, 20);
+POOL_AT(alloc, nodes, 24);
+POOL_AT(alloc, block_bytes, 32);
+POOL_SIZE(revoke, 24);
+POOL_AT(revoke, fd, 0);
+POOL_AT(revoke, flags, 4);
+POOL_AT(revoke, importers, 8);
+POOL_SIZE(info, 64);
+POOL_AT(info, fd, 0);
+POOL_AT(info, state, 4);
+POOL_AT(info, size, 8);
+POOL_AT(info, node, 16);
+POOL_AT(info, actual_node, 20);
+POOL_AT(info, nodes, 24);
+POOL_AT(info, block_bytes, 32);
+POOL_AT(info, importers, 40);
+POOL_AT(info, mappings, 44);
+POOL_SIZE(adopt, 16);
+POOL_AT(adopt, fd, 0);

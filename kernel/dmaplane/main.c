@@ -2,7 +2,8 @@
 /*
  * /dev/dmaplane: buffers that devices and processes share, with a lifetime
  * that the kernel guarantees. This file has the device and the table of
- * calls; what they do is in a file for each kind of object.
+ * calls; what they do is in a file for each kind of object. pool.c has the
+ * device of rgaps's pools.
  *
  * A call takes its argument from user space first, then looks objects up
  * (each lookup takes a reference), and holds no lock while it waits or
@@ -215,9 +216,15 @@ static int __init dp_init(void)
 	if (err)
 		goto debugfs;
 	device = device_create(class, NULL, number, NULL, "dmaplane");
-	if (!IS_ERR(device))
+	if (IS_ERR(device)) {
+		err = PTR_ERR(device);
+		goto cdev;
+	}
+	err = dp_pool_init();
+	if (!err)
 		return 0;
-	err = PTR_ERR(device);
+	device_destroy(class, number);
+cdev:
 	cdev_del(&cdev);
 debugfs:
 	dp_debugfs_exit();
@@ -238,6 +245,7 @@ channel:
 /* No file is open, and no dma-buf is left: each holds the module. */
 static void __exit dp_exit(void)
 {
+	dp_pool_exit();
 	dp_debugfs_exit();
 	device_destroy(class, number);
 	cdev_del(&cdev);

@@ -13,9 +13,6 @@
 
 #include "dmaplane.h"
 
-/* Blocks of 2 MiB, so that devices need few entries for a buffer. */
-#define BLOCK_ORDER 9
-
 /* Coherent memory comes from the node of a device: one of each, then one of none. */
 static struct platform_device *dma_devices[DMAPLANE_NODES_MAX + 1];
 
@@ -30,17 +27,25 @@ bool dp_node_valid(int node)
  * or of a smaller order, which then holds for all that follow. Of the last
  * block, what the buffer does not need goes back.
  */
-static long alloc_block(int node, unsigned int *order, unsigned long rest, struct page **pages)
+static long alloc_block(const struct dp_buffer *b, unsigned int *order, unsigned long rest, struct page **pages)
 {
+	const unsigned int least = b->demands & DMAPLANE_POOL_HUGE ? DP_BLOCK_ORDER : 0;
 	gfp_t gfp = GFP_KERNEL_ACCOUNT | __GFP_ZERO | __GFP_NOWARN;
-	struct page *page = NULL;
+	gfp_t effort = gfp | __GFP_RETRY_MAYFAIL;
+	struct page *page;
 	unsigned long i;
 
 	/* Small pages of this node are better than large ones of another. */
-	for (; *order && !page; *order -= !page)
-		page = alloc_pages_node(node, (gfp & ~__GFP_RECLAIM) | __GFP_THISNODE, *order);
+	for (;;) {
+		page = alloc_pages_node(b->node_asked, (gfp & ~__GFP_RECLAIM) | __GFP_THISNODE, *order);
+		if (page || *order == least)
+			break;
+		--*order;
+	}
+	if (b->demands & DMAPLANE_POOL_STRICT_NODE)
+		effort |= __GFP_THISNODE;
 	if (!page)
-		page = alloc_pages_node(node, gfp | __GFP_RETRY_MAYFAIL, 0);
+		page = alloc_pages_node(b->node_asked, effort, *order);
 	if (!page)
 		return -ENOMEM;
 	if (*order)
@@ -65,13 +70,13 @@ static void free_pages_of(struct dp_buffer *b, unsigned long n)
 
 static int alloc_paged(struct dp_buffer *b)
 {
-	unsigned int order = min_t(unsigned int, BLOCK_ORDER, order_base_2(b->npages));
+	unsigned int order = min_t(unsigned int, DP_BLOCK_ORDER, order_base_2(b->npages));
 	unsigned long done = 0;
 	long n;
 
 	while (done < b->npages) {
 		n = fatal_signal_pending(current) ? -EINTR :
-			alloc_block(b->node_asked, &order, b->npages - done, b->pages + done);
+			alloc_block(b, &order, b->npages - done, b->pages + done);
 		if (n < 0) {
 			free_pages_of(b, done);
 			return n;
@@ -101,7 +106,7 @@ static int alloc_coherent(struct dp_buffer *b)
 		b->pages[i] = is_vmalloc_addr(at) ? vmalloc_to_page(at) : virt_to_page(at);
 	}
 	/* Contiguous, and aligned as it happens to be. */
-	b->min_order = min_t(unsigned int, BLOCK_ORDER, __ffs(page_to_pfn(b->pages[0]) | 1UL << get_order(bytes)));
+	b->min_order = min_t(unsigned int, DP_BLOCK_ORDER, __ffs(page_to_pfn(b->pages[0]) | 1UL << get_order(bytes)));
 	return 0;
 }
 
@@ -119,6 +124,10 @@ static int look_at_pages(struct dp_buffer *b)
 		return -ENOMEM;
 	for (i = 0; i < b->npages; i++)
 		counts[page_to_nid(b->pages[i])]++;
+	for_each_node_state(node, N_MEMORY) {
+		if (counts[node])
+			b->nodes |= BIT_ULL(min(node, 63));
+	}
 	if (b->node_asked != NUMA_NO_NODE && counts[b->node_asked] == b->npages) {
 		found = b->node_asked;
 	} else {

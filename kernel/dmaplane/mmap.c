@@ -30,7 +30,7 @@ static const struct vm_operations_struct mapping_ops = {
 	.close = mapping_close,
 };
 
-static void set_flags(struct vm_area_struct *vma, unsigned long flags)
+void dp_vma_flags(struct vm_area_struct *vma, unsigned long flags)
 {
 #if KERNEL_VERSION(6, 3, 0) <= LINUX_VERSION_CODE
 	vm_flags_set(vma, flags);
@@ -54,7 +54,7 @@ int dp_mmap(struct file *file, struct vm_area_struct *vma)
 	err = -EINVAL;
 	if (vma_pages(vma) > b->npages)
 		goto fail;
-	set_flags(vma, VM_DONTEXPAND | VM_DONTDUMP);
+	dp_vma_flags(vma, VM_DONTEXPAND | VM_DONTDUMP);
 	if (b->type == DMAPLANE_BUF_COHERENT) {
 		unsigned long pgoff = vma->vm_pgoff;
 

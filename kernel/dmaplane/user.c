@@ -63,13 +63,21 @@ static u64 user_bytes_max(void)
 	return (u64)totalram_pages() << (PAGE_SHIFT - 1);
 }
 
+/* What is not granted is never counted, so it refuses nobody else. */
+int dp_charge(atomic64_t *used, u64 bytes, u64 max)
+{
+	s64 before = atomic64_read(used);
+
+	do {
+		if (bytes > max || before > max - bytes)
+			return -EDQUOT;
+	} while (!atomic64_try_cmpxchg(used, &before, before + bytes));
+	return 0;
+}
+
 int dp_user_charge(struct dp_user *user, size_t bytes)
 {
-	if (atomic64_add_return(bytes, &user->bytes) > user_bytes_max()) {
-		atomic64_sub(bytes, &user->bytes);
-		return -EDQUOT;
-	}
-	return 0;
+	return dp_charge(&user->bytes, bytes, user_bytes_max());
 }
 
 void dp_user_uncharge(struct dp_user *user, size_t bytes)

@@ -6,6 +6,7 @@
  */
 #include <linux/dma-buf.h>
 #include <linux/dma-mapping.h>
+#include <linux/dma-resv.h>
 #include <linux/io.h>
 #include <linux/miscdevice.h>
 #include <linux/module.h>
@@ -23,32 +24,32 @@ struct import {
 	struct mutex lock;	/* of all below */
 	struct dma_buf *buf;
 	struct dma_buf_attachment *at;
-	struct sg_table *table;
+	struct sg_table *table;	/* NULL when revoked; under the reservation lock */
 };
 
-static struct sg_table *map_table(struct import *im)
+/* The memory is taken away: what this device has of it ends here. */
+static void import_moved(struct dma_buf_attachment *at)
 {
-#if KERNEL_VERSION(6, 2, 0) <= LINUX_VERSION_CODE
-	return dma_buf_map_attachment_unlocked(im->at, DMA_BIDIRECTIONAL);
-#else
-	return dma_buf_map_attachment(im->at, DMA_BIDIRECTIONAL);
-#endif
+	struct import *im = at->importer_priv;
+
+	if (!im->table)
+		return;
+	dma_buf_unmap_attachment(at, im->table, DMA_BIDIRECTIONAL);
+	im->table = NULL;
 }
 
-static void unmap_table(struct import *im)
-{
-#if KERNEL_VERSION(6, 2, 0) <= LINUX_VERSION_CODE
-	dma_buf_unmap_attachment_unlocked(im->at, im->table, DMA_BIDIRECTIONAL);
-#else
-	dma_buf_unmap_attachment(im->at, im->table, DMA_BIDIRECTIONAL);
-#endif
-}
+static const struct dma_buf_attach_ops dynamic_ops = {
+	.allow_peer2peer = true,
+	.move_notify = import_moved,
+};
 
 static void undo(struct import *im)
 {
 	if (!im->buf)
 		return;
-	unmap_table(im);
+	dma_resv_lock(im->buf->resv, NULL);
+	import_moved(im->at);
+	dma_resv_unlock(im->buf->resv);
 	dma_buf_detach(im->buf, im->at);
 	dma_buf_put(im->buf);
 	im->buf = NULL;
@@ -68,14 +69,17 @@ static long import_map(struct import *im, struct importer_map *p)
 		im->buf = NULL;
 		return err;
 	}
-	im->at = dma_buf_attach(im->buf, &devices[p->device]->dev);
+	im->at = dma_buf_dynamic_attach(im->buf, &devices[p->device]->dev, p->dynamic ? &dynamic_ops : NULL, im);
 	if (IS_ERR(im->at)) {
 		err = PTR_ERR(im->at);
 		goto put;
 	}
-	im->table = map_table(im);
+	dma_resv_lock(im->buf->resv, NULL);
+	im->table = dma_buf_map_attachment(im->at, DMA_BIDIRECTIONAL);
 	if (IS_ERR(im->table)) {
 		err = PTR_ERR(im->table);
+		im->table = NULL;
+		dma_resv_unlock(im->buf->resv);
 		dma_buf_detach(im->buf, im->at);
 		goto put;
 	}
@@ -84,6 +88,7 @@ static long import_map(struct import *im, struct importer_map *p)
 	p->bytes = 0;
 	for_each_sgtable_dma_sg(im->table, sg, i)
 		p->bytes += sg_dma_len(sg);
+	dma_resv_unlock(im->buf->resv);
 	return 0;
 put:
 	dma_buf_put(im->buf);
@@ -97,8 +102,6 @@ static u64 *at_offset(struct import *im, u64 offset)
 	struct scatterlist *sg;
 	unsigned int i;
 
-	if (!im->buf || offset & 7)
-		return NULL;
 	for_each_sgtable_dma_sg(im->table, sg, i) {
 		if (offset < sg_dma_len(sg))
 			return phys_to_virt(sg_dma_address(sg) + offset);
@@ -109,15 +112,20 @@ static u64 *at_offset(struct import *im, u64 offset)
 
 static long import_access(struct import *im, struct importer_access *p, bool write)
 {
-	u64 *at = at_offset(im, p->offset);
+	long err = -EINVAL;
+	u64 *at;
 
-	if (!at)
-		return -EINVAL;
-	if (write)
+	if (!im->buf || p->offset & 7)
+		return err;
+	dma_resv_lock(im->buf->resv, NULL);
+	at = im->table ? at_offset(im, p->offset) : NULL;
+	if (at && write)
 		WRITE_ONCE(*at, p->value);
-	else
+	else if (at)
 		p->value = READ_ONCE(*at);
-	return 0;
+	err = at ? 0 : im->table ? -EINVAL : -ENODEV;
+	dma_resv_unlock(im->buf->resv);
+	return err;
 }
 
 static long importer_ioctl(struct file *file, unsigned int cmd, unsigned long value)

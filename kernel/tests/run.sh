@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Boots a built module with Debian's kernel in QEMU, with two NUMA nodes, and runs the tests. Arguments: the series of
-# kernels. KILLS, SEED and FILTER (a part of tests' names) from the environment. The last line is JSON.
+# kernels. KILLS, FUZZ_S, SEED and FILTER (a part of tests' names) from the environment. The last line is JSON.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 PATH=$PATH:/usr/sbin:/sbin
-KILLS=${KILLS:-500} SEED=${SEED:-1} FILTER=${FILTER:-}
+KILLS=${KILLS:-500} FUZZ_S=${FUZZ_S:-10} SEED=${SEED:-1} FILTER=${FILTER:-}
 LIMIT_S=${LIMIT_S:-900}
 # What the tests use of the kernel's own modules.
 MODULES=(crc32_generic veth rdma_rxe)
@@ -54,11 +54,11 @@ boot() {
     -numa dist,src=0,dst=1,val=21 \
     -nodefaults -no-reboot -display none -monitor none -serial stdio \
     -kernel "$kernel/vmlinuz" -initrd "$out/initramfs.gz" \
-    -append "console=ttyS0 panic=-1 oops=panic quiet no_timer_check tsc=reliable clocksource=tsc kills=$KILLS seed=$SEED filter=$FILTER" \
+    -append "console=ttyS0 panic=-1 oops=panic quiet no_timer_check tsc=reliable clocksource=tsc kills=$KILLS fuzz=$FUZZ_S seed=$SEED filter=$FILTER" \
     </dev/null | tr -d '\r' >"$out/log"
 }
 
-tests=0 failed=0 kills=0 splats=0
+tests=0 failed=0 kills=0 fuzz_s=0 splats=0
 for series in "${@:-6.1}"; do
   out=$PWD/target/kernel/$series/test
   kernel=$(kernel/kernels.sh "$series")
@@ -73,6 +73,9 @@ for series in "${@:-6.1}"; do
   sum=$(sed -nE 's/^dmaplane-test: ([0-9]+) kills, ([0-9]+) failed$/\1 \2/p' "$out/log")
   read -r n bad <<<"${sum:-0 0}"
   kills=$((kills + n)) failed=$((failed + bad))
+  sum=$(sed -nE 's/^dmaplane-test: ([0-9]+) s of fuzzing, ([0-9]+) failed$/\1 \2/p' "$out/log")
+  read -r n bad <<<"${sum:-0 0}"
+  fuzz_s=$((fuzz_s + n)) failed=$((failed + bad))
   # Whatever else went wrong in there counts as one, too.
   grep -aq 'dmaplane: ended with 0$' "$out/log" || [ "$failed" -gt 0 ] || failed=1
   bad=$(grep -aEc "$SPLAT" "$out/log" || true)
@@ -80,5 +83,5 @@ for series in "${@:-6.1}"; do
   splats=$((splats + bad))
   echo "kernel: $series: $((SECONDS - begun)) s, log in $out/log"
 done
-printf '{"tests": %d, "failed": %d, "kills": %d, "splats": %d}\n' "$tests" "$failed" "$kills" "$splats"
+printf '{"tests": %d, "failed": %d, "kills": %d, "fuzz_s": %d, "splats": %d}\n' "$tests" "$failed" "$kills" "$fuzz_s" "$splats"
 [ "$failed" = 0 ] && [ "$splats" = 0 ]

@@ -242,6 +242,8 @@ int keep(const char *what)
 
 	if (!strcmp(what, "dmabuf"))
 		export_buffer(dev, id);
+	else if (!strcmp(what, "pool"))
+		keep_pool();
 	else
 		map_buffer(dev, id);
 	CHECK(close(dev) == 0);

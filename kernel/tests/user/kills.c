@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * A process that makes, maps, exports, imports, registers, sends and destroys
- * buffers at random in three threads is killed at a random moment, again and
+ * A process that makes, maps, exports, imports, registers, sends, revokes and
+ * destroys buffers at random in three threads is killed at a random moment, again and
  * again.
  */
 #include <pthread.h>
@@ -10,7 +10,7 @@
 
 #define THREADS 3
 
-static int dev;
+static int dev, pool;
 
 static void rdma_step(unsigned int *seed, uint32_t buf)
 {
@@ -62,34 +62,6 @@ static void rdma_step(unsigned int *seed, uint32_t buf)
 	}
 }
 
-static const unsigned long calls[] = {
-	DMAPLANE_CREATE_CHANNEL, DMAPLANE_SUBMIT, DMAPLANE_COMPLETE, DMAPLANE_GET_STATS,
-	DMAPLANE_CREATE_BUFFER, DMAPLANE_DESTROY_BUFFER, DMAPLANE_GET_MMAP_INFO, DMAPLANE_GET_BUF_STATS,
-	DMAPLANE_GET_DMABUF_STATS, DMAPLANE_SETUP_RDMA, DMAPLANE_TEARDOWN_RDMA, DMAPLANE_REGISTER_MR,
-	DMAPLANE_DEREGISTER_MR, DMAPLANE_LOOPBACK_TEST, DMAPLANE_PINGPONG_BENCH, DMAPLANE_STREAMING_BENCH,
-	DMAPLANE_GET_RDMA_STATS, DMAPLANE_CONFIGURE_FLOW, DMAPLANE_SUSTAINED_STREAM, DMAPLANE_QDEPTH_SWEEP,
-	DMAPLANE_GET_FLOW_STATS, DMAPLANE_QUERY_NUMA_TOPO, DMAPLANE_NUMA_BENCH, DMAPLANE_GPU_PIN,
-	DMAPLANE_GPU_UNPIN, DMAPLANE_GPU_BENCH, DMAPLANE_GET_GPU_STATS, DMAPLANE_GET_HISTOGRAM,
-	DMAPLANE_RDMA_WRITE_IMM, DMAPLANE_RDMA_POST_RECV, DMAPLANE_RDMA_POLL_RECV, DMAPLANE_RDMA_INIT_PEER,
-	DMAPLANE_RDMA_CONNECT_PEER, DMAPLANE_RDMA_REMOTE_SEND, DMAPLANE_RDMA_REMOTE_RECV, DMAPLANE_RDMA_DESTROY_PEER,
-};
-
-/* Any call with an argument of any bytes: mostly small numbers, which come further. */
-static void any_call(unsigned int *seed)
-{
-	uint32_t words[512];
-	unsigned int i;
-
-	for (i = 0; i < sizeof(words) / sizeof(*words); i++) {
-		uint32_t r = rand_r(seed);
-
-		words[i] = r % 8 < 4 ? r >> 16 & 7 : r % 8 < 6 ? 0 : r % 8 == 6 ? r >> 12 & 0xffff : ~0U - (r >> 20);
-	}
-	if (rand_r(seed) % 4 == 0)
-		strcpy((char *)words, RDMA_DEVICE);
-	ioctl(dev, calls[rand_r(seed) % (sizeof(calls) / sizeof(*calls))], rand_r(seed) % 16 ? words : NULL);
-}
-
 static void one_step(unsigned int *seed)
 {
 	static __thread int fds[8] = { -1, -1, -1, -1, -1, -1, -1, -1 };
@@ -103,7 +75,7 @@ static void one_step(unsigned int *seed)
 	int *fd = &fds[rand_r(seed) % 8], im;
 	void *at;
 
-	switch (rand_r(seed) % 20) {
+	switch (rand_r(seed) % 24) {
 	case 0:
 		if (try_buffer(dev, rand_r(seed) % 2, 1 + rand_r(seed) % (256 << 10), rand_r(seed) % 3 - 1, &p) == 0)
 			last = p.buf_id;
@@ -149,8 +121,11 @@ static void one_step(unsigned int *seed)
 	case 9 ... 13:
 		rdma_step(seed, last);
 		break;
+	case 14 ... 18:
+		pool_step(seed);
+		break;
 	default:
-		any_call(seed);
+		any_call(dev, pool, seed);
 	}
 }
 
@@ -177,6 +152,7 @@ int kills(int n, unsigned int seed)
 			int k;
 
 			dev = open_device();
+			pool = open(POOL, O_RDWR);
 			for (k = 1; k < THREADS; k++)
 				pthread_create(&t, NULL, worker, (void *)(uintptr_t)(begin + k));
 			worker((void *)(uintptr_t)begin);

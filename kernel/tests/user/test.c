@@ -2,7 +2,8 @@
 /*
  * dmaplane-test run [FILTER]: every test, each in a process of its own.
  * dmaplane-test kills N SEED: kills at random (kills.c).
- * dmaplane-test keep dmabuf|mapping: holds only that, until killed (dmabufs.c).
+ * dmaplane-test fuzz SECONDS SEED: random calls (fuzz.c).
+ * dmaplane-test keep dmabuf|mapping|pool: holds only that, until killed (dmabufs.c).
  * dmaplane-test hold: streams until the device below goes (rdma.c).
  * The last line is `dmaplane-test: N tests, M failed` or `... N kills, M failed`.
  */
@@ -87,10 +88,17 @@ int main(int argc, char **argv)
 		printf("dmaplane-test: %d kills, %d failed\n", n, failed);
 		return failed != 0;
 	}
+	if (argc == 4 && !strcmp(argv[1], "fuzz")) {
+		int failed = fuzz(atoi(argv[2]), atoi(argv[3]));
+
+		failed += !left_nothing();
+		printf("dmaplane-test: %s s of fuzzing, %d failed\n", argv[2], failed);
+		return failed != 0;
+	}
 	if (argc == 2 && !strcmp(argv[1], "hold"))
 		return hold();
 	if (argc == 3 && !strcmp(argv[1], "keep"))
 		return keep(argv[2]);
-	fprintf(stderr, "usage: %s run [FILTER] | kills N SEED | hold | keep dmabuf|mapping\n", argv[0]);
+	fprintf(stderr, "usage: %s run [FILTER] | kills N SEED | fuzz SECONDS SEED | hold | keep dmabuf|mapping|pool\n", argv[0]);
 	return 2;
 }

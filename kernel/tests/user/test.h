@@ -22,10 +22,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "../../dmaplane/dmaplane_pool_uapi.h"
 #include "../../dmaplane/dmaplane_uapi.h"
 #include "../dmaplane_importer.h"
 
 #define DEVICE "/dev/dmaplane"
+#define POOL "/dev/dmaplane-pool"
 #define IMPORTER "/dev/dmaplane_importer"
 
 struct test {
@@ -93,10 +95,13 @@ void reap(pid_t child);
 int setup_rdma(int dev, const char *name);
 uint32_t register_mr(int dev, uint32_t buf, uint32_t access, struct dmaplane_mr_params *p);
 
-
 struct live { long buffers, dmabufs, mrs; };
 struct live live(void);
 
+void keep_pool(void);
+void pool_step(unsigned int *seed);
+void any_call(int dev, int pool, unsigned int *seed);
+int fuzz(int seconds, unsigned int seed);
 int kills(int n, unsigned int seed);
 int hold(void);
 int keep(const char *what);
