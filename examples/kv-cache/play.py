@@ -97,15 +97,12 @@ class Demo:
     def start_hosts(self, mbit: int) -> str:
         """Returns what the cable is."""
         connect(self.a, self.b)
-        self.a.start(self.b, self.programs, self.out)
-        self.b.start(self.a, self.programs, self.out)
+        self.a.start([self.b], self.programs, self.out)
+        self.b.start([self.a], self.programs, self.out)
         if not mbit:
             return "a cable without a limit"
-        for host in (self.a, self.b):
-            limit = ["root", "tbf", "rate", f"{mbit}mbit", "burst", "256k", "latency", "50ms"]
-            done = subprocess.run([*host.enter, "tc", "qdisc", "add", "dev", host.cable, *limit], capture_output=True)
-            if done.returncode:
-                return "a cable without a limit (this kernel has no token bucket)"
+        if not all([host.limit(mbit) for host in (self.a, self.b)]):
+            return "a cable without a limit (this kernel has no token bucket)"
         return f"a cable of {mbit / 1000:g} Gbit/s"
 
     def spawn(self, name: str, host: Host | None, program: str, *words: str) -> subprocess.Popen[str]:
