@@ -22,8 +22,7 @@ rgaps's pool are added. It is that of one way at a time: readers drop the versio
 
 Prints progress on standard error, one JSON document as the last line; exits 1 if a byte was wrong or a way failed.
 """
-import argparse, ctypes, datetime, inspect, json, multiprocessing, os, platform, re, shlex, shutil, socket, statistics, subprocess, sys
-import tempfile, time
+import argparse, ctypes, datetime, inspect, json, multiprocessing, os, re, shlex, shutil, socket, statistics, sys, tempfile, time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +34,7 @@ from rgaps.weights import WeightsPublisher, WeightsSubscriber
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "demo"))
+from about import about  # noqa: E402
 from netns import Host, Switch, enter_namespaces  # noqa: E402
 
 WAYS = ["rgaps", "file", "mmap", "gloo", "socket"]
@@ -360,19 +360,6 @@ def on_several_hosts(options, ways):
             switch.end()
 
 
-def machine():
-    cpu = re.search(r"^model name[^:]*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    kib = int(re.search(r"^MemTotal: +(\d+)", Path("/proc/meminfo").read_text(), re.MULTILINE)[1])
-    return {
-        "cpu": cpu[1] if cpu else platform.machine(), "cores": os.cpu_count(), "kernel": platform.release(), "memory_gib": round(kib / 2**20, 1),
-    }
-
-
-def revision():
-    done = subprocess.run(["git", "-C", str(ROOT), "describe", "--always", "--dirty"], capture_output=True, text=True)
-    return done.stdout.strip() or "unknown"
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mib", type=int, default=64)
@@ -401,10 +388,9 @@ def main():
         shutil.rmtree(options.folder, ignore_errors=True)
     bad = sum(each["wrong_tensors"] for each in found.values())
     print(json.dumps({
-        "tool": "weights", "ok": bad == 0, "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "command": shlex.join(["bench/weights.py", *sys.argv[1:]]), "revision": revision(), "machine": machine(),
-        "load": round(os.getloadavg()[0], 2), "torch": torch.__version__, "rgaps": rgaps.__version__, "mib": options.mib,
-        "hosts": options.hosts, "readers_on_each_host": options.readers, "mbit": options.mbit, "rounds": options.rounds, "ways": found,
+        "tool": "weights", "ok": bad == 0, **about(shlex.join(["bench/weights.py", *sys.argv[1:]])), "torch": torch.__version__,
+        "rgaps": rgaps.__version__, "mib": options.mib, "hosts": options.hosts, "readers_on_each_host": options.readers,
+        "mbit": options.mbit, "rounds": options.rounds, "ways": found,
     }))
     return 0 if bad == 0 else 1
 

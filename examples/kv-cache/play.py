@@ -21,6 +21,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import torch
+
+from about import about
 from model import load, one_thread
 from netns import Host, connect, enter_namespaces
 from tokenizer import Tokenizer
@@ -307,7 +310,8 @@ def main() -> int:
         "corrupt": totals["corrupt"],
         "lost": totals["lost"],
     }
-    (arguments.out / "results.json").write_text(json.dumps({**result, "cable": cable, "rows": rows}))
+    run = {"tool": "kv-cache", **about("make demo-kv"), "options": sys.argv[1:], "torch": torch.__version__, "cable": cable}
+    (arguments.out / "results.json").write_text(json.dumps({**run, **result, "rows": rows}))
     if wrong:
         print("FAILED\n" + "\n".join(wrong))
     print(json.dumps(result))
