@@ -341,6 +341,8 @@ def links_of(host):
 def on_several_hosts(options, ways):
     hosts = [Host("abcdefghijklmnop"[n], f"10.213.77.{n + 1}", Path(options.folder)) for n in range(1 + options.hosts)]
     switch = None
+    # A version is one message, which must fit: the default is 256 MiB.
+    os.environ.update({f"RGAPS_LINKS__{limit}_MAX": f"{2 * options.mib + 64}MiB" for limit in ("IN_FLIGHT", "OUTAGE", "LANDING")})
     try:
         switch = Switch(hosts)
         for host in hosts:
