@@ -129,8 +129,8 @@ def main() -> int:
             hosts.append(Host(name, f"10.213.78.{number}", folder))
         here, there = hosts
         connect(here, there)
-        here.start(there, programs, OUT)
-        there.start(here, programs, OUT)
+        here.start([there], programs, OUT)
+        there.start([here], programs, OUT)
         return play(here, there, arguments.frames, programs)
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
         print(f"FAILED: {error}; network namespaces and 'ip' (iproute2) are needed")

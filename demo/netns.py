@@ -1,4 +1,4 @@
-"""Hosts of the demos: network namespaces with a cable between them, and a daemon with links in each."""
+"""Hosts of demos and benchmarks: network namespaces with a cable between two, or from each to a switch, and a daemon with links in each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ enabled = true
 host = "{name}"
 listen = "{address}:0"
 control = ["tcp/{address}:7447"]
-connect = ["tcp/{other}:7447"]
+connect = {others}
 insecure = true  # a cable of our own
 outage_ms = 30000
 """
@@ -58,15 +58,15 @@ class Host:
         """Pulls the cable out."""
         self.ip("link", "set", self.cable, "down")
 
-    def start(self, other: Host, programs: Path, logs: Path) -> None:
-        """The daemon, and with it the links."""
+    def start(self, others: list[Host], programs: Path, logs: Path) -> None:
+        """The daemon, and with it the links to the others."""
         self.ip("addr", "add", f"{self.address}/24", "dev", self.cable)
         self.ip("link", "set", "lo", "up")
         self.plug_in()
         path = self.folder / "rgaps.toml"
         socket = self.env["RGAPS_SOCKET"]
         text = CONFIGURATION.format(
-            socket=socket, name=self.name, address=self.address, other=other.address
+            socket=socket, name=self.name, address=self.address, others=json.dumps([f"tcp/{other.address}:7447" for other in others])
         )
         path.write_text(text)
         with open(logs / f"daemon {self.name}.log", "w") as log:
@@ -80,6 +80,11 @@ class Host:
             if self.daemon.poll() is not None or time.monotonic() > until:
                 raise SystemExit(f"no daemon on host {self.name}: see '{log.name}'")
             time.sleep(0.05)
+
+    def limit(self, mbit: int) -> bool:
+        """Limits what it sends, in Mbit/s; False if this kernel has no token bucket."""
+        words = ["root", "tbf", "rate", f"{mbit}mbit", "burst", "256k", "latency", "50ms"]
+        return not subprocess.run([*self.enter, "tc", "qdisc", "add", "dev", self.cable, *words], capture_output=True, timeout=20).returncode
 
     def sent_bytes(self) -> int:
         """What has left by the cable."""
@@ -101,6 +106,24 @@ def connect(here: Host, there: Host) -> None:
     """Lays the cable between two hosts."""
     ends = ["netns", here.namespace, "type", "veth", "peer", "name", there.cable]
     command("ip", "link", "add", here.cable, *ends, "netns", there.namespace)
+
+
+class Switch:
+    """A namespace that has nothing but a switch, with a cable to each host."""
+
+    def __init__(self, hosts: list[Host]) -> None:
+        self.namespace = f"rgaps-demo-{os.getpid()}-switch"
+        command("ip", "netns", "add", self.namespace)
+        ip = ["ip", "-n", self.namespace, "link"]
+        command(*ip, "add", "switch", "type", "bridge")
+        command(*ip, "set", "switch", "up")
+        for host in hosts:
+            port = f"port-{host.name}"
+            command("ip", "link", "add", host.cable, "netns", host.namespace, "type", "veth", "peer", "name", port, "netns", self.namespace)
+            command(*ip, "set", port, "master", "switch", "up")
+
+    def end(self) -> None:
+        subprocess.run(["ip", "netns", "del", self.namespace], check=False, timeout=20)
 
 
 def enter_namespaces() -> None:

@@ -21,6 +21,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import torch
+
+from about import about
 from model import load, one_thread
 from netns import Host, connect, enter_namespaces
 from tokenizer import Tokenizer
@@ -97,15 +100,12 @@ class Demo:
     def start_hosts(self, mbit: int) -> str:
         """Returns what the cable is."""
         connect(self.a, self.b)
-        self.a.start(self.b, self.programs, self.out)
-        self.b.start(self.a, self.programs, self.out)
+        self.a.start([self.b], self.programs, self.out)
+        self.b.start([self.a], self.programs, self.out)
         if not mbit:
             return "a cable without a limit"
-        for host in (self.a, self.b):
-            limit = ["root", "tbf", "rate", f"{mbit}mbit", "burst", "256k", "latency", "50ms"]
-            done = subprocess.run([*host.enter, "tc", "qdisc", "add", "dev", host.cable, *limit], capture_output=True)
-            if done.returncode:
-                return "a cable without a limit (this kernel has no token bucket)"
+        if not all([host.limit(mbit) for host in (self.a, self.b)]):
+            return "a cable without a limit (this kernel has no token bucket)"
         return f"a cable of {mbit / 1000:g} Gbit/s"
 
     def spawn(self, name: str, host: Host | None, program: str, *words: str) -> subprocess.Popen[str]:
@@ -310,7 +310,8 @@ def main() -> int:
         "corrupt": totals["corrupt"],
         "lost": totals["lost"],
     }
-    (arguments.out / "results.json").write_text(json.dumps({**result, "cable": cable, "rows": rows}))
+    run = {"tool": "kv-cache", **about("make demo-kv"), "options": sys.argv[1:], "torch": torch.__version__, "cable": cable}
+    (arguments.out / "results.json").write_text(json.dumps({**run, **result, "rows": rows}))
     if wrong:
         print("FAILED\n" + "\n".join(wrong))
     print(json.dumps(result))

@@ -61,3 +61,15 @@ def test_with_a_kernel_in_flight(wait):
         assert grown["us"]["in_flight_over_beside"] == less(in_flight, beside)
         assert grown["us"]["beside_over_there"] == less(beside, there)
         assert grown["us"]["pattern_in_flight_over_floor"] == less(in_flight["pattern"], in_flight["floor"])
+
+
+@pytest.mark.timeout(600)
+def test_weights_to_readers_of_one_host():
+    pytest.importorskip("torch", reason="torch is not installed here")
+    command = [sys.executable, str(ROOT / "bench/weights.py"), "--mib", "16", "--readers", "2", "--rounds", "1", "--ways", "rgaps,file,gloo,socket"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["ok"] and list(found["ways"]) == ["rgaps", "file", "gloo", "socket"]
+    for of in found["ways"].values():
+        assert of["wrong_tensors"] == 0 and 0 < of["min_ms"] <= of["median_ms"] <= of["max_ms"] and of["readers_pss_mib"] > 0

@@ -1,26 +1,31 @@
-"""help(): every parameter of every call of `rgaps` and `rgaps.weights` is explained."""
+"""help(): every parameter of every call of `rgaps`, `rgaps.weights` and `rgaps.kv` is explained."""
 
 import inspect
 import re
 
 import pytest
 import rgaps
+import rgaps.kv
 import rgaps.weights
+
+# Users get these from calls, and make none.
+GIVEN = {"Layer", "Load", "PrefillRequest"}
 
 
 def _calls():
     """All that users call, by name: methods, and functions of the module."""
     public = [*((name, getattr(rgaps, name)) for name in rgaps.__all__)]
+    # The methods of Weights are below: the others are those of a mapping.
     public += [(name, getattr(rgaps.weights, name)) for name in rgaps.weights.__all__ if name != "Weights"]
+    public += [(name, getattr(rgaps.kv, name)) for name in rgaps.kv.__all__]
     for name, value in public:
         if not inspect.isclass(value):
             yield name, value
         elif not issubclass(value, BaseException):
             methods = (method for method in dir(value) if not method.startswith("_") and not hasattr(tuple, method))
             yield from ((f"{name}.{method}", getattr(value, method)) for method in methods)
-            if value.__module__.startswith("rgaps.weights"):
+            if value.__module__.startswith(("rgaps.weights", "rgaps.kv")) and name not in GIVEN:
                 yield name, value
-    # The others are those of a mapping.
     for method in ("changed_since", "info", "load_into", "pieces"):
         yield f"Weights.{method}", getattr(rgaps.weights.Weights, method)
 
@@ -36,7 +41,7 @@ CALLS = {name: call for name, call in _calls() if callable(call) and _signature(
 
 
 def test_there_are_calls():
-    assert len(CALLS) > 40 and {"Node.publisher", "publisher", "Loan.publish", "Sample.part"} <= CALLS.keys()
+    assert len(CALLS) > 40 and {"Node.publisher", "publisher", "Loan.publish", "Sample.part", "Decoder", "Load.wait"} <= CALLS.keys()
 
 
 @pytest.mark.parametrize("name", CALLS)

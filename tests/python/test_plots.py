@@ -147,6 +147,19 @@ def python_latency(wait):
     return {"domain": "cuda", "wait": wait, "python": "3", "rows": [at("there", 2.0), in_flight], "growth": growth}
 
 
+def weights(hosts, readers, mbit):
+    ways = {"rgaps": {"median_ms": 1500.0, "min_ms": 1250.0, "max_ms": 2000.0, "readers_pss_mib": 2048.4, "wrong_tensors": 0}}
+    return {"tool": "weights", "mib": 1024, "hosts": hosts, "readers_on_each_host": readers, "mbit": mbit, "ways": ways}
+
+
+def kv_cache():
+    left = {"kv": 5.0, "consolidated": 50.0}
+    ms = lambda way: {"prefill": 600.0, "consolidate": 1.0, "transfer": left.get(way, 60.0), "reconstruct": 0.5, "ttft": 700.0}
+    ways = ("kv", "consolidated", "pickle", "gloo", "gloo-layers", "local")
+    same = {"group": 1920, "tokens_per_s": 200.0, "wrong_tokens": 0, "corrupt": 0}
+    return {"tool": "kv-cache", "rows": [{"way": way, "ms": ms(way)} | same for way in ways for _ in range(3)]}
+
+
 def test_tables_of_what_is_no_plot(tmp_path):
     ran = lambda scenario, skip, wrong: {"scenario": scenario, "skip": skip, "checked": 9, "wrong": wrong}
     races = {"gpus": 2, "across": "copy", "runs": [ran("publish", False, 0), ran("publish", True, 7), ran("evict", False, 0)]}
@@ -157,6 +170,9 @@ def test_tables_of_what_is_no_plot(tmp_path):
         "a-2026-11-22/chaos-kills.json": none,
         "a-2026-11-22/report.json": {"chaos": {"kills": none}},
         "b-2026-11-22/chaos-kills-across-gpus.json": none,
+        "kv-cache-2026-11-22.json": kv_cache(),
+        "weights-2026-11-22.json": weights(0, 4, 0),
+        "weights-hosts-2026-11-22.json": weights(3, 1, 1000),
     }
     plots, page, told = draw(tmp_path, files)
     assert plots == {}
@@ -164,6 +180,9 @@ def test_tables_of_what_is_no_plot(tmp_path):
     assert "| cuda | poll | 4 KiB | awake | in flight | 4.0 (8.0) | 2.0 (4.0) | 3.0 (6.0) | +1.5 |" in page
     assert "| 2 | another GPU, copy | publish | 9 | 0 | 7 of 9 |" in page
     assert "| 2 | another GPU, copy | evict | 9 | 0 |  |" in page
+    assert "| 1 GiB | 1 host, 4 readers | `rgaps.weights` | 1.50 (1.25-2.00) | 2048 | 0 |" in page
+    assert "| 1 GiB | 3 hosts, 1 reader each, 1 Gbit/s | `rgaps.weights` |" in page
+    assert "| 1920 | `rgaps.kv`, by layer | 600.0 | 1.0 | 5.0 | 0.5 | 700.0 | 90% | 200 | 0 |" in page
     # Of two machines, once each, though they found the same.
     assert page.count("| 52 | 0 | 0 | 0 | 0 |") == 2
     assert "dist/gpu-check --only races --match across-copy-read" in page

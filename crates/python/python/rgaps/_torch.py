@@ -6,6 +6,8 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from ._dtypes import element_bytes
+
 if TYPE_CHECKING:
     from ._rgaps import Loan, Part, Sample
 
@@ -53,9 +55,10 @@ def _as_tensor(exporter: Loan | Part | Sample) -> Any:
     try:
         return torch.from_dlpack(exporter)
     except (BufferError, RuntimeError):
-        dtype = getattr(torch, exporter.dtype or "uint8", None)
+        name = exporter.dtype or "uint8"
+        dtype = getattr(torch, name, None)
         # There are integers of up to 8 bytes.
-        if not isinstance(dtype, torch.dtype) or dtype.itemsize > 8:
+        if not isinstance(dtype, torch.dtype) or (element_bytes(name) or 16) > 8:
             raise
     return torch.from_dlpack(_Bits(exporter)).view(dtype)
 

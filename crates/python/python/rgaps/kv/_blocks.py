@@ -31,7 +31,11 @@ class BlockPool:
     Args:
         spec: The shape of the cache.
         blocks: Number of blocks.
-        device: Where torch puts the arrays, such as ``"cuda:0"``. Only with a spec that has a dtype of torch.
+        device: Where torch puts the arrays, such as ``"cuda:0"``. Only with a spec that has a dtype of torch. Default: the host,
+            or torch's default device.
+
+    Raises:
+        InvalidArgument: There is no block, or a device is named for arrays of numpy.
     """
 
     keys: Any
@@ -63,7 +67,11 @@ class BlockPool:
         return len(self._by_hash)
 
     def match(self, hashes: Sequence[bytes]) -> list[int]:
-        """The blocks of the longest beginning of ``hashes`` (from `block_hashes`) that the pool has. Takes nothing."""
+        """The blocks of the longest beginning of ``hashes`` that the pool has, in order. Takes nothing: `share` does.
+
+        Args:
+            hashes: Hashes of a prompt's blocks, from `block_hashes`.
+        """
         found = []
         for each in hashes:
             block = self._by_hash.get(each)
@@ -73,7 +81,14 @@ class BlockPool:
         return found
 
     def share(self, blocks: Iterable[int]) -> None:
-        """Makes the caller one more owner of blocks that have an owner or are cached, such as those from `match`."""
+        """Makes the caller one more owner of blocks that have an owner or are cached.
+
+        Args:
+            blocks: Numbers of blocks, such as those from `match`.
+
+        Raises:
+            InvalidArgument: A block has no owner and is not cached. Nothing was taken.
+        """
         blocks = list(blocks)
         for block in blocks:
             if not 0 <= block < self.blocks or not (self._owners[block] or block in self._cached):
@@ -83,7 +98,10 @@ class BlockPool:
             self._cached.pop(block, None)
 
     def allocate(self, count: int) -> list[int]:
-        """Gives private blocks: free ones first, then those that the prefix cache has not used for the longest time.
+        """Gives the numbers of private blocks: free ones first, then those that the prefix cache has not used for the longest time.
+
+        Args:
+            count: How many blocks.
 
         Raises:
             NoFreeBlocks: There are fewer than ``count``. Nothing was taken.
@@ -103,7 +121,15 @@ class BlockPool:
 
     def register(self, block: int, block_hash: bytes) -> None:
         """Makes a full private block known by its hash. Nobody may write it from now on. If another block has this hash
-        already, that one stays the known one, and ``block`` stays private."""
+        already, that one stays the known one, and ``block`` stays private.
+
+        Args:
+            block: Number of the block.
+            block_hash: Its hash, from `block_hashes`.
+
+        Raises:
+            InvalidArgument: The block has no owner.
+        """
         if not 0 <= block < self.blocks or not self._owners[block]:
             raise InvalidArgument(f"block {block} has no owner")
         if self._hash_of[block] is None and block_hash not in self._by_hash:
@@ -113,6 +139,9 @@ class BlockPool:
     def release(self, blocks: Sequence[int]) -> None:
         """Ends the caller's ownership of each block. The last blocks of a prompt lose their memory first, since a prefix
         is of more use than what follows it.
+
+        Args:
+            blocks: Numbers of the blocks, in the order of the prompt.
 
         Raises:
             InvalidArgument: A block has no owner. Nothing was released.

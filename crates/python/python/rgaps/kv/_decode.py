@@ -86,26 +86,59 @@ class Load:
         """Waits until the blocks of a layer are in the pool. Layers that came before stay valid if the worker then dies:
         the next worker sends equal ones.
 
+        Args:
+            layer: Number of the layer, from 0 on.
+            timeout: The longest wait, in seconds; None waits without limit. Default: None.
+
         Raises:
-            TimedOut: They did not arrive within ``timeout`` seconds.
-            NoPrefillWorker, SpecMismatch, TransferFailed: The load has failed.
+            TimedOut: They did not arrive in time. The load goes on.
+            NoPrefillWorker: No worker was there within ``patience``. The load has failed.
+            SpecMismatch: No worker has a cache of this spec. The load has failed.
+            TransferFailed: No worker delivered the blocks. The load has failed.
+            Closed: The load was given back, or its decoder was closed.
+            InvalidArgument: There is no such layer.
         """
         self._decoder._wait(self._layer_here(layer), timeout)
 
     async def wait_for_layer_load_async(self, layer: int, timeout: float | None = None) -> None:
-        """Like `wait_for_layer_load`, for an event loop."""
+        """Like `wait_for_layer_load`, for an event loop.
+
+        Args:
+            layer: Number of the layer, from 0 on.
+            timeout: The longest wait, in seconds; None waits without limit. Default: None.
+
+        Raises:
+            TimedOut, NoPrefillWorker, SpecMismatch, TransferFailed, Closed, InvalidArgument: As in `wait_for_layer_load`.
+        """
         await self._decoder._wait_async(self._layer_here(layer), timeout)
 
     def wait(self, timeout: float | None = None) -> None:
-        """Waits until all layers are in the pool, and the worker has ended the request. Errors as `wait_for_layer_load`."""
+        """Waits until all layers are in the pool, and the worker has ended the request.
+
+        Args:
+            timeout: The longest wait, in seconds; None waits without limit. Default: None.
+
+        Raises:
+            TimedOut, NoPrefillWorker, SpecMismatch, TransferFailed, Closed: As in `wait_for_layer_load`.
+        """
         self._decoder._wait(self._all_here, timeout)
 
     async def wait_async(self, timeout: float | None = None) -> None:
-        """Like `wait`, for an event loop."""
+        """Like `wait`, for an event loop.
+
+        Args:
+            timeout: The longest wait, in seconds; None waits without limit. Default: None.
+
+        Raises:
+            TimedOut, NoPrefillWorker, SpecMismatch, TransferFailed, Closed: As in `wait_for_layer_load`.
+        """
         await self._decoder._wait_async(self._all_here, timeout)
 
     def reserve(self, tokens: int) -> None:
-        """Lengthens the block table by private blocks until it covers ``tokens`` tokens, for those that the model decodes.
+        """Lengthens the block table by private blocks, for the tokens that the model decodes.
+
+        Args:
+            tokens: How many tokens the table shall cover, with those of the prompt.
 
         Raises:
             NoFreeBlocks: The pool has too few. Nothing was taken.
@@ -135,18 +168,22 @@ class Decoder:
 
     Args:
         pool: The memory for the blocks.
-        name: The decoder's name, unique below ``topic``.
+        name: The decoder's name, unique below ``topic``: 1 to 64 letters, digits, ``_``, ``.``, ``-``.
         workers: Names of the prefill workers that it may ask. They may start later than the decoder.
-        topic: What the names of the topics begin with.
+        topic: What the names of the topics begin with. Default: ``"kv"``.
         node: The node to use. Default: the process's.
-        domain: Where blocks are received. Default: where the workers publish them.
+        domain: Where blocks are received, as in `Node.subscriber`. Default: where the workers publish them.
         patience: After how many seconds without a sign a worker counts as stuck, and how long to wait for a first worker. A
             worker gives a sign when it begins or ends a layer or takes a request, so make it longer than any of these takes.
             If a worker dies, another one is asked after 0.2 s. If none is there, which is also so while the network is
-            down, the loads stay with their worker, and go on when it is back.
-        max_attempts: How many times workers are asked for one prompt before the load fails.
-        max_waiting: Loads that may wait for free blocks.
-        max_held: Messages that may be held unread at a time.
+            down, the loads stay with their worker, and go on when it is back. Default: 60.
+        max_attempts: How many times workers are asked for one prompt before the load fails. Default: 8.
+        max_waiting: How many loads may wait for free blocks. Default: 1024.
+        max_held: How many messages may be held unread at a time. Default: 64.
+        clock: Gives the time in seconds, for tests. Default: ``time.monotonic``.
+
+    Raises:
+        InvalidArgument: There is no worker, or a name has other characters.
     """
 
     def __init__(
@@ -205,20 +242,31 @@ class Decoder:
 
     def get_num_new_matched_tokens(self, tokens: Sequence[int] | npt.NDArray[Any]) -> tuple[int, bool]:
         """How many tokens of a prompt would cross, since the pool lacks their blocks; and whether any would, so that
-        their load takes time. Takes and asks nothing."""
+        their load takes time. Takes and asks nothing.
+
+        Args:
+            tokens: Token ids of the prompt.
+
+        Raises:
+            InvalidArgument: There is no token, or one is not a number from 0 to 2^32 - 1.
+        """
         found = len(self.pool.match(block_hashes(self.spec, tokens))) * self.spec.block_size
         return len(tokens) - found, found < len(tokens)
 
     def start_load_kv(self, tokens: Sequence[int] | npt.NDArray[Any]) -> Load:
-        """Takes blocks for a prompt, and asks a worker for those that the pool lacks. Returns at once.
+        """Takes blocks for a prompt, and asks a worker for those that the pool lacks. Returns the load at once.
 
         If the pool has all blocks of the prompt, the load is done, and no worker is asked: run the last token again to get
         the first new one, without writing its block, since others may read it. Give each load back with
         `request_finished`.
 
+        Args:
+            tokens: Token ids of the prompt.
+
         Raises:
             NoFreeBlocks: The prompt never fits into the pool, or ``max_waiting`` loads wait for blocks.
-            InvalidArgument: The tokens are none.
+            InvalidArgument: There is no token, or one is not a number from 0 to 2^32 - 1.
+            Closed: The decoder is closed.
         """
         ids = as_tokens(tokens)
         if self.spec.blocks(len(ids)) > self.pool.blocks:
@@ -237,7 +285,14 @@ class Decoder:
 
     def request_finished(self, load: Load) -> None:
         """Gives the blocks of a load back. Full blocks of the prompt stay in the prefix cache until their memory is
-        needed. A load that is not done is cancelled; it has no blocks from then on. Twice is once."""
+        needed. A load that is not done is cancelled; it has no blocks from then on. Twice is once.
+
+        Args:
+            load: The load, of this decoder.
+
+        Raises:
+            InvalidArgument: The load belongs to another decoder.
+        """
         if load._decoder is not self:
             raise InvalidArgument("the load belongs to another decoder")
         if load._given_back:
@@ -252,7 +307,11 @@ class Decoder:
 
     def poll(self) -> None:
         """Copies into the pool what has arrived, looks after workers that died, and asks for loads that now have room.
-        Never waits. The methods that wait call it."""
+        Never waits. The methods that wait call it.
+
+        Raises:
+            Closed: The decoder is closed.
+        """
         # First who lives, then what has come: what a worker published before its death is not lost.
         alive = {name for name, asked in self._asked.items() if asked.subscribers}
         while True:

@@ -42,16 +42,19 @@ class PrefillWorker:
 
     Args:
         spec: The shape of the cache; decoders must have the same.
-        name: The worker's name, unique below ``topic``. Decoders name it.
-        topic: What the names of the topics begin with.
+        name: The worker's name, unique below ``topic``: 1 to 64 letters, digits, ``_``, ``.``, ``-``. Decoders name it.
+        topic: What the names of the topics begin with. Default: ``"kv"``.
         node: The node to use. Default: the process's.
         domain: Where the blocks are published: ``"host"``, ``"cuda:0"``. Default: the host.
         window_bytes: How many bytes of layers may wait for one decoder to read them, and how many are kept for it. One layer
-            of the longest prompt must fit.
-        deadline: How long publishing waits for a decoder that does not read, and for memory, in seconds.
+            of the longest prompt must fit. Default: 64 MiB.
+        deadline: How long publishing waits for a decoder that does not read, and for memory, in seconds. Default: 10.
         outage: How long a decoder may be out of sight before it counts as dead, in seconds. A decoder on another host is out of
-            sight while the network is down; what is published meanwhile reaches it afterwards.
-        max_queued: Requests that may wait; the worker refuses more, and their decoders ask another worker.
+            sight while the network is down; what is published meanwhile reaches it afterwards. Default: 5.
+        max_queued: How many requests may wait; the worker refuses more, and their decoders ask another worker. Default: 1024.
+
+    Raises:
+        InvalidArgument: The name has other characters.
     """
 
     def __init__(
@@ -82,10 +85,14 @@ class PrefillWorker:
         self._requests = self._node.subscriber(_protocol.request_topic(topic, name), reliable=True)
 
     def recv(self, timeout: float | None = None) -> PrefillRequest:
-        """The next request, oldest first. Those of decoders that died or cancelled are skipped.
+        """Waits for the next request, and returns it: oldest first. Those of decoders that died or cancelled are skipped.
+
+        Args:
+            timeout: The longest wait, in seconds; None waits without limit. Default: None.
 
         Raises:
-            TimedOut: There was none within ``timeout`` seconds.
+            TimedOut: There was none in time.
+            Closed: The worker is closed.
         """
         end = None if timeout is None else time.monotonic() + timeout
         while (request := self.try_recv()) is None:
@@ -96,7 +103,11 @@ class PrefillWorker:
         return request
 
     def try_recv(self) -> PrefillRequest | None:
-        """The next request, or ``None``."""
+        """The next request as in `recv`, without waiting; None if there is none.
+
+        Raises:
+            Closed: The worker is closed.
+        """
         # First who is gone, then what they had asked: all of it is here by then.
         gone = [name for name in self._senders if self._is_gone(name)]
         self._drain()
@@ -109,7 +120,14 @@ class PrefillWorker:
         return None
 
     async def recv_async(self, timeout: float | None = None) -> PrefillRequest:
-        """Like `recv`, for an event loop."""
+        """Like `recv`, for an event loop.
+
+        Args:
+            timeout: The longest wait, in seconds; None waits without limit. Default: None.
+
+        Raises:
+            TimedOut, Closed: As in `recv`.
+        """
         end = None if timeout is None else time.monotonic() + timeout
         while (request := self.try_recv()) is None:
             left = None if end is None else max(end - time.monotonic(), 0)
@@ -287,6 +305,9 @@ class PrefillRequest:
         has a type of torch or the domain is a GPU. Write every element. At the end of the block the layer is published, and the
         arrays are empty. The order of layers is free; publish each as soon as it is ready.
 
+        Args:
+            layer: Number of the layer, from 0 on.
+
         Raises:
             RequestAborted: The decoder no longer wants the layer, or does not read within ``deadline``.
             InvalidArgument: There is no such layer, or it was published before.
@@ -302,7 +323,16 @@ class PrefillRequest:
         return Layer(self, layer)
 
     def save_kv_layer(self, layer: int, keys: Any, values: Any) -> None:
-        """Publishes arrays of your own, of the shape that `layer` gives: one copy, into the loan. Errors are those of `layer`."""
+        """Publishes arrays of your own: one copy, into the loan.
+
+        Args:
+            layer: Number of the layer, from 0 on.
+            keys: Its keys, of the shape and library that `layer` gives: ``[len(tokens) - start, kv_heads, head_dim]``.
+            values: Its values, alike.
+
+        Raises:
+            RequestAborted, InvalidArgument, PoolFull, TooLarge: As in `layer`.
+        """
         with self.layer(layer) as (to_keys, to_values):
             to_keys[...] = keys
             to_values[...] = values
@@ -312,10 +342,10 @@ class PrefillRequest:
 
         Args:
             result: What the decoder's `Load.result` shall be, such as the first token: at most 3 KiB, of the types that
-                metadata may have.
+                metadata may have. Default: empty.
 
         Raises:
-            InvalidArgument: A layer is missing.
+            InvalidArgument: A layer is missing, the request has ended, or the result is too large or of another type.
             RequestAborted: The decoder does not read, or is gone.
         """
         missing = sorted(set(range(self._worker.spec.layers)) - self._saved)
@@ -329,7 +359,11 @@ class PrefillRequest:
         self._ended = True
 
     def fail(self, reason: str) -> None:
-        """Tells the decoder that this worker cannot do it. The decoder asks another one."""
+        """Tells the decoder that this worker cannot do it. The decoder asks another one.
+
+        Args:
+            reason: Why, for the error that the decoder raises if no worker can: its first 500 characters.
+        """
         if not self._ended:
             self._ended = True
             self._worker._answer(self.decoder, self._head, "failed", reason=reason[: _protocol.REASON_MAX])
@@ -351,7 +385,11 @@ class PrefillRequest:
 
 
 class Layer:
-    """A layer that is being filled; see `PrefillRequest.layer`."""
+    """A layer that is being filled, for ``with`` or ``async with``. Get it from `PrefillRequest.layer`.
+
+    At the end of the block the layer is published; after an exception it is discarded. The end raises `RequestAborted` if the
+    decoder does not read within ``deadline``.
+    """
 
     def __init__(self, request: PrefillRequest, layer: int) -> None:
         self._request, self._layer = request, layer

@@ -35,10 +35,12 @@ class Spec:
         layers: Number of layers that have keys and values.
         kv_heads: Heads of keys and values of one layer (with grouped-query attention fewer than heads of queries).
         head_dim: Elements of one head.
-        dtype: Element type, of numpy, of torch, or as text. With a type of torch, pools and loans are tensors of torch.
-        block_size: Tokens of one block.
-        model: Name of the model. At most 256 bytes.
-        version: Version of its weights. Change it whenever the weights change: keys of old weights are wrong for new ones.
+        dtype: Element type, of numpy, of torch, or as text. With a type of torch, pools and loans are tensors of torch. Default:
+            ``"float16"``, with arrays of numpy.
+        block_size: Tokens of one block. Default: 16.
+        model: Name of the model. At most 256 bytes. Default: empty.
+        version: Version of its weights, at most 256 bytes. Change it whenever the weights change: keys of old weights are wrong for
+            new ones. Default: empty.
 
     Raises:
         InvalidArgument: A size is not a positive number, a name is too long, or the element type is not known.
@@ -86,7 +88,11 @@ class Spec:
         return 2 * self.layers * math.prod(self._shape(1)) * (element_bytes(self.dtype) or 0)
 
     def blocks(self, tokens: int) -> int:
-        """How many blocks this many tokens take."""
+        """How many blocks tokens take.
+
+        Args:
+            tokens: Number of tokens.
+        """
         return -(-tokens // self.block_size)
 
     def _shape(self, blocks: int) -> tuple[int, int, int, int]:
@@ -133,11 +139,14 @@ def as_tokens(tokens: Sequence[int] | npt.NDArray[Any]) -> npt.NDArray[np.uint32
 
 
 def block_hashes(spec: Spec, tokens: Sequence[int] | npt.NDArray[Any]) -> list[bytes]:
-    """The hashes of the full blocks of a prompt, 16 bytes each. A last block that is not full has none.
+    """The hashes of the full blocks of a prompt, 16 bytes each, in order. A last block that is not full has none.
 
     Args:
         spec: The shape of the cache. Specs that differ give other hashes.
-        tokens: Token ids.
+        tokens: Token ids, from 0 to 2^32 - 1.
+
+    Raises:
+        InvalidArgument: There is no token, or one is no such number.
     """
     ids, size = as_tokens(tokens), spec.block_size
     parent = hashlib.sha256(repr(sorted(spec._describe().items())).encode()).digest()[:HASH_BYTES]

@@ -21,11 +21,13 @@ from .._dtypes import element_bytes
 from ._errors import WeightsMismatch
 
 if TYPE_CHECKING:
-    from .._rgaps import Sample
+    from .._rgaps import Part, Sample
 
 #: The format of messages; a reader refuses others.
 FORMAT = 1
 ALIGNMENT_BYTES = 256
+#: DLPack's name for the host.
+_HOST = (1, 0)
 VERSION_MAX = 2**63 - 1
 #: Limits of what one version may consist of.
 SHARDS_MAX = 64
@@ -126,13 +128,26 @@ def decode_index(sample: Sample) -> dict[str, Entry]:
     return found
 
 
+class OnHost:
+    """A part as a copy on the host, also for a numpy before 2.1, which cannot ask for one."""
+
+    def __init__(self, part: Part) -> None:
+        self._part = part
+
+    def __dlpack__(self, **_wanted: Any) -> Any:
+        return self._part.__dlpack__(dl_device=_HOST, copy=True)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return _HOST
+
+
 def _host_bytes(sample: Sample) -> bytes:
     part = sample.part("index")
     if part.domain == "host":
         return bytes(memoryview(part))
     import numpy as np
 
-    return np.from_dlpack(part, device="cpu").tobytes()
+    return np.from_dlpack(OnHost(part)).tobytes()
 
 
 def _entry(row: Any, limit: int) -> Entry:
