@@ -290,7 +290,6 @@ fn completion_has_a_script_for_each_shell() {
 #[test]
 fn a_socket_that_is_not_ours_is_told_apart() {
     use std::os::unix::fs::PermissionsExt;
-    use std::os::unix::process::CommandExt;
     let realm = Realm::new();
     let up = realm.json(&["up"]);
     let is_root = rustix::process::geteuid().is_root();
@@ -302,17 +301,8 @@ fn a_socket_that_is_not_ours_is_told_apart() {
     for arguments in [&["status"][..], &["topic", "pub", "t", "--text", "x"]] {
         let mut command = realm.command(arguments);
         if is_root {
-            // Nothing stops root; anyone else is stopped.
-            let mode = std::fs::Permissions::from_mode(0o755);
-            std::fs::set_permissions(realm.folder.path(), mode).unwrap();
-            let program = realm.path("rgaps");
-            std::fs::copy(command.get_program(), &program).unwrap();
-            let mut other = std::process::Command::new(&program);
-            other.args(arguments).current_dir("/").uid(65534).gid(65534);
-            other
-                .env("RGAPS_SOCKET", realm.path("r.sock"))
-                .env("HOME", "/");
-            command = other;
+            command = as_nobody(&realm, arguments);
+            command.env("RGAPS_SOCKET", realm.path("r.sock"));
         }
         let run: support::Run = start(&mut command).into();
         let said = run.fails_with(6);
@@ -323,6 +313,58 @@ fn a_socket_that_is_not_ours_is_told_apart() {
     }
     may(0o600);
     assert_eq!(realm.json(&["status"])["pid"], up["pid"]);
+}
+
+/// A command that another user runs: nothing stops root.
+fn as_nobody(realm: &Realm, arguments: &[&str]) -> std::process::Command {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+    let mode = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(realm.folder.path(), mode).unwrap();
+    let program = realm.path("rgaps");
+    std::fs::copy(realm.command(&[]).get_program(), &program).unwrap();
+    let mut other = std::process::Command::new(&program);
+    other.args(arguments).current_dir("/").uid(65534).gid(65534);
+    other.env("HOME", "/");
+    other
+}
+
+/// `sudo -u alice rgaps ...` in a folder of bob: his files are not there for alice, unless she names one.
+#[test]
+fn a_configuration_file_of_another_user_counts_only_where_it_is_named() {
+    use std::os::unix::fs::PermissionsExt;
+    let realm = Realm::new();
+    let is_root = rustix::process::geteuid().is_root();
+    let mode = |path: &std::path::Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    let here = realm.path("rgaps.toml");
+    std::fs::write(&here, "realm = \"bob\"\n").unwrap();
+    mode(&here, 0);
+    let personal = realm.path("personal");
+    std::fs::create_dir_all(personal.join("rgaps")).unwrap();
+    std::fs::write(personal.join("rgaps/rgaps.toml"), "realm = \"bob\"\n").unwrap();
+    mode(&personal, 0);
+    let run = |arguments: &[&str]| -> support::Run {
+        let mut command = match is_root {
+            true => as_nobody(&realm, arguments),
+            false => realm.command(arguments),
+        };
+        command
+            .current_dir(realm.folder.path())
+            .env("XDG_CONFIG_HOME", &personal)
+            .env("RGAPS_SOCKET", realm.path("none.sock"));
+        start(&mut command).into()
+    };
+    let said = run(&["topic", "list"]).fails_with(3);
+    let here = here.display();
+    let passed = format!("the configuration '{here}' is not used: user ");
+    assert!(said.contains(&passed), "{said}");
+    assert!(!said.contains("personal"), "a folder says nothing: {said}");
+    let said = run(&["topic", "list", "--config", "rgaps.toml"]).fails_with(2);
+    let named = format!("the configuration '{here}' cannot be read: Permission denied");
+    assert!(said.contains(&named), "{said}");
+    mode(&personal, 0o700);
 }
 
 /// Runs a program that was just copied: a child that another test starts meanwhile has it open for writing
