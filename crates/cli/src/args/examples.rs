@@ -8,6 +8,8 @@ Examples:
   # Publish a message, and print the messages of a topic.
   rgaps topic echo greetings
   rgaps topic pub greetings --text hello
+  # Publish what another command prints: standard input is the default.
+  date | rgaps topic pub time
   # Show what happens on this host, and what is missing on it.
   rgaps top
   rgaps doctor
@@ -168,7 +170,7 @@ Examples:
   # Do not wait longer than half a second for a reliable subscriber.
   rgaps topic pub load --size 1MiB --rate 100 --slow-reader 0.5
 
-Exit code 1: standard input was empty, so nothing was published.
+Exit code 1: standard input was empty, or Ctrl-C came before its end, so nothing was published.
 
 JSON fields: topic, messages, bytes, seconds, drops, subscribers";
 

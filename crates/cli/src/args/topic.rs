@@ -50,6 +50,9 @@ pub enum Topic {
     #[command(after_help = examples::ECHO)]
     Echo(Echo),
     /// Publish messages.
+    ///
+    /// Without --text, --file or --size, standard input is the message, up to its end (Ctrl-D in a terminal); with --lines, each of
+    /// its lines is one.
     #[command(after_help = examples::PUB)]
     Pub(Publish),
     /// Drop the history that publishers left behind when they exited.
