@@ -96,7 +96,7 @@ pub enum Command {
     /// Start the daemon, and keep it running when no process uses it.
     ///
     /// Publishers and subscribers start a daemon when none runs, so this command is optional. The daemon that they start
-    /// leaves some time after its last client; one started here stays until `rgaps down`.
+    /// leaves some time after its last client; after this command it stays until `rgaps down`, whoever started it.
     #[command(after_help = examples::UP)]
     Up(Up),
     /// Stop the daemon.
