@@ -15,7 +15,7 @@ fn lines(out: &str) -> Vec<Value> {
 
 /// Only that nobody else was in the topic at first.
 fn is_notice(stderr: &str) -> bool {
-    stderr.lines().count() == 1 && stderr.contains("has no publisher and no other member")
+    stderr.lines().count() == 1 && stderr.contains("no publisher of topic")
 }
 
 #[test]

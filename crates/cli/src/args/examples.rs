@@ -53,7 +53,7 @@ Examples:
   rgaps status --json | jq -r '.processes[].name'
 
 JSON fields: version, realm, pid, socket, uptime_ms, clients, topics, zones, rss_bytes, idle_exit_ms,
-clients_reaped, blocks_reclaimed, sessions_cut_off, recovering, kept, warnings, mps, processes";
+clients_reaped, blocks_reclaimed, sessions_cut_off, recovering, kept, warnings, mps, processes, log";
 
 pub const ENV: &str = "\
 Examples:
