@@ -5,7 +5,8 @@ use crate::output::Output;
 use crate::status::describe_history;
 use crate::{links, mps, session, units};
 use anyhow::Context;
-use rgaps::{KeptHistory, LinksInfo, LinksState, MpsInfo, Node};
+use rgaps::{ClientError, KeptHistory, LinksInfo, LinksState, MpsInfo, Node};
+use rgaps_session::RefusalCode;
 use serde::Serialize;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -36,9 +37,12 @@ pub fn up(common: &Common, up: &Up, output: &mut Output) -> anyhow::Result<()> {
     let folder = socket.parent().unwrap_or(Path::new("/"));
     let has_folder = folder.exists();
     let node = Node::builder("rgaps-up").config(config.clone()).build()?;
-    let status = links::settled(&node)?;
+    let mut status = links::settled(&node)?;
     let links_failure = links::failure(&config, &status.links);
-    let kept = status.kept;
+    let kept = status.idle_exit_ms.is_some() && keep(&node)?;
+    if kept {
+        status.idle_exit_ms = None;
+    }
     let running = Running {
         started,
         pid: status.pid,
@@ -60,17 +64,15 @@ pub fn up(common: &Common, up: &Up, output: &mut Output) -> anyhow::Result<()> {
         if running.links.state != LinksState::Off && links_failure.is_none() {
             writeln!(to, "links to other hosts: {}", links::describe(&running.links))?;
         }
-        if let Some(ms) = running.idle_exit_ms {
-            let stops = format!("stops {} after its last client", units::span(ms));
-            match kept.messages {
-                0 => writeln!(to, "A client started this daemon, and it {stops}. To keep one running: 'rgaps down', then 'rgaps up'.")?,
-                _ => writeln!(
-                    to,
-                    "A client started this daemon. It stays as long as it keeps history, which 'rgaps down' would drop: {}. \
-                     Without history it {stops}.",
-                    describe_history(&kept)
-                )?,
-            }
+        match (kept, running.idle_exit_ms) {
+            (true, _) => writeln!(to, "A client started this daemon; from now on it stays until 'rgaps down'.")?,
+            (false, Some(ms)) => writeln!(
+                to,
+                "Another user's client started this daemon, and it stops {} after its last client. Only that user and root can \
+                 keep it: 'rgaps up' as one of them.",
+                units::span(ms)
+            )?,
+            (false, None) => {}
         }
         Ok(())
     })?;
@@ -79,6 +81,17 @@ pub fn up(common: &Common, up: &Up, output: &mut Output) -> anyhow::Result<()> {
     }
     // The daemon serves this host all the same, but not as it was told to.
     links_failure.map_or(Ok(()), |failure| Err(failure.into()))
+}
+
+/// Has a daemon that a client started stay. Whether it does: another user's does not.
+fn keep(node: &Node) -> anyhow::Result<bool> {
+    match node.keep_daemon() {
+        Ok(()) => Ok(true),
+        Err(ClientError::Refused(refusal)) if refusal.code == RefusalCode::NotPermitted => {
+            Ok(false)
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Becomes the daemon.

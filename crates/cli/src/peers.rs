@@ -190,7 +190,7 @@ pub fn peers(common: &Common, output: &mut Output) -> anyhow::Result<()> {
     }
     output.put(&report, |to| match report.host {
         "" => write_no_links(report.links.state, &config, to),
-        _ => write_text(&report, to),
+        _ => write_text(&report, &config.links.connect, to),
     })?;
     failure.map_or(Ok(()), |failure| Err(failure.into()))
 }
@@ -210,10 +210,23 @@ fn write_no_links(state: LinksState, config: &Config, to: &mut dyn Write) -> io:
     }
 }
 
-fn write_text(report: &Report<'_>, to: &mut dyn Write) -> io::Result<()> {
+/// `connect`: the endpoints of other hosts in the configuration.
+fn write_text(report: &Report<'_>, connect: &[String], to: &mut dyn Write) -> io::Result<()> {
     writeln!(to, "this host is '{}'\n", report.host)?;
     let peers: Vec<_> = report.peers.iter().map(cells).collect();
-    table(to, &PEER_HEADS, &peers)?;
+    match (peers.is_empty(), report.troubles, connect) {
+        (true, [], [_, ..]) => {
+            for endpoint in connect {
+                writeln!(to, "connecting to {endpoint}")?;
+            }
+        }
+        _ => table(to, &PEER_HEADS, &peers)?,
+    }
+    let apart: Vec<_> = report.peers.iter().filter_map(why_apart).collect();
+    if !apart.is_empty() {
+        writeln!(to)?;
+        table(to, &["HOST", "WHY IT IS NOT LINKED"], &apart)?;
+    }
     let links: Vec<(&str, &Link)> = report
         .peers
         .iter()
@@ -248,9 +261,33 @@ fn write_text(report: &Report<'_>, to: &mut dyn Write) -> io::Result<()> {
         writeln!(to, "\nnot reached:")?;
     }
     for line in report.troubles {
-        writeln!(to, "  {line}")?;
+        writeln!(to, "  {line}{}", remedy(line))?;
     }
     Ok(())
+}
+
+/// What to do where the system has no way to an endpoint: `tcp/10.0.0.2:7447: No route to host (os error 113)`.
+fn remedy(trouble: &str) -> String {
+    let port = trouble
+        .split_once(": ")
+        .filter(|(_, why)| why.contains("(os error"))
+        .and_then(|(endpoint, _)| endpoint.rsplit_once(':'));
+    port.map_or_else(String::new, |(_, port)| {
+        format!("; check the address, the firewall (port {port}) and that rgaps runs there with links enabled")
+    })
+}
+
+/// The row of a host without a link.
+fn why_apart(peer: &Peer<'_>) -> Option<Vec<String>> {
+    let is_told = is_apart(peer) && !peer.detail.is_empty();
+    is_told.then(|| vec![peer.host.to_owned(), peer.detail.to_owned()])
+}
+
+fn is_apart(peer: &Peer<'_>) -> bool {
+    matches!(
+        peer.state,
+        PeerState::Joining | PeerState::Lost | PeerState::Refused
+    )
 }
 
 /// What crossed each link, and what went wrong on it.
@@ -330,8 +367,11 @@ fn cells(peer: &Peer<'_>) -> Vec<String> {
     ]
 }
 
-/// Over what messages cross, and why over nothing faster; or why there is no link.
+/// Over what messages cross, and why over nothing faster.
 fn how(peer: &Peer<'_>) -> String {
+    if is_apart(peer) {
+        return "-".to_owned();
+    }
     if !peer.detail.is_empty() {
         return peer.detail.to_owned();
     }
@@ -377,6 +417,7 @@ mod tests {
     fn a_healthy_link_says_over_what_and_why_nothing_faster() {
         let link = |over: &str, why_not: &str, detail: &str| {
             let row = PeerRow {
+                state: PeerState::Linked,
                 over: over.to_owned(),
                 why_not: why_not.to_owned(),
                 detail: detail.to_owned(),
@@ -390,6 +431,47 @@ mod tests {
             "tcp (no RDMA: links.rdma is off)"
         );
         assert_eq!(link("", "it has no lanes now", ""), "it has no lanes now");
-        assert_eq!(link("tcp", "", "refused: x"), "refused: x");
+    }
+
+    #[test]
+    fn a_host_without_a_link_has_its_reason_below_and_not_under_how() {
+        let row = PeerRow {
+            host: "robot".to_owned(),
+            state: PeerState::Lost,
+            detail: "the peer closed the link".to_owned(),
+            ..PeerRow::default()
+        };
+        let peer = Peer::from(&row);
+        assert_eq!(how(&peer), "-");
+        let why = why_apart(&peer).unwrap();
+        assert_eq!(why, ["robot", "the peer closed the link"]);
+    }
+
+    #[test]
+    fn a_host_that_is_not_reached_comes_with_what_to_check() {
+        let said = remedy("tcp/10.77.0.9:7448: No route to host (os error 113)");
+        assert!(
+            said.contains("the firewall (port 7448) and that rgaps runs there"),
+            "{said}"
+        );
+        assert_eq!(remedy("tcp/robot: it names no port"), "");
+    }
+
+    #[test]
+    fn before_a_host_answers_its_endpoint_is_shown() {
+        let report = Report {
+            host: "desk",
+            links: LinksInfo::default(),
+            peers: Vec::new(),
+            troubles: &[],
+            traces: None,
+        };
+        let mut out = Vec::new();
+        write_text(&report, &["tcp/10.0.0.2:7447".to_owned()], &mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert!(
+            text.ends_with("\nconnecting to tcp/10.0.0.2:7447\n"),
+            "{text}"
+        );
     }
 }

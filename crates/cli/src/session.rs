@@ -74,7 +74,7 @@ fn find(mut config: Config, advice: &str) -> anyhow::Result<Node> {
     let unreached = split_warning(&config);
     match (&error, unreached) {
         (OpenError::Client(ClientError::Launch(LaunchError::NoDaemon { .. })), unreached) => {
-            let text = unreached.unwrap_or_else(|| {
+            let text = unreached.map(|split| split.to_string()).unwrap_or_else(|| {
                 let tried = config.socket_candidates();
                 format!("no daemon answers at {}{advice}", list_paths(&tried))
             });

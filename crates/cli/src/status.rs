@@ -6,9 +6,10 @@ use crate::{links, mps, session, units};
 use rgaps::{
     ClientRow, KeptHistory, LinksFailure, LinksInfo, LinksState, MpsInfo, MpsState, Status,
 };
-use rgaps_session::{visible_daemons, VisibleDaemon};
+use rgaps_session::{visible_daemons, SplitWarning, VisibleDaemon};
 use serde::Serialize;
 use std::io::{self, Write};
+use std::path::PathBuf;
 
 #[derive(Serialize)]
 struct Report {
@@ -16,6 +17,8 @@ struct Report {
     daemon: Status,
     mps: MpsInfo,
     processes: Vec<ClientRow>,
+    /// The file that its standard error goes to; none if it is no file, or another user's.
+    log: Option<PathBuf>,
     /// All of this realm that can be seen from here.
     daemons: Vec<VisibleDaemon>,
 }
@@ -23,8 +26,10 @@ struct Report {
 pub fn status(common: &Common, output: &mut Output) -> anyhow::Result<()> {
     let config = session::config(common)?;
     let node = session::look_by(config.clone())?;
+    let daemon = node.status()?;
     let report = Report {
-        daemon: node.status()?,
+        log: log_file(daemon.pid),
+        daemon,
         mps: node.mps()?,
         processes: node.clients()?,
         daemons: visible_daemons(&config),
@@ -32,14 +37,14 @@ pub fn status(common: &Common, output: &mut Output) -> anyhow::Result<()> {
     let failure = links::failure(&config, &report.daemon.links);
     let split = VisibleDaemon::warning_of(&config, &report.daemons);
     output.put(&report, |to| {
-        write_text(&report, failure.as_ref(), split.as_deref(), to)
+        write_text(&report, failure.as_ref(), split.as_ref(), to)
     })
 }
 
 fn write_text(
     report: &Report,
     failure: Option<&LinksFailure>,
-    split: Option<&str>,
+    split: Option<&SplitWarning>,
     to: &mut dyn Write,
 ) -> io::Result<()> {
     let daemon = &report.daemon;
@@ -49,6 +54,9 @@ fn write_text(
         daemon.version, daemon.pid, daemon.realm
     )?;
     writeln!(to, "socket       {}", daemon.socket)?;
+    if let Some(log) = &report.log {
+        writeln!(to, "log          {}", log.display())?;
+    }
     let stays = describe_end(daemon);
     writeln!(
         to,
@@ -85,11 +93,13 @@ fn write_text(
         writeln!(to, "MPS          {}", mps::describe(&report.mps))?;
     }
     write_links(&daemon.links, failure, to)?;
-    let warnings = split
-        .into_iter()
-        .chain(daemon.warnings.iter().map(String::as_str));
-    for warning in warnings {
-        writeln!(to, "warning      {warning}")?;
+    let warnings = split.map(SplitWarning::to_string).into_iter();
+    for warning in warnings.chain(daemon.warnings.iter().cloned()) {
+        writeln!(
+            to,
+            "warning      {}",
+            warning.replace('\n', "\n           ")
+        )?;
     }
     writeln!(to)?;
     let columns = ["CLIENT", "PID", "USER", "PUBLISHERS", "SUBSCRIBERS"];
@@ -107,6 +117,11 @@ fn write_links(
         None if links.state == LinksState::Off => Ok(()),
         None => writeln!(to, "links        {}", links::describe(links)),
     }
+}
+
+fn log_file(pid: u32) -> Option<PathBuf> {
+    let path = std::fs::read_link(format!("/proc/{pid}/fd/2")).ok()?;
+    path.is_file().then_some(path)
 }
 
 /// When the daemon ends by itself.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 const AT_ONCE: i32 = 130;
 
 /// Whether the user has had enough.
+#[derive(Clone)]
 pub struct Stop(Arc<AtomicBool>);
 
 impl Stop {

@@ -50,6 +50,15 @@ pub fn micros(us: f64) -> String {
     }
 }
 
+/// A time between two events, in running text: `80.0 us`, `1.5 ms`, `-2.0 s`.
+pub fn spaced_micros(us: f64) -> String {
+    match us.abs() {
+        ..1e3 => format!("{us:.1} us"),
+        ..1e6 => format!("{:.1} ms", us / 1e3),
+        _ => format!("{:.1} s", us / 1e6),
+    }
+}
+
 /// A length of time: `3 h 12 min`, `48 s`.
 pub fn span(ms: u64) -> String {
     let s = ms / 1000;
@@ -121,6 +130,8 @@ mod tests {
         assert_eq!(bytes(3 << 19), "1.5 MiB");
         let times = [0.5, 80.0, 1500.0, 2e6].map(micros);
         assert_eq!(times, ["0.5us", "80us", "1.5ms", "2.0s"]);
+        let times = [80.0, 136_879.4, -2e6].map(spaced_micros);
+        assert_eq!(times, ["80.0 us", "136.9 ms", "-2.0 s"]);
         assert_eq!(span(59_999), "59 s");
         assert_eq!(span(11_520_000), "3 h 12 min");
     }

@@ -76,13 +76,20 @@ fn up_stays_and_down_ends_it() {
 }
 
 #[test]
-fn a_daemon_that_a_client_started_is_not_called_a_lasting_one() {
+fn up_keeps_a_daemon_that_a_client_started() {
     let realm = Realm::new();
     realm.run(&["topic", "pub", "t", "--text", "x"]).ok();
+    let before = realm.json(&["status"]);
+    assert_eq!(before["idle_exit_ms"], 20_000);
+    let said = realm.run(&["up"]).ok();
+    assert!(said.contains("stays until 'rgaps down'"), "{said}");
     let up = realm.json(&["up"]);
     assert_eq!(up["started"], false);
-    assert_eq!(up["idle_exit_ms"], 20_000);
-    assert!(realm.run(&["up"]).ok().contains("rgaps down"));
+    let after = realm.json(&["status"]);
+    for report in [&up, &after] {
+        assert_eq!(report["pid"], before["pid"]);
+        assert_eq!(report["idle_exit_ms"], Value::Null);
+    }
 }
 
 #[test]
@@ -290,7 +297,6 @@ fn completion_has_a_script_for_each_shell() {
 #[test]
 fn a_socket_that_is_not_ours_is_told_apart() {
     use std::os::unix::fs::PermissionsExt;
-    use std::os::unix::process::CommandExt;
     let realm = Realm::new();
     let up = realm.json(&["up"]);
     let is_root = rustix::process::geteuid().is_root();
@@ -302,17 +308,8 @@ fn a_socket_that_is_not_ours_is_told_apart() {
     for arguments in [&["status"][..], &["topic", "pub", "t", "--text", "x"]] {
         let mut command = realm.command(arguments);
         if is_root {
-            // Nothing stops root; anyone else is stopped.
-            let mode = std::fs::Permissions::from_mode(0o755);
-            std::fs::set_permissions(realm.folder.path(), mode).unwrap();
-            let program = realm.path("rgaps");
-            std::fs::copy(command.get_program(), &program).unwrap();
-            let mut other = std::process::Command::new(&program);
-            other.args(arguments).current_dir("/").uid(65534).gid(65534);
-            other
-                .env("RGAPS_SOCKET", realm.path("r.sock"))
-                .env("HOME", "/");
-            command = other;
+            command = as_nobody(&realm, arguments);
+            command.env("RGAPS_SOCKET", realm.path("r.sock"));
         }
         let run: support::Run = start(&mut command).into();
         let said = run.fails_with(6);
@@ -323,6 +320,61 @@ fn a_socket_that_is_not_ours_is_told_apart() {
     }
     may(0o600);
     assert_eq!(realm.json(&["status"])["pid"], up["pid"]);
+}
+
+/// A command that another user runs: nothing stops root.
+fn as_nobody(realm: &Realm, arguments: &[&str]) -> std::process::Command {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+    let mode = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(realm.folder.path(), mode).unwrap();
+    let program = realm.path("rgaps");
+    let built = realm.command(&[]);
+    if !program.exists() && std::fs::hard_link(built.get_program(), &program).is_err() {
+        std::fs::copy(built.get_program(), &program).unwrap();
+    }
+    let mut other = std::process::Command::new(&program);
+    other.args(arguments).current_dir("/").uid(65534).gid(65534);
+    other.env("HOME", "/");
+    other
+}
+
+/// `sudo -u alice rgaps ...` in a folder of bob: his files are not there for alice, unless she names one.
+#[test]
+fn a_configuration_file_of_another_user_counts_only_where_it_is_named() {
+    use std::os::unix::fs::PermissionsExt;
+    let realm = Realm::new();
+    let is_root = rustix::process::geteuid().is_root();
+    let mode = |path: &std::path::Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    let here = realm.path("rgaps.toml");
+    std::fs::write(&here, "realm = \"bob\"\n").unwrap();
+    mode(&here, 0);
+    let personal = realm.path("personal");
+    std::fs::create_dir_all(personal.join("rgaps")).unwrap();
+    std::fs::write(personal.join("rgaps/rgaps.toml"), "realm = \"bob\"\n").unwrap();
+    mode(&personal, 0);
+    let run = |arguments: &[&str]| -> support::Run {
+        let mut command = match is_root {
+            true => as_nobody(&realm, arguments),
+            false => realm.command(arguments),
+        };
+        command
+            .current_dir(realm.folder.path())
+            .env("XDG_CONFIG_HOME", &personal)
+            .env("RGAPS_SOCKET", realm.path("none.sock"));
+        start(&mut command).into()
+    };
+    let said = run(&["topic", "list"]).fails_with(3);
+    let here = here.display();
+    let passed = format!("the configuration '{here}' is not used: user ");
+    assert!(said.contains(&passed), "{said}");
+    assert!(!said.contains("personal"), "a folder says nothing: {said}");
+    let said = run(&["topic", "list", "--config", "rgaps.toml"]).fails_with(2);
+    let named = format!("the configuration '{here}' cannot be read: Permission denied");
+    assert!(said.contains(&named), "{said}");
+    mode(&personal, 0o700);
 }
 
 /// Runs a program that was just copied: a child that another test starts meanwhile has it open for writing

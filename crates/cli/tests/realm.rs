@@ -123,7 +123,13 @@ fn two_daemons_of_a_realm_are_told_to_everybody() {
         .collect();
     assert_eq!(seen, [("used", used), ("cut_off", lost)]);
     let text = Run::from(place.command(&["status"]).output().unwrap()).ok();
-    assert!(text.contains(&format!("warning      {advice}")), "{text}");
+    let warning = text
+        .find("warning      The daemons of realm")
+        .expect("a warning");
+    assert!(
+        text[warning..].contains(&format!("\n             {advice}")),
+        "{text}"
+    );
     let doctor = Run::from(place.command(&["doctor"]).output().unwrap()).stdout;
     assert!(doctor.contains("lack  other daemons"), "{doctor}");
     assert!(doctor.contains(&format!("-> {advice}")), "{doctor}");
@@ -169,7 +175,13 @@ fn a_daemon_at_another_socket_is_told_to_whom_no_socket_is_configured() {
         [("used".into(), used), ("other_socket".into(), other)]
     );
     let text = Run::from(place.command(&["status"]).output().unwrap()).ok();
-    assert!(text.contains(&format!("warning      {advice}")), "{text}");
+    let warning = text
+        .find("warning      The daemons of realm")
+        .expect("a warning");
+    assert!(
+        text[warning..].contains(&format!("\n             {advice}")),
+        "{text}"
+    );
     let doctor = Run::from(place.command(&["doctor"]).output().unwrap()).stdout;
     assert!(doctor.contains(&format!("-> {advice}")), "{doctor}");
     // Whoever has the socket configured sees both, and is not warned.
@@ -241,7 +253,8 @@ fn who_looks_under_sudo_is_told_of_the_callers_daemon() {
     as_caller(&["down"]).ok();
     let said = status.fails_with(3);
     assert!(
-        said.starts_with("rgaps: run this command without sudo"),
+        said.starts_with("rgaps: No daemon answers user 0")
+            && said.contains("\n  run this command without sudo,"),
         "{said}"
     );
     assert!(said.contains(&told), "{said}");

@@ -4,8 +4,8 @@ mod support;
 
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
-use std::process::Stdio;
-use support::{finish, interrupt, Realm};
+use std::process::{Command, Stdio};
+use support::{finish, interrupt, until, Realm, Run};
 
 fn lines(out: &str) -> Vec<Value> {
     out.lines()
@@ -15,7 +15,7 @@ fn lines(out: &str) -> Vec<Value> {
 
 /// Only that nobody else was in the topic at first.
 fn is_notice(stderr: &str) -> bool {
-    stderr.lines().count() == 1 && stderr.contains("has no publisher and no other member")
+    stderr.lines().count() == 1 && stderr.contains("no publisher of topic")
 }
 
 #[test]
@@ -493,6 +493,84 @@ fn an_empty_standard_input_is_said_and_publishes_nothing() {
         (&empty["messages"], &empty["bytes"]),
         (&1.into(), &0.into())
     );
+}
+
+/// A first Ctrl-C was not noticed until input came.
+#[test]
+fn one_ctrl_c_ends_a_publisher_that_reads_standard_input() {
+    let realm = Realm::new();
+    realm.run(&["up"]).ok();
+    for (arguments, code) in [
+        (&["topic", "pub", "t"][..], 1),
+        (&["topic", "pub", "t", "--lines"][..], 0),
+    ] {
+        let mut command = realm.command(arguments);
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut input = child.stdin.take().unwrap();
+        input.write_all(b"half a line").unwrap();
+        // Read: it handles signals before that.
+        until("the input to be read", || {
+            rustix::io::ioctl_fionread(&input).unwrap() == 0
+        });
+        interrupt(&child);
+        let run = finish(child);
+        assert_eq!(run.code, code, "{run:?}");
+        match code {
+            1 => assert!(run.stderr.contains("interrupted before the end"), "{run:?}"),
+            _ => assert!(run.stdout.starts_with("0 messages"), "{run:?}"),
+        }
+        drop(input);
+    }
+}
+
+#[test]
+fn a_terminal_is_told_that_standard_input_is_read() {
+    let realm = Realm::new();
+    realm.run(&["up"]).ok();
+    let rgaps = realm.command(&[]);
+    let mut command = Command::new("script");
+    for (name, value) in rgaps.get_envs() {
+        if let Some(value) = value {
+            command.env(name, value);
+        }
+    }
+    let line = format!("'{}' topic pub t", rgaps.get_program().to_str().unwrap());
+    command
+        .args(["-qec", &line, "/dev/null"])
+        .stdin(Stdio::null());
+    let run: Run = match command.output() {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            eprintln!("SKIPPED: there is no program 'script', which gives a terminal");
+            return;
+        }
+        output => output.unwrap().into(),
+    };
+    assert!(
+        run.stdout
+            .starts_with("rgaps: reading standard input; Ctrl-D ends it"),
+        "{run:?}"
+    );
+}
+
+#[test]
+fn a_reserved_key_names_the_option_that_sets_it() {
+    let realm = Realm::new();
+    for (meta, option) in [
+        ("capture_ns=5", "use --capture-now"),
+        ("frame_id=left", "use --frame-id"),
+    ] {
+        let publish = ["topic", "pub", "t", "--text", "x", "--meta", meta];
+        let said = realm.run(&publish).fails_with(2);
+        assert!(
+            said.contains(option) && !said.contains("Header::"),
+            "{said}"
+        );
+    }
 }
 
 #[test]

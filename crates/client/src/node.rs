@@ -173,6 +173,12 @@ impl Node {
         self.conductor.clients()
     }
 
+    /// Has the daemon stay until [`stop_daemon`](Self::stop_daemon), also one that a client started, which otherwise
+    /// leaves some time after its last client. Only the daemon's own user and root may do this.
+    pub fn keep_daemon(&self) -> Result<(), ClientError> {
+        self.conductor.keep_daemon()
+    }
+
     /// Stops the daemon. Existing publishers and subscribers continue among themselves; clients do not start another
     /// daemon by themselves. Only the daemon's own user and root may do this.
     pub fn stop_daemon(&self) -> Result<(), ClientError> {

@@ -91,6 +91,11 @@ impl Maintenance {
         }
     }
 
+    /// The daemon leaves no more by itself.
+    pub(crate) fn stay(&mut self) {
+        self.idle_exit = None;
+    }
+
     fn idle_end(&self) -> Option<Instant> {
         let (since, wait) = self.idle_since.zip(self.idle_exit)?;
         Some(since + wait)

@@ -200,6 +200,7 @@ impl Engine {
             Request::Pools => self.list_pools(session),
             Request::Clients { from } => self.list_clients(session, from),
             Request::Stop => self.stop_for(session),
+            Request::Stay => self.stay_for(session),
             Request::Interest { known, from } => self.interest(session, known, from),
             Request::Unserved { topic, hosts } => {
                 self.require_links(session)?;
@@ -554,14 +555,26 @@ impl Engine {
     }
 
     fn stop_for(&mut self, session: SessionId) -> Result<Answer, Refusal> {
-        let uid = self.sessions.require(session)?.uid();
-        if !is_owner(uid) {
-            return Err(refuse(
-                RefusalCode::NotPermitted,
-                "only the daemon's own user and root may stop it",
-            ));
-        }
+        self.require_owner(session, "stop it")?;
         self.stop();
         Ok(Answer::Done)
+    }
+
+    fn stay_for(&mut self, session: SessionId) -> Result<Answer, Refusal> {
+        self.require_owner(session, "keep it running without clients")?;
+        self.setup.config.idle_exit_ms = 0;
+        self.maintenance.stay();
+        Ok(Answer::Done)
+    }
+
+    fn require_owner(&mut self, session: SessionId, deed: &str) -> Result<(), Refusal> {
+        let uid = self.sessions.require(session)?.uid();
+        match is_owner(uid) {
+            true => Ok(()),
+            false => Err(refuse(
+                RefusalCode::NotPermitted,
+                format!("only the daemon's own user and root may {deed}"),
+            )),
+        }
     }
 }

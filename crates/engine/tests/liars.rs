@@ -197,10 +197,9 @@ fn nobody_acts_for_another() {
         "twice"
     );
     let stop_as = world.client_as("stranger", 4321);
-    assert_eq!(
-        world.refused(&stop_as, Request::Stop),
-        RefusalCode::NotPermitted
-    );
+    for request in [Request::Stop, Request::Stay] {
+        assert_eq!(world.refused(&stop_as, request), RefusalCode::NotPermitted);
+    }
     assert!(!world.engine.is_stopping());
     assert_eq!(world.leased_granules(&a), 2);
 }

@@ -302,7 +302,7 @@ impl Node {
             .detach(|| builder.build())
             .map_err(IntoPyErr::into_py_err)?;
         if let Some(warning) = py.detach(|| split_warning(&address)) {
-            warn(py, "RealmWarning", &warning)?;
+            warn(py, "RealmWarning", &warning.to_string())?;
         }
         for warning in address.warnings() {
             warn(py, "ConfigWarning", &warning)?;

@@ -47,4 +47,4 @@ pub use program::{on_own_stack, start_log, tell_user};
 pub use ready::Ready;
 pub use similar::similar_name;
 pub use socket::{Channel, Credentials, Listener, SocketError, KERNEL_FDS_MAX};
-pub use visible::{split_warning, visible_daemons, DaemonRole, VisibleDaemon};
+pub use visible::{split_warning, visible_daemons, DaemonRole, SplitWarning, VisibleDaemon};

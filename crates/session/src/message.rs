@@ -426,6 +426,9 @@ pub enum Request {
     },
     /// Leave, for good: only from the daemon's own user or root. Answer: [`Answer::Done`].
     Stop,
+    /// Stay without clients, until somebody asks for [`Stop`](Self::Stop): only from the daemon's own user or root.
+    /// Answer: [`Answer::Done`].
+    Stay,
     /// Links: who publishes and subscribes on this host, themselves left out, from row `from` on, if
     /// anything has changed since `known`. Answer: [`Answer::Interest`].
     Interest {

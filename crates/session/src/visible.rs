@@ -119,20 +119,45 @@ pub fn visible_daemons(config: &Config) -> Vec<VisibleDaemon> {
     seen
 }
 
-/// Why processes of this user and realm may not see each other's topics, and what to do; none if nothing was seen that
-/// says so.
-pub fn split_warning(config: &Config) -> Option<String> {
+/// Why processes of this user and realm may not see each other's topics.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SplitWarning {
+    /// Which daemons there are.
+    pub fact: String,
+    /// What to do; each of these helps.
+    pub cures: Vec<String>,
+}
+
+/// The fact in the first line, one cure in each further one.
+impl std::fmt::Display for SplitWarning {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.", self.fact)?;
+        for (at, cure) in self.cures.iter().enumerate() {
+            let or = if at > 0 { "or " } else { "" };
+            let end = if at + 1 < self.cures.len() { "," } else { "" };
+            write!(f, "\n  {or}{cure}{end}")?;
+        }
+        Ok(())
+    }
+}
+
+/// The warning for the daemons that are seen from here; none if nothing was seen that divides them.
+pub fn split_warning(config: &Config) -> Option<SplitWarning> {
     warning(config, &visible_daemons(config), sudo_caller())
 }
 
 impl VisibleDaemon {
     /// The warning that [`split_warning`] gives for these daemons.
-    pub fn warning_of(config: &Config, daemons: &[VisibleDaemon]) -> Option<String> {
+    pub fn warning_of(config: &Config, daemons: &[VisibleDaemon]) -> Option<SplitWarning> {
         warning(config, daemons, sudo_caller())
     }
 }
 
-fn warning(config: &Config, daemons: &[VisibleDaemon], sudo_caller: Option<u32>) -> Option<String> {
+fn warning(
+    config: &Config,
+    daemons: &[VisibleDaemon],
+    sudo_caller: Option<u32>,
+) -> Option<SplitWarning> {
     let own = uid();
     let apart = |daemon: &&VisibleDaemon| match daemon.role {
         DaemonRole::Used => false,
@@ -143,26 +168,25 @@ fn warning(config: &Config, daemons: &[VisibleDaemon], sudo_caller: Option<u32>)
     };
     let others: Vec<&VisibleDaemon> = daemons.iter().filter(apart).collect();
     let first = others.first()?;
-    let advice = match (first.role, first.pid) {
-        (DaemonRole::OtherUser, _) => format!(
-            "run this command without sudo, or let all users share the daemon at '{SYSTEM_FOLDER}'"
-        ),
-        (DaemonRole::CutOff, Some(pid)) => format!(
-            "stop process {pid} ('kill {pid}') and restart its clients; if it is in a container or a service with \
-             PrivateTmp=yes, give both sides one socket (RGAPS_SOCKET)"
-        ),
-        (DaemonRole::CutOff, None) => "stop it and restart its clients".to_owned(),
-        (DaemonRole::OtherSocket, _) => {
-            let socket = first.socket.display();
-            format!(
-                "set RGAPS_SOCKET={socket} for this program too, or give one of the daemons a realm of its own \
-                 (RGAPS_REALM), or stop the other one ('rgaps down --socket {socket}')"
-            )
-        }
-        _ => format!(
-            "stop one of them ('rgaps down --socket {}') and restart its clients",
-            first.socket.display()
-        ),
+    let socket = first.socket.display();
+    let cures = match (first.role, first.pid) {
+        (DaemonRole::OtherUser, _) => vec![
+            "run this command without sudo".to_owned(),
+            format!("let all users share the daemon at '{SYSTEM_FOLDER}'"),
+        ],
+        (DaemonRole::CutOff, Some(pid)) => vec![
+            format!("stop process {pid} ('kill {pid}') and restart its clients"),
+            "give both sides one socket (RGAPS_SOCKET) if it is in a container or a service with PrivateTmp=yes".to_owned(),
+        ],
+        (DaemonRole::CutOff, None) => vec!["stop it and restart its clients".to_owned()],
+        (DaemonRole::OtherSocket, _) => vec![
+            format!("set RGAPS_SOCKET={socket} for this program too"),
+            "give one of the daemons a realm of its own (RGAPS_REALM)".to_owned(),
+            format!("stop the other one ('rgaps down --socket {socket}')"),
+        ],
+        _ => vec![format!(
+            "stop one of them ('rgaps down --socket {socket}') and restart its clients"
+        )],
     };
     let used = daemons
         .iter()
@@ -171,7 +195,7 @@ fn warning(config: &Config, daemons: &[VisibleDaemon], sudo_caller: Option<u32>)
         .chain(others.iter().copied())
         .map(|daemon| daemon.to_string())
         .collect();
-    let problem = match all.as_slice() {
+    let fact = match all.as_slice() {
         [other] => format!(
             "No daemon answers user {own} in realm '{}', but there is {other}",
             config.realm
@@ -182,7 +206,7 @@ fn warning(config: &Config, daemons: &[VisibleDaemon], sudo_caller: Option<u32>)
             several.join(", ")
         ),
     };
-    Some(format!("{advice}. {problem}"))
+    Some(SplitWarning { fact, cures })
 }
 
 fn sudo_caller() -> Option<u32> {
@@ -322,27 +346,33 @@ Num       RefCount Protocol Flags    Type St Inode Path
     }
 
     #[test]
-    fn one_daemon_is_no_split_and_two_are_with_advice_first() {
+    fn one_daemon_is_no_split_and_two_are_with_the_fact_before_the_cures() {
         let config = Config::default();
         let used = daemon(DaemonRole::Used, "/tmp/rgaps-1/default.sock", 7, uid());
         assert_eq!(warning(&config, std::slice::from_ref(&used), None), None);
         let system = daemon(DaemonRole::Second, "/run/rgaps/default.sock", 8, 990);
-        let said = warning(&config, &[used.clone(), system], None).unwrap();
+        let said = |daemons: &[VisibleDaemon], sudo| -> Vec<String> {
+            let text = warning(&config, daemons, sudo).unwrap().to_string();
+            text.lines().map(str::to_owned).collect()
+        };
+        let lines = said(&[used.clone(), system], None);
+        let fact = "The daemons of realm 'default' do not share topics: process 7 of user ";
         assert!(
-            said.starts_with("stop one of them ('rgaps down --socket /run/rgaps/default.sock')"),
-            "{said}"
+            lines[0].starts_with(fact) && lines[0].contains("process 8"),
+            "{lines:?}"
         );
-        assert!(
-            said.contains("do not share topics: process 7") && said.contains("process 8"),
-            "{said}"
-        );
-        assert_eq!(said.matches(". ").count(), 1, "two sentences: {said}");
+        let cure = "  stop one of them ('rgaps down --socket /run/rgaps/default.sock') and restart its clients";
+        assert_eq!(lines[1..], [cure]);
         let other = daemon(DaemonRole::OtherSocket, "/x/r.sock", 9, uid());
         let both = [used.clone(), other];
-        let said = warning(&config, &both, None).unwrap();
-        assert!(
-            said.starts_with("set RGAPS_SOCKET=/x/r.sock for this"),
-            "{said}"
+        let lines = said(&both, None);
+        assert_eq!(
+            lines[1..],
+            [
+                "  set RGAPS_SOCKET=/x/r.sock for this program too,",
+                "  or give one of the daemons a realm of its own (RGAPS_REALM),",
+                "  or stop the other one ('rgaps down --socket /x/r.sock')",
+            ]
         );
         let configured = Config {
             socket: Some("/y/r.sock".into()),
@@ -350,8 +380,11 @@ Num       RefCount Protocol Flags    Type St Inode Path
         };
         assert_eq!(warning(&configured, &both, None), None, "it is meant so");
         let lost = daemon(DaemonRole::CutOff, "/tmp/rgaps-1/default.sock", 9, uid());
-        let said = warning(&config, &[used.clone(), lost], None).unwrap();
-        assert!(said.starts_with("stop process 9 ('kill 9')"), "{said}");
+        let lines = said(&[used.clone(), lost], None);
+        assert!(
+            lines[1].starts_with("  stop process 9 ('kill 9')"),
+            "{lines:?}"
+        );
     }
 
     #[test]
@@ -362,6 +395,7 @@ Num       RefCount Protocol Flags    Type St Inode Path
         assert_eq!(warning(&config, &daemons, None), None);
         assert_eq!(warning(&config, &daemons, Some(78)), None);
         let said = warning(&config, &daemons, Some(77)).unwrap();
-        assert!(said.starts_with("run this command without sudo"), "{said}");
+        assert!(said.fact.starts_with("No daemon answers user"), "{said}");
+        assert_eq!(said.cures[0], "run this command without sudo");
     }
 }

@@ -11,7 +11,7 @@ const AGREED: [(&str, &str, &str, u64); 2] = [
         "crates/session/src/message.rs",
         "PROTOCOL_VERSION",
         "10",
-        0x27ff_98ae_77df_a0a2,
+        0xe56e_037d_9a9c_d621,
     ),
     (
         "crates/layout/src",

@@ -8,6 +8,8 @@ Examples:
   # Publish a message, and print the messages of a topic.
   rgaps topic echo greetings
   rgaps topic pub greetings --text hello
+  # Publish what another command prints: standard input is the default.
+  date | rgaps topic pub time
   # Show what happens on this host, and what is missing on it.
   rgaps top
   rgaps doctor
@@ -51,7 +53,7 @@ Examples:
   rgaps status --json | jq -r '.processes[].name'
 
 JSON fields: version, realm, pid, socket, uptime_ms, clients, topics, zones, rss_bytes, idle_exit_ms,
-clients_reaped, blocks_reclaimed, sessions_cut_off, recovering, kept, warnings, mps, processes";
+clients_reaped, blocks_reclaimed, sessions_cut_off, recovering, kept, warnings, mps, processes, log";
 
 pub const ENV: &str = "\
 Examples:
@@ -168,7 +170,7 @@ Examples:
   # Do not wait longer than half a second for a reliable subscriber.
   rgaps topic pub load --size 1MiB --rate 100 --slow-reader 0.5
 
-Exit code 1: standard input was empty, so nothing was published.
+Exit code 1: standard input was empty, or Ctrl-C came before its end, so nothing was published.
 
 JSON fields: topic, messages, bytes, seconds, drops, subscribers";
 

@@ -96,7 +96,7 @@ pub enum Command {
     /// Start the daemon, and keep it running when no process uses it.
     ///
     /// Publishers and subscribers start a daemon when none runs, so this command is optional. The daemon that they start
-    /// leaves some time after its last client; one started here stays until `rgaps down`.
+    /// leaves some time after its last client; after this command it stays until `rgaps down`, whoever started it.
     #[command(after_help = examples::UP)]
     Up(Up),
     /// Stop the daemon.
@@ -130,8 +130,8 @@ pub enum Command {
     /// List the other hosts of the realm and the links to them.
     ///
     /// The first table has a line for each host. TOPICS OUT and IN count the topics that are sent to it and received from
-    /// it, SENT and RECEIVED their messages and bytes. HOW is what messages cross over, and why nothing faster; or why
-    /// there is no link.
+    /// it, SENT and RECEIVED their messages and bytes. HOW is what messages cross over, and why nothing faster.
+    /// The second table has the reason for each host without a link.
     ///
     /// WIRE OUT and WIRE IN are the bytes on the network, with headers and all that was sent again. The times are the median
     /// and the 99th percentile: WIRE, for messages that were sent there, from their first byte on the network until the

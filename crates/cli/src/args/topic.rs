@@ -50,6 +50,9 @@ pub enum Topic {
     #[command(after_help = examples::ECHO)]
     Echo(Echo),
     /// Publish messages.
+    ///
+    /// Without --text, --file or --size, standard input is the message, up to its end (Ctrl-D in a terminal); with --lines, each of
+    /// its lines is one.
     #[command(after_help = examples::PUB)]
     Pub(Publish),
     /// Drop the history that publishers left behind when they exited.
@@ -160,7 +163,7 @@ pub struct Echo {
     /// Save messages as files, by the end of the name: .png (images of uint8 or uint16), .npy (arrays) or .raw (the
     /// bytes). {sequence} in the name becomes the message's number, %d or %06d counts the files, {part} becomes the name
     /// of a part. Without {part}, the parts of a message are saved as NAME-part.END. Without {sequence} and %d, one message
-    /// is saved.
+    /// is saved. Not together with --format.
     #[arg(long, value_name = "FILE", conflicts_with = "format")]
     pub save: Option<PathBuf>,
     /// Draw a small image of arrays with the shape (H, W), (H, W, 1), (H, W, 3) or (H, W, 4).

@@ -232,7 +232,7 @@ fn other_daemons(config: &Config, daemons: &[VisibleDaemon]) -> Option<Check> {
     }
     let found = format!("realm '{}': {}", config.realm, list.join("; "));
     Some(match VisibleDaemon::warning_of(config, daemons) {
-        Some(warning) => Check::lack(NAME, found, warning),
+        Some(warning) => Check::lack(NAME, found, warning.cures.join(", or ")),
         None => Check::ok(
             NAME,
             format!(

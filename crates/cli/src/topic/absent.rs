@@ -21,8 +21,7 @@ pub fn warn(node: &Node, topic: &str) -> anyhow::Result<()> {
 }
 
 fn notice(topic: &str, known: &[&str]) -> String {
-    let mut text =
-        format!("topic '{topic}' has no publisher and no other member on this host; waiting.");
+    let mut text = format!("no publisher of topic '{topic}' yet; waiting.");
     match known {
         [] => text += " No topic has a publisher yet.",
         _ => {

@@ -2,7 +2,7 @@
 
 use crate::args::Publish;
 use crate::exit::Usage;
-use rgaps::{tensor, DType, Header, Loan, Tensor, Value};
+use rgaps::{tensor, DType, Header, HeaderError, Loan, Tensor, Value};
 
 /// The same for every message, but for the time of capture.
 pub struct Description {
@@ -25,9 +25,20 @@ impl Description {
             header = header.value(key, value.clone());
         }
         // Now, and not when the first message is ready.
-        header
-            .encode()
-            .map_err(|error| Usage(format!("--meta: {error}")))?;
+        header.encode().map_err(|error| {
+            Usage(match error {
+                HeaderError::Reserved { key } => {
+                    let option = match key {
+                        "capture_ns" => {
+                            "use --capture-now, which sets it to the time of publishing"
+                        }
+                        _ => "use --frame-id",
+                    };
+                    format!("--meta: the key '{key}' is reserved; {option}")
+                }
+                error => format!("--meta: {error}"),
+            })
+        })?;
         Ok(Description {
             dtype: publish.dtype,
             shape: publish.shape.clone().map(|shape| shape.0),

@@ -445,12 +445,12 @@ fn write_text(message: &Message<'_>, tells_missed: bool, to: &mut dyn Write) -> 
     };
     writeln!(
         to,
-        "message {} of publisher {}: {tensor}{} in {}, {:.1} us after publish{tag}",
+        "message {} of publisher {}: {tensor}{} in {}, {} after publish{tag}",
         message.sequence,
         message.publisher,
         units::bytes(message.bytes),
         message.domain,
-        message.delay_us
+        units::spaced_micros(message.delay_us)
     )?;
     for line in &message.lines {
         writeln!(to, "{line}")?;

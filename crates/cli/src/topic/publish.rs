@@ -9,9 +9,11 @@ use crate::stop::Stop;
 use crate::{domain, session, units};
 use anyhow::{bail, Context};
 use rgaps::{History, Loan, Publisher, PublisherQos, SlowReaderPolicy};
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
 use serde::Serialize;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
 use std::time::{Duration, Instant};
 
 /// How long a signal may go unnoticed.
@@ -44,7 +46,7 @@ enum Messages {
 pub fn publish(common: &Common, publish: &Publish, output: &mut Output) -> anyhow::Result<()> {
     let stop = Stop::install()?;
     let mut description = Description::new(publish)?;
-    let mut messages = open(publish, &mut description)?;
+    let mut messages = open(publish, &mut description, &stop)?;
     if let Messages::Same(bytes) = &messages {
         description.check(bytes.len() as u64)?;
     }
@@ -70,7 +72,14 @@ pub fn publish(common: &Common, publish: &Publish, output: &mut Output) -> anyho
     while left > 0 && !stop.is_set() {
         // Before the message: a subscriber may leave as soon as it has it.
         report.subscribers = report.subscribers.max(publisher.subscribers());
-        let Some(bytes) = send(&publisher, &mut messages, &description, report.messages)? else {
+        let Some(bytes) = send(
+            &publisher,
+            &mut messages,
+            &description,
+            report.messages,
+            &stop,
+        )?
+        else {
             break;
         };
         report.messages += 1;
@@ -142,7 +151,7 @@ fn unmatched(publisher: &Publisher) -> anyhow::Result<Option<Unmatched>> {
 }
 
 /// Opens what is to be published, and takes from a file what its array is.
-fn open(publish: &Publish, description: &mut Description) -> anyhow::Result<Messages> {
+fn open(publish: &Publish, description: &mut Description, stop: &Stop) -> anyhow::Result<Messages> {
     let source = &publish.source;
     if let Some(text) = &source.text {
         return Ok(Messages::Same(text.clone().into_bytes()));
@@ -167,10 +176,15 @@ fn open(publish: &Publish, description: &mut Description) -> anyhow::Result<Mess
             (Box::new(BufReader::new(file)), name)
         }
         None => (
-            Box::new(BufReader::new(std::io::stdin())),
+            Box::new(BufReader::new(Interruptible(stop.clone()))),
             "standard input".to_owned(),
         ),
     };
+    if source.file.is_none() && io::stdin().is_terminal() {
+        rgaps_session::tell_user(format_args!(
+            "rgaps: reading standard input; Ctrl-D ends it"
+        ));
+    }
     if publish.lines {
         return Ok(Messages::Lines(input));
     }
@@ -178,10 +192,35 @@ fn open(publish: &Publish, description: &mut Description) -> anyhow::Result<Mess
     input
         .read_to_end(&mut bytes)
         .with_context(|| format!("reading {name} failed"))?;
+    if source.file.is_none() && stop.is_set() {
+        bail!("interrupted before the end of standard input, so nothing was published");
+    }
     if bytes.is_empty() && source.file.is_none() {
         bail!("standard input is empty, so nothing was published; for a message without bytes, give --text ''");
     }
     Ok(Messages::Same(bytes))
+}
+
+/// Standard input, which ends when the command is told to: a read would go on after the signal.
+struct Interruptible(Stop);
+
+impl Read for Interruptible {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let timeout = Timespec::try_from(SLICE).expect("a short time");
+        let input = io::stdin();
+        while !self.0.is_set() {
+            let mut ready = [PollFd::new(&input, PollFlags::IN)];
+            match poll(&mut ready, Some(&timeout)) {
+                Ok(0) | Err(Errno::INTR) => {}
+                Ok(_) => {
+                    // Not through the buffer of Rust: what lies there, `poll` does not see.
+                    return Ok(rustix::io::read(&input, into)?);
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(0)
+    }
 }
 
 fn create(
@@ -252,6 +291,7 @@ fn send(
     messages: &mut Messages,
     description: &Description,
     number: u64,
+    stop: &Stop,
 ) -> anyhow::Result<Option<u64>> {
     let whole = |bytes: &[u8]| -> anyhow::Result<Loan> {
         let mut loan = publisher.loan(bytes.len() as u64)?;
@@ -269,8 +309,11 @@ fn send(
             {
                 return Ok(None);
             }
-            if line.last() == Some(&b'\n') {
-                line.pop();
+            match line.last() {
+                Some(b'\n') => drop(line.pop()),
+                // The rest of the line is not there.
+                _ if stop.is_set() => return Ok(None),
+                _ => {}
             }
             description.check(line.len() as u64)?;
             whole(&line)?

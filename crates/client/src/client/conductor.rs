@@ -433,6 +433,11 @@ impl Conductor {
         }
     }
 
+    /// Has the daemon stay without clients.
+    pub(crate) fn keep_daemon(&self) -> Result<(), ClientError> {
+        self.ask(Request::Stay).map(|_| ())
+    }
+
     /// Has the daemon leave for good; returns when it has.
     pub(crate) fn stop_daemon(&self) -> Result<(), ClientError> {
         self.run(Worker::stop_daemon)

@@ -618,7 +618,7 @@ impl PublisherCore {
         if bytes > self.max_bytes {
             return Err(too_large(
                 self.max_bytes,
-                "raise the limit of bytes of its history",
+                "raise the limit of bytes of its history (Python: history=(n, bytes))",
             ));
         }
         Ok(())

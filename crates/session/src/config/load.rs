@@ -1,7 +1,7 @@
 //! Reading the configuration from files, the environment and a program's own arguments.
 
 use super::blame::{key_in, line_of_key, refused_in_file, rejected, rejected_in_file, wrong};
-use super::{check_realm, Config, ConfigError};
+use super::{check_realm, uid, Config, ConfigError};
 use crate::similar::similar_name;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
@@ -123,13 +123,12 @@ impl Config {
         for path in [&mut tls.ca, &mut tls.certificate, &mut tls.key] {
             make_absolute(path, "links.tls")?;
         }
-        config.file = base
-            .file
-            .map(|path| std::path::absolute(&path).unwrap_or(path));
+        config.file = base.file.map(|path| absolute(&path));
         config.ignored_variables = match base.is_inline {
             true => Vec::new(),
             false => ignored(&environment.variables),
         };
+        config.unreadable_files = base.unreadable;
         Ok(config)
     }
 
@@ -158,7 +157,7 @@ impl Config {
         let (mut realm, mut socket) = (set("realm"), set("socket"));
         // A socket says it all; a realm does where the file has no socket.
         if socket.is_none() {
-            let table = find(file, environment).and_then(|found| match found {
+            let table = find(file, environment).and_then(|found| match found.file {
                 Some((text, path)) => from_text(&text, &path.display().to_string()),
                 None => Ok(toml::Table::new()),
             });
@@ -184,9 +183,16 @@ impl Config {
         Ok(config)
     }
 
-    /// What to tell the user who gave this configuration: variables that have no effect.
+    /// What to tell the user who gave this configuration: variables that have no effect, files that could not be read.
     pub fn warnings(&self) -> impl Iterator<Item = String> + '_ {
-        self.ignored_variables.iter().map(|name| no_effect(name))
+        let variables = self.ignored_variables.iter().map(|name| no_effect(name));
+        variables.chain(self.unreadable_files.iter().map(|path| {
+            format!(
+                "the configuration '{}' is not used: user {} may not read it",
+                path.display(),
+                uid()
+            )
+        }))
     }
 
     /// As TOML, for a daemon to be started.
@@ -205,6 +211,7 @@ struct Base {
     /// Where it is from, for errors.
     location: String,
     file: Option<PathBuf>,
+    unreadable: Vec<PathBuf>,
     /// It is the whole configuration of the client that started this daemon.
     is_inline: bool,
 }
@@ -212,12 +219,22 @@ struct Base {
 impl Base {
     fn load(file: Option<&Path>, environment: &Environment) -> Result<Base, ConfigError> {
         let inline = environment.variables.get(INLINE_VARIABLE);
+        let mut unreadable = Vec::new();
         let (text, location, file, is_inline) = match (file, inline) {
             (None, Some(text)) => (text.clone(), INLINE_VARIABLE.to_owned(), None, true),
-            _ => match find(file, environment)? {
-                Some((text, path)) => (text, path.display().to_string(), Some(path), false),
-                None => return Ok(Base::default()),
-            },
+            _ => {
+                let found = find(file, environment)?;
+                unreadable = found.unreadable;
+                match found.file {
+                    Some((text, path)) => (text, path.display().to_string(), Some(path), false),
+                    None => {
+                        return Ok(Base {
+                            unreadable,
+                            ..Base::default()
+                        })
+                    }
+                }
+            }
         };
         Ok(Base {
             config: from_text(&text, &location)?,
@@ -225,6 +242,7 @@ impl Base {
             text,
             location,
             file,
+            unreadable,
             is_inline,
         })
     }
@@ -331,17 +349,26 @@ fn no_effect(variable: &str) -> String {
     }
 }
 
-/// The text of the configuration file, if there is one.
-fn find(
-    file: Option<&Path>,
-    environment: &Environment,
-) -> Result<Option<(String, PathBuf)>, ConfigError> {
+/// What the search for a configuration file found.
+#[derive(Default)]
+struct Found {
+    /// Its text and path.
+    file: Option<(String, PathBuf)>,
+    /// Files before it that this user may not read.
+    unreadable: Vec<PathBuf>,
+}
+
+/// Reads the configuration file, if there is one.
+fn find(file: Option<&Path>, environment: &Environment) -> Result<Found, ConfigError> {
     let named = file
         .map(Path::to_owned)
         .or_else(|| environment.variables.get(FILE_VARIABLE).map(PathBuf::from));
     match named {
-        Some(path) => Ok(Some((read(&path)?, path))),
-        None => first_there(&environment.files),
+        Some(path) => Ok(Found {
+            file: Some((read(&path)?, path)),
+            unreadable: Vec::new(),
+        }),
+        None => search(&environment.files),
     }
 }
 
@@ -354,24 +381,42 @@ fn make_absolute(path: &mut Option<PathBuf>, key: &str) -> Result<(), ConfigErro
 
 fn read(path: &Path) -> Result<String, ConfigError> {
     std::fs::read_to_string(path).map_err(|source| ConfigError::Read {
-        path: path.to_owned(),
+        path: absolute(path),
         source,
     })
 }
 
-fn first_there(files: &[PathBuf]) -> Result<Option<(String, PathBuf)>, ConfigError> {
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
+/// Reads the first of the files that is there. One that this user may not read is passed over: nobody named it, and
+/// under sudo it is often another user's.
+fn search(files: &[PathBuf]) -> Result<Found, ConfigError> {
+    let mut found = Found::default();
     for path in files {
         match read(path) {
-            Ok(text) => return Ok(Some((text, path.clone()))),
+            Ok(text) => {
+                found.file = Some((text, path.clone()));
+                break;
+            }
             Err(ConfigError::Read { source, .. })
                 if matches!(
                     source.kind(),
                     std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory
                 ) => {}
+            Err(ConfigError::Read { source, .. })
+                if source.kind() == std::io::ErrorKind::PermissionDenied =>
+            {
+                // If it is the folder that this user may not enter, nobody can say whether there is a file.
+                if path.exists() {
+                    found.unreadable.push(absolute(path));
+                }
+            }
             Err(error) => return Err(error),
         }
     }
-    Ok(None)
+    Ok(found)
 }
 
 fn from_text<T: DeserializeOwned>(text: &str, location: &str) -> Result<T, ConfigError> {

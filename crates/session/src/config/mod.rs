@@ -115,6 +115,9 @@ pub struct Config {
     /// Environment variables that start with `RGAPS_` but name no key.
     #[serde(skip)]
     pub ignored_variables: Vec<String>,
+    /// Files where one is searched for that are there, and that this user may not read.
+    #[serde(skip)]
+    pub unreadable_files: Vec<PathBuf>,
 }
 
 impl Default for Config {
@@ -137,6 +140,7 @@ impl Default for Config {
             access: Vec::new(),
             file: None,
             ignored_variables: Vec::new(),
+            unreadable_files: Vec::new(),
         }
     }
 }
