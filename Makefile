@@ -33,7 +33,7 @@ PRODUCTS := -p rgapsd -p rgaps-cli -p rgaps-capi
 RUNNER = --config 'target."cfg(all())".runner="$(CURDIR)/tools/run-test.sh"'
 LOOM := --config 'target."cfg(all())".rustflags=["--cfg","loom"]' --target-dir target/loom
 
-.PHONY: help build links links-many test steady test-driver demo demo-hosts demo-kv demo-kv-rdma demo-rdma check unit loom python wheel c-test chaos soak races kernel test-kernel test-rdma test-rdma-lossy test-rdma-kills test-netem vm-programs vm-shell sim fuzz bench bench-rdma plots docs docs-test miri asan tsan aarch64 install uninstall dist clean setup
+.PHONY: help build links links-many test steady test-driver demo demo-hosts demo-kv demo-kv-rdma demo-rdma check unit loom python wheel c-test chaos soak races kernel test-kernel test-providers test-rdma test-rdma-lossy test-rdma-kills test-netem vm-programs vm-shell sim fuzz bench bench-rdma plots docs docs-test miri asan tsan aarch64 install uninstall dist clean setup
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -176,6 +176,13 @@ kernel: ## The kernel module dmaplane, for Debian's kernels: KERNEL_SERIES="6.1 
 
 test-kernel: kernel ## Boot it in QEMU and test it: KERNEL_KILLS=300 SEED=1 FILTER=buffer; last line is JSON
 	@KILLS=$(KERNEL_KILLS) SEED=$(SEED) FILTER="$(FILTER)" kernel/tests/run.sh $(KERNEL_SERIES)
+
+# Of Debian's kernels, 6.12 has udmabuf.
+PROVIDERS_SERIES ?= 6.12
+
+test-providers: ## Segments and daemons with each provider of host memory, in a virtual machine; last line is JSON
+	@tools/setup.sh base rust vm kernel
+	@tests/vm/providers.sh $(PROVIDERS_SERIES)
 
 test-netem: ## Links between network namespaces over cables that are slow and lose packets, in a virtual machine
 	@tools/setup.sh base rust vm

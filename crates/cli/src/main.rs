@@ -16,6 +16,7 @@ mod mps;
 mod output;
 mod peers;
 mod pool;
+mod providers;
 mod reference;
 mod session;
 mod status;

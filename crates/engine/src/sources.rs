@@ -3,9 +3,10 @@
 use crate::near;
 use rgaps_cuda::{CudaError, CudaSource, Driver};
 use rgaps_layout::{Domain, GpuUuid};
-use rgaps_pool::{HostConfig, HostSource, HugePages, PoolError, SegmentSource};
+use rgaps_pool::{HostConfig, HostSource, HugePages, PoolError, Provider, SegmentSource};
 use rgaps_session::{
-    segment_bytes, Config, CudaUse, HugePages as ConfiguredHugePages, NumaPlace, Pools,
+    segment_bytes, Config, CudaUse, HostProvider, HugePages as ConfiguredHugePages, NumaPlace,
+    Pools,
 };
 use std::net::IpAddr;
 use std::path::Path;
@@ -88,6 +89,10 @@ impl SystemSources {
         };
         let host = &self.pools.host;
         let mut source = HostSource::new(HostConfig {
+            provider: match host.provider {
+                HostProvider::Memfd => Provider::Memfd,
+                HostProvider::Udmabuf => Provider::Udmabuf,
+            },
             huge_pages: match host.hugepages {
                 ConfiguredHugePages::Off => HugePages::Off,
                 ConfiguredHugePages::Try => HugePages::Try,

@@ -1,9 +1,15 @@
-//! Segments of host memory: sealed memfds, of huge pages and on a NUMA node where asked.
+//! Segments of host memory: sealed memfds, of huge pages and on a NUMA node where asked, or dma-bufs of such.
+//!
+//! A dma-buf begins as a memfd, too, so NUMA nodes work the same way. All its memory is taken when it is made and stays
+//! until the segment goes: nothing of it is given back. It is mapped by ordinary pages, whatever it consists of, so huge
+//! pages would bring nothing and are not used.
 
-use crate::memfd::{create_memfd, inspect, seal, HUGE_BYTES};
+use crate::dma_buf::inspect_segment;
+use crate::memfd::{create_memfd, seal, HUGE_BYTES};
 use crate::numa;
-use crate::segment::{Access, PageSize, Placement, PoolError, Segment, SegmentSource};
+use crate::segment::{Access, PageSize, Placement, PoolError, Provider, Segment, SegmentSource};
 use crate::shared_map::SharedMap;
+use crate::udmabuf;
 use rgaps_layout::{Domain, MAX_POOL_BYTES, SEGMENT_UNIT_BYTES};
 use rustix::fs::{FallocateFlags, MemfdFlags};
 use rustix::io::Errno;
@@ -31,6 +37,8 @@ pub enum HugePages {
 /// What segments of host memory should be like.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct HostConfig {
+    /// Who gives the memory.
+    pub provider: Provider,
     /// Size of the pages.
     pub huge_pages: HugePages,
     /// NUMA node to take the memory from. Implies `prefault`, since only memory that is there can
@@ -42,9 +50,9 @@ pub struct HostConfig {
 }
 
 impl HostConfig {
-    /// Whether the memory of a segment of ordinary pages is taken when it is created.
+    /// Whether the memory of a segment of ordinary pages is taken when it is created. A dma-buf consists of pages.
     fn takes_memory(&self) -> bool {
-        self.prefault || self.numa_node.is_some()
+        self.prefault || self.numa_node.is_some() || !self.provider.gives_files()
     }
 }
 
@@ -73,6 +81,7 @@ impl HostSource {
     /// A memfd of `bytes` bytes as configured, not sealed yet, with its memory if so configured.
     fn allocate(&self, bytes: u64, pages: PageSize) -> Result<(OwnedFd, Placement), PoolError> {
         let mut placement = Placement {
+            provider: Some(self.config.provider),
             pages,
             numa: None,
             warnings: self.warning.iter().cloned().collect(),
@@ -108,6 +117,9 @@ impl HostSource {
         if self.config.huge_pages == HugePages::Off {
             return self.allocate(bytes, PageSize::Base);
         }
+        if !self.config.provider.gives_files() {
+            return self.allocate_without_huge(bytes);
+        }
         let refused = match self.allocate(bytes, PageSize::Huge(HUGE_BYTES)) {
             Ok(made) => return Ok(made),
             Err(refused) if self.config.huge_pages == HugePages::Require => return Err(refused),
@@ -117,6 +129,23 @@ impl HostSource {
         placement
             .warnings
             .push(format!("ordinary pages instead of huge ones: {refused}"));
+        Ok((fd, placement))
+    }
+
+    /// For providers whose memory is mapped by ordinary pages.
+    fn allocate_without_huge(&self, bytes: u64) -> Result<(OwnedFd, Placement), PoolError> {
+        let provider = self.config.provider.name();
+        if self.config.huge_pages == HugePages::Require {
+            let hint = format!(
+                "pool.host.provider = \"{provider}\" maps ordinary pages only; set pool.host.hugepages to \"try\", or the \
+                 provider to \"memfd\""
+            );
+            return Err(PoolError::system("mmap", Errno::OPNOTSUPP, hint));
+        }
+        let (fd, mut placement) = self.allocate(bytes, PageSize::Base)?;
+        placement.warnings.push(format!(
+            "ordinary pages instead of huge ones: the provider {provider} maps no others"
+        ));
         Ok((fd, placement))
     }
 }
@@ -132,12 +161,21 @@ impl SegmentSource for HostSource {
 
     fn create(&mut self, bytes: u64) -> Result<Segment, PoolError> {
         check_segment_bytes(bytes)?;
+        // Before any memory is taken.
+        let device = match self.config.provider {
+            Provider::Memfd => None,
+            Provider::Udmabuf => Some(udmabuf::open(bytes)?),
+        };
         let (fd, placement) = self.allocate_or_fall_back(bytes)?;
         for warning in &placement.warnings {
             tracing::warn!(bytes, "host segment: {warning}");
         }
         seal(&fd)?;
-        let inode = inspect(fd.as_fd(), bytes)?.inode;
+        let fd = match device {
+            None => fd,
+            Some(device) => udmabuf::export(device.as_fd(), fd.as_fd(), bytes)?,
+        };
+        let inode = inspect_segment(fd.as_fd(), bytes)?.inode;
         Ok(Segment {
             fd,
             bytes,
@@ -148,7 +186,7 @@ impl SegmentSource for HostSource {
 
     fn adopt(&mut self, fd: OwnedFd, bytes: u64, inode: u64) -> Result<Segment, PoolError> {
         check_segment_bytes(bytes)?;
-        let found = inspect(fd.as_fd(), bytes)?;
+        let found = inspect_segment(fd.as_fd(), bytes)?;
         let uid = rustix::process::geteuid().as_raw();
         if found.uid != uid {
             let why = format!("it belongs to user {} instead of {uid}", found.uid);
@@ -158,7 +196,9 @@ impl SegmentSource for HostSource {
             let why = format!("it is inode {} instead of {inode}", found.inode);
             return Err(PoolError::Untrusted(why));
         }
+        // A predecessor may have had another provider.
         let placement = Placement {
+            provider: Some(found.provider),
             pages: found.pages,
             numa: None,
             warnings: Vec::new(),
@@ -171,10 +211,15 @@ impl SegmentSource for HostSource {
         })
     }
 
-    /// Ordinary pages only. Huge pages and prefaulted memory are kept: once given back they may be
-    /// gone to someone else, and the next touch would kill the process that touches them.
+    /// Ordinary pages of memfds only. Huge pages and prefaulted memory are kept: once given back they may be
+    /// gone to someone else, and the next touch would kill the process that touches them. A dma-buf can have no hole.
     fn discard(&mut self, segment: &Segment, offset: u64, bytes: u64) {
-        let kept = self.config.takes_memory() || segment.placement.pages != PageSize::Base;
+        let is_file = segment
+            .placement
+            .provider
+            .is_some_and(Provider::gives_files);
+        let kept =
+            self.config.takes_memory() || segment.placement.pages != PageSize::Base || !is_file;
         let inside = offset
             .checked_add(bytes)
             .is_some_and(|end| end <= segment.bytes);

@@ -8,6 +8,7 @@
 
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
+mod dma_buf;
 mod fork;
 mod host_mapping;
 mod host_source;
@@ -18,13 +19,15 @@ mod numa;
 mod segment;
 mod shared_map;
 mod tlsf;
+mod udmabuf;
 mod word_file;
 
+pub use dma_buf::is_dma_buf;
 pub use host_mapping::HostMapping;
 pub use host_source::{HostConfig, HostSource, HugePages};
 pub use memfd::{create_sealed_memfd, verify_memfd};
 pub use segment::{
-    Access, Mapping, Numa, PageSize, Placement, PoolError, Segment, SegmentSource, Stream,
+    Access, Mapping, Numa, PageSize, Placement, PoolError, Provider, Segment, SegmentSource, Stream,
 };
 pub use shared_map::SharedMap;
 pub use tlsf::{Allocation, RegionError, Tlsf, TlsfStats, UnknownHandle};

@@ -9,7 +9,7 @@ use rgaps_layout::Domain;
 use serde::{Deserialize, Serialize};
 
 /// Version of everything in this module.
-pub const PROTOCOL_VERSION: u32 = 10;
+pub const PROTOCOL_VERSION: u32 = 11;
 /// Longest packet.
 pub const MAX_PACKET_BYTES: usize = 80 * 1024;
 /// Most file descriptors that one packet carries.
@@ -894,6 +894,8 @@ pub struct PoolRow {
     pub segment_bytes: u64,
     pub segments: u32,
     pub leased_bytes: u64,
+    /// Who gave the memory: see the configuration's `pool.host.provider`; "driver" for GPUs.
+    pub provider: String,
     pub pages: String,
     /// The requested NUMA node, and the percentage of sampled pages that are on it.
     pub numa: Option<(u32, u32)>,

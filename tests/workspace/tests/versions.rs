@@ -10,8 +10,8 @@ const AGREED: [(&str, &str, &str, u64); 2] = [
     (
         "crates/session/src/message.rs",
         "PROTOCOL_VERSION",
-        "10",
-        0x27ff_98ae_77df_a0a2,
+        "11",
+        0xc27f_b1d3_d2d1_1c22,
     ),
     (
         "crates/layout/src",

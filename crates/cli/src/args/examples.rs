@@ -193,8 +193,8 @@ Examples:
   # Print the bytes leased per domain.
   rgaps pool --json | jq '.[] | {domain, leased_bytes}'
 
-JSON fields of each pool: domain, access, zone, cap_bytes, segment_bytes, segments, leased_bytes, pages, numa_node,
-numa_percent, copied_messages, copied_bytes, warnings";
+JSON fields of each pool: domain, access, zone, cap_bytes, segment_bytes, segments, leased_bytes, provider, pages,
+numa_node, numa_percent, copied_messages, copied_bytes, warnings";
 
 pub const PEERS: &str = "\
 Examples:
