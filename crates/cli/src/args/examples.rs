@@ -204,6 +204,31 @@ Examples:
 
 JSON fields: host, peers, troubles, traces";
 
+pub const DMAPLANE: &str = "\
+Examples:
+  rgaps dmaplane status
+  rgaps dmaplane bench --json > dmaplane.json";
+
+pub const DMAPLANE_STATUS: &str = "\
+Examples:
+  rgaps dmaplane status
+  # Print the free memory of each NUMA node.
+  rgaps dmaplane status --json | jq '.nodes[] | {node, free_bytes}'
+
+JSON fields: nodes, counts, pools, gpu (why they cannot be used, or null)";
+
+pub const DMAPLANE_BENCH: &str = "\
+Examples:
+  rgaps dmaplane bench
+  # Stream 1 MiB messages for 30 s, 64 in flight.
+  rgaps dmaplane bench --device rxe0 --message 1MiB --depth 64 --seconds 30
+  # Print at which depth throughput is at its best.
+  rgaps dmaplane bench --json | jq .sweep.saturation_depth
+
+JSON fields: copy_bytes, copies (from, to, mb_per_s, copy_us), streams_left_out, device, stream (message_bytes, depth,
+seconds, messages, mb_per_s, window_mb_per_s_min, window_mb_per_s_max, stalls, overflows), sweep (message_bytes,
+messages, saturation_depth, points (depth, mb_per_s, mean_us, p99_us))";
+
 pub const BENCH: &str = "\
 Examples:
   rgaps bench latency
