@@ -178,11 +178,9 @@ test-kernel: kernel ## Boot it in QEMU and test it: KERNEL_KILLS=300 SEED=1 FILT
 	@KILLS=$(KERNEL_KILLS) SEED=$(SEED) FILTER="$(FILTER)" kernel/tests/run.sh $(KERNEL_SERIES)
 
 # Of Debian's kernels, 6.12 has udmabuf.
-PROVIDERS_SERIES ?= 6.12
-
-test-providers: ## Segments and daemons with each provider of host memory, in a virtual machine; last line is JSON
-	@tools/setup.sh base rust vm kernel
-	@tests/vm/providers.sh $(PROVIDERS_SERIES)
+test-providers: kernel ## Segments and daemons with each provider of host memory, in a virtual machine: KERNEL_SERIES=6.12; last line is JSON
+	@tools/setup.sh base rust vm
+	@tests/vm/providers.sh $(KERNEL_SERIES)
 
 test-netem: ## Links between network namespaces over cables that are slow and lose packets, in a virtual machine
 	@tools/setup.sh base rust vm

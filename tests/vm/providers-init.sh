@@ -12,6 +12,13 @@ mount -t tmpfs tmp /tmp
 mount -t tmpfs run /run
 ip link set lo up
 while read -r module; do insmod "/modules/$module"; done </modules/order 2>/dev/null
+if [ -e /dev/dmaplane ]; then
+  # By path: busybox would take its own `ip`, which knows no veth.
+  /bin/ip link add rd0 mtu 4200 type veth peer name rd1 mtu 4200
+  /bin/ip link set rd1 up && /bin/ip addr add 10.77.0.1/24 dev rd0 && /bin/ip link set rd0 up
+  rdma link add rxe0 type rxe netdev rd0
+  until grep -q ACTIVE /sys/class/infiniband/rxe0/ports/1/state; do sleep 0.1; done
+fi
 echo "providers: begin"
 # Runs something, and says how it came out.
 check() {
@@ -39,13 +46,21 @@ daemon() {
   grep -q first "/tmp/$1.echo"
 }
 
-check conformance pool-tests --nocapture --test-threads 2 conforms fallback_conform provider dma_buf discarded prefaulted
-for provider in memfd udmabuf; do
-  [ $provider = memfd ] || [ -e /dev/$provider ] || { echo "providers: left out $provider: no /dev/$provider"; continue; }
+check "calls of dmaplane" device-tests --nocapture
+check conformance pool-tests --nocapture --test-threads 2 conforms fallback_conform provider dma_buf discarded prefaulted \
+  module quota
+for provider in memfd udmabuf dmaplane; do
+  case $provider in memfd) device=/dev/null ;; udmabuf) device=/dev/udmabuf ;; dmaplane) device=/dev/dmaplane-pool ;; esac
+  [ -e $device ] || { echo "providers: left out $provider: no $device"; continue; }
   check "a daemon with $provider" daemon $provider
 done
 rgaps doctor | grep -A1 '  provider '
 check costs provider_costs
+if [ -e /dev/dmaplane ]; then
+  check status rgaps dmaplane status
+  check bench rgaps dmaplane bench --copy 2MiB --copies 5 --message 16KiB --depth 8 --seconds 3 --messages 100
+  rgaps dmaplane bench --copy 2MiB --copies 5 --message 16KiB --depth 8 --seconds 3 --messages 100 --json
+fi
 dmesg
 echo "providers: end"
 echo o >/proc/sysrq-trigger

@@ -5,13 +5,14 @@ use rgaps_pool::{HostConfig, HostSource, PoolError, Provider, SegmentSource};
 use rgaps_session::HostProvider;
 
 /// All of them.
-pub const ALL: [Provider; 2] = [Provider::Memfd, Provider::Udmabuf];
+pub const ALL: [Provider; 3] = [Provider::Memfd, Provider::Udmabuf, Provider::Dmaplane];
 
 /// The provider that a configuration names.
 pub fn configured(provider: HostProvider) -> Provider {
     match provider {
         HostProvider::Memfd => Provider::Memfd,
         HostProvider::Udmabuf => Provider::Udmabuf,
+        HostProvider::Dmaplane => Provider::Dmaplane,
     }
 }
 
@@ -33,6 +34,10 @@ pub fn cost(provider: Provider) -> &'static str {
         Provider::Udmabuf => {
             "segments are dma-bufs, for devices; their memory is taken when the pool grows and stays, and every member could \
              write it"
+        }
+        Provider::Dmaplane => {
+            "segments are dma-bufs in large blocks, with a quota that the kernel keeps; their memory is taken when the pool \
+             grows and stays, and every member could write it"
         }
     }
 }

@@ -30,7 +30,10 @@ fn doctor_says_which_provider_is_in_use_and_what_it_costs() {
 
 #[test]
 fn a_provider_that_is_not_there_fails_with_advice() {
-    for (provider, device) in [("udmabuf", "/dev/udmabuf")] {
+    for (provider, device) in [
+        ("udmabuf", "/dev/udmabuf"),
+        ("dmaplane", "/dev/dmaplane-pool"),
+    ] {
         let name = format!("provider {provider}");
         // Not needed, so nothing is wrong.
         assert_eq!(check("memfd", &name)["verdict"], "ok");

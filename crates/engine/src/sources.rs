@@ -92,6 +92,7 @@ impl SystemSources {
             provider: match host.provider {
                 HostProvider::Memfd => Provider::Memfd,
                 HostProvider::Udmabuf => Provider::Udmabuf,
+                HostProvider::Dmaplane => Provider::Dmaplane,
             },
             huge_pages: match host.hugepages {
                 ConfiguredHugePages::Off => HugePages::Off,
@@ -100,6 +101,7 @@ impl SystemSources {
             },
             numa_node,
             prefault: host.prefault,
+            quota_bytes: Some(host.cap_bytes()),
         });
         if let Some((place, why)) = unknown {
             source = source.warning(format!(

@@ -20,7 +20,7 @@ const FIGURES: [&str; 5] = [
 ];
 
 fn main() {
-    for provider in [Provider::Memfd, Provider::Udmabuf] {
+    for provider in [Provider::Memfd, Provider::Udmabuf, Provider::Dmaplane] {
         for prefault in [false, true] {
             let config = HostConfig {
                 provider,

@@ -14,9 +14,12 @@ use crate::PoolError;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// Exporters whose dma-bufs keep their pages, by the names of their kernel modules.
-const EXPORTERS: [(&str, Provider); 1] = [
+const EXPORTERS: [(&str, Provider); 2] = [
     // It holds a reference to each page of a memfd that it demands to be sealed against shrinking.
     ("udmabuf", Provider::Udmabuf),
+    // It counts references. Only the realm that made the memory, an open file of the daemon's, can take it away (REVOKE);
+    // when that is closed, one of the same user's that adopts it. rgaps never does.
+    ("dmaplane", Provider::Dmaplane),
 ];
 
 /// What the kernel says of a dma-buf.

@@ -1,15 +1,18 @@
-//! Segments of host memory: sealed memfds, of huge pages and on a NUMA node where asked, or dma-bufs of such.
+//! Segments of host memory: sealed memfds, of huge pages and on a NUMA node where asked, or dma-bufs.
 //!
-//! A dma-buf begins as a memfd, too, so NUMA nodes work the same way. All its memory is taken when it is made and stays
-//! until the segment goes: nothing of it is given back. It is mapped by ordinary pages, whatever it consists of, so huge
-//! pages would bring nothing and are not used.
+//! All memory of a dma-buf is taken when it is made and stays until the segment goes: nothing of it is given back. One of
+//! udmabuf begins as a memfd, so NUMA nodes work the same way; it is mapped by ordinary pages, whatever it consists of, so
+//! huge pages would bring nothing and are not used. One of the module dmaplane is its own (see `dmaplane`).
 
 use crate::dma_buf::inspect_segment;
+use crate::dmaplane;
+use crate::host_config::{HostConfig, HugePages};
 use crate::memfd::{create_memfd, seal, HUGE_BYTES};
 use crate::numa;
 use crate::segment::{Access, PageSize, Placement, PoolError, Provider, Segment, SegmentSource};
 use crate::shared_map::SharedMap;
 use crate::udmabuf;
+use rgaps_dmaplane::Realm;
 use rgaps_layout::{Domain, MAX_POOL_BYTES, SEGMENT_UNIT_BYTES};
 use rustix::fs::{FallocateFlags, MemfdFlags};
 use rustix::io::Errno;
@@ -22,44 +25,12 @@ const ALLOCATE_RETRIES: u32 = 100;
 
 const _: () = assert!(SEGMENT_UNIT_BYTES % HUGE_BYTES == 0);
 
-/// Whether segments are made of 2 MiB pages from the system's reserve (`vm.nr_hugepages`).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum HugePages {
-    /// No. The kernel may still merge pages where `transparent_hugepage/shmem_enabled` says so.
-    #[default]
-    Off,
-    /// Yes where there are enough, else ordinary pages and a warning.
-    Try,
-    /// Yes, or creating a segment fails.
-    Require,
-}
-
-/// What segments of host memory should be like.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct HostConfig {
-    /// Who gives the memory.
-    pub provider: Provider,
-    /// Size of the pages.
-    pub huge_pages: HugePages,
-    /// NUMA node to take the memory from. Implies `prefault`, since only memory that is there can
-    /// be looked at.
-    pub numa_node: Option<u32>,
-    /// Takes all memory of a segment when it is created, so that a system without memory refuses
-    /// the segment instead of killing the process that touches it. Huge pages always are.
-    pub prefault: bool,
-}
-
-impl HostConfig {
-    /// Whether the memory of a segment of ordinary pages is taken when it is created. A dma-buf consists of pages.
-    fn takes_memory(&self) -> bool {
-        self.prefault || self.numa_node.is_some() || !self.provider.gives_files()
-    }
-}
-
 /// Makes segments of host memory.
 #[derive(Debug)]
 pub struct HostSource {
     config: HostConfig,
+    /// Opened when memory of the module dmaplane is first made or adopted.
+    realm: Option<Realm>,
     warning: Option<String>,
 }
 
@@ -68,6 +39,7 @@ impl HostSource {
     pub fn new(config: HostConfig) -> Self {
         HostSource {
             config,
+            realm: None,
             warning: None,
         }
     }
@@ -110,6 +82,21 @@ impl HostSource {
             placement.numa = Some(found);
             placement.warnings.extend(warning);
         }
+        Ok((fd, placement))
+    }
+
+    fn realm(&mut self) -> Result<&Realm, PoolError> {
+        let realm = match self.realm.take() {
+            Some(realm) => realm,
+            None => dmaplane::open(&self.config)?,
+        };
+        Ok(self.realm.insert(realm))
+    }
+
+    /// A sealed memfd.
+    fn memfd(&self, bytes: u64) -> Result<(OwnedFd, Placement), PoolError> {
+        let (fd, placement) = self.allocate_or_fall_back(bytes)?;
+        seal(&fd)?;
         Ok((fd, placement))
     }
 
@@ -161,20 +148,25 @@ impl SegmentSource for HostSource {
 
     fn create(&mut self, bytes: u64) -> Result<Segment, PoolError> {
         check_segment_bytes(bytes)?;
-        // Before any memory is taken.
-        let device = match self.config.provider {
-            Provider::Memfd => None,
-            Provider::Udmabuf => Some(udmabuf::open(bytes)?),
+        let (fd, placement) = match self.config.provider {
+            Provider::Memfd => self.memfd(bytes)?,
+            Provider::Udmabuf => {
+                // Before any memory is taken.
+                let device = udmabuf::open(bytes)?;
+                let (memfd, placement) = self.memfd(bytes)?;
+                let fd = udmabuf::export(device.as_fd(), memfd.as_fd(), bytes)?;
+                (fd, placement)
+            }
+            Provider::Dmaplane => {
+                let config = self.config;
+                let (fd, mut placement) = dmaplane::create(self.realm()?, &config, bytes)?;
+                placement.warnings.extend(self.warning.clone());
+                (fd, placement)
+            }
         };
-        let (fd, placement) = self.allocate_or_fall_back(bytes)?;
         for warning in &placement.warnings {
             tracing::warn!(bytes, "host segment: {warning}");
         }
-        seal(&fd)?;
-        let fd = match device {
-            None => fd,
-            Some(device) => udmabuf::export(device.as_fd(), fd.as_fd(), bytes)?,
-        };
         let inode = inspect_segment(fd.as_fd(), bytes)?.inode;
         Ok(Segment {
             fd,
@@ -196,10 +188,17 @@ impl SegmentSource for HostSource {
             let why = format!("it is inode {} instead of {inode}", found.inode);
             return Err(PoolError::Untrusted(why));
         }
+        let mut pages = found.pages;
+        if found.provider == Provider::Dmaplane {
+            match self.realm() {
+                Ok(realm) => pages = dmaplane::adopt(realm, fd.as_fd(), bytes),
+                Err(error) => tracing::warn!(%error, "memory of a previous daemon is not adopted"),
+            }
+        }
         // A predecessor may have had another provider.
         let placement = Placement {
             provider: Some(found.provider),
-            pages: found.pages,
+            pages,
             numa: None,
             warnings: Vec::new(),
         };

@@ -176,6 +176,67 @@ fn udmabuf_conforms() {
 }
 
 #[test]
+fn dmaplane_conforms() {
+    provider_conforms(Provider::Dmaplane);
+}
+
+#[test]
+fn the_kernel_keeps_the_quota_of_a_pool_also_after_it_was_adopted() {
+    let Some(config) = provided(Provider::Dmaplane) else {
+        return;
+    };
+    let config = HostConfig {
+        quota_bytes: Some(2 * SEGMENT_UNIT_BYTES),
+        huge_pages: HugePages::Try,
+        ..config
+    };
+    let mut source = HostSource::new(config);
+    let segment = source.create(2 * SEGMENT_UNIT_BYTES).unwrap();
+    let refused = source.create(SEGMENT_UNIT_BYTES).unwrap_err().to_string();
+    assert!(
+        refused.contains("ALLOC") && refused.contains("limit"),
+        "{refused}"
+    );
+    let pages = segment.placement.pages;
+    drop(source);
+    let mut successor = HostSource::new(config);
+    let adopted = successor
+        .adopt(segment.fd, segment.bytes, segment.inode)
+        .unwrap();
+    assert_eq!(adopted.placement.pages, pages);
+    assert!(successor.create(SEGMENT_UNIT_BYTES).is_err());
+    drop(adopted);
+    successor.create(SEGMENT_UNIT_BYTES).unwrap();
+}
+
+#[test]
+fn memory_of_the_module_is_on_the_node_that_was_asked_for() {
+    let Some(config) = provided(Provider::Dmaplane) else {
+        return;
+    };
+    let on = |node| {
+        let config = HostConfig {
+            numa_node: Some(node),
+            ..config
+        };
+        let segment = HostSource::new(config).create(SEGMENT_UNIT_BYTES).unwrap();
+        segment.placement
+    };
+    let there = on(0);
+    let numa = there.numa.unwrap();
+    assert!(
+        numa.sampled > 0 && numa.on_node == numa.sampled,
+        "{there:?}"
+    );
+    let absent = on(999);
+    assert_eq!(absent.numa.unwrap().on_node, 0);
+    assert!(
+        absent.warnings.iter().any(|w| w.contains("999")),
+        "{absent:?}"
+    );
+}
+
+#[test]
 fn huge_pages_that_a_provider_does_not_map_are_refused_or_told() {
     let Some(config) = provided(Provider::Udmabuf) else {
         return;

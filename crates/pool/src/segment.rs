@@ -35,6 +35,8 @@ pub enum Provider {
     Memfd,
     /// A dma-buf that the kernel's `/dev/udmabuf` makes of a memfd.
     Udmabuf,
+    /// A dma-buf of the kernel module dmaplane.
+    Dmaplane,
 }
 
 impl Provider {
@@ -43,6 +45,7 @@ impl Provider {
         match self {
             Provider::Memfd => "memfd",
             Provider::Udmabuf => "udmabuf",
+            Provider::Dmaplane => "dmaplane",
         }
     }
 
@@ -182,6 +185,16 @@ impl PoolError {
             source: source.into(),
             hint: hint.into(),
         }
+    }
+
+    /// Of a provider that the configuration names.
+    pub(crate) fn provider(
+        call: &'static str,
+        source: impl Into<std::io::Error>,
+        hint: &str,
+    ) -> Self {
+        let hint = format!("{hint}, or set pool.host.provider to \"memfd\"");
+        PoolError::system(call, source, hint)
     }
 }
 

@@ -54,15 +54,15 @@ unsafe impl Ioctl for Create {
 pub(crate) fn open(bytes: u64) -> Result<OwnedFd, PoolError> {
     let limit = size_limit_mib();
     if let Some(limit) = limit.filter(|mib| *mib < bytes.div_ceil(1 << 20)) {
-        return Err(failed(
+        return Err(PoolError::provider(
             "UDMABUF_CREATE",
             Errno::INVAL,
-            too_large(bytes, limit),
+            &too_large(bytes, limit),
         ));
     }
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     rustix::fs::open(DEVICE, flags, Mode::empty())
-        .map_err(|error| failed("open(/dev/udmabuf)", error, open_hint(error)))
+        .map_err(|error| PoolError::provider("open(/dev/udmabuf)", error, open_hint(error)))
 }
 
 /// A dma-buf of all `bytes` bytes of a memfd that is sealed against shrinking.
@@ -80,7 +80,7 @@ pub(crate) fn export(
     // SAFETY: the device is udmabuf's by its name, which only root can give to another one; `Create` is what the kernel
     // reads, and `memfd` is open during the call.
     unsafe { rustix::ioctl::ioctl(device, create) }
-        .map_err(|error| failed("UDMABUF_CREATE", error, create_hint(error)))
+        .map_err(|error| PoolError::provider("UDMABUF_CREATE", error, create_hint(error)))
 }
 
 fn size_limit_mib() -> Option<u64> {
@@ -91,15 +91,7 @@ fn size_limit_mib() -> Option<u64> {
         .ok()
 }
 
-fn failed(call: &'static str, error: Errno, hint: String) -> PoolError {
-    PoolError::system(
-        call,
-        error,
-        format!("{hint}, or set pool.host.provider to \"memfd\""),
-    )
-}
-
-fn open_hint(error: Errno) -> String {
+fn open_hint(error: Errno) -> &'static str {
     match error {
         Errno::NOENT | Errno::NXIO | Errno::NODEV => {
             "load the kernel's module (modprobe udmabuf; it needs CONFIG_UDMABUF), in a container also pass the device"
@@ -109,16 +101,14 @@ fn open_hint(error: Errno) -> String {
         }
         _ => "see 'rgaps doctor'",
     }
-    .to_owned()
 }
 
-fn create_hint(error: Errno) -> String {
+fn create_hint(error: Errno) -> &'static str {
     match error {
         Errno::NOMEM => "free memory, raise the memory limit of this cgroup",
         Errno::MFILE => "raise ulimit -n",
         _ => "see the kernel's log",
     }
-    .to_owned()
 }
 
 fn too_large(bytes: u64, limit_mib: u64) -> String {
@@ -135,11 +125,13 @@ mod tests {
     #[test]
     fn refusals_say_what_to_do() {
         for (error, part) in [(Errno::NOENT, "modprobe udmabuf"), (Errno::ACCESS, "group")] {
-            let said = failed("open(/dev/udmabuf)", error, open_hint(error)).to_string();
+            let said =
+                PoolError::provider("open(/dev/udmabuf)", error, open_hint(error)).to_string();
             assert!(said.contains(part), "{said}");
             assert!(said.contains("pool.host.provider"), "{said}");
         }
-        let said = failed("UDMABUF_CREATE", Errno::INVAL, too_large(128 << 20, 64)).to_string();
+        let said = PoolError::provider("UDMABUF_CREATE", Errno::INVAL, &too_large(128 << 20, 64))
+            .to_string();
         for part in ["128 MiB", "64 MiB", SIZE_LIMIT, "pool.host.segment"] {
             assert!(said.contains(part), "{said}");
         }

@@ -228,6 +228,8 @@ pub enum HostProvider {
     Memfd,
     /// dma-bufs that the kernel's `/dev/udmabuf` makes.
     Udmabuf,
+    /// dma-bufs of the kernel module dmaplane.
+    Dmaplane,
 }
 
 impl HostProvider {
@@ -236,6 +238,7 @@ impl HostProvider {
         match self {
             HostProvider::Memfd => "memfd",
             HostProvider::Udmabuf => "udmabuf",
+            HostProvider::Dmaplane => "dmaplane",
         }
     }
 }
@@ -418,7 +421,7 @@ impl Config {
 
 impl HostPool {
     fn check(&self) -> Result<(), String> {
-        if self.provider != HostProvider::Memfd && self.hugepages == HugePages::Require {
+        if self.provider == HostProvider::Udmabuf && self.hugepages == HugePages::Require {
             return Err(format!(
                 "pool.host.hugepages = \"require\": pool.host.provider = \"{}\" maps ordinary pages only; set the provider \
                  to \"memfd\", or huge pages to \"try\" or \"off\"",
