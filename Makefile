@@ -33,7 +33,7 @@ PRODUCTS := -p rgapsd -p rgaps-cli -p rgaps-capi
 RUNNER = --config 'target."cfg(all())".runner="$(CURDIR)/tools/run-test.sh"'
 LOOM := --config 'target."cfg(all())".rustflags=["--cfg","loom"]' --target-dir target/loom
 
-.PHONY: help build links links-many test steady test-driver demo demo-hosts demo-kv demo-kv-rdma demo-rdma check unit loom python wheel c-test chaos soak races kernel test-kernel test-rdma test-rdma-lossy test-rdma-kills test-netem vm-programs vm-shell sim fuzz bench bench-rdma plots docs docs-test miri asan tsan aarch64 install uninstall dist clean setup
+.PHONY: help build links links-many test steady test-driver demo demo-hosts demo-kv demo-kv-rdma demo-rdma check unit loom python wheel c-test chaos soak races kernel test-kernel test-providers test-rdma test-rdma-lossy test-rdma-kills test-netem vm-programs vm-shell sim fuzz bench bench-rdma plots docs docs-test miri asan tsan aarch64 install uninstall dist clean setup
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -179,6 +179,11 @@ kernel: ## The kernel module dmaplane, for Debian's kernels: KERNEL_SERIES="6.1 
 test-kernel: kernel ## Build it by dkms, boot it in QEMU and test it: KERNEL_KILLS=300 KERNEL_FUZZ_S=60 SEED=1 FILTER=buffer; last line is JSON
 	@kernel/tests/dkms.sh $(KERNEL_SERIES)
 	@KILLS=$(KERNEL_KILLS) FUZZ_S=$(KERNEL_FUZZ_S) SEED=$(SEED) FILTER="$(FILTER)" kernel/tests/run.sh $(KERNEL_SERIES)
+
+# Of Debian's kernels, 6.12 has udmabuf.
+test-providers: kernel ## Segments and daemons with each provider of host memory, in a virtual machine: KERNEL_SERIES=6.12; last line is JSON
+	@tools/setup.sh base rust vm
+	@tests/vm/providers.sh $(KERNEL_SERIES)
 
 test-netem: ## Links between network namespaces over cables that are slow and lose packets, in a virtual machine
 	@tools/setup.sh base rust vm

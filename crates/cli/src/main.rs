@@ -7,6 +7,7 @@ mod array;
 mod bench;
 mod completion;
 mod daemon;
+mod dmaplane;
 mod doctor;
 mod domain;
 mod exit;
@@ -16,6 +17,7 @@ mod mps;
 mod output;
 mod peers;
 mod pool;
+mod providers;
 mod reference;
 mod session;
 mod status;
@@ -53,6 +55,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Topic(command) => topic::topic(common, command, &mut output),
         Command::Top(command) => top::top(common, &command, &mut output),
         Command::Peers => peers::peers(common, &mut output),
+        Command::Dmaplane(command) => dmaplane::dmaplane(&command, &mut output),
         Command::Pool => pool::pool(common, &mut output),
         Command::Bench(command) => bench::bench(common, command, &mut output),
         Command::BenchMember { orders } => rgaps_bench::member(&orders),

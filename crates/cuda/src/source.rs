@@ -197,6 +197,7 @@ pub(crate) fn too_small(bytes: u64) -> PoolError {
 
 fn placement(warnings: Vec<String>) -> Placement {
     Placement {
+        provider: None,
         pages: PageSize::Device,
         numa: None,
         warnings,

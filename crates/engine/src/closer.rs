@@ -107,10 +107,10 @@ pub(crate) fn copies_of_memory(fds: &[OwnedFd]) -> Option<Vec<OwnedFd>> {
     fds.iter().map(copy).collect()
 }
 
-/// Whether a file is a memfd or a device, through which CUDA shares memory. The kernel says so by itself: it asks no
+/// Whether a file is a memfd, a dma-buf, or a device, through which CUDA shares memory. The kernel says so by itself: it asks no
 /// file system in user space or on another host.
 fn is_memory(fd: BorrowedFd<'_>) -> bool {
-    if rustix::fs::fcntl_get_seals(fd).is_ok() {
+    if rustix::fs::fcntl_get_seals(fd).is_ok() || rgaps_pool::is_dma_buf(fd) {
         return true;
     }
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;

@@ -9,7 +9,7 @@ use crate::refuse::{bad, refuse};
 use crate::sessions::{is_owner, SessionId};
 use crate::topic::{Publisher, Subscriber, Topic};
 use crate::zone::Zone;
-use rgaps_pool::PageSize;
+use rgaps_pool::{PageSize, Provider, Segment};
 use rgaps_session::{
     check_topic_name, Answer, ClientRow, MemoryUses, PoolRow, PublisherRow, Refusal, RefusalCode,
     RemoteRow, Status, SubscriberRow, TopicInfo, TopicRow, ZoneId, MAX_PACKET_BYTES,
@@ -407,6 +407,7 @@ pub(crate) fn pool_row(pool: &Pool, zone: &Zone) -> PoolRow {
         segment_bytes: pool.segment_bytes,
         segments: pool.segment_count(),
         leased_bytes: pool.leased_bytes(),
+        provider: providers(pool),
         pages: pages.join(", "),
         numa: numa.map(|numa| {
             (
@@ -428,6 +429,15 @@ pub(crate) fn pool_row(pool: &Pool, zone: &Zone) -> PoolRow {
 fn remote_rows(topic: &Topic) -> Vec<RemoteRow> {
     let rows = topic.subscribers.iter().flat_map(|s| &s.remote);
     rows.take(MAX_REMOTE_HOSTS).cloned().collect()
+}
+
+/// Who gave a pool's segments: several where daemons with other configurations made some of them.
+fn providers(pool: &Pool) -> String {
+    let name = |segment: &Segment| segment.placement.provider.map_or("driver", Provider::name);
+    let mut names: Vec<&str> = pool.segments().map(name).collect();
+    names.sort_unstable();
+    names.dedup();
+    names.join(", ")
 }
 
 /// What the system did not give for a pool's segments; each warning once.

@@ -5,7 +5,7 @@ use crate::granules::{Granules, FREE};
 use crate::refuse::{bad, memory, refuse, system};
 use crate::registry::{make_private, reopen, RegistryFile};
 use rgaps_layout::{Domain, PoolRecord, SegmentRecord, GRANULE_BYTES, MAX_SEGMENTS, RECORD_LIVE};
-use rgaps_pool::{Segment, SegmentSource};
+use rgaps_pool::{Provider, Segment, SegmentSource};
 use rgaps_session::{PoolGrant, Range, Refusal, RefusalCode};
 use rustix::fs::OFlags;
 use std::os::fd::{AsFd, OwnedFd};
@@ -156,11 +156,11 @@ impl Pool {
         }
         for segment in self.segments.iter().skip(from as usize).take(most) {
             let Some(segment) = segment else { break };
-            // A CUDA handle is no file that could be opened again; its importer chooses how to map it.
-            let fd = match self.domain {
-                Domain::Host if writable => reopen(segment.fd.as_fd(), OFlags::RDWR),
-                Domain::Host => reopen(segment.fd.as_fd(), OFlags::RDONLY),
-                Domain::Cuda(_) => segment.fd.try_clone(),
+            // A CUDA handle or a dma-buf is no file that could be opened again; its importer chooses how to map it.
+            let fd = match is_file(segment) {
+                true if writable => reopen(segment.fd.as_fd(), OFlags::RDWR),
+                true => reopen(segment.fd.as_fd(), OFlags::RDONLY),
+                false => segment.fd.try_clone(),
             };
             fds.push(fd.map_err(|e| system("open the memory of a segment", e))?);
             bytes.push(segment.bytes);
@@ -237,7 +237,7 @@ impl Pool {
             made => made,
         }
         .map_err(|error| LeaseError::Full(memory(error)))?;
-        if self.domain == Domain::Host {
+        if is_file(&segment) {
             make_private(segment.fd.as_fd())
                 .map_err(|e| LeaseError::Other(system("protect a segment", e)))?;
         }
@@ -366,7 +366,7 @@ impl Pool {
                 .source
                 .adopt(fd, record.bytes, record.inode)
                 .map_err(memory)?;
-            if self.domain == Domain::Host {
+            if is_file(&segment) {
                 // It may be a subscriber's, which can only be read: memory could not be given back.
                 segment.fd = reopen(segment.fd.as_fd(), OFlags::RDWR)
                     .map_err(|e| system("open a segment that a client handed back", e))?;
@@ -405,6 +405,11 @@ impl Pool {
         self.granules.truncate(kept);
         self.mapped_bytes()
     }
+}
+
+fn is_file(segment: &Segment) -> bool {
+    let provider = segment.placement.provider;
+    provider.is_some_and(Provider::gives_files)
 }
 
 fn range(first: usize, count: usize) -> Range {

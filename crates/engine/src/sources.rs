@@ -3,9 +3,10 @@
 use crate::numa;
 use rgaps_cuda::{CudaError, CudaSource, Driver};
 use rgaps_layout::{Domain, GpuUuid};
-use rgaps_pool::{HostConfig, HostSource, HugePages, PoolError, SegmentSource};
+use rgaps_pool::{HostConfig, HostSource, HugePages, PoolError, Provider, SegmentSource};
 use rgaps_session::{
-    segment_bytes, Config, CudaUse, HugePages as ConfiguredHugePages, NumaPlace, Pools,
+    segment_bytes, Config, CudaUse, HostProvider, HugePages as ConfiguredHugePages, NumaPlace,
+    Pools,
 };
 use std::net::IpAddr;
 use std::path::Path;
@@ -88,6 +89,11 @@ impl SystemSources {
         };
         let host = &self.pools.host;
         let mut source = HostSource::new(HostConfig {
+            provider: match host.provider {
+                HostProvider::Memfd => Provider::Memfd,
+                HostProvider::Udmabuf => Provider::Udmabuf,
+                HostProvider::Dmaplane => Provider::Dmaplane,
+            },
             huge_pages: match host.hugepages {
                 ConfiguredHugePages::Off => HugePages::Off,
                 ConfiguredHugePages::Try => HugePages::Try,
@@ -95,6 +101,7 @@ impl SystemSources {
             },
             numa_node,
             prefault: host.prefault,
+            quota_bytes: Some(host.cap_bytes()),
         });
         if let Some((place, why)) = unknown {
             source = source.warning(format!(

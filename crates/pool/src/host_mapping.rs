@@ -1,7 +1,8 @@
-//! A pool of host memory as one process sees it.
+//! A pool of host memory as one process sees it, whoever provides it.
 
+use crate::dma_buf::inspect_segment;
 use crate::fork::ReservedInChildren;
-use crate::memfd::{inspect, HUGE_BYTES};
+use crate::memfd::HUGE_BYTES;
 use crate::segment::{Access, Mapping, PageSize, PoolError, Stream};
 use crate::shared_map::{keep_private, map_hint, protection};
 use rgaps_layout::{Domain, MAX_POOL_BYTES, SEGMENT_UNIT_BYTES};
@@ -14,7 +15,7 @@ use std::sync::{Mutex, PoisonError};
 /// Pools from this size on start at a multiple of it, for pages of 1 GiB.
 const GIANT_BYTES: usize = 1 << 30;
 
-/// A reserved address range with sealed memfds mapped from its start.
+/// A reserved address range with sealed memfds, or dma-bufs, mapped from its start.
 ///
 /// The range stays where it is until the value is dropped, so an address computed from a pool
 /// offset stays good. Forked children do not inherit it (see `fork`), and core dumps leave it out.
@@ -138,7 +139,7 @@ impl HostMapping {
         let address = unsafe { self.base.as_ptr().add(offset) }.cast();
         // SAFETY: the range lies in our reservation, behind what is mapped, so nothing but the
         // reservation is replaced; `extend` excludes another extension of it. The file cannot
-        // shrink: `extend` has seen its seals. Huge pages were all allocated when the segment was
+        // shrink: `extend` has seen its seals, or that it is a dma-buf that keeps its pages. Huge pages were all allocated when the segment was
         // created, so nothing needs to be reserved for them here.
         let placed = unsafe {
             rustix::mm::mmap(
@@ -204,7 +205,7 @@ impl Mapping for HostMapping {
             let hint = "the pool cannot grow in this process any more; open it again";
             return Err(PoolError::system("mmap", rustix::io::Errno::NOMEM, hint));
         }
-        let found = inspect(fd, bytes)?;
+        let found = inspect_segment(fd, bytes)?;
         if let PageSize::Huge(page) = found.pages {
             let start = self.base() + mapped;
             if page == 0 || start % page != 0 || bytes % page != 0 {
@@ -213,7 +214,7 @@ impl Mapping for HostMapping {
             }
         }
         self.place(&mut reserved, fd, mapped as usize, bytes as usize)?;
-        if found.pages == PageSize::Base {
+        if found.pages == PageSize::Base && found.provider.gives_files() {
             // SAFETY: the range was mapped by `place`. The advice changes no bytes, and where
             // transparent huge pages are not for shared memory it does nothing.
             let _ = unsafe {

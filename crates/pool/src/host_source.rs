@@ -1,9 +1,18 @@
-//! Segments of host memory: sealed memfds, of huge pages and on a NUMA node where asked.
+//! Segments of host memory: sealed memfds, of huge pages and on a NUMA node where asked, or dma-bufs.
+//!
+//! All memory of a dma-buf is taken when it is made and stays until the segment goes: nothing of it is given back. One of
+//! udmabuf begins as a memfd, so NUMA nodes work the same way; it is mapped by ordinary pages, whatever it consists of, so
+//! huge pages would bring nothing and are not used. One of the module dmaplane is its own (see `dmaplane`).
 
-use crate::memfd::{create_memfd, inspect, seal, HUGE_BYTES};
+use crate::dma_buf::inspect_segment;
+use crate::dmaplane;
+use crate::host_config::{HostConfig, HugePages};
+use crate::memfd::{create_memfd, seal, HUGE_BYTES};
 use crate::numa;
-use crate::segment::{Access, PageSize, Placement, PoolError, Segment, SegmentSource};
+use crate::segment::{Access, PageSize, Placement, PoolError, Provider, Segment, SegmentSource};
 use crate::shared_map::SharedMap;
+use crate::udmabuf;
+use rgaps_dmaplane::Realm;
 use rgaps_layout::{Domain, MAX_POOL_BYTES, SEGMENT_UNIT_BYTES};
 use rustix::fs::{FallocateFlags, MemfdFlags};
 use rustix::io::Errno;
@@ -16,42 +25,12 @@ const ALLOCATE_RETRIES: u32 = 100;
 
 const _: () = assert!(SEGMENT_UNIT_BYTES % HUGE_BYTES == 0);
 
-/// Whether segments are made of 2 MiB pages from the system's reserve (`vm.nr_hugepages`).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum HugePages {
-    /// No. The kernel may still merge pages where `transparent_hugepage/shmem_enabled` says so.
-    #[default]
-    Off,
-    /// Yes where there are enough, else ordinary pages and a warning.
-    Try,
-    /// Yes, or creating a segment fails.
-    Require,
-}
-
-/// What segments of host memory should be like.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct HostConfig {
-    /// Size of the pages.
-    pub huge_pages: HugePages,
-    /// NUMA node to take the memory from. Implies `prefault`, since only memory that is there can
-    /// be looked at.
-    pub numa_node: Option<u32>,
-    /// Takes all memory of a segment when it is created, so that a system without memory refuses
-    /// the segment instead of killing the process that touches it. Huge pages always are.
-    pub prefault: bool,
-}
-
-impl HostConfig {
-    /// Whether the memory of a segment of ordinary pages is taken when it is created.
-    fn takes_memory(&self) -> bool {
-        self.prefault || self.numa_node.is_some()
-    }
-}
-
 /// Makes segments of host memory.
 #[derive(Debug)]
 pub struct HostSource {
     config: HostConfig,
+    /// Opened when memory of the module dmaplane is first made or adopted.
+    realm: Option<Realm>,
     warning: Option<String>,
 }
 
@@ -60,6 +39,7 @@ impl HostSource {
     pub fn new(config: HostConfig) -> Self {
         HostSource {
             config,
+            realm: None,
             warning: None,
         }
     }
@@ -73,6 +53,7 @@ impl HostSource {
     /// A memfd of `bytes` bytes as configured, not sealed yet, with its memory if so configured.
     fn allocate(&self, bytes: u64, pages: PageSize) -> Result<(OwnedFd, Placement), PoolError> {
         let mut placement = Placement {
+            provider: Some(self.config.provider),
             pages,
             numa: None,
             warnings: self.warning.iter().cloned().collect(),
@@ -104,9 +85,27 @@ impl HostSource {
         Ok((fd, placement))
     }
 
+    fn realm(&mut self) -> Result<&Realm, PoolError> {
+        let realm = match self.realm.take() {
+            Some(realm) => realm,
+            None => dmaplane::open(&self.config)?,
+        };
+        Ok(self.realm.insert(realm))
+    }
+
+    /// A sealed memfd.
+    fn memfd(&self, bytes: u64) -> Result<(OwnedFd, Placement), PoolError> {
+        let (fd, placement) = self.allocate_or_fall_back(bytes)?;
+        seal(&fd)?;
+        Ok((fd, placement))
+    }
+
     fn allocate_or_fall_back(&self, bytes: u64) -> Result<(OwnedFd, Placement), PoolError> {
         if self.config.huge_pages == HugePages::Off {
             return self.allocate(bytes, PageSize::Base);
+        }
+        if !self.config.provider.gives_files() {
+            return self.allocate_without_huge(bytes);
         }
         let refused = match self.allocate(bytes, PageSize::Huge(HUGE_BYTES)) {
             Ok(made) => return Ok(made),
@@ -117,6 +116,23 @@ impl HostSource {
         placement
             .warnings
             .push(format!("ordinary pages instead of huge ones: {refused}"));
+        Ok((fd, placement))
+    }
+
+    /// For providers whose memory is mapped by ordinary pages.
+    fn allocate_without_huge(&self, bytes: u64) -> Result<(OwnedFd, Placement), PoolError> {
+        let provider = self.config.provider.name();
+        if self.config.huge_pages == HugePages::Require {
+            let hint = format!(
+                "pool.host.provider = \"{provider}\" maps ordinary pages only; set pool.host.hugepages to \"try\", or the \
+                 provider to \"memfd\""
+            );
+            return Err(PoolError::system("mmap", Errno::OPNOTSUPP, hint));
+        }
+        let (fd, mut placement) = self.allocate(bytes, PageSize::Base)?;
+        placement.warnings.push(format!(
+            "ordinary pages instead of huge ones: the provider {provider} maps no others"
+        ));
         Ok((fd, placement))
     }
 }
@@ -132,12 +148,26 @@ impl SegmentSource for HostSource {
 
     fn create(&mut self, bytes: u64) -> Result<Segment, PoolError> {
         check_segment_bytes(bytes)?;
-        let (fd, placement) = self.allocate_or_fall_back(bytes)?;
+        let (fd, placement) = match self.config.provider {
+            Provider::Memfd => self.memfd(bytes)?,
+            Provider::Udmabuf => {
+                // Before any memory is taken.
+                let device = udmabuf::open(bytes)?;
+                let (memfd, placement) = self.memfd(bytes)?;
+                let fd = udmabuf::export(device.as_fd(), memfd.as_fd(), bytes)?;
+                (fd, placement)
+            }
+            Provider::Dmaplane => {
+                let config = self.config;
+                let (fd, mut placement) = dmaplane::create(self.realm()?, &config, bytes)?;
+                placement.warnings.extend(self.warning.clone());
+                (fd, placement)
+            }
+        };
         for warning in &placement.warnings {
             tracing::warn!(bytes, "host segment: {warning}");
         }
-        seal(&fd)?;
-        let inode = inspect(fd.as_fd(), bytes)?.inode;
+        let inode = inspect_segment(fd.as_fd(), bytes)?.inode;
         Ok(Segment {
             fd,
             bytes,
@@ -148,7 +178,7 @@ impl SegmentSource for HostSource {
 
     fn adopt(&mut self, fd: OwnedFd, bytes: u64, inode: u64) -> Result<Segment, PoolError> {
         check_segment_bytes(bytes)?;
-        let found = inspect(fd.as_fd(), bytes)?;
+        let found = inspect_segment(fd.as_fd(), bytes)?;
         let uid = rustix::process::geteuid().as_raw();
         if found.uid != uid {
             let why = format!("it belongs to user {} instead of {uid}", found.uid);
@@ -158,8 +188,17 @@ impl SegmentSource for HostSource {
             let why = format!("it is inode {} instead of {inode}", found.inode);
             return Err(PoolError::Untrusted(why));
         }
+        let mut pages = found.pages;
+        if found.provider == Provider::Dmaplane {
+            match self.realm() {
+                Ok(realm) => pages = dmaplane::adopt(realm, fd.as_fd(), bytes),
+                Err(error) => tracing::warn!(%error, "memory of a previous daemon is not adopted"),
+            }
+        }
+        // A predecessor may have had another provider.
         let placement = Placement {
-            pages: found.pages,
+            provider: Some(found.provider),
+            pages,
             numa: None,
             warnings: Vec::new(),
         };
@@ -171,10 +210,15 @@ impl SegmentSource for HostSource {
         })
     }
 
-    /// Ordinary pages only. Huge pages and prefaulted memory are kept: once given back they may be
-    /// gone to someone else, and the next touch would kill the process that touches them.
+    /// Ordinary pages of memfds only. Huge pages and prefaulted memory are kept: once given back they may be
+    /// gone to someone else, and the next touch would kill the process that touches them. A dma-buf can have no hole.
     fn discard(&mut self, segment: &Segment, offset: u64, bytes: u64) {
-        let kept = self.config.takes_memory() || segment.placement.pages != PageSize::Base;
+        let is_file = segment
+            .placement
+            .provider
+            .is_some_and(Provider::gives_files);
+        let kept =
+            self.config.takes_memory() || segment.placement.pages != PageSize::Base || !is_file;
         let inside = offset
             .checked_add(bytes)
             .is_some_and(|end| end <= segment.bytes);

@@ -1,8 +1,8 @@
-//! The conformance suite on host memory, and what only host memory has: seals, huge pages, NUMA.
+//! The conformance suite on host memory of each provider, and what only host memory has: seals, huge pages, NUMA.
 
 use crate::conformance::{run_all, Fixture};
 use crate::memfd::{create_memfd, HUGE_BYTES};
-use crate::segment::{Access, Mapping, PageSize, PoolError, Segment, SegmentSource};
+use crate::segment::{Access, Mapping, PageSize, PoolError, Provider, Segment, SegmentSource};
 use crate::{
     create_sealed_memfd, verify_memfd, HostConfig, HostMapping, HostSource, HugePages, SharedMap,
 };
@@ -99,6 +99,172 @@ fn memory_on_a_node_conforms() {
             ..HostConfig::default()
         })
     });
+}
+
+/// A configuration with this provider, if this machine has it; else it says why this test is left out.
+fn provided(provider: Provider) -> Option<HostConfig> {
+    let config = HostConfig {
+        provider,
+        ..HostConfig::default()
+    };
+    match HostSource::new(config).create(SEGMENT_UNIT_BYTES) {
+        Ok(_) => Some(config),
+        Err(error) => {
+            println!("left out: {}: {error}", provider.name());
+            None
+        }
+    }
+}
+
+fn provider_conforms(provider: Provider) {
+    let Some(config) = provided(provider) else {
+        return;
+    };
+    run_all(&mut || host(config));
+    run_all(&mut || {
+        host(HostConfig {
+            numa_node: Some(0),
+            huge_pages: HugePages::Try,
+            ..config
+        })
+    });
+    let mut source = HostSource::new(config);
+    let segment = source.create(2 * SEGMENT_UNIT_BYTES).unwrap();
+    assert_eq!(segment.placement.provider, Some(provider));
+    assert!(segment.inode != 0);
+    // Nothing can take pages away, neither by size nor by a hole.
+    assert!(rustix::fs::ftruncate(&segment.fd, SEGMENT_UNIT_BYTES).is_err());
+    let punch = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+    assert!(rustix::fs::fallocate(&segment.fd, punch, 0, SEGMENT_UNIT_BYTES).is_err());
+    write_everywhere(&segment);
+    source.discard(&segment, 0, SEGMENT_UNIT_BYTES);
+    let mapping = HostMapping::new(segment.bytes, Access::ReadOnly).unwrap();
+    mapping.extend(segment.fd.as_fd(), segment.bytes).unwrap();
+    let mut found = vec![0; segment.bytes as usize];
+    mapping.read(0, &mut found).unwrap();
+    assert!(
+        found.iter().all(|byte| *byte == 0xa5),
+        "pages of a dma-buf stay"
+    );
+
+    // A daemon with another provider takes it back as what it is.
+    let mut successor = HostSource::new(HostConfig::default());
+    let adopted = successor
+        .adopt(
+            segment.fd.try_clone().unwrap(),
+            segment.bytes,
+            segment.inode,
+        )
+        .unwrap();
+    assert_eq!(adopted.placement.provider, Some(provider));
+    successor.discard(&adopted, 0, SEGMENT_UNIT_BYTES);
+    mapping.read(0, &mut found).unwrap();
+    assert!(
+        found.iter().all(|byte| *byte == 0xa5),
+        "pages of a dma-buf stay"
+    );
+    let file = HostSource::new(HostConfig::default())
+        .create(SEGMENT_UNIT_BYTES)
+        .unwrap();
+    let adopted = source.adopt(file.fd, file.bytes, file.inode).unwrap();
+    assert_eq!(adopted.placement.provider, Some(Provider::Memfd));
+}
+
+#[test]
+fn udmabuf_conforms() {
+    provider_conforms(Provider::Udmabuf);
+}
+
+#[test]
+fn dmaplane_conforms() {
+    provider_conforms(Provider::Dmaplane);
+}
+
+#[test]
+fn the_kernel_keeps_the_quota_of_a_pool_also_after_it_was_adopted() {
+    let Some(config) = provided(Provider::Dmaplane) else {
+        return;
+    };
+    let config = HostConfig {
+        quota_bytes: Some(2 * SEGMENT_UNIT_BYTES),
+        huge_pages: HugePages::Try,
+        ..config
+    };
+    let mut source = HostSource::new(config);
+    let segment = source.create(2 * SEGMENT_UNIT_BYTES).unwrap();
+    let refused = source.create(SEGMENT_UNIT_BYTES).unwrap_err().to_string();
+    assert!(
+        refused.contains("ALLOC") && refused.contains("limit"),
+        "{refused}"
+    );
+    let pages = segment.placement.pages;
+    drop(source);
+    let mut successor = HostSource::new(config);
+    let adopted = successor
+        .adopt(segment.fd, segment.bytes, segment.inode)
+        .unwrap();
+    assert_eq!(adopted.placement.pages, pages);
+    assert!(successor.create(SEGMENT_UNIT_BYTES).is_err());
+    drop(adopted);
+    successor.create(SEGMENT_UNIT_BYTES).unwrap();
+}
+
+#[test]
+fn memory_of_the_module_is_on_the_node_that_was_asked_for() {
+    let Some(config) = provided(Provider::Dmaplane) else {
+        return;
+    };
+    let on = |node| {
+        let config = HostConfig {
+            numa_node: Some(node),
+            ..config
+        };
+        let segment = HostSource::new(config).create(SEGMENT_UNIT_BYTES).unwrap();
+        segment.placement
+    };
+    let there = on(0);
+    let numa = there.numa.unwrap();
+    assert!(
+        numa.sampled > 0 && numa.on_node == numa.sampled,
+        "{there:?}"
+    );
+    let absent = on(999);
+    assert_eq!(absent.numa.unwrap().on_node, 0);
+    assert!(
+        absent.warnings.iter().any(|w| w.contains("999")),
+        "{absent:?}"
+    );
+}
+
+#[test]
+fn huge_pages_that_a_provider_does_not_map_are_refused_or_told() {
+    let Some(config) = provided(Provider::Udmabuf) else {
+        return;
+    };
+    let with = |huge_pages| {
+        HostSource::new(HostConfig {
+            huge_pages,
+            ..config
+        })
+        .create(SEGMENT_UNIT_BYTES)
+    };
+    let refused = with(HugePages::Require).unwrap_err().to_string();
+    assert!(refused.contains("pool.host.hugepages"), "{refused}");
+    let warnings = with(HugePages::Try).unwrap().placement.warnings;
+    assert!(warnings[0].contains("udmabuf"), "{warnings:?}");
+}
+
+/// The kernel refuses it by EINVAL, which says nothing.
+#[test]
+fn a_dma_buf_above_the_kernels_limit_is_refused_with_the_limit() {
+    let Some(config) = provided(Provider::Udmabuf) else {
+        return;
+    };
+    let refused = HostSource::new(config)
+        .create(1 << 40)
+        .unwrap_err()
+        .to_string();
+    assert!(refused.contains("size_limit_mb"), "{refused}");
 }
 
 fn write_everywhere(segment: &Segment) {

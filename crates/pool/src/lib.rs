@@ -8,7 +8,10 @@
 
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
+mod dma_buf;
+mod dmaplane;
 mod fork;
+mod host_config;
 mod host_mapping;
 mod host_source;
 #[cfg(test)]
@@ -18,13 +21,16 @@ mod numa;
 mod segment;
 mod shared_map;
 mod tlsf;
+mod udmabuf;
 mod word_file;
 
+pub use dma_buf::is_dma_buf;
+pub use host_config::{HostConfig, HugePages};
 pub use host_mapping::HostMapping;
-pub use host_source::{HostConfig, HostSource, HugePages};
+pub use host_source::HostSource;
 pub use memfd::{create_sealed_memfd, verify_memfd};
 pub use segment::{
-    Access, Mapping, Numa, PageSize, Placement, PoolError, Segment, SegmentSource, Stream,
+    Access, Mapping, Numa, PageSize, Placement, PoolError, Provider, Segment, SegmentSource, Stream,
 };
 pub use shared_map::SharedMap;
 pub use tlsf::{Allocation, RegionError, Tlsf, TlsfStats, UnknownHandle};

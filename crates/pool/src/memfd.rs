@@ -4,7 +4,7 @@
 //! is in memfds that are sealed against resizing before anyone else sees them, and every process
 //! checks the seals and the size of what it was handed before it maps it.
 
-use crate::segment::PageSize;
+use crate::segment::{PageSize, Provider};
 use crate::PoolError;
 use rustix::fs::{FileType, MemfdFlags, SealFlags};
 use rustix::io::Errno;
@@ -35,10 +35,11 @@ pub fn verify_memfd(fd: BorrowedFd<'_>, bytes: u64) -> Result<u64, PoolError> {
     Ok(inspect(fd, bytes)?.inode)
 }
 
-/// What `inspect` found out about a memfd.
+/// What was found out about the file of a segment.
 pub(crate) struct Inspected {
     pub(crate) inode: u64,
     pub(crate) uid: u32,
+    pub(crate) provider: Provider,
     pub(crate) pages: PageSize,
 }
 
@@ -49,7 +50,11 @@ pub(crate) fn inspect(fd: BorrowedFd<'_>, bytes: u64) -> Result<Inspected, PoolE
     // F_SEAL_SEAL from birth, so they can never get the others.
     let seals = match rustix::fs::fcntl_get_seals(fd) {
         Ok(seals) => seals,
-        Err(error) => return refuse(format!("it is no memfd (F_GET_SEALS: {error})")),
+        Err(error) => {
+            return refuse(format!(
+                "it is neither a memfd (F_GET_SEALS: {error}) nor a dma-buf"
+            ))
+        }
     };
     if !seals.contains(REQUIRED_SEALS) {
         return refuse(format!(
@@ -80,6 +85,7 @@ pub(crate) fn inspect(fd: BorrowedFd<'_>, bytes: u64) -> Result<Inspected, PoolE
     Ok(Inspected {
         inode: stat.st_ino,
         uid: stat.st_uid,
+        provider: Provider::Memfd,
         pages,
     })
 }

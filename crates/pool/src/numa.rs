@@ -16,7 +16,7 @@ const MAX_NODES: usize = 1024;
 /// The node is preferred and not bound: with a bound policy a full node calls the OOM killer,
 /// while a page from elsewhere is slower, counted and reported.
 pub(crate) fn prefer(map: &SharedMap, node: u32) -> Result<(), String> {
-    let unknown = || format!("NUMA node {node} does not exist here{}", online());
+    let unknown = || unknown(node);
     let mut mask = [0u64; MAX_NODES / 64];
     *mask.get_mut(node as usize / 64).ok_or_else(unknown)? = 1 << (node % 64);
     // Every argument has a register's width: what is above a narrower one is undefined.
@@ -111,6 +111,11 @@ pub(crate) fn verify(map: &SharedMap, asked: u32, page_bytes: u64) -> (Numa, Opt
         },
         warning,
     )
+}
+
+/// That a node does not exist, and which do.
+pub(crate) fn unknown(node: u32) -> String {
+    format!("NUMA node {node} does not exist here{}", online())
 }
 
 fn online() -> String {

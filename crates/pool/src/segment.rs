@@ -27,6 +27,35 @@ pub enum PageSize {
     Device,
 }
 
+/// Which part of the system gives the memory of a host segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Provider {
+    /// A sealed memfd.
+    #[default]
+    Memfd,
+    /// A dma-buf that the kernel's `/dev/udmabuf` makes of a memfd.
+    Udmabuf,
+    /// A dma-buf of the kernel module dmaplane.
+    Dmaplane,
+}
+
+impl Provider {
+    /// Its name in the configuration and in listings.
+    pub fn name(self) -> &'static str {
+        match self {
+            Provider::Memfd => "memfd",
+            Provider::Udmabuf => "udmabuf",
+            Provider::Dmaplane => "dmaplane",
+        }
+    }
+
+    /// Whether segments are files that can be opened again, for reading only, and that can have holes. Others are
+    /// dma-bufs, of which every descriptor can be read and written.
+    pub fn gives_files(self) -> bool {
+        self == Provider::Memfd
+    }
+}
+
 /// Where a segment was asked to be, and where it was found to be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Numa {
@@ -41,6 +70,8 @@ pub struct Numa {
 /// What a segment turned out to be, as opposed to what was asked for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Placement {
+    /// Who gave host memory. `None`: it is a GPU's.
+    pub provider: Option<Provider>,
     /// Pages behind it.
     pub pages: PageSize,
     /// Set where a node was asked for.
@@ -56,7 +87,7 @@ pub struct Segment {
     pub fd: OwnedFd,
     /// A multiple of the source's granularity.
     pub bytes: u64,
-    /// Inode of a memfd, 0 for a device handle.
+    /// Inode of a memfd or dma-buf, 0 for a device handle.
     pub inode: u64,
     /// What it turned out to be.
     pub placement: Placement,
@@ -154,6 +185,16 @@ impl PoolError {
             source: source.into(),
             hint: hint.into(),
         }
+    }
+
+    /// Of a provider that the configuration names.
+    pub(crate) fn provider(
+        call: &'static str,
+        source: impl Into<std::io::Error>,
+        hint: &str,
+    ) -> Self {
+        let hint = format!("{hint}, or set pool.host.provider to \"memfd\"");
+        PoolError::system(call, source, hint)
     }
 }
 

@@ -26,9 +26,10 @@ pub use access::{
 };
 pub use config::{
     segment_bytes, AccessRule, Action, Argument, ByteSize, ByteSizeError, Config, ConfigError,
-    Cuda, CudaPool, CudaUse, Direction, Environment, FileMode, HostPool, HugePages, LandIn,
-    LandingRule, Limits, LinkRule, Links, LinksTls, LogFormat, Metrics, NumaPlace, PeerUse, Pools,
-    Principal, Quota, Rdma, Traces, Watermark, LANE_PORT, RECONNECT_PAUSE_MAX_MS, RECOVERY_MS_MIN,
+    Cuda, CudaPool, CudaUse, Direction, Environment, FileMode, HostPool, HostProvider, HugePages,
+    LandIn, LandingRule, Limits, LinkRule, Links, LinksTls, LogFormat, Metrics, NumaPlace, PeerUse,
+    Pools, Principal, Quota, Rdma, Traces, Watermark, LANE_PORT, RECONNECT_PAUSE_MAX_MS,
+    RECOVERY_MS_MIN,
 };
 pub use explain::explain;
 pub use launch::{

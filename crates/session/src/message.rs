@@ -897,6 +897,8 @@ pub struct PoolRow {
     pub segment_bytes: u64,
     pub segments: u32,
     pub leased_bytes: u64,
+    /// Who gave the memory: see the configuration's `pool.host.provider`; "driver" for GPUs.
+    pub provider: String,
     pub pages: String,
     /// The requested NUMA node, and the percentage of sampled pages that are on it.
     pub numa: Option<(u32, u32)>,

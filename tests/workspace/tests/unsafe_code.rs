@@ -6,8 +6,9 @@ use rgaps_workspace_tests::{root, Package, Workspace};
 use std::path::{Path, PathBuf};
 
 /// Crates that may hold unsafe code anywhere, and what for.
-const UNSAFE_CRATES: [(&str, &str); 9] = [
+const UNSAFE_CRATES: [(&str, &str); 10] = [
     ("sync", "futex and 16-byte atomics in shared memory"),
+    ("dmaplane", "the calls of a kernel module"),
     ("pool", "memory mappings"),
     ("cuda", "the driver's C interface"),
     (

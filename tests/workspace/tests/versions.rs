@@ -11,7 +11,7 @@ const AGREED: [(&str, &str, &str, u64); 2] = [
         "crates/session/src/message.rs",
         "PROTOCOL_VERSION",
         "10",
-        0xe56e_037d_9a9c_d621,
+        0x2039_fd42_9c89_9a10,
     ),
     (
         "crates/layout/src",

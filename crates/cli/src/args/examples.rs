@@ -195,8 +195,8 @@ Examples:
   # Print the bytes leased per domain.
   rgaps pool --json | jq '.[] | {domain, leased_bytes}'
 
-JSON fields of each pool: domain, access, zone, cap_bytes, segment_bytes, segments, leased_bytes, pages, numa_node,
-numa_percent, copied_messages, copied_bytes, warnings";
+JSON fields of each pool: domain, access, zone, cap_bytes, segment_bytes, segments, leased_bytes, provider, pages,
+numa_node, numa_percent, copied_messages, copied_bytes, warnings";
 
 pub const PEERS: &str = "\
 Examples:
@@ -205,6 +205,31 @@ Examples:
   rgaps peers --json | jq '.peers[] | select(.state != \"linked\") | {host, state, detail}'
 
 JSON fields: host, peers, troubles, traces";
+
+pub const DMAPLANE: &str = "\
+Examples:
+  rgaps dmaplane status
+  rgaps dmaplane bench --json > dmaplane.json";
+
+pub const DMAPLANE_STATUS: &str = "\
+Examples:
+  rgaps dmaplane status
+  # Print the free memory of each NUMA node.
+  rgaps dmaplane status --json | jq '.nodes[] | {node, free_bytes}'
+
+JSON fields: nodes, counts, pools, gpu (why they cannot be used, or null)";
+
+pub const DMAPLANE_BENCH: &str = "\
+Examples:
+  rgaps dmaplane bench
+  # Stream 1 MiB messages for 30 s, 64 in flight.
+  rgaps dmaplane bench --device rxe0 --message 1MiB --depth 64 --seconds 30
+  # Print at which depth throughput is at its best.
+  rgaps dmaplane bench --json | jq .sweep.saturation_depth
+
+JSON fields: copy_bytes, copies (from, to, mb_per_s, copy_us), streams_left_out, device, stream (message_bytes, depth,
+seconds, messages, mb_per_s, window_mb_per_s_min, window_mb_per_s_max, stalls, overflows), sweep (message_bytes,
+messages, saturation_depth, points (depth, mb_per_s, mean_us, p99_us))";
 
 pub const BENCH: &str = "\
 Examples:

@@ -4,6 +4,7 @@
 //! Examples are in [`examples`]; a test parses each of them.
 
 mod bench;
+mod dmaplane;
 mod examples;
 mod topic;
 
@@ -12,6 +13,7 @@ pub use bench::{
     BenchMemory, BenchNamespaces, BenchPath, BenchPeer, BenchSpread, BenchThroughput,
     BenchTransport, BenchWait,
 };
+pub use dmaplane::{Dmaplane, DmaplaneBench};
 pub use topic::{Echo, Format, Publish, ReadIn, Thumbnail, Topic, Watch};
 
 use crate::units::period;
@@ -144,6 +146,9 @@ pub enum Command {
     /// came twice and were dropped. VIOLATIONS counts how often the other host violated the protocol.
     #[command(after_help = examples::PEERS)]
     Peers,
+    /// Show and measure what the kernel module dmaplane does on this machine.
+    #[command(subcommand, after_help = examples::DMAPLANE)]
+    Dmaplane(Dmaplane),
     /// Measure latency, throughput and memory use on this machine.
     ///
     /// Each benchmark prints its result beside a floor: the same work done by the bare primitive, without rgaps.

@@ -1,24 +1,22 @@
 //! Host memory: segments as the configuration wants them, huge pages, NUMA, the address space.
 
 use super::{cause, Check};
-use crate::units;
+use crate::{providers, units};
 use rgaps::Config;
 use rgaps_layout::{CONTROL_BYTES, SEGMENT_UNIT_BYTES};
 use rgaps_pool::{
-    create_sealed_memfd, Access, HostConfig, HostSource, HugePages, PoolError, SegmentSource,
-    SharedMap,
+    create_sealed_memfd, Access, HostConfig, HostSource, HugePages, PoolError, Provider,
+    SegmentSource, SharedMap,
 };
 use rgaps_session::NumaPlace;
 use std::os::fd::AsFd;
 
 pub fn checks(config: &Config) -> Vec<Check> {
-    vec![
-        segment(),
-        address_space(),
-        cap(config),
-        huge_pages(),
-        numa(config),
-    ]
+    let mut checks = vec![segment()];
+    let providers = providers::ALL.iter();
+    checks.extend(providers.map(|one| provider(config, *one)));
+    checks.extend([address_space(), cap(config), huge_pages(), numa(config)]);
+    checks
 }
 
 /// A segment, as small as they are, that is given back at once.
@@ -36,6 +34,29 @@ fn segment() -> Check {
             "shared memory",
             error.to_string(),
             "allow the system call memfd_create (a sandbox may forbid it)",
+        ),
+    }
+}
+
+/// Who can give the memory of host pools, and who does.
+fn provider(config: &Config, provider: Provider) -> Check {
+    let wanted = providers::configured(config.pool.host.provider);
+    let name = format!("provider {}", provider.name());
+    let cost = providers::cost(provider);
+    match providers::try_provider(provider) {
+        Ok(()) if provider == wanted => Check::ok(&name, format!("in use: {cost}")),
+        Ok(()) => {
+            let key = format!("pool.host.provider = \"{}\" uses it", provider.name());
+            Check::ok(&name, format!("works here; {key}: {cost}"))
+        }
+        Err(error) if provider == wanted => {
+            let text = error.to_string();
+            let advice = text.split_once("; ").map_or("", |(_, advice)| advice);
+            Check::fail(&name, format!("configured, but {}", cause(&error)), advice)
+        }
+        Err(error) => Check::ok(
+            &name,
+            format!("not here, and not needed ({})", cause(&error)),
         ),
     }
 }

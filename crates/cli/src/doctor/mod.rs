@@ -49,7 +49,7 @@ pub struct Check {
 }
 
 /// What failed, without the error's own advice: a check gives one of its own.
-fn cause(error: &impl std::fmt::Display) -> String {
+pub fn cause(error: &impl std::fmt::Display) -> String {
     let text = error.to_string();
     text.split(';').next().unwrap_or_default().to_owned()
 }

@@ -163,6 +163,8 @@ pub struct HostPool {
     pub cap: Option<ByteSize>,
     /// The pool grows by segments of this size, a multiple of 2 MiB.
     pub segment: ByteSize,
+    /// Which part of the system gives the memory.
+    pub provider: HostProvider,
     /// Huge pages.
     pub hugepages: HugePages,
     /// NUMA node to allocate on.
@@ -176,6 +178,7 @@ impl Default for HostPool {
         HostPool {
             cap: None,
             segment: ByteSize(DEFAULT_SEGMENT_BYTES),
+            provider: HostProvider::Memfd,
             hugepages: HugePages::Off,
             numa_node: None,
             prefault: false,
@@ -218,6 +221,30 @@ impl Default for CudaPool {
 pub struct Cuda {
     /// The daemon runs CUDA's Multi-Process Service for its clients, or uses one that is there.
     pub mps: bool,
+}
+
+/// Which part of the system gives the memory of a host pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum HostProvider {
+    /// Sealed memfds, which need nothing.
+    #[default]
+    Memfd,
+    /// dma-bufs that the kernel's `/dev/udmabuf` makes.
+    Udmabuf,
+    /// dma-bufs of the kernel module dmaplane.
+    Dmaplane,
+}
+
+impl HostProvider {
+    /// Its name in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            HostProvider::Memfd => "memfd",
+            HostProvider::Udmabuf => "udmabuf",
+            HostProvider::Dmaplane => "dmaplane",
+        }
+    }
 }
 
 /// Whether a host pool uses huge pages.
@@ -358,6 +385,7 @@ impl Config {
     pub fn check(&self) -> Result<(), String> {
         check_realm(&self.realm)?;
         check_pool("pool.host", self.pool.host.cap, self.pool.host.segment)?;
+        self.pool.host.check()?;
         self.links.check()?;
         if self.pool.host.numa_node == Some(NumaPlace::Nic) && self.links.listen.is_none() {
             return Err(
@@ -396,6 +424,17 @@ impl Config {
 }
 
 impl HostPool {
+    fn check(&self) -> Result<(), String> {
+        if self.provider == HostProvider::Udmabuf && self.hugepages == HugePages::Require {
+            return Err(format!(
+                "pool.host.hugepages = \"require\": pool.host.provider = \"{}\" maps ordinary pages only; set the provider \
+                 to \"memfd\", or huge pages to \"try\" or \"off\"",
+                self.provider.name()
+            ));
+        }
+        Ok(())
+    }
+
     /// The cap in bytes, a multiple of the unit of segments: as configured, or half of the memory there is.
     pub fn cap_bytes(&self) -> u64 {
         let wanted = self

@@ -41,6 +41,7 @@ autostart = false
 [pool.host]
 cap = "8GiB"
 segment = 134217728
+provider = "udmabuf"
 hugepages = "try"
 numa_node = 1
 prefault = true
@@ -87,6 +88,7 @@ fn every_key_of_a_file() {
     let host = HostPool {
         cap: Some(ByteSize(8 << 30)),
         segment: ByteSize(128 << 20),
+        provider: HostProvider::Udmabuf,
         hugepages: HugePages::Try,
         numa_node: Some(NumaPlace::Node(1)),
         prefault: true,
@@ -241,6 +243,11 @@ fn errors_name_place_and_key() {
         ("[limits]\nclients = 100000", "limits.clients"),
         ("[[access]]\nname = \"x\"", "topics"),
         ("[pool.host]\nhugepages = \"maybe\"", "hugepages"),
+        ("[pool.host]\nprovider = \"shm\"", "udmabuf"),
+        (
+            "[pool.host]\nprovider = \"udmabuf\"\nhugepages = \"require\"",
+            "pool.host.provider",
+        ),
         ("not toml", "not toml"),
     ] {
         let path = file(text);

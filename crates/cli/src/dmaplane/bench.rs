@@ -1,0 +1,275 @@
+//! `dmaplane bench`.
+
+use super::nodes;
+use crate::args::DmaplaneBench;
+use crate::output::{table, Output};
+use crate::units;
+use rgaps_dmaplane::{
+    Access, BufferKind, Device, Error, NumaBenchParams, SustainedParams, SweepParams,
+};
+use serde::Serialize;
+use std::io::{self, Write};
+
+/// The port of a device that is used.
+const PORT: u32 = 1;
+/// Points of a sweep: as many as its record has room for.
+const POINTS: u32 = 32;
+
+#[derive(Serialize)]
+struct Report {
+    copy_bytes: u64,
+    copies: Vec<Copies>,
+    /// Why nothing was streamed; `null` if it was.
+    streams_left_out: Option<String>,
+    device: Option<String>,
+    stream: Option<Stream>,
+    sweep: Option<Sweep>,
+}
+
+/// From the processors of one node to the memory of another.
+#[derive(Serialize)]
+struct Copies {
+    from: usize,
+    to: usize,
+    mb_per_s: u64,
+    copy_us: f64,
+}
+
+#[derive(Serialize)]
+struct Stream {
+    message_bytes: u32,
+    depth: u32,
+    seconds: u32,
+    messages: u64,
+    mb_per_s: u64,
+    /// Of windows of 1 s.
+    window_mb_per_s_min: u64,
+    window_mb_per_s_max: u64,
+    /// Messages that waited for a credit.
+    stalls: u64,
+    overflows: u64,
+}
+
+#[derive(Serialize)]
+struct Sweep {
+    message_bytes: u32,
+    messages: u32,
+    /// The least depth with 95 % of the best throughput.
+    saturation_depth: u32,
+    points: Vec<Point>,
+}
+
+#[derive(Serialize)]
+struct Point {
+    depth: u32,
+    mb_per_s: u64,
+    mean_us: f64,
+    p99_us: f64,
+}
+
+pub fn bench(arguments: &DmaplaneBench, output: &mut Output) -> anyhow::Result<()> {
+    let device = Device::open()?;
+    let copies = copies(&device, arguments)?;
+    let mut report = Report {
+        copy_bytes: arguments.copy.0,
+        copies,
+        streams_left_out: None,
+        device: arguments.device.clone().or_else(first_device),
+        stream: None,
+        sweep: None,
+    };
+    match &report.device {
+        None => {
+            report.streams_left_out = Some(
+                "there is no RDMA device; 'rdma link add rxe0 type rxe netdev eth0' makes one of a network interface"
+                    .to_owned(),
+            );
+        }
+        Some(name) => {
+            let message = message_bytes(arguments)?;
+            let region = connect(&device, name, arguments, message)?;
+            report.stream = Some(stream(&device, region, arguments, message)?);
+            report.sweep = Some(sweep(&device, region, arguments, message)?);
+            device.teardown_rdma()?;
+        }
+    }
+    output.put(&report, |to| write_text(&report, to))
+}
+
+fn message_bytes(arguments: &DmaplaneBench) -> anyhow::Result<u32> {
+    let bytes = arguments.message;
+    let fits = u32::try_from(bytes.0).ok().filter(|bytes| *bytes > 0);
+    fits.ok_or_else(|| {
+        crate::exit::Usage(format!("--message {bytes}: it must be 1 byte to 4 GiB")).into()
+    })
+}
+
+/// The system's RDMA device with the first name.
+fn first_device() -> Option<String> {
+    let listed = std::fs::read_dir("/sys/class/infiniband").ok()?;
+    let names = listed.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    names.min()
+}
+
+fn copies(device: &Device, arguments: &DmaplaneBench) -> Result<Vec<Copies>, Error> {
+    let measured = device.numa_bench(NumaBenchParams {
+        buffer_size: arguments.copy.0,
+        iterations: arguments.copies,
+        ..NumaBenchParams::default()
+    })?;
+    let nodes = nodes(&device.numa_topology()?);
+    let numbers = || nodes.iter().map(|node| node.node);
+    let pairs = numbers().flat_map(|from| numbers().map(move |to| (from, to)));
+    let copies = pairs.map(|(from, to)| Copies {
+        from,
+        to,
+        mb_per_s: measured.bw_mbps[from][to],
+        copy_us: measured.lat_ns[from][to] as f64 / 1e3,
+    });
+    // A node without processors copies nothing.
+    Ok(copies.filter(|copies| copies.mb_per_s > 0).collect())
+}
+
+/// A context, and a memory region that holds a message for each end.
+fn connect(
+    device: &Device,
+    name: &str,
+    arguments: &DmaplaneBench,
+    message: u32,
+) -> Result<u32, Error> {
+    let depth = arguments.depth.max(POINTS);
+    device.connect(name, PORT, 2 * depth, depth)?;
+    let buffer = device.buffer(BufferKind::Pages, 2 * u64::from(message), None)?;
+    let access = Access {
+        local_write: true,
+        ..Access::default()
+    };
+    Ok(device.register(buffer.buf_id, access)?.mr_id)
+}
+
+fn stream(
+    device: &Device,
+    region: u32,
+    arguments: &DmaplaneBench,
+    message: u32,
+) -> Result<Stream, Error> {
+    let found = device.sustained_stream(SustainedParams {
+        mr_id: region,
+        msg_size: message,
+        queue_depth: arguments.depth,
+        duration_secs: arguments.seconds,
+        ..SustainedParams::default()
+    })?;
+    Ok(Stream {
+        message_bytes: message,
+        depth: arguments.depth,
+        seconds: arguments.seconds,
+        messages: found.total_ops,
+        mb_per_s: found.avg_throughput_mbps,
+        window_mb_per_s_min: found.min_window_mbps,
+        window_mb_per_s_max: found.max_window_mbps,
+        stalls: found.stall_count,
+        overflows: found.cq_overflow_count,
+    })
+}
+
+fn sweep(
+    device: &Device,
+    region: u32,
+    arguments: &DmaplaneBench,
+    message: u32,
+) -> Result<Sweep, Error> {
+    let deepest = arguments.depth.max(POINTS);
+    let wanted = SweepParams {
+        mr_id: region,
+        msg_size: message,
+        iterations: arguments.messages,
+        min_qdepth: 1,
+        max_qdepth: deepest,
+        step: deepest.div_ceil(POINTS),
+        ..SweepParams::default()
+    };
+    let found = device.qdepth_sweep(wanted)?;
+    let points = (0..found.nr_points.min(POINTS) as usize).map(|at| Point {
+        depth: wanted.min_qdepth + at as u32 * wanted.step,
+        mb_per_s: found.throughput_mbps[at],
+        mean_us: found.avg_latency_ns[at] as f64 / 1e3,
+        p99_us: found.p99_latency_ns[at] as f64 / 1e3,
+    });
+    Ok(Sweep {
+        message_bytes: message,
+        messages: arguments.messages,
+        saturation_depth: found.saturation_qdepth,
+        points: points.collect(),
+    })
+}
+
+fn write_text(report: &Report, to: &mut dyn Write) -> io::Result<()> {
+    let copies = report.copies.iter().map(|copies| {
+        vec![
+            copies.from.to_string(),
+            copies.to.to_string(),
+            copies.mb_per_s.to_string(),
+            units::micros(copies.copy_us),
+        ]
+    });
+    let size = units::bytes(report.copy_bytes);
+    writeln!(
+        to,
+        "copies of {size} by the processors of one node to the memory of another:"
+    )?;
+    let heads = ["FROM", "TO", "MB/S", "TIME"];
+    table(to, &heads, &copies.collect::<Vec<_>>())?;
+    if let Some(why) = &report.streams_left_out {
+        writeln!(to, "\nstreams: left out: {why}")?;
+    }
+    let device = report.device.as_deref().unwrap_or_default();
+    if let Some(stream) = &report.stream {
+        writeln!(
+            to,
+            "\nstream on {device} for {} s, {} messages of {}, {} in flight:",
+            stream.seconds,
+            stream.messages,
+            units::bytes(stream.message_bytes.into()),
+            stream.depth
+        )?;
+        let row = [
+            stream.mb_per_s,
+            stream.window_mb_per_s_min,
+            stream.window_mb_per_s_max,
+            stream.stalls,
+            stream.overflows,
+        ];
+        let heads = [
+            "MB/S",
+            "LEAST SECOND",
+            "BEST SECOND",
+            "WAITS FOR A CREDIT",
+            "OVERFLOWS",
+        ];
+        table(to, &heads, &[row.iter().map(u64::to_string).collect()])?;
+    }
+    if let Some(sweep) = &report.sweep {
+        writeln!(
+            to,
+            "\nsweep on {device}, {} messages of {} at each depth; saturated at {}:",
+            sweep.messages,
+            units::bytes(sweep.message_bytes.into()),
+            sweep.saturation_depth
+        )?;
+        let rows = sweep.points.iter().map(|point| {
+            vec![
+                point.depth.to_string(),
+                point.mb_per_s.to_string(),
+                units::micros(point.mean_us),
+                units::micros(point.p99_us),
+            ]
+        });
+        table(
+            to,
+            &["DEPTH", "MB/S", "MEAN", "P99"],
+            &rows.collect::<Vec<_>>(),
+        )?;
+    }
+    Ok(())
+}

@@ -1,0 +1,83 @@
+//! What each provider of host memory costs on this machine, as one line of JSON each: milliseconds to make a segment of
+//! 64 MiB, to write all of it through a new mapping and again, then through a second new mapping, as another process has one,
+//! and to give it back. Each is the least of some rounds, since whatever disturbs makes it longer.
+
+use rgaps_pool::{
+    Access, HostConfig, HostMapping, HostSource, Mapping, PoolError, Provider, SegmentSource,
+};
+use std::os::fd::AsFd;
+use std::time::Instant;
+
+/// The kernel's limit for udmabuf, unless somebody raised it.
+const BYTES: u64 = 64 << 20;
+const ROUNDS: usize = 7;
+const FIGURES: [&str; 5] = [
+    "create",
+    "write_new",
+    "write_again",
+    "write_second",
+    "discard",
+];
+
+fn main() {
+    for provider in [Provider::Memfd, Provider::Udmabuf, Provider::Dmaplane] {
+        for prefault in [false, true] {
+            let config = HostConfig {
+                provider,
+                prefault,
+                ..HostConfig::default()
+            };
+            let name = provider.name();
+            match least(config) {
+                Ok(least) => {
+                    let figures: Vec<String> = FIGURES
+                        .iter()
+                        .zip(least)
+                        .map(|(figure, ms)| format!(r#""{figure}_ms": {ms:.1}"#))
+                        .collect();
+                    let figures = figures.join(", ");
+                    println!(r#"{{"provider": "{name}", "prefault": {prefault}, {figures}}}"#);
+                }
+                Err(error) => println!("left out: {name}: {error}"),
+            }
+        }
+    }
+}
+
+fn least(config: HostConfig) -> Result<[f64; 5], PoolError> {
+    let mut least = [f64::INFINITY; 5];
+    for _ in 0..ROUNDS {
+        for (least, took) in least.iter_mut().zip(round(config)?) {
+            *least = least.min(took);
+        }
+    }
+    Ok(least)
+}
+
+fn round(config: HostConfig) -> Result<[f64; 5], PoolError> {
+    let bytes = vec![1u8; BYTES as usize];
+    let mut source = HostSource::new(config);
+    let (segment, create) = timed(|| source.create(BYTES));
+    let segment = segment?;
+    let (first, second) = (
+        HostMapping::new(BYTES, Access::ReadWrite)?,
+        HostMapping::new(BYTES, Access::ReadWrite)?,
+    );
+    for mapping in [&first, &second] {
+        mapping.extend(segment.fd.as_fd(), BYTES)?;
+    }
+    let mut took = [create, 0.0, 0.0, 0.0, 0.0];
+    for (mapping, took) in [&first, &first, &second].into_iter().zip(&mut took[1..]) {
+        let (written, ms) = timed(|| mapping.write(0, &bytes));
+        written?;
+        *took = ms;
+    }
+    (_, took[4]) = timed(|| source.discard(&segment, 0, BYTES));
+    Ok(took)
+}
+
+fn timed<T>(work: impl FnOnce() -> T) -> (T, f64) {
+    let begun = Instant::now();
+    let made = work();
+    (made, begun.elapsed().as_secs_f64() * 1e3)
+}

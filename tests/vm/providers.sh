@@ -1,0 +1,82 @@
+#!/usr/bin/env bash
+# Runs the conformance suite of segments over each provider of host memory, a daemon with each, and what each costs, with
+# Debian's kernels in QEMU: 6.12 has udmabuf (6.1 does not); the module dmaplane is loaded where it is built (kernel/build.sh). Arguments:
+# the series. The last line is JSON.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+PATH=$PATH:/usr/sbin:/sbin
+LIMIT_S=${LIMIT_S:-540}
+SPLAT='WARNING:|BUG:|Oops|general protection|INFO: task .* blocked|refcount_t|Call Trace'
+
+# A program of this machine without its debugging symbols, with the libraries that it needs.
+copy_program() {
+  strip -o "$2/bin/${3:-$(basename "$1")}" "$1" 2>/dev/null || cp "$1" "$2/bin/"
+  ldd "$1" | grep -oE '/[^ ]+' | while read -r library; do
+    mkdir -p "$2$(dirname "$library")"
+    cp -L "$library" "$2$library"
+  done
+}
+
+# The module dmaplane, what it needs, and Soft-RoCE, in the order of loading.
+copy_modules() {
+  local built=target/kernel/$1/dmaplane/dmaplane.ko kernel=$2 into=$3 module name
+  [ -e "$built" ] || { echo "providers: $1: left out dmaplane: there is no $built"; return; }
+  for name in crc32_generic veth rdma_rxe; do
+    modprobe -d "$kernel/root" -S "$(basename "$kernel"/root/lib/modules/*)" --show-depends "$name"
+  done 2>/dev/null | awk '$1 == "insmod" && !seen[$2]++ { print $2 }' | while read -r module; do
+    name=$(basename "${module%.xz}")
+    case $module in *.xz) xz -dc "$module" >"$into/$name" ;; *) cp "$module" "$into/" ;; esac
+    echo "$name" >>"$into/order"
+  done
+  strip --strip-debug -o "$into/dmaplane.ko" "$built"
+  echo dmaplane.ko >>"$into/order"
+}
+
+make_image() {
+  local series=$1 root=$2
+  rm -rf "$root"
+  mkdir -p "$root/bin" "$root/modules"
+  copy_modules "$series" "$3" "$root/modules"
+  cp "$(command -v busybox)" "$root/bin/busybox"
+  cp tests/vm/providers-init.sh "$root/init"
+  copy_program "$tests" "$root" pool-tests
+  copy_program "$device_tests" "$root" device-tests
+  copy_program "$(command -v rdma)" "$root"
+  copy_program "$(command -v ip)" "$root"
+  copy_program target/debug/examples/provider_costs "$root"
+  copy_program target/debug/rgaps "$root"
+  copy_program target/debug/rgapsd "$root"
+  (cd "$root" && find . | cpio --quiet -o -H newc | gzip -1) >"$root.gz"
+}
+
+cargo build --locked --quiet -p rgaps-cli -p rgapsd
+cargo build --locked --quiet -p rgaps-pool --example provider_costs
+# The program of a test.
+program() {
+  cargo test --locked "$@" --no-run --message-format=json 2>/dev/null | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1
+}
+tests=$(program -p rgaps-pool --lib)
+device_tests=$(program -p rgaps-dmaplane --test device)
+ran=0 failed=0 splats=0
+for series in "${@:-6.12}"; do
+  out=$PWD/target/vm/providers-$series
+  kernel=$(kernel/kernels.sh "$series")
+  mkdir -p "$out"
+  make_image "$series" "$out/root" "$kernel"
+  timeout --kill-after=10 "$LIMIT_S" qemu-system-x86_64 -accel tcg,thread=multi -cpu max -m 1536 \
+    -smp 2,sockets=2,cores=1 \
+    -object memory-backend-ram,id=m0,size=1024M -object memory-backend-ram,id=m1,size=512M \
+    -numa node,nodeid=0,cpus=0,memdev=m0 -numa node,nodeid=1,cpus=1,memdev=m1 \
+    -nodefaults -no-reboot -display none -monitor none -serial stdio \
+    -kernel "$kernel/vmlinuz" -initrd "$out/root.gz" \
+    -append "console=ttyS0 panic=-1 oops=panic quiet no_timer_check tsc=reliable clocksource=tsc" \
+    </dev/null | tr -d '\r' >"$out/log" || echo "providers: $series: QEMU ended with $?"
+  sed -n '/^providers: begin/,/^providers: end/p' "$out/log" | grep -aE '^(test |left out|failures|providers:|\{|(thread|assertion) )' || true
+  ran=$((ran + $(grep -acE '^providers: (ok|not ok)' "$out/log" || true)))
+  failed=$((failed + $(grep -acE '^providers: not ok' "$out/log" || true)))
+  grep -aq '^providers: end' "$out/log" || failed=$((failed + 1))
+  splats=$((splats + $(grep -aEc "$SPLAT" "$out/log" || true)))
+  echo "providers: $series: log in $out/log"
+done
+printf '{"tests": %d, "failed": %d, "splats": %d}\n' "$ran" "$failed" "$splats"
+[ "$failed" = 0 ] && [ "$splats" = 0 ]
