@@ -201,6 +201,25 @@ fn a_publisher_that_needs_more_than_is_left_of_a_quota_waits_until_there_is_some
 }
 
 #[test]
+fn a_message_longer_than_what_may_be_in_flight_is_left_out_and_said() {
+    for key in ["in_flight_max", "outage_max"] {
+        let hosts = two([&format!("{key} = \"1MiB\"\n"), ""]);
+        let (a, b) = (hosts[0].node("publisher"), hosts[1].node("subscriber"));
+        let subscriber = b.subscriber("weights").reliable().create().unwrap();
+        let publisher = a.publisher("weights").keep_last(3).deadline(LIMIT);
+        let publisher = publisher.create().unwrap();
+        wait_for_subscribers(&publisher, 1);
+        let sent = content(1, 900_000);
+        publisher.put(&content(2, 1_100_000)).unwrap();
+        publisher.put(&sent).unwrap();
+        assert!(receive(&subscriber).as_slice().unwrap() == sent);
+        noted(&a, "weights", "the message that was too long", |row| {
+            row.refused == 1 && row.why.contains(&format!("raise links.{key}"))
+        });
+    }
+}
+
+#[test]
 fn shares_of_a_link_add_up_to_no_more_than_it_has_and_a_topic_has_no_more_than_its_share() {
     const RATE: u64 = 4_000_000;
     const BYTES: usize = 200_000;

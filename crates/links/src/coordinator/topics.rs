@@ -392,6 +392,7 @@ impl Coordinator {
                     limits: topic.limits.get(host)?.0.clone(),
                     takes_over: topic.takes_over.contains(stream),
                     unconfirmed_max: self.config.links.in_flight_max.0,
+                    longest: longest(&self.config.links),
                 })
             });
             let order = Order::Topic(name.to_owned(), subscriber, routes.collect());
@@ -423,4 +424,13 @@ impl Coordinator {
             }
         }
     }
+}
+
+/// Bytes of the longest message that can be in flight, and is kept for a host that is away for a while.
+fn longest(config: &Links) -> (u64, &'static str) {
+    let keys = [
+        (config.in_flight_max.0, "links.in_flight_max"),
+        (config.outage_max.0, "links.outage_max"),
+    ];
+    keys.into_iter().min().expect("there are two")
 }

@@ -157,11 +157,18 @@ impl Going {
             return true;
         }
         let bytes = message.held.bytes() as u64;
-        if limits.message_max.is_some_and(|max| bytes > max) {
-            let why = format!(
+        let (longest, key) = self.route.longest;
+        let too_long = match limits.message_max.is_some_and(|max| bytes > max) {
+            true => Some(format!(
                 "quota '{}': message_max: a message of {bytes} bytes",
                 limits.quota
-            );
+            )),
+            false if bytes > longest => Some(format!(
+                "a message of {bytes} bytes; raise {key} on this host, which is {longest}"
+            )),
+            false => None,
+        };
+        if let Some(why) = too_long {
             if notes.refused(topic, 1, &why) {
                 tracing::warn!(topic, "messages are not sent to another host: {why}");
             }

@@ -56,6 +56,8 @@ pub struct Route {
     pub takes_over: bool,
     /// Bytes that are held for hosts behind it, beyond those that it has.
     pub unconfirmed_max: u64,
+    /// Bytes of the longest message that crosses, and the key that says so.
+    pub longest: (u64, &'static str),
 }
 
 /// What of a topic may go to a host.
