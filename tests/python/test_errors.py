@@ -36,11 +36,12 @@ def test_back_pressured(node):
     with node.subscriber("t", reliable=True) as sub:
         with node.publisher("t", history=2, deadline=0.25) as pub:
             loan = None
-            with pytest.raises(rgaps.BackPressured, match=rf"reliable subscriber 'test' \(process {os.getpid()}\) did not make room within 250ms"):
+            with pytest.raises(rgaps.BackPressured, match=rf"reliable subscriber 'test' \(process {os.getpid()}\) did not make room within 250ms") as slow:
                 for number in range(10):
                     loan = pub.loan(1)
                     loan.write(bytes([number]))
                     loan.publish()
+            assert slow.value.subscribers == [("test", os.getpid())] and slow.value.waited == 0.25
             # Nothing is lost: the loan can be published once there is room.
             assert loan.open and sub.recv(60).tobytes() == b"\0"
             loan.publish()

@@ -258,3 +258,32 @@ fn info_says_who_goes_on_without_whom() {
     assert!(shown.contains("publisher 0 continued 1 time"), "{shown}");
     assert!(!shown.contains("too slow"), "{shown}");
 }
+
+/// A publisher without a deadline said nothing of whom it waited for.
+#[test]
+fn info_says_who_waits_for_whom() {
+    let realm = Realm::new();
+    realm.run(&["up"]).ok();
+    let node = realm.node("both");
+    let slow = node.subscriber("t").reliable().create().unwrap();
+    let publisher = node.publisher("t").keep_last(2).create().unwrap();
+    let publish = |number: u8| {
+        let _ = publisher.put(&[number]).unwrap();
+    };
+    (1..3).for_each(publish);
+    let waiting = format!(
+        "publisher 0 waits for subscriber 0 'both' (process {}), which has not read the messages that it keeps\n",
+        std::process::id()
+    );
+    let info = || realm.run(&["topic", "info", "t"]).ok();
+    let waits = || realm.json(&["topic", "list"])[0]["waiting"].clone();
+    assert!(!info().contains("waits for"));
+    std::thread::scope(|scope| {
+        scope.spawn(|| publish(3));
+        until("the publisher to wait", || info().contains(&waiting));
+        assert_eq!(waits(), 1);
+        assert_eq!(slow.try_recv().unwrap().unwrap().as_slice().unwrap(), [1]);
+    });
+    assert_eq!(waits(), 0);
+    assert!(!info().contains("waits for"));
+}

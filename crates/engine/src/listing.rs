@@ -263,6 +263,8 @@ pub(crate) fn topic_row(topic: &Topic, control: &Control, memory: &Memory) -> To
     let remote = topic.subscribers.iter().flat_map(|s| &s.remote);
     let remote = remote.filter(|row| row.ready);
     let orphans = topic.orphans().count();
+    let waiting = topic.publishers.iter();
+    let waiting = waiting.filter(|publisher| waits_for(topic, publisher, control) != 0);
     TopicRow {
         name: topic.name.clone(),
         type_name: topic.type_name().to_owned(),
@@ -277,7 +279,29 @@ pub(crate) fn topic_row(topic: &Topic, control: &Control, memory: &Memory) -> To
         kept,
         held,
         remote: remote.fold(0, |sum, row| sum.saturating_add(row.subscribers)),
+        waiting: waiting.count() as u32,
     }
+}
+
+/// The reliable subscribers that a publisher waits for to make room, by slot.
+fn waits_for(topic: &Topic, publisher: &Publisher, control: &Control) -> u64 {
+    let view = control.topic(topic.region);
+    let slot = publisher.slot as usize;
+    let words = view.publisher(slot);
+    let tail = words.tail().load(Ordering::Relaxed);
+    let kept = words.head().load(Ordering::Relaxed).saturating_sub(tail);
+    if kept == 0 || publisher.is_orphan() || words.waiting().load(Ordering::Relaxed) == 0 {
+        return 0;
+    }
+    let slow = topic.subscribers.iter().filter(|subscriber| {
+        let words = view.subscriber(subscriber.slot as usize);
+        !subscriber.closed
+            && subscriber.demand.reliable
+            && !(1..kept).contains(&u64::from(subscriber.demand.depth))
+            && Topic::matches(publisher, subscriber)
+            && words.cursor(slot).load(Ordering::Relaxed) <= tail
+    });
+    slow.fold(0, |mask, subscriber| mask | 1 << subscriber.slot)
 }
 
 fn publisher_row(
@@ -317,6 +341,7 @@ fn publisher_row(
         uses,
         blocks_used: words.blocks_used().load(Ordering::Relaxed),
         drops: words.drops().load(Ordering::Relaxed),
+        waits_for: waits_for(topic, publisher, control),
     }
 }
 

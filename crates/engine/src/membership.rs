@@ -35,6 +35,7 @@ pub(crate) fn fill_publisher(view: &TopicView<Shared>, topic: &Topic, publisher:
     slot.published_bytes().store(0, Ordering::Relaxed);
     slot.dropped().store(0, Ordering::Relaxed);
     slot.drops().store(0, Ordering::Relaxed);
+    slot.waiting().store(0, Ordering::Relaxed);
     // The links end it, at once where there is none.
     let lands_history = publisher.of_links && publisher.keeps_history();
     let history_end = if lands_history { HISTORY_LANDING } else { 0 };

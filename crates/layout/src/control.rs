@@ -166,8 +166,11 @@ macro_rules! control_structures {
                 /// history, published before this host asked for the topic; `HISTORY_LANDING` until that is known.
                 /// Others: 0. Written by the daemon before `incarnation`, then once by the publisher.
                 112 history_end: u64,
+                /// Threads of the publisher that wait for reliable subscribers to make room. Written by the publisher,
+                /// for others to show.
+                120 waiting: u32,
                 /// Padding.
-                120 reserved: pad[8],
+                124 reserved: pad[4],
             }
 
             /// One subscriber's slot in a topic; its index is its bit in holder words.

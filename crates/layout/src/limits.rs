@@ -1,7 +1,7 @@
 //! Named limits. Every table, queue and bit mask that is shared takes its size from here.
 
 /// Version of every structure in this crate; both ends of a mapping must agree on it.
-pub const LAYOUT_VERSION: u32 = 6;
+pub const LAYOUT_VERSION: u32 = 7;
 /// A replica is copied in at most this many pieces, one after the other.
 pub const MAX_COPY_PIECES: u64 = 32;
 

@@ -2,10 +2,11 @@
 
 use pyo3::prelude::*;
 use pyo3::types::PyType;
-use rgaps::{ClientError, HeaderError, LoanError, OpenError, PublishError, RecvError};
+use rgaps::{ClientError, HeaderError, LoanError, OpenError, PublishError, RecvError, SlowReader};
 use rgaps_cuda::CudaError;
 use rgaps_layout::MAX_HELD;
 use rgaps_session::{ConfigError, LaunchError, RefusalCode};
+use std::time::Duration;
 
 /// The exception of that name with that message.
 pub(crate) fn raise(name: &'static str, message: String) -> PyErr {
@@ -164,15 +165,32 @@ impl IntoPyErr for HeaderError {
     }
 }
 
+/// A publish that waited for slow subscribers: names them.
+fn back_pressured(message: String, readers: Vec<SlowReader>, waited: Duration) -> PyErr {
+    let error = raise("BackPressured", message);
+    let names = readers
+        .into_iter()
+        .map(|reader| (reader.client, reader.pid));
+    let names: Vec<(String, u32)> = names.collect();
+    Python::attach(|py| {
+        let value = error.value(py);
+        let set = value.setattr("subscribers", names);
+        set.and_then(|()| value.setattr("waited", waited.as_secs_f64()))
+    })
+    .map_or_else(|failed| failed, |()| error)
+}
+
 impl IntoPyErr for PublishError {
     fn into_py_err(self) -> PyErr {
         let message = in_python(self.to_string());
         let name = match self {
+            PublishError::BackPressured {
+                readers, waited, ..
+            } => return back_pressured(message, readers, waited),
             PublishError::Client(error) => return error.into_py_err(),
             PublishError::Replica(error) if matches!(*error, LoanError::PoolFull { .. }) => {
                 "PoolFull"
             }
-            PublishError::BackPressured { .. } => "BackPressured",
             PublishError::LoanLost(_) => "LoanLost",
             PublishError::TypeMismatch { .. } => "TypeMismatch",
             PublishError::Argument(_) => "InvalidArgument",

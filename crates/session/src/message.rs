@@ -768,6 +768,8 @@ pub struct TopicRow {
     pub held: u64,
     /// Subscribers on other hosts that messages reach.
     pub remote: u32,
+    /// Publishers that wait for reliable subscribers to make room.
+    pub waiting: u32,
 }
 
 /// A topic with its members.
@@ -818,6 +820,8 @@ pub struct PublisherRow {
     pub blocks_used: u32,
     /// How often it continued without a slow reliable subscriber.
     pub drops: u64,
+    /// Slots of the reliable subscribers that it waits for, one bit each: they have not read the oldest message that it keeps.
+    pub waits_for: u64,
 }
 
 /// What a publisher's leased memory is used for. A block with several reasons counts for the first of

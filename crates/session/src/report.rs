@@ -25,6 +25,7 @@ pub struct Topic {
     pub kept: u64,
     pub held: u64,
     pub remote: u32,
+    pub waiting: u32,
 }
 
 impl From<TopicRow> for Topic {
@@ -43,6 +44,7 @@ impl From<TopicRow> for Topic {
             kept: row.kept,
             held: row.held,
             remote: row.remote,
+            waiting: row.waiting,
         }
     }
 }
@@ -98,6 +100,8 @@ pub struct Publisher {
     pub used: MemoryUses,
     pub blocks_used: u32,
     pub drops: u64,
+    /// Slots of the reliable subscribers that it waits for.
+    pub waits_for: Vec<u32>,
 }
 
 impl From<PublisherRow> for Publisher {
@@ -126,6 +130,9 @@ impl From<PublisherRow> for Publisher {
             used: row.uses,
             blocks_used: row.blocks_used,
             drops: row.drops,
+            waits_for: (0..64)
+                .filter(|slot| row.waits_for >> slot & 1 != 0)
+                .collect(),
         }
     }
 }

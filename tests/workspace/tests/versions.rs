@@ -11,13 +11,13 @@ const AGREED: [(&str, &str, &str, u64); 2] = [
         "crates/session/src/message.rs",
         "PROTOCOL_VERSION",
         "10",
-        0x2039_fd42_9c89_9a10,
+        0x5f38_fc60_c4a6_2388,
     ),
     (
         "crates/layout/src",
         "LAYOUT_VERSION",
-        "6",
-        0xf8ae_7303_ad3b_ae60,
+        "7",
+        0x2399_8b9a_c4c2_9f07,
     ),
 ];
 

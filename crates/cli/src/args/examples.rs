@@ -94,7 +94,7 @@ Examples:
   rgaps topic list --json | jq -r '.[].name'
 
 JSON fields of each topic: name, type_name (empty if untyped), domain, publishers, subscribers, orphans, messages, bytes,
-received, missed, kept, held, remote";
+received, missed, kept, held, remote, waiting (publishers that wait for reliable subscribers)";
 
 pub const INFO: &str = "\
 Examples:

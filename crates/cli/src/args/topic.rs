@@ -305,7 +305,8 @@ fn late(text: &str) -> Result<rgaps::Late, String> {
         "latest" => Ok(rgaps::Late::Latest),
         "all" => Ok(rgaps::Late::AllKept),
         number => match number.parse() {
-            Ok(0) | Err(_) => Err("write 'latest', 'all' or a number above 0".to_owned()),
+            Ok(0) => Ok(rgaps::Late::Nothing),
+            Err(_) => Err("write 'latest', 'all' or a number".to_owned()),
             Ok(n) => Ok(rgaps::Late::Last(n)),
         },
     }
@@ -320,7 +321,8 @@ mod tests {
         assert_eq!(late("latest"), Ok(rgaps::Late::Latest));
         assert_eq!(late("all"), Ok(rgaps::Late::AllKept));
         assert_eq!(late("3"), Ok(rgaps::Late::Last(3)));
-        for wrong in ["", "0", "-1", "none"] {
+        assert_eq!(late("0"), Ok(rgaps::Late::Nothing));
+        for wrong in ["", "-1", "none"] {
             assert!(late(wrong).is_err(), "{wrong}");
         }
     }

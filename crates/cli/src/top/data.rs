@@ -82,6 +82,8 @@ pub struct Topic {
     pub missed_per_s: f64,
     pub kept: u64,
     pub held: u64,
+    /// Publishers that wait for reliable subscribers.
+    pub waiting: u32,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -201,6 +203,7 @@ fn report(before: &Look, now: &Look, links: Option<(Instant, &[LinkFigures])>) -
             missed_per_s: rate(row.missed, known.map(|row| row.missed), span),
             kept: row.kept,
             held: row.held,
+            waiting: row.waiting,
         }
     });
     let peers = now.peers.iter().map(|peer| {

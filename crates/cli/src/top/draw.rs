@@ -12,6 +12,8 @@ use rgaps::PeerState;
 
 /// Rows of hosts, pools and clients at most.
 const MOST: usize = 6;
+/// Lines that topics have before the tables below get any: a border, the heads, and four rows.
+const TOPICS: u16 = 6;
 /// Lines of each warning at most.
 const WARNING_LINES: usize = 3;
 /// From this width on, columns have room for units and long names.
@@ -21,16 +23,19 @@ const HELP: &str =
 
 pub fn draw(frame: &mut Frame<'_>, view: &View, report: &Report) {
     let head = heading(view, report, frame.area().width);
-    // A border above, the heads, the rows.
-    let table = |rows: usize| Constraint::Length(2 + rows.min(MOST) as u16);
-    let links = match report.links.is_empty() {
-        true => Constraint::Length(0),
-        false => table(report.links.len()),
+    let mut left = frame.area().height;
+    left = left.saturating_sub(head.len() as u16 + TOPICS + 1);
+    // A border above, the heads, the rows; nothing where not even one row fits.
+    let mut table = |rows: usize| {
+        let lines = (2 + rows.min(MOST) as u16).min(left);
+        let lines = if lines < 3 { 0 } else { lines };
+        left -= lines;
+        Constraint::Length(lines)
     };
     let areas = Layout::vertical([
         Constraint::Length(head.len() as u16),
         Constraint::Min(3),
-        links,
+        table(report.links.len()),
         table(report.pools.len()),
         table(report.clients.len()),
         Constraint::Length(1),
@@ -38,9 +43,7 @@ pub fn draw(frame: &mut Frame<'_>, view: &View, report: &Report) {
     let [heading, topics, links, pools, clients, help] = areas.areas(frame.area());
     frame.render_widget(Paragraph::new(head), heading);
     draw_topics(frame, topics, view, report);
-    if !report.links.is_empty() {
-        draw_links(frame, links, report);
-    }
+    draw_links(frame, links, report);
     draw_pools(frame, pools, report);
     draw_clients(frame, clients, report);
     frame.render_widget(Paragraph::new(HELP), help);
@@ -53,12 +56,17 @@ fn heading(view: &View, report: &Report, width: u16) -> Vec<Line<'static>> {
         host => format!(", host '{host}'"),
     };
     let paused = if view.paused { "  PAUSED" } else { "" };
+    let (program, memory) = match width >= WIDE {
+        true => (
+            format!("rgapsd {}, ", daemon.version),
+            format!(", {} of its own", units::bytes(daemon.rss_bytes)),
+        ),
+        false => Default::default(),
+    };
     let first = format!(
-        "rgapsd {}, realm '{}'{host}, up {}, {} of its own; {}, {}, every {:.1} s{paused}",
-        daemon.version,
+        "{program}realm '{}'{host}, up {}{memory}; {}, {}, every {:.1} s{paused}",
         daemon.realm,
         units::span(daemon.uptime_ms),
-        units::bytes(daemon.rss_bytes),
         units::counted(daemon.clients.into(), "client"),
         units::counted(daemon.topics.into(), "topic"),
         report.interval_s,
@@ -69,6 +77,15 @@ fn heading(view: &View, report: &Report, width: u16) -> Vec<Line<'static>> {
             0 => format!("warning: {warning}"),
             more => format!("warning (and {more} more, see 'rgaps status'): {warning}"),
         };
+        lines.extend(wrapped(&text, width).into_iter().take(WARNING_LINES));
+    }
+    let waiting = report.topics.iter().filter(|topic| topic.waiting > 0);
+    let waiting: Vec<&str> = waiting.map(|topic| topic.topic.as_str()).collect();
+    if !waiting.is_empty() {
+        let text = format!(
+            "publishers wait for slow subscribers, see 'rgaps topic info TOPIC': {}",
+            waiting.join(", ")
+        );
         lines.extend(wrapped(&text, width).into_iter().take(WARNING_LINES));
     }
     lines.into_iter().map(Line::from).collect()
@@ -430,6 +447,7 @@ mod tests {
         assert!(line(&screen, "1.0 GiB").contains("64.0 MiB"));
         assert!(line(&screen, "4711").contains("camera"));
         assert!(line(&screen, "q quit").contains("reverse"));
+        assert!(!screen.iter().any(|line| line.contains("publishers wait")));
     }
 
     #[track_caller]
@@ -482,6 +500,24 @@ mod tests {
         assert!(all.contains("then 'rgaps down' and 'rgaps up'"), "{all}");
         assert!(all.contains("40 topics, every 1.0 s"), "{all}");
         assert!(line(&screen, "q quit").contains("arrows"));
+    }
+
+    /// What is last in the window gives way first, and topics keep a few rows.
+    #[test]
+    fn a_low_window_has_fewer_tables() {
+        let mut report = report();
+        report.topics[3].waiting = 1;
+        report.daemon.warnings.clear();
+        let shown = screen(80, 14, &View::default(), &report);
+        assert!(line(&shown, "realm 'default'").contains("every 1.0 s"));
+        line(
+            &shown,
+            "publishers wait for slow subscribers, see 'rgaps topic info TOPIC': camera/3",
+        );
+        line(&shown, "camera/4");
+        line(&shown, "linked");
+        assert!(!shown.iter().any(|line| line.contains("CLIENT ")));
+        line(&shown, "q quit");
     }
 
     #[test]

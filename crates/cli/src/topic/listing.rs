@@ -139,7 +139,7 @@ fn show(info: &TopicDetails, to: &mut dyn Write) -> io::Result<()> {
         "PATH",
     ];
     table(to, &heads, &subscribers)?;
-    show_drops(info, to)?;
+    show_slow(info, to)?;
     if !info.mismatches.is_empty() {
         writeln!(to)?;
     }
@@ -158,8 +158,23 @@ fn show(info: &TopicDetails, to: &mut dyn Write) -> io::Result<()> {
     table(to, &["HOST", "SUBSCRIBERS", "READY", "PATH"], &hosts)
 }
 
-/// Who goes on without whom.
-fn show_drops(info: &TopicDetails, to: &mut dyn Write) -> io::Result<()> {
+/// Who waits for whom, and who goes on without whom.
+fn show_slow(info: &TopicDetails, to: &mut dyn Write) -> io::Result<()> {
+    let waiting = info.publisher_list.iter().flat_map(|publisher| {
+        let slow = info.subscriber_list.iter();
+        let slow = slow.filter(|row| publisher.waits_for.contains(&row.slot));
+        slow.map(move |subscriber| (publisher.slot, subscriber))
+    });
+    for (at, (publisher, subscriber)) in waiting.enumerate() {
+        if at == 0 {
+            writeln!(to)?;
+        }
+        writeln!(
+            to,
+            "publisher {publisher} waits for subscriber {} '{}' (process {}), which has not read the messages that it keeps",
+            subscriber.slot, subscriber.client, subscriber.pid
+        )?;
+    }
     let droppers = info.publisher_list.iter().filter(|row| row.drops > 0);
     let dropped = info.subscriber_list.iter().filter(|row| row.dropped_by > 0);
     for (at, publisher) in droppers.enumerate() {

@@ -322,6 +322,7 @@ fn row(number: u32) -> rgaps_session::TopicRow {
         kept: 0,
         held: 0,
         remote: 0,
+        waiting: 0,
     }
 }
 

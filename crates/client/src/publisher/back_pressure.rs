@@ -10,10 +10,28 @@ use crate::pending::Deadline;
 use crate::{ClientError, PublishError, SlowReader, SlowReaderPolicy};
 use rgaps_layout::{MAX_SUBSCRIBERS, WAIT_SLICE_NS};
 use rgaps_session::LINKS_CLIENT;
+use rgaps_sync::atomic::Ordering;
+use rgaps_topic::{PublisherView, Shared};
 use std::sync::MutexGuard;
 use std::time::Duration;
 
 type Locked<'a> = MutexGuard<'a, ArenaState>;
+
+/// A thread of the publisher waits for room, which the publisher's slot shows meanwhile.
+struct Waiting(PublisherView<Shared>);
+
+impl Waiting {
+    fn new(slot: PublisherView<Shared>) -> Waiting {
+        slot.waiting().fetch_add(1, Ordering::Relaxed);
+        Waiting(slot)
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.waiting().fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 impl PublisherCore {
     /// Room for a message, which lasts as long as the lock.
@@ -73,6 +91,7 @@ impl PublisherCore {
         bytes: u64,
         deadline: Deadline,
     ) -> Result<Result<Locked<'_>, Locked<'_>>, ClientError> {
+        let mut waiting = None;
         loop {
             let sleeper = self.sleeper()?;
             let mut state = self.lock();
@@ -84,6 +103,7 @@ impl PublisherCore {
                 return Ok(Err(state));
             };
             drop(state);
+            waiting.get_or_insert_with(|| Waiting::new(self.slot()));
             sleeper.sleep(left_ns.min(WAIT_SLICE_NS));
         }
     }

@@ -31,7 +31,13 @@ class TimedOut(Error, TimeoutError):
 
 class BackPressured(Error, TimeoutError):
     """Reliable subscribers made no room within the publisher's deadline; the message names them. Nothing was published:
-    `put` has discarded the message; a loan is still open, and can be published again or discarded."""
+    `put` has discarded the message; a loan is still open, and can be published again or discarded.
+
+    ``subscribers`` lists who was too slow as ``(name, pid)``, where ``name`` is that of their `Node`, and ``waited`` is how
+    long the publisher waited, in seconds. Both are empty and 0 for a publish that does not wait."""
+
+    subscribers: list[tuple[str, int]] = []
+    waited: float = 0.0
 
 
 class TooManyHeld(Error):
