@@ -22,20 +22,22 @@ fn reliable_subscribers_miss_nothing_while_the_cable_is_out() {
     wait_for_subscribers(&publisher, 3);
     const BYTES: usize = 100_000;
     let published = nothing_is_lost(publisher, subscribers, BYTES, |traffic| {
-        cable.pull();
-        let lanes = |are: fn(u32) -> bool| {
+        let lanes = || {
             let peers = here.peers().unwrap().peers;
-            peers.iter().all(|peer| are(peer.lanes))
+            peers.first().map_or(0, |peer| peer.lanes)
         };
-        until("the loss to be seen", || lanes(|lanes| lanes == 0));
+        until("the link to be reported", || lanes() > 0);
+        cable.pull();
+        until("the loss to be seen", || lanes() == 0);
         cable.plug_in();
-        until("the link to be back", || lanes(|lanes| lanes > 0));
+        until("the link to be back", || lanes() > 0);
         traffic.flows();
     });
     // Once for the host, but for what was on its way when the cable was pulled.
     let mut crossed = 0;
     until("the count", || {
-        crossed = here.peers().unwrap().peers[0].messages_out;
+        let peers = here.peers().unwrap().peers;
+        crossed = peers.first().map_or(0, |peer| peer.messages_out);
         crossed >= published
     });
     assert_eq!(crossed, published);
