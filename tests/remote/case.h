@@ -58,6 +58,8 @@ template <typename T> T *on_device(const std::vector<T> &values) {
     T *address = nullptr;
     OK(cudaMalloc(&address, values.size() * sizeof(T)));
     OK(cudaMemcpy(address, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
+    // A copy from pageable memory may still be on its way, and streams that do not block would not wait for it.
+    OK(cudaDeviceSynchronize());
     return address;
 }
 

@@ -399,5 +399,7 @@ pub(crate) fn variable(symbol: usize) -> Result<(u64, u64), Code> {
 
 /// Forgets what lay on a device that was reset: it is loaded again.
 pub(crate) fn forget_device(device: u16) {
-    registry().variables.values_mut().for_each(|variable| drop(variable.places.remove(&device)));
+    registry().variables.values_mut().for_each(|variable| {
+        variable.places.remove(&device);
+    });
 }

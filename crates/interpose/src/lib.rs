@@ -7,12 +7,16 @@
 //!
 //! The runtime is made here, of calls of the driver: it keeps devices, errors, registered kernels and memory of the program, and
 //! answers what it can without asking the server. See decision 0045.
+mod abi;
 mod driver;
 mod errors;
+mod handles;
 mod kernels;
+mod launch;
 mod memory;
 mod notice;
 mod properties;
 mod runtime;
 mod session;
 mod thread;
+mod transfer;

@@ -127,6 +127,12 @@ fn alive() -> Result<&'static Connection, Code> {
     connection()
 }
 
+/// Whether the context is usable; a function that does nothing else may still have to fail.
+pub(crate) fn check_alive() -> Result<(), Code> {
+    sticky().check()?;
+    current().map(drop)
+}
+
 /// Makes a call that nobody waits for. A failure is told by a later call that waits.
 pub(crate) fn send(call: &Call<'_>, bulk: &[u8]) -> Result<(), Code> {
     alive()?.send(from(), call, bulk).map_err(|_| lost())

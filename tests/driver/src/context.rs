@@ -19,6 +19,8 @@ pub(crate) struct Context {
     legacy: Arc<Stream>,
     per_thread: Mutex<HashMap<ThreadId, Arc<Stream>>>,
     queues: Queues,
+    /// Streams that were destroyed with work in them.
+    leaving: Mutex<Vec<Arc<Stream>>>,
     /// Limits that were set, by number.
     pub(crate) limits: Mutex<HashMap<usize, usize>>,
     /// Positions of GPUs whose memory was made accessible.
@@ -33,6 +35,7 @@ impl Context {
             legacy: Stream::new(Kind::Legacy, context.clone()),
             per_thread: Mutex::default(),
             queues: Queues::default(),
+            leaving: Mutex::default(),
             limits: Mutex::default(),
             peers: Mutex::default(),
         })
@@ -101,7 +104,15 @@ impl Context {
         let mut all = global.streams.of(self);
         all.push(self.legacy.clone());
         all.extend(self.per_thread().values().cloned());
+        let mut leaving = self.leaving.lock().unwrap_or_else(PoisonError::into_inner);
+        leaving.retain(|stream| !stream.point().is_done());
+        all.extend(leaving.iter().cloned());
         all
+    }
+
+    /// Keeps a stream that is destroyed until its work is done: whoever waits for the context waits for it.
+    pub(crate) fn keep(&self, stream: Arc<Stream>) {
+        self.leaving.lock().unwrap_or_else(PoisonError::into_inner).push(stream);
     }
 
     /// Queues work on a stream, behind what the rules of the legacy stream put before it.

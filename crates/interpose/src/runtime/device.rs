@@ -1,7 +1,7 @@
 //! Devices. What they are the server has told at the beginning, so nearly all of this is answered here.
 
-use super::abi::{put_text, Address, In, Out, Text};
-use super::{check_alive, runtime};
+use crate::abi::{put_text, Address, In, Out, Text};
+use super::runtime;
 use crate::properties::{Field, FIELDS_12, FIELDS_13, SIZE_12, SIZE_13};
 use crate::{kernels, notice, session, thread};
 use rgaps_remoting::{Call, Code, DeviceInfo, Value};
@@ -133,12 +133,12 @@ runtime! {
     }
 
     fn cudaDeviceGetCacheConfig(configuration: Out<c_int>) {
-        check_alive()?;
+        session::check_alive()?;
         configuration.put(CACHE_PREFER_NONE)
     }
 
     fn cudaDeviceSetCacheConfig(configuration: c_int) {
-        check_alive()?;
+        session::check_alive()?;
         match (0..=CACHE_MAX).contains(&configuration) {
             true => Ok(()),
             false => Err(Code::INVALID_VALUE),
@@ -146,12 +146,12 @@ runtime! {
     }
 
     fn cudaDeviceGetSharedMemConfig(configuration: Out<c_int>) {
-        check_alive()?;
+        session::check_alive()?;
         configuration.put(BANK_FOUR_BYTES)
     }
 
     fn cudaDeviceSetSharedMemConfig(_configuration: c_int) {
-        check_alive()
+        session::check_alive()
     }
 
     fn cudaDeviceGetStreamPriorityRange(least: Out<c_int>, greatest: Out<c_int>) {
@@ -164,7 +164,7 @@ runtime! {
     }
 
     fn cudaGetDeviceFlags(flags: Out<c_uint>) {
-        check_alive()?;
+        session::check_alive()?;
         flags.put(0)
     }
 
@@ -178,15 +178,15 @@ runtime! {
     }
 
     fn cudaProfilerStart() {
-        check_alive()
+        session::check_alive()
     }
 
     fn cudaProfilerStop() {
-        check_alive()
+        session::check_alive()
     }
 
     fn cudaCtxResetPersistingL2Cache() {
-        check_alive()
+        session::check_alive()
     }
 
     // Of CUDA 12.

@@ -1,6 +1,6 @@
 //! Errors and versions.
 
-use super::abi::Out;
+use crate::abi::Out;
 use super::runtime;
 use crate::errors::ERRORS;
 use crate::{session, thread};

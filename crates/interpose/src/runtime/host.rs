@@ -1,7 +1,7 @@
 //! Host memory that CUDA knows. It is the program's own and not the GPU's: copies may use it, kernels may not.
 
-use super::abi::Out;
-use super::{check_alive, runtime};
+use crate::abi::Out;
+use super::runtime;
 use crate::memory;
 use crate::notice;
 use rgaps_remoting::{Call, Code};
@@ -22,7 +22,7 @@ fn allocate(address: Out<u64>, bytes: usize, flags: c_uint) -> Result<(), Code> 
     if flags & !ALLOCATE_FLAGS != 0 {
         return Err(Code::INVALID_VALUE);
     }
-    check_alive()?;
+    crate::session::check_alive()?;
     match bytes {
         0 => address.put(0),
         bytes => address.put(memory::map_host(bytes as u64, flags)?),
@@ -40,7 +40,7 @@ runtime! {
 
     fn cudaFreeHost(address: u64) {
         if address == 0 {
-            return check_alive();
+            return crate::session::check_alive();
         }
         settle()?;
         memory::unmap_host(address)
@@ -54,7 +54,7 @@ runtime! {
             notice::unsupported("cudaHostRegister of I/O memory");
             return Err(Code::NOT_SUPPORTED);
         }
-        check_alive()?;
+        crate::session::check_alive()?;
         memory::register_host(address, bytes as u64, flags)
     }
 

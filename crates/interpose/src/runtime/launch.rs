@@ -1,97 +1,17 @@
-//! Launches, and what is asked of kernels. What CUDA refuses at once is refused here at once: the limits are known.
+//! Launches, and what is asked of kernels.
 
-use super::abi::{Dim3, FunctionAttributes, In, LaunchAttribute, LaunchConfig, Out};
-use super::stream::check as check_stream;
 use super::{runtime, runtime_on_stream, stream_of};
+use crate::abi::{Dim3, FunctionAttributes, In, LaunchAttribute, LaunchConfig, Out};
 use crate::kernels::{attribute, Kernel};
+use crate::launch::{launch, occupancy, Launch};
 use crate::{session, thread};
-use rgaps_remoting::{Call, Code, KernelInfo, LAUNCH_ATTRIBUTES_MAX};
+use rgaps_remoting::{Call, Code, LAUNCH_ATTRIBUTES_MAX};
 use std::ffi::{c_int, c_uint};
 
-/// Attributes of kernels.
 const THREADS_MAX: i32 = 0;
 const SHARED_BYTES: i32 = 1;
 const DYNAMIC_SHARED_BYTES_MAX: i32 = 8;
 const CARVEOUT: i32 = 9;
-/// Attributes of devices: most threads of a block, the first of the limits of a block and of a grid.
-const DEVICE_THREADS_MAX: i32 = 1;
-const DEVICE_BLOCK: i32 = 2;
-const DEVICE_GRID: i32 = 5;
-
-struct Launch {
-    grid: [u32; 3],
-    block: [u32; 3],
-    shared_bytes: usize,
-    stream: u64,
-    cooperative: bool,
-}
-
-/// Refuses what CUDA's launch refuses.
-fn check(launch: &Launch, info: &KernelInfo) -> Result<(), Code> {
-    let device = session::current()?;
-    let limit = |number| session::attribute(device, number).map_or(u64::MAX, |value| value as u64);
-    let within = |sizes: &[u32; 3], first: i32| {
-        let limits = (first..).map(limit);
-        sizes.iter().zip(limits).all(|(size, most)| *size > 0 && u64::from(*size) <= most)
-    };
-    if !within(&launch.grid, DEVICE_GRID) || !within(&launch.block, DEVICE_BLOCK) {
-        return Err(Code::INVALID_CONFIGURATION);
-    }
-    let threads: u64 = launch.block.iter().map(|size| u64::from(*size)).product();
-    if threads > limit(DEVICE_THREADS_MAX) {
-        return Err(Code::INVALID_CONFIGURATION);
-    }
-    let most = attribute(info, THREADS_MAX);
-    if most > 0 && threads > most as u64 {
-        return Err(Code::OUT_OF_RESOURCES);
-    }
-    let dynamic = info.attributes.iter().find(|(number, _)| *number == DYNAMIC_SHARED_BYTES_MAX);
-    match dynamic {
-        Some((_, most)) if launch.shared_bytes as u64 > *most as u64 => Err(Code::INVALID_VALUE),
-        _ => Ok(()),
-    }
-}
-
-/// The values that a launch's array points to, where the kernel expects them.
-fn values(info: &KernelInfo, arguments: In<*const u8>) -> Result<Vec<u8>, Code> {
-    let end = info.parameters.iter().map(|(offset, bytes)| offset + bytes).max().unwrap_or(0);
-    let mut all = vec![0; end as usize];
-    for (position, (offset, bytes)) in info.parameters.iter().enumerate() {
-        let value = arguments.at(position)?;
-        if value.is_null() {
-            return Err(Code::INVALID_VALUE);
-        }
-        let (at, bytes) = (*offset as usize, *bytes as usize);
-        // SAFETY: the program passes the address of a value for each of the kernel's parameters, of the parameter's size.
-        unsafe { all[at..at + bytes].as_mut_ptr().copy_from_nonoverlapping(value, bytes) };
-    }
-    Ok(all)
-}
-
-fn launch(
-    function: usize,
-    wanted: &Launch,
-    arguments: In<*const u8>,
-    attributes: &[LaunchAttribute],
-) -> Result<(), Code> {
-    let kernel = Kernel::of(function)?;
-    check_stream(wanted.stream)?;
-    let info = kernel.info()?;
-    check(wanted, info)?;
-    let parameters = values(info, arguments)?;
-    let attributes = attributes.iter().filter(|attribute| attribute.id != 0);
-    let call = Call::Launch {
-        kernel: kernel.id(),
-        grid: wanted.grid,
-        block: wanted.block,
-        shared_bytes: wanted.shared_bytes as u32,
-        stream: wanted.stream,
-        cooperative: wanted.cooperative,
-        attributes: attributes.map(|attribute| (attribute.id, &attribute.value[..])).collect(),
-        parameters: &parameters,
-    };
-    session::send(&call, &[])
-}
 
 /// Attributes that name events or memory of the program cannot be forwarded.
 fn launch_attributes(config: &LaunchConfig) -> Result<&[LaunchAttribute], Code> {
@@ -179,13 +99,15 @@ runtime! {
     fn cudaOccupancyMaxActiveBlocksPerMultiprocessor(
         blocks: Out<c_int>, function: usize, block_threads: c_int, shared_bytes: usize
     ) {
-        occupancy(blocks, function, block_threads, shared_bytes, 0)
+        blocks.check()?;
+        blocks.put(occupancy(function, block_threads, shared_bytes, 0)?)
     }
 
     fn cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
         blocks: Out<c_int>, function: usize, block_threads: c_int, shared_bytes: usize, flags: c_uint
     ) {
-        occupancy(blocks, function, block_threads, shared_bytes, flags)
+        blocks.check()?;
+        blocks.put(occupancy(function, block_threads, shared_bytes, flags)?)
     }
 
     fn cudaOccupancyAvailableDynamicSMemPerBlock(
@@ -197,25 +119,6 @@ runtime! {
         let call = Call::OccupancyShared { kernel: kernel.id(), blocks, block_threads };
         bytes.put(session::number(&call)? as usize)
     }
-}
-
-fn occupancy(
-    blocks: Out<c_int>,
-    function: usize,
-    block_threads: c_int,
-    shared_bytes: usize,
-    flags: c_uint,
-) -> Result<(), Code> {
-    blocks.check()?;
-    let kernel = Kernel::of(function)?;
-    kernel.info()?;
-    let call = Call::Occupancy {
-        kernel: kernel.id(),
-        block_threads,
-        shared_bytes: shared_bytes as u64,
-        flags,
-    };
-    blocks.put(session::number(&call)? as c_int)
 }
 
 runtime_on_stream! {

@@ -1,7 +1,9 @@
 //! Device memory.
 
-use super::abi::{Extent3, Out, PitchedPtr, PointerAttributes};
-use super::{check_alive, runtime, runtime_on_stream, stream_of};
+use super::{runtime, runtime_on_stream, stream_of};
+use crate::abi::{Extent3, Out, PitchedPtr, PointerAttributes};
+use crate::session::check_alive;
+use crate::transfer::{self, row};
 use crate::{memory, session};
 use rgaps_remoting::{Call, Code, Extent, Pitched, Value};
 use std::ffi::c_int;
@@ -38,45 +40,7 @@ fn pitched(width: usize, height: usize, depth: usize) -> Result<(usize, usize), 
 
 /// Queues a fill with bytes.
 fn fill(to: Pitched, extent: Extent, value: c_int, stream: u64) -> Result<(), Code> {
-    if extent.bytes() == Some(0) {
-        return check_alive();
-    }
-    memory::check(to.address, span(&to, &extent)?)?;
-    let call = Call::Fill {
-        to,
-        extent,
-        value: value as u32 & 0xff,
-        width: 1,
-        stream,
-    };
-    session::send(&call, &[])
-}
-
-/// Bytes from the first to behind the last of rows.
-pub(super) fn span(at: &Pitched, extent: &Extent) -> Result<u64, Code> {
-    let rows = extent.height > 1 || extent.depth > 1;
-    if rows && at.row_bytes < extent.width_bytes {
-        return Err(Code::INVALID_PITCH);
-    }
-    let layers = at.layer_bytes.checked_mul(extent.depth.saturating_sub(1));
-    let rows = at.row_bytes.checked_mul(extent.height.saturating_sub(1));
-    let all = layers.zip(rows).and_then(|(layers, rows)| layers.checked_add(rows));
-    all.and_then(|all| all.checked_add(extent.width_bytes)).ok_or(Code::INVALID_VALUE)
-}
-
-fn row(address: u64, bytes: usize) -> (Pitched, Extent) {
-    let bytes = bytes as u64;
-    let at = Pitched {
-        address,
-        row_bytes: bytes,
-        layer_bytes: bytes,
-    };
-    let extent = Extent {
-        width_bytes: bytes,
-        height: 1,
-        depth: 1,
-    };
-    (at, extent)
+    transfer::fill(to, extent, (value as u32 & 0xff, 1), stream)
 }
 
 fn fill_rows(to: u64, pitch: usize, value: c_int, width: usize, height: usize, stream: u64) -> Result<(), Code> {
@@ -183,12 +147,12 @@ runtime_on_stream! {
     }
 
     fn cudaMemset "_ptds" (default; to: u64, value: c_int, bytes: usize) {
-        let (at, extent) = row(to, bytes);
+        let (at, extent) = row(to, bytes as u64);
         fill(at, extent, value, default)
     }
 
     fn cudaMemsetAsync "_ptsz" (default; to: u64, value: c_int, bytes: usize, stream: usize) {
-        let (at, extent) = row(to, bytes);
+        let (at, extent) = row(to, bytes as u64);
         fill(at, extent, value, stream_of(stream, default))
     }
 

@@ -2,7 +2,6 @@
 //!
 //! Their names, parameters and errors are CUDA's (`cuda_runtime_api.h`). A function whose name ends in `_ptsz` or `_ptds` takes
 //! the calling thread's default stream where the plain one takes the legacy default stream.
-mod abi;
 mod copy;
 mod device;
 mod error;
@@ -14,7 +13,7 @@ mod registration;
 mod stream;
 mod symbol;
 
-use crate::{notice, session, thread};
+use crate::{notice, thread};
 use rgaps_remoting::Code;
 use std::ffi::{c_char, c_int, CStr};
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -81,10 +80,4 @@ extern "C" fn rgaps_rt_unsupported(name: *const c_char) -> c_int {
     let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
     notice::unsupported(&name);
     finish(|| Err(Code::NOT_SUPPORTED))
-}
-
-/// Whether the context is usable; a function that does nothing else may still have to fail.
-fn check_alive() -> Result<(), Code> {
-    session::sticky().check()?;
-    session::current().map(drop)
 }

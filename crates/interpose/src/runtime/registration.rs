@@ -1,6 +1,6 @@
 //! What nvcc's code calls before `main`: it registers fat binaries, kernels and variables.
 
-use super::abi::{Address, Out, Text};
+use crate::abi::{Address, Out, Text};
 use super::runtime;
 use crate::kernels::{self, Kernel, Library};
 use crate::notice;

@@ -1,6 +1,6 @@
 //! Variables of the program that stand for variables on the device.
 
-use super::abi::{Address, Out};
+use crate::abi::{Address, Out};
 use super::copy::copy;
 use super::{runtime, runtime_on_stream, stream_of};
 use crate::kernels;

@@ -55,7 +55,12 @@ unsafe extern "C" fn cuStreamCreateWithPriority(stream: *mut usize, flags: c_uin
 extern "C" fn cuStreamDestroy_v2(stream: usize) -> c_int {
     // What is queued is still done.
     call("cuStreamDestroy", |g| {
-        g.streams.remove(stream).map(|stream| stream.close())
+        let stream = g.streams.remove(stream)?;
+        stream.close();
+        if let Some(context) = stream.context() {
+            context.keep(stream);
+        }
+        Ok(())
     })
 }
 

@@ -3,10 +3,10 @@
 use super::instruction::{Instruction, Kind, Type};
 
 /// What is done here.
-pub(super) const KNOWN: [&str; 34] = [
+pub(super) const KNOWN: [&str; 37] = [
     "add", "sub", "mul", "mad", "fma", "div", "rem", "abs", "neg", "min", "max", "and", "or", "xor", "not", "shl", "shr",
     "sqrt", "rsqrt", "rcp", "ex2", "lg2", "sin", "cos", "tanh", "popc", "clz", "brev", "bfind", "cnot", "bfe", "bfi",
-    "mul24", "copysign",
+    "mul24", "copysign", "shf", "lop3", "prmt",
 ];
 
 /// The low bytes, as the type means them.
@@ -127,6 +127,25 @@ pub(super) fn compute(of: &Instruction, v: &[u64]) -> Option<u64> {
             let mask = if length >= 64 { u64::MAX } else { (1 << length) - 1 };
             let mask = mask.checked_shl(from as u32).unwrap_or(0);
             value(1) & !mask | value(0).checked_shl(from as u32).unwrap_or(0) & mask
+        }
+        "shf" => {
+            let by = if of.has("wrap") { value(2) & 31 } else { unsigned(value(2), 4).min(32) };
+            let both = unsigned(value(1), 4) << 32 | unsigned(value(0), 4);
+            if of.has("l") { (u128::from(both) << by >> 32) as u64 } else { both >> by }
+        }
+        "lop3" => (0..8).filter(|row| value(3) >> row & 1 != 0).fold(0, |all, row| {
+            let side = |at: usize, bit: u64| if row & bit != 0 { value(at) } else { !value(at) };
+            all | side(0, 4) & side(1, 2) & side(2, 1)
+        }),
+        "prmt" => {
+            let both = unsigned(value(1), 4) << 32 | unsigned(value(0), 4);
+            (0..4).fold(0, |all, at| {
+                let selector = value(2) >> (at * 4) & 15;
+                let byte = both >> ((selector & 7) * 8) & 0xff;
+                // The high bit of a selector asks for copies of the byte's sign.
+                let byte = if selector & 8 != 0 { (byte >> 7) * 0xff } else { byte };
+                all | byte << (at * 8)
+            })
         }
         _ => return None,
     };

@@ -266,7 +266,7 @@ fn statements(body: &str) -> Vec<Statement<'_>> {
                 _ => break,
             }
         }
-        let is_line = |line: &&str| !line.trim_start().starts_with(".loc");
+        let is_line = |line: &&str| !line.trim_start().starts_with(".loc\t") && !line.trim_start().starts_with(".loc ");
         if rest.is_empty() || rest.starts_with(".pragma") || rest.lines().all(|line| !is_line(&line)) {
             continue;
         }

@@ -69,6 +69,13 @@ impl<T: Copy> In<T> {
     }
 }
 
+impl<T> In<T> {
+    /// Whether there is none.
+    pub(crate) fn is_null(&self) -> bool {
+        self.0.is_null()
+    }
+}
+
 impl<T> Clone for In<T> {
     fn clone(&self) -> Self {
         *self
