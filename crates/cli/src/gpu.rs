@@ -5,7 +5,9 @@ use crate::exit::Usage;
 use crate::output::{table, Output};
 use crate::units;
 use anyhow::Context;
-use rgaps_remoting::{run_backend, status, BackendOptions, ClientInfo, Front, FrontOptions, Socket, Status};
+use rgaps_remoting::{
+    run_backend, status, BackendOptions, ClientInfo, Front, FrontOptions, Socket, Status,
+};
 use serde::Serialize;
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -50,7 +52,12 @@ fn serve(serve: GpuServe, output: &mut Output) -> anyhow::Result<()> {
         listen,
     };
     output.put(&serving, |to| {
-        writeln!(to, "serving {} at {}", serving.devices.join(", "), serving.listen.join(", "))
+        writeln!(
+            to,
+            "serving {} at {}",
+            serving.devices.join(", "),
+            serving.listen.join(", ")
+        )
     })?;
     Ok(front.serve()?)
 }
@@ -71,13 +78,20 @@ fn libraries(run: &GpuRun) -> anyhow::Result<PathBuf> {
         return Ok(folder.clone());
     }
     let program = std::env::current_exe().context("this program does not know where it is")?;
-    let near = program.parent().into_iter().flat_map(|folder| LIBRARY_FOLDERS.map(|name| folder.join(name)));
-    let found = near.into_iter().find(|folder| folder.join("librgaps_gpu.so").is_file());
+    let near = program
+        .parent()
+        .into_iter()
+        .flat_map(|folder| LIBRARY_FOLDERS.map(|name| folder.join(name)));
+    let found = near
+        .into_iter()
+        .find(|folder| folder.join("librgaps_gpu.so").is_file());
     let found = found.ok_or_else(|| {
         Usage("the libraries that stand in for CUDA's are not installed beside this program; name their folder with --libraries".to_owned())
     })?;
     // The loader takes the path as it is.
-    found.canonicalize().with_context(|| format!("{} cannot be used", found.display()))
+    found
+        .canonicalize()
+        .with_context(|| format!("{} cannot be used", found.display()))
 }
 
 fn run(run: &GpuRun) -> anyhow::Result<()> {
@@ -120,7 +134,16 @@ fn row(client: &ClientInfo) -> Vec<String> {
     ]
 }
 
-const HEADS: [&str; 8] = ["PROGRAM", "PID", "FROM", "BACKEND", "CALLS", "BYTES IN", "BYTES OUT", "MEMORY"];
+const HEADS: [&str; 8] = [
+    "PROGRAM",
+    "PID",
+    "FROM",
+    "BACKEND",
+    "CALLS",
+    "BYTES IN",
+    "BYTES OUT",
+    "MEMORY",
+];
 
 fn list(server: &GpuServer, output: &mut Output) -> anyhow::Result<()> {
     let status = status(&server.on)?;
@@ -128,7 +151,12 @@ fn list(server: &GpuServer, output: &mut Output) -> anyhow::Result<()> {
         for (ordinal, name) in status.devices.iter().enumerate() {
             writeln!(to, "GPU {ordinal}: {name}")?;
         }
-        writeln!(to, "{} of at most {} clients", status.clients.len(), status.clients_max)?;
+        writeln!(
+            to,
+            "{} of at most {} clients",
+            status.clients.len(),
+            status.clients_max
+        )?;
         if status.clients.is_empty() {
             return Ok(());
         }
@@ -139,7 +167,11 @@ fn list(server: &GpuServer, output: &mut Output) -> anyhow::Result<()> {
 
 /// What clients have done since they were looked at before, each second.
 fn rates(now: &Status, before: &Status, seconds: f64) -> Vec<ClientInfo> {
-    let earlier: HashMap<u32, &ClientInfo> = before.clients.iter().map(|client| (client.backend, client)).collect();
+    let earlier: HashMap<u32, &ClientInfo> = before
+        .clients
+        .iter()
+        .map(|client| (client.backend, client))
+        .collect();
     let rate = |now: u64, before: u64| (now.saturating_sub(before) as f64 / seconds) as u64;
     let client = |client: &ClientInfo| {
         let none = ClientInfo::default();
@@ -155,7 +187,9 @@ fn rates(now: &Status, before: &Status, seconds: f64) -> Vec<ClientInfo> {
 }
 
 fn top(top: &GpuTop, output: &mut Output) -> anyhow::Result<()> {
-    const HEADS: [&str; 8] = ["PROGRAM", "PID", "FROM", "BACKEND", "CALLS/s", "IN/s", "OUT/s", "MEMORY"];
+    const HEADS: [&str; 8] = [
+        "PROGRAM", "PID", "FROM", "BACKEND", "CALLS/s", "IN/s", "OUT/s", "MEMORY",
+    ];
     let (mut before, mut at) = (status(&top.server.on)?, Instant::now());
     let mut updates = 0;
     while top.count.is_none_or(|count| updates < count) {

@@ -109,7 +109,8 @@ pub(crate) fn put_text(to: Out<c_char>, room: c_int, text: &str) -> Result<(), C
     }
     // SAFETY: the program passes a place of `room` bytes, and the text with its zero is no longer, as was just checked.
     unsafe {
-        to.bytes().copy_from_nonoverlapping(text.as_ptr(), text.len());
+        to.bytes()
+            .copy_from_nonoverlapping(text.as_ptr(), text.len());
         to.bytes().add(text.len()).write(0);
     }
     Ok(())

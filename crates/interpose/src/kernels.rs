@@ -100,7 +100,9 @@ impl Library {
             image,
             state: Mutex::default(),
         }));
-        registry().libraries.insert(std::ptr::from_ref(library) as usize);
+        registry()
+            .libraries
+            .insert(std::ptr::from_ref(library) as usize);
         library
     }
 
@@ -124,7 +126,9 @@ impl Library {
             match (wrapper.magic, wrapper.version) {
                 (WRAPPER_MAGIC, WRAPPER_PLAIN) => static_image(wrapper.image),
                 (WRAPPER_MAGIC, _) => {
-                    notice::once("kernels that were linked by nvlink (-rdc=true) are not supported yet");
+                    notice::once(
+                        "kernels that were linked by nvlink (-rdc=true) are not supported yet",
+                    );
                     Image::Unusable(Code::NOT_SUPPORTED)
                 }
                 _ => Image::Unusable(Code::INVALID_IMAGE),
@@ -148,7 +152,11 @@ impl Library {
     /// Adds a kernel. The server learns of it with the image, or is asked later.
     pub(crate) fn kernel(&'static self, name: &CStr) -> &'static Kernel {
         let mut state = lock(&self.state);
-        if let Some(known) = state.kernels.iter().find(|kernel| kernel.name.as_c_str() == name) {
+        if let Some(known) = state
+            .kernels
+            .iter()
+            .find(|kernel| kernel.name.as_c_str() == name)
+        {
             return known;
         }
         let kernel: &'static Kernel = Box::leak(Box::new(Kernel {
@@ -159,7 +167,9 @@ impl Library {
         }));
         state.kernels.push(kernel);
         drop(state);
-        registry().handles.insert(std::ptr::from_ref(kernel) as usize);
+        registry()
+            .handles
+            .insert(std::ptr::from_ref(kernel) as usize);
         kernel
     }
 
@@ -181,8 +191,14 @@ impl Library {
     }
 
     fn load_more(&self, state: &mut State, known: usize) -> Result<(), Code> {
-        let names: Vec<&str> = state.kernels[known..].iter().map(|kernel| kernel.name()).collect();
-        let call = Call::LibraryMore { library: self.number, kernels: names };
+        let names: Vec<&str> = state.kernels[known..]
+            .iter()
+            .map(|kernel| kernel.name())
+            .collect();
+        let call = Call::LibraryMore {
+            library: self.number,
+            kernels: names,
+        };
         note(&state.kernels[known..], session::call(&call, &[])?)?;
         state.loaded = Some(Ok(state.kernels.len()));
         Ok(())
@@ -196,21 +212,33 @@ impl Library {
             Image::Unusable(code) => return Err(*code),
         };
         let names = kernels.iter().map(|kernel| kernel.name()).collect();
-        let call = Call::LibraryLoad { library: self.number, kernels: names };
+        let call = Call::LibraryLoad {
+            library: self.number,
+            kernels: names,
+        };
         note(kernels, session::call(&call, image)?)
     }
 
     /// Has the server unload it.
     pub(crate) fn unload(&'static self) -> Result<(), Code> {
-        registry().libraries.remove(&(std::ptr::from_ref(self) as usize));
+        registry()
+            .libraries
+            .remove(&(std::ptr::from_ref(self) as usize));
         let mut state = lock(&self.state);
         let was_loaded = matches!(state.loaded, Some(Ok(_)));
         state.loaded = Some(Err(Code::INVALID_HANDLE));
         for kernel in &state.kernels {
-            registry().handles.remove(&(std::ptr::from_ref(*kernel) as usize));
+            registry()
+                .handles
+                .remove(&(std::ptr::from_ref(*kernel) as usize));
         }
         match was_loaded {
-            true => session::send(&Call::LibraryUnload { library: self.number }, &[]),
+            true => session::send(
+                &Call::LibraryUnload {
+                    library: self.number,
+                },
+                &[],
+            ),
             false => Ok(()),
         }
     }
@@ -218,7 +246,10 @@ impl Library {
     /// Address and bytes of a variable on the current device.
     pub(crate) fn variable(&self, name: &str) -> Result<(u64, u64), Code> {
         self.load_all()?;
-        let call = Call::Variable { library: self.number, name };
+        let call = Call::Variable {
+            library: self.number,
+            name,
+        };
         match session::call(&call, &[])? {
             Value::Pair(address, bytes) => {
                 memory::add_variable(address, bytes)?;
@@ -269,13 +300,17 @@ unsafe fn image_bytes(start: *const u8) -> Option<usize> {
     unsafe {
         if start.cast::<u32>().read_unaligned() == IMAGE_MAGIC {
             let head = start.cast::<ImageHead>().read_unaligned();
-            return usize::try_from(head.body_bytes).ok()?.checked_add(head.head_bytes.into());
+            return usize::try_from(head.body_bytes)
+                .ok()?
+                .checked_add(head.head_bytes.into());
         }
         if std::slice::from_raw_parts(start, 4) == b"\x7fELF" {
             return elf_bytes(start);
         }
         let text = CStr::from_ptr(start.cast());
-        text.to_bytes().is_ascii().then(|| text.to_bytes_with_nul().len())
+        text.to_bytes()
+            .is_ascii()
+            .then(|| text.to_bytes_with_nul().len())
     }
 }
 
@@ -354,7 +389,10 @@ impl Kernel {
             std::slice::from_ref(&Kernel::of(std::ptr::from_ref(self) as usize)?),
             session::call(&Call::KernelInfo { kernel: self.id() }, &[])?,
         )?;
-        lock(&self.infos).get(&device).copied().ok_or(Code::UNKNOWN)?
+        lock(&self.infos)
+            .get(&device)
+            .copied()
+            .ok_or(Code::UNKNOWN)?
     }
 
     /// Asks again: an attribute was set.
@@ -384,7 +422,10 @@ pub(crate) fn variable(symbol: usize) -> Result<(u64, u64), Code> {
     let device = thread::device();
     let (library, name) = {
         let registry = registry();
-        let variable = registry.variables.get(&symbol).ok_or(Code::INVALID_SYMBOL)?;
+        let variable = registry
+            .variables
+            .get(&symbol)
+            .ok_or(Code::INVALID_SYMBOL)?;
         if let Some(place) = variable.places.get(&device) {
             return Ok(*place);
         }

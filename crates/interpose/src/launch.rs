@@ -30,7 +30,10 @@ fn check(launch: &Launch, info: &KernelInfo) -> Result<(), Code> {
     let limit = |number| session::attribute(device, number).map_or(u64::MAX, |value| value as u64);
     let within = |sizes: &[u32; 3], first: i32| {
         let limits = (first..).map(limit);
-        sizes.iter().zip(limits).all(|(size, most)| *size > 0 && u64::from(*size) <= most)
+        sizes
+            .iter()
+            .zip(limits)
+            .all(|(size, most)| *size > 0 && u64::from(*size) <= most)
     };
     if !within(&launch.grid, DEVICE_GRID) || !within(&launch.block, DEVICE_BLOCK) {
         return Err(Code::INVALID_CONFIGURATION);
@@ -43,7 +46,10 @@ fn check(launch: &Launch, info: &KernelInfo) -> Result<(), Code> {
     if most > 0 && threads > most as u64 {
         return Err(Code::OUT_OF_RESOURCES);
     }
-    let dynamic = info.attributes.iter().find(|(number, _)| *number == DYNAMIC_SHARED_BYTES_MAX);
+    let dynamic = info
+        .attributes
+        .iter()
+        .find(|(number, _)| *number == DYNAMIC_SHARED_BYTES_MAX);
     match dynamic {
         Some((_, most)) if launch.shared_bytes as u64 > *most as u64 => Err(Code::INVALID_VALUE),
         _ => Ok(()),
@@ -52,7 +58,12 @@ fn check(launch: &Launch, info: &KernelInfo) -> Result<(), Code> {
 
 /// The values that a launch's array points to, where the kernel expects them.
 fn values(info: &KernelInfo, arguments: In<*const u8>) -> Result<Vec<u8>, Code> {
-    let end = info.parameters.iter().map(|(offset, bytes)| offset + bytes).max().unwrap_or(0);
+    let end = info
+        .parameters
+        .iter()
+        .map(|(offset, bytes)| offset + bytes)
+        .max()
+        .unwrap_or(0);
     let mut all = vec![0; end as usize];
     for (position, (offset, bytes)) in info.parameters.iter().enumerate() {
         let value = arguments.at(position)?;
@@ -61,7 +72,11 @@ fn values(info: &KernelInfo, arguments: In<*const u8>) -> Result<Vec<u8>, Code> 
         }
         let (at, bytes) = (*offset as usize, *bytes as usize);
         // SAFETY: the program passes the address of a value for each of the kernel's parameters, of the parameter's size.
-        unsafe { all[at..at + bytes].as_mut_ptr().copy_from_nonoverlapping(value, bytes) };
+        unsafe {
+            all[at..at + bytes]
+                .as_mut_ptr()
+                .copy_from_nonoverlapping(value, bytes)
+        };
     }
     Ok(all)
 }
@@ -139,7 +154,9 @@ fn queue(
         shared_bytes: wanted.shared_bytes as u32,
         stream: wanted.stream,
         cooperative: wanted.cooperative,
-        attributes: attributes.map(|attribute| (attribute.id, &attribute.value[..])).collect(),
+        attributes: attributes
+            .map(|attribute| (attribute.id, &attribute.value[..]))
+            .collect(),
         parameters,
     };
     session::send(&call, &[])

@@ -53,20 +53,35 @@ impl Tables {
     /// Reserves the pages of a range that are not reserved yet; fails where something else is mapped.
     fn reserve(&mut self, start: u64, bytes: u64) -> Result<(), ()> {
         let mut at = start / PAGE_BYTES * PAGE_BYTES;
-        let end = start.checked_add(bytes).ok_or(())?.next_multiple_of(PAGE_BYTES);
+        let end = start
+            .checked_add(bytes)
+            .ok_or(())?
+            .next_multiple_of(PAGE_BYTES);
         while at < end {
-            if let Some((_, covered)) = self.reserved.range(..=at).next_back().filter(|(_, to)| **to > at) {
+            if let Some((_, covered)) = self
+                .reserved
+                .range(..=at)
+                .next_back()
+                .filter(|(_, to)| **to > at)
+            {
                 at = *covered;
                 continue;
             }
-            let next = self.reserved.range(at..).next().map_or(end, |(from, _)| (*from).min(end));
+            let next = self
+                .reserved
+                .range(at..)
+                .next()
+                .map_or(end, |(from, _)| (*from).min(end));
             // SAFETY: a new mapping without access, which replaces nothing.
             let mapped = unsafe {
                 libc::mmap(
                     at as *mut libc::c_void,
                     (next - at) as usize,
                     libc::PROT_NONE,
-                    libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE,
+                    libc::MAP_PRIVATE
+                        | libc::MAP_ANONYMOUS
+                        | libc::MAP_NORESERVE
+                        | libc::MAP_FIXED_NOREPLACE,
                     -1,
                     0,
                 )
@@ -209,7 +224,10 @@ pub(crate) fn unmap_host(start: u64) -> Result<(), Code> {
 
 /// Notes host memory of the program.
 pub(crate) fn register_host(start: u64, bytes: u64, flags: u32) -> Result<(), Code> {
-    let end = start.checked_add(bytes).filter(|_| start != 0 && bytes > 0).ok_or(Code::INVALID_VALUE)?;
+    let end = start
+        .checked_add(bytes)
+        .filter(|_| start != 0 && bytes > 0)
+        .ok_or(Code::INVALID_VALUE)?;
     let mut tables = tables();
     let before = tables.host.range(..end).next_back();
     if before.is_some_and(|(at, host)| at + host.bytes > start) {

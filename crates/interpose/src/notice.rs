@@ -7,7 +7,10 @@ use std::sync::{Mutex, PoisonError};
 pub(crate) fn once(text: &str) {
     static SAID: Mutex<Option<HashSet<String>>> = Mutex::new(None);
     let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
-    if said.get_or_insert_with(HashSet::new).insert(text.to_owned()) {
+    if said
+        .get_or_insert_with(HashSet::new)
+        .insert(text.to_owned())
+    {
         // In one write, so that lines of several threads do not mix; a closed standard error ends no program.
         use std::io::Write;
         let _ = std::io::stderr().write_all(format!("rgaps: {text}\n").as_bytes());
@@ -16,5 +19,7 @@ pub(crate) fn once(text: &str) {
 
 /// Says once that a function is not forwarded.
 pub(crate) fn unsupported(name: &str) {
-    once(&format!("{name} is not forwarded to the GPU server; it fails with 'not supported'"));
+    once(&format!(
+        "{name} is not forwarded to the GPU server; it fails with 'not supported'"
+    ));
 }

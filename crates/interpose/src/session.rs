@@ -53,7 +53,10 @@ fn open() -> Result<Arc<Connection>, Code> {
 /// The file name of the program.
 fn program() -> String {
     let path = std::env::current_exe().unwrap_or_default();
-    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    path.file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned()
 }
 
 /// The session, opened if it is not.
@@ -90,7 +93,9 @@ pub(crate) fn current() -> Result<&'static DeviceInfo, Code> {
 
 /// An attribute of a GPU; `None` if its driver does not know it.
 pub(crate) fn attribute(of: &DeviceInfo, number: i32) -> Option<i32> {
-    let found = of.attributes.binary_search_by_key(&number, |(number, _)| *number);
+    let found = of
+        .attributes
+        .binary_search_by_key(&number, |(number, _)| *number);
     found.ok().map(|at| of.attributes[at].1)
 }
 
@@ -140,7 +145,11 @@ pub(crate) fn send(call: &Call<'_>, bulk: &[u8]) -> Result<(), Code> {
 
 fn value(answer: Answer) -> Result<Value, Code> {
     let (code, deferred) = (Code(answer.code), Code(answer.deferred));
-    let first = if deferred == Code::SUCCESS { code } else { deferred };
+    let first = if deferred == Code::SUCCESS {
+        code
+    } else {
+        deferred
+    };
     if first.is_sticky() {
         return Err(stick(first));
     }
@@ -182,11 +191,15 @@ pub(crate) fn mint() -> u64 {
 }
 
 extern "C" fn at_exit() {
-    let Some(Ok(connection)) = opened().get() else { return };
+    let Some(Ok(connection)) = opened().get() else {
+        return;
+    };
     if FORKED.load(Ordering::Acquire) {
         return;
     }
-    let Some(path) = std::env::var_os(STATISTICS_ENV) else { return };
+    let Some(path) = std::env::var_os(STATISTICS_ENV) else {
+        return;
+    };
     let counters = &connection.counters;
     let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let line = format!(
@@ -200,7 +213,10 @@ extern "C" fn at_exit() {
         read(&counters.bytes_in),
         connection.is_lost(),
     );
-    let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
+    let file = std::fs::OpenOptions::new()
+        .append(true)
+        .create(true)
+        .open(path);
     // A program does not fail because its statistics cannot be written.
     let _ = file.and_then(|mut file| file.write_all(line.as_bytes()));
 }

@@ -78,7 +78,10 @@ pub(crate) fn push(configuration: Configuration) -> Result<(), Code> {
 
 /// The launch that was begun last.
 pub(crate) fn pop() -> Result<Configuration, Code> {
-    let depth = DEPTH.get().checked_sub(1).ok_or(Code::INVALID_CONFIGURATION)?;
+    let depth = DEPTH
+        .get()
+        .checked_sub(1)
+        .ok_or(Code::INVALID_CONFIGURATION)?;
     DEPTH.set(depth);
     CONFIGURATIONS.with(|all| Ok(all[depth].get()))
 }

@@ -20,7 +20,10 @@ pub(crate) enum Direction {
 impl Direction {
     /// What the addresses say.
     pub(crate) fn of(to: u64, from: u64) -> Direction {
-        match (memory::device_at(from).is_some(), memory::device_at(to).is_some()) {
+        match (
+            memory::device_at(from).is_some(),
+            memory::device_at(to).is_some(),
+        ) {
             (false, true) => Direction::In,
             (true, false) => Direction::Out,
             (true, true) => Direction::Within,
@@ -52,12 +55,20 @@ fn span(at: &Pitched, extent: &Extent) -> Result<u64, Code> {
     }
     let layers = at.layer_bytes.checked_mul(extent.depth.saturating_sub(1));
     let rows = at.row_bytes.checked_mul(extent.height.saturating_sub(1));
-    let all = layers.zip(rows).and_then(|(layers, rows)| layers.checked_add(rows));
-    all.and_then(|all| all.checked_add(extent.width_bytes)).ok_or(Code::INVALID_VALUE)
+    let all = layers
+        .zip(rows)
+        .and_then(|(layers, rows)| layers.checked_add(rows));
+    all.and_then(|all| all.checked_add(extent.width_bytes))
+        .ok_or(Code::INVALID_VALUE)
 }
 
 /// Queues a fill with elements of a value and a width; extents count bytes.
-pub(crate) fn fill(to: Pitched, extent: Extent, (value, width): (u32, u8), stream: u64) -> Result<(), Code> {
+pub(crate) fn fill(
+    to: Pitched,
+    extent: Extent,
+    (value, width): (u32, u8),
+    stream: u64,
+) -> Result<(), Code> {
     if extent.bytes() == Some(0) {
         return session::check_alive();
     }
@@ -81,7 +92,13 @@ fn agreed(to: u64, from: u64, direction: Direction) -> Result<Direction, Code> {
 }
 
 /// Copies bytes.
-pub(crate) fn copy(to: u64, from: u64, bytes: usize, direction: Direction, stream: u64) -> Result<(), Code> {
+pub(crate) fn copy(
+    to: u64,
+    from: u64,
+    bytes: usize,
+    direction: Direction,
+    stream: u64,
+) -> Result<(), Code> {
     if bytes == 0 {
         return session::check_alive();
     }
@@ -164,26 +181,40 @@ pub(crate) fn copy_rows(
             let mut packed = Vec::with_capacity(bytes as usize);
             each_row(&from, &extent, |address, _| {
                 // SAFETY: the program passes rows of its own of this width, which it does not change while it calls.
-                packed.extend_from_slice(unsafe { std::slice::from_raw_parts(address as *const u8, width) });
+                packed.extend_from_slice(unsafe {
+                    std::slice::from_raw_parts(address as *const u8, width)
+                });
             });
             session::send(&Call::CopyInRows { to, extent, stream }, &packed)
         }
         Direction::Out => {
             memory::check(from.address, from_span)?;
             let mut packed = vec![0u8; bytes as usize];
-            let call = Call::CopyOutRows { from, extent, stream };
+            let call = Call::CopyOutRows {
+                from,
+                extent,
+                stream,
+            };
             // SAFETY: the buffer is this function's, and has this length.
             unsafe { session::call_out(&call, packed.as_mut_ptr(), packed.len())? };
             each_row(&to, &extent, |address, at| {
                 // SAFETY: the program passes rows of its own of this width, which it does not use while it calls.
-                unsafe { (address as *mut u8).copy_from_nonoverlapping(packed[at..at + width].as_ptr(), width) };
+                unsafe {
+                    (address as *mut u8)
+                        .copy_from_nonoverlapping(packed[at..at + width].as_ptr(), width)
+                };
             });
             Ok(())
         }
         Direction::Within => {
             memory::check(to.address, to_span)?;
             memory::check(from.address, from_span)?;
-            let call = Call::CopyRows { to, from, extent, stream };
+            let call = Call::CopyRows {
+                to,
+                from,
+                extent,
+                stream,
+            };
             session::send(&call, &[])
         }
         Direction::Host => {
@@ -199,4 +230,3 @@ pub(crate) fn copy_rows(
         }
     }
 }
-

@@ -129,7 +129,9 @@ pub struct Extent {
 impl Extent {
     /// All bytes, if they can be counted.
     pub fn bytes(&self) -> Option<u64> {
-        self.width_bytes.checked_mul(self.height)?.checked_mul(self.depth)
+        self.width_bytes
+            .checked_mul(self.height)?
+            .checked_mul(self.depth)
     }
 }
 
@@ -144,7 +146,10 @@ pub struct KernelId {
 
 /// A call.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq)]
-#[allow(missing_docs, reason = "its fields are the parameters of CUDA's function")]
+#[allow(
+    missing_docs,
+    reason = "its fields are the parameters of CUDA's function"
+)]
 pub enum Call<'a> {
     /// `cuMemAlloc`. Gives an address.
     Allocate { bytes: u64 },
@@ -159,19 +164,47 @@ pub enum Call<'a> {
     /// Copies the bytes behind the frame to the device.
     CopyIn { to: u64, stream: u64 },
     /// The same for rows, which follow each other without gaps.
-    CopyInRows { to: Pitched, extent: Extent, stream: u64 },
+    CopyInRows {
+        to: Pitched,
+        extent: Extent,
+        stream: u64,
+    },
     /// Gives bytes of the device.
     CopyOut { from: u64, bytes: u64, stream: u64 },
     /// Gives rows without gaps.
-    CopyOutRows { from: Pitched, extent: Extent, stream: u64 },
+    CopyOutRows {
+        from: Pitched,
+        extent: Extent,
+        stream: u64,
+    },
     /// Copies on the server.
-    Copy { to: u64, from: u64, bytes: u64, stream: u64 },
+    Copy {
+        to: u64,
+        from: u64,
+        bytes: u64,
+        stream: u64,
+    },
     /// Copies rows on the server.
-    CopyRows { to: Pitched, from: Pitched, extent: Extent, stream: u64 },
+    CopyRows {
+        to: Pitched,
+        from: Pitched,
+        extent: Extent,
+        stream: u64,
+    },
     /// Sets elements of 1, 2 or 4 bytes; `extent` counts bytes.
-    Fill { to: Pitched, extent: Extent, value: u32, width: u8, stream: u64 },
+    Fill {
+        to: Pitched,
+        extent: Extent,
+        value: u32,
+        width: u8,
+        stream: u64,
+    },
     /// `cuStreamCreateWithPriority`.
-    StreamCreate { stream: u64, flags: u32, priority: i32 },
+    StreamCreate {
+        stream: u64,
+        flags: u32,
+        priority: i32,
+    },
     /// `cuStreamDestroy`.
     StreamDestroy { stream: u64 },
     /// `cuStreamSynchronize`.
@@ -205,7 +238,11 @@ pub enum Call<'a> {
     /// `cuKernelGetAttribute`, all of them.
     KernelInfo { kernel: KernelId },
     /// `cuKernelSetAttribute`.
-    KernelSet { kernel: KernelId, attribute: i32, value: i32 },
+    KernelSet {
+        kernel: KernelId,
+        attribute: i32,
+        value: i32,
+    },
     /// `cuLaunchKernel` and its kin.
     Launch {
         kernel: KernelId,
@@ -218,9 +255,18 @@ pub enum Call<'a> {
         parameters: &'a [u8],
     },
     /// `cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags`. Gives a number.
-    Occupancy { kernel: KernelId, block_threads: i32, shared_bytes: u64, flags: u32 },
+    Occupancy {
+        kernel: KernelId,
+        block_threads: i32,
+        shared_bytes: u64,
+        flags: u32,
+    },
     /// `cuOccupancyAvailableDynamicSMemPerBlock`. Gives a number.
-    OccupancyShared { kernel: KernelId, blocks: i32, block_threads: i32 },
+    OccupancyShared {
+        kernel: KernelId,
+        blocks: i32,
+        block_threads: i32,
+    },
     /// `cuCtxGetLimit`. Gives a number.
     Limit { limit: u32 },
     /// `cuCtxSetLimit`.

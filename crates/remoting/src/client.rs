@@ -139,7 +139,9 @@ fn greet(socket: &Socket, at: &Endpoint, wish: Wish) -> Result<Welcome, ConnectE
     };
     write_all(socket, [&header.encode(), &body]).map_err(unreachable)?;
     let mut bytes = [0; HEADER_BYTES];
-    (&mut &*socket).read_exact(&mut bytes).map_err(unreachable)?;
+    (&mut &*socket)
+        .read_exact(&mut bytes)
+        .map_err(unreachable)?;
     let header = Header::decode(&bytes).map_err(|_| stranger())?;
     let mut body = vec![0; header.length as usize];
     (&mut &*socket).read_exact(&mut body).map_err(unreachable)?;
@@ -149,7 +151,8 @@ fn greet(socket: &Socket, at: &Endpoint, wish: Wish) -> Result<Welcome, ConnectE
 
 /// Asks a server who uses it.
 pub fn status(at: &Endpoint) -> Result<crate::call::Status, ConnectError> {
-    let socket = Socket::connect(at).map_err(|error| ConnectError::Unreachable(at.clone(), error))?;
+    let socket =
+        Socket::connect(at).map_err(|error| ConnectError::Unreachable(at.clone(), error))?;
     match greet(&socket, at, Wish::Status)? {
         Welcome::Status(status) => Ok(status),
         Welcome::Refused(reason) => Err(ConnectError::Refused(at.clone(), reason)),
@@ -317,7 +320,10 @@ impl Connection {
     /// Writes the batch and bytes behind it.
     fn write(&self, outbox: &mut Outbox, bulk: &[u8]) -> Result<(), Lost> {
         let result = write_all(&self.socket, [&outbox.batch, bulk]);
-        add(&self.counters.bytes_out, (outbox.batch.len() + bulk.len()) as u64);
+        add(
+            &self.counters.bytes_out,
+            (outbox.batch.len() + bulk.len()) as u64,
+        );
         outbox.batch.clear();
         match result {
             Ok(calls) => {
@@ -333,7 +339,10 @@ impl Connection {
         let mut outbox = lock(&self.outbox);
         while !outbox.is_lost && !self.is_ending.load(Ordering::Acquire) {
             if outbox.batch.is_empty() {
-                outbox = self.filled.wait(outbox).unwrap_or_else(PoisonError::into_inner);
+                outbox = self
+                    .filled
+                    .wait(outbox)
+                    .unwrap_or_else(PoisonError::into_inner);
                 continue;
             }
             drop(outbox);
@@ -355,13 +364,19 @@ impl Connection {
                 inbox.wanted.remove(&request);
                 // A reader may still write to this caller's memory.
                 if inbox.is_read {
-                    inbox = self.answered.wait(inbox).unwrap_or_else(PoisonError::into_inner);
+                    inbox = self
+                        .answered
+                        .wait(inbox)
+                        .unwrap_or_else(PoisonError::into_inner);
                     continue;
                 }
                 return Err(Lost);
             }
             if inbox.is_read {
-                inbox = self.answered.wait(inbox).unwrap_or_else(PoisonError::into_inner);
+                inbox = self
+                    .answered
+                    .wait(inbox)
+                    .unwrap_or_else(PoisonError::into_inner);
                 continue;
             }
             inbox.is_read = true;
@@ -394,8 +409,14 @@ impl Connection {
         let mut body = vec![0; header.length as usize];
         reader.read_exact(&mut body)?;
         let answer = postcard::from_bytes(&body).map_err(|_| broken())?;
-        let target = lock(&self.inbox).wanted.remove(&header.request).ok_or_else(broken)?;
-        add(&self.counters.bytes_in, (HEADER_BYTES + body.len()) as u64 + header.bulk);
+        let target = lock(&self.inbox)
+            .wanted
+            .remove(&header.request)
+            .ok_or_else(broken)?;
+        add(
+            &self.counters.bytes_in,
+            (HEADER_BYTES + body.len()) as u64 + header.bulk,
+        );
         match target {
             None if header.bulk == 0 => {}
             Some(_) if header.bulk == 0 => {}

@@ -107,10 +107,19 @@ mod tests {
     fn headers_over_a_limit_are_refused() {
         let base = Header::default();
         for wrong in [
-            Header { length: BODY_BYTES_MAX as u32 + 1, ..base },
+            Header {
+                length: BODY_BYTES_MAX as u32 + 1,
+                ..base
+            },
             Header { flags: 2, ..base },
-            Header { lane: LANES_MAX, ..base },
-            Header { bulk: BULK_BYTES_MAX + 1, ..base },
+            Header {
+                lane: LANES_MAX,
+                ..base
+            },
+            Header {
+                bulk: BULK_BYTES_MAX + 1,
+                ..base
+            },
         ] {
             assert!(Header::decode(&wrong.encode()).is_err(), "{wrong:?}");
         }

@@ -87,8 +87,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Front {
     /// Looks for GPUs and listens.
     pub fn open(options: FrontOptions) -> Result<Front, FrontError> {
-        let driver = rgaps_cuda::Driver::load().map_err(|error| FrontError::NoGpu(error.to_string()))?;
-        let devices = driver.devices().map_err(|error| FrontError::NoGpu(error.to_string()))?;
+        let driver =
+            rgaps_cuda::Driver::load().map_err(|error| FrontError::NoGpu(error.to_string()))?;
+        let devices = driver
+            .devices()
+            .map_err(|error| FrontError::NoGpu(error.to_string()))?;
         let bind = |at: &Endpoint| {
             Listener::bind(at).map_err(|error| FrontError::Listen(at.clone(), error))
         };
@@ -154,7 +157,9 @@ fn accept(listener: &Listener, shared: &Arc<Shared>, arrive: &Sender<Arrival>) {
                 Err(error) => tracing::debug!(%error, "a stranger said no hello"),
             }
         };
-        let spawned = std::thread::Builder::new().name("greet".to_owned()).spawn(body);
+        let spawned = std::thread::Builder::new()
+            .name("greet".to_owned())
+            .spawn(body);
         if spawned.is_err() {
             shared.strangers.fetch_sub(1, Ordering::AcqRel);
         }
@@ -244,7 +249,9 @@ impl Shared {
     fn admit(&self, arrival: Arrival) {
         let taken = lock(&self.clients).len();
         if taken >= self.options.clients_max as usize {
-            let reason = format!("it is full: {taken} clients, which is its limit (rgaps gpu serve --clients)");
+            let reason = format!(
+                "it is full: {taken} clients, which is its limit (rgaps gpu serve --clients)"
+            );
             // One that does not listen is gone.
             let _ = refuse(&arrival.socket, &reason);
             return;
@@ -282,7 +289,10 @@ impl Shared {
         }
         let input: OwnedFd = socket.as_fd().try_clone_to_owned()?;
         let output: OwnedFd = board.as_fd().try_clone_to_owned()?;
-        let child = command.stdin(Stdio::from(input)).stdout(Stdio::from(output)).spawn();
+        let child = command
+            .stdin(Stdio::from(input))
+            .stdout(Stdio::from(output))
+            .spawn();
         if child.is_err() {
             refuse(&socket, "it cannot start a backend process")?;
         }

@@ -34,7 +34,9 @@ impl FromStr for Endpoint {
         let (host, port) = match text.rsplit_once(':') {
             // An IPv6 address in brackets may have a port.
             Some((host, port)) if !host.contains(':') || host.ends_with(']') => {
-                let port = port.parse().map_err(|_| format!("'{port}' is not a port"))?;
+                let port = port
+                    .parse()
+                    .map_err(|_| format!("'{port}' is not a port"))?;
                 (host, port)
             }
             _ => (text, PORT),
@@ -104,7 +106,9 @@ impl Socket {
     /// Where the other end is, for people.
     pub fn peer(&self) -> String {
         match self {
-            Socket::Tcp(stream) => stream.peer_addr().map_or_else(|_| "?".to_owned(), |a| a.to_string()),
+            Socket::Tcp(stream) => stream
+                .peer_addr()
+                .map_or_else(|_| "?".to_owned(), |a| a.to_string()),
             Socket::Unix(_) => "this host".to_owned(),
         }
     }
@@ -186,9 +190,13 @@ impl Listener {
     /// Listens there. A Unix socket that nobody listens at any more is replaced.
     pub fn bind(at: &Endpoint) -> io::Result<Listener> {
         match at {
-            Endpoint::Tcp(host, port) => TcpListener::bind((host.as_str(), *port)).map(Listener::Tcp),
+            Endpoint::Tcp(host, port) => {
+                TcpListener::bind((host.as_str(), *port)).map(Listener::Tcp)
+            }
             Endpoint::Unix(path) => {
-                if UnixStream::connect(path).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused) {
+                if UnixStream::connect(path)
+                    .is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused)
+                {
                     std::fs::remove_file(path)?;
                 }
                 UnixListener::bind(path).map(Listener::Unix)
@@ -205,7 +213,9 @@ impl Listener {
             }
             Listener::Unix(listener) => {
                 let address = listener.local_addr()?;
-                Ok(Endpoint::Unix(address.as_pathname().unwrap_or("".as_ref()).to_owned()))
+                Ok(Endpoint::Unix(
+                    address.as_pathname().unwrap_or("".as_ref()).to_owned(),
+                ))
             }
         }
     }

@@ -112,7 +112,10 @@ impl Context {
 
     /// Keeps a stream that is destroyed until its work is done: whoever waits for the context waits for it.
     pub(crate) fn keep(&self, stream: Arc<Stream>) {
-        self.leaving.lock().unwrap_or_else(PoisonError::into_inner).push(stream);
+        self.leaving
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(stream);
     }
 
     /// Queues work on a stream, behind what the rules of the legacy stream put before it.
@@ -208,7 +211,9 @@ impl Contexts {
     pub(crate) fn reset(&self, global: &Global, position: usize) {
         let ended = {
             let mut primaries = self.primaries();
-            let Some(primary) = primaries.get_mut(&position) else { return };
+            let Some(primary) = primaries.get_mut(&position) else {
+                return;
+            };
             std::mem::replace(&mut primary.context, Context::new(position))
         };
         ended.end(global);

@@ -58,7 +58,10 @@ impl Library {
         let mut rest = image;
         while let Some(at) = rest.windows(8).position(|window| window == b".version") {
             rest = &rest[at..];
-            let end = rest.iter().position(|byte| *byte == 0).unwrap_or(rest.len());
+            let end = rest
+                .iter()
+                .position(|byte| *byte == 0)
+                .unwrap_or(rest.len());
             let text = std::str::from_utf8(&rest[..end]).map_err(|_| Code::INVALID_PTX)?;
             let parsed = ptx::parse(text)?;
             if !all.variables.is_empty() && !parsed.variables.is_empty() {
@@ -69,7 +72,10 @@ impl Library {
             all.kernels.extend(parsed.kernels);
             rest = &rest[end..];
         }
-        match all.kernels.is_empty() && all.variables.is_empty() && image.starts_with(&FAT_BINARY_MAGIC) {
+        match all.kernels.is_empty()
+            && all.variables.is_empty()
+            && image.starts_with(&FAT_BINARY_MAGIC)
+        {
             // Only compiled code, or compressed text.
             true => Err(Code::NO_BINARY_FOR_GPU),
             false if rest.len() == image.len() => Err(Code::INVALID_IMAGE),
@@ -88,9 +94,17 @@ impl Library {
         }
         let mut addresses = Vec::new();
         for variable in &self.text.variables {
-            let address = g.memory_mut().allocate(variable.bytes as u64, context.position)?;
+            let address = g
+                .memory_mut()
+                .allocate(variable.bytes as u64, context.position)?;
             // SAFETY: just allocated, with at least as many bytes as the variable.
-            unsafe { std::ptr::copy_nonoverlapping(variable.initial.as_ptr(), address as *mut u8, variable.initial.len()) };
+            unsafe {
+                std::ptr::copy_nonoverlapping(
+                    variable.initial.as_ptr(),
+                    address as *mut u8,
+                    variable.initial.len(),
+                )
+            };
             addresses.push(address);
         }
         by_gpu.insert(context.position, addresses.clone());
@@ -98,15 +112,27 @@ impl Library {
     }
 
     /// Address and bytes of a variable.
-    pub(crate) fn variable(&self, g: &Global, context: &Context, name: &str) -> Result<(u64, usize), Code> {
-        let position = self.text.variables.iter().position(|variable| variable.name == name);
+    pub(crate) fn variable(
+        &self,
+        g: &Global,
+        context: &Context,
+        name: &str,
+    ) -> Result<(u64, usize), Code> {
+        let position = self
+            .text
+            .variables
+            .iter()
+            .position(|variable| variable.name == name);
         let position = position.ok_or(Code::NOT_FOUND)?;
         let addresses = self.variables(g, context)?;
         Ok((addresses[position], self.text.variables[position].bytes))
     }
 
     fn free(&self, g: &Global) {
-        for address in lock(&self.variables).drain().flat_map(|(_, addresses)| addresses) {
+        for address in lock(&self.variables)
+            .drain()
+            .flat_map(|(_, addresses)| addresses)
+        {
             // Allocated here, and nowhere else freed.
             let _ = g.memory_mut().free(address);
         }
@@ -125,7 +151,11 @@ impl Function {
         if sizes.into_iter().any(|size| *size == 0) || threads > crate::kernel::MAX_THREADS.into() {
             return Err(Code::INVALID_VALUE);
         }
-        if self.kernel().threads_max.is_some_and(|most| threads > most.into()) {
+        if self
+            .kernel()
+            .threads_max
+            .is_some_and(|most| threads > most.into())
+        {
             return Err(Code::INVALID_VALUE);
         }
         let most = self.dynamic_shared_max.load(Ordering::Acquire) as usize;
@@ -144,7 +174,9 @@ impl Function {
         let ran = self
             .library
             .variables(global(), context)
-            .and_then(|variables| ptx::launch(context, self.kernel(), parameters, &variables, geometry));
+            .and_then(|variables| {
+                ptx::launch(context, self.kernel(), parameters, &variables, geometry)
+            });
         if let Err(code) = ran {
             context.lose(code);
         }
@@ -163,22 +195,41 @@ impl Libraries {
         let library = {
             let mut tables = lock(&self.tables);
             tables.functions.retain(|_, (of, _)| *of != handle);
-            tables.libraries.remove(&handle).ok_or(Code::INVALID_HANDLE)?
+            tables
+                .libraries
+                .remove(&handle)
+                .ok_or(Code::INVALID_HANDLE)?
         };
         library.free(g);
         Ok(())
     }
 
     pub(crate) fn library(&self, handle: usize) -> Result<Arc<Library>, Code> {
-        lock(&self.tables).libraries.get(&handle).cloned().ok_or(Code::INVALID_HANDLE)
+        lock(&self.tables)
+            .libraries
+            .get(&handle)
+            .cloned()
+            .ok_or(Code::INVALID_HANDLE)
     }
 
     /// A handle of the kernel `name`; the same each time.
     pub(crate) fn function(&self, library: usize, name: &str) -> Result<usize, Code> {
         let mut tables = lock(&self.tables);
-        let found = tables.libraries.get(&library).ok_or(Code::INVALID_HANDLE)?.clone();
-        let index = found.text.kernels.iter().position(|kernel| kernel.name == name).ok_or(Code::NOT_FOUND)?;
-        let known = tables.functions.iter().find(|(_, (of, function))| *of == library && function.index == index);
+        let found = tables
+            .libraries
+            .get(&library)
+            .ok_or(Code::INVALID_HANDLE)?
+            .clone();
+        let index = found
+            .text
+            .kernels
+            .iter()
+            .position(|kernel| kernel.name == name)
+            .ok_or(Code::NOT_FOUND)?;
+        let known = tables
+            .functions
+            .iter()
+            .find(|(_, (of, function))| *of == library && function.index == index);
         if let Some((handle, _)) = known {
             return Ok(*handle);
         }
@@ -188,18 +239,26 @@ impl Libraries {
             index,
             dynamic_shared_max: AtomicU32::new(SHARED_BYTES_MAX),
         };
-        tables.functions.insert(handle, (library, Arc::new(function)));
+        tables
+            .functions
+            .insert(handle, (library, Arc::new(function)));
         Ok(handle)
     }
 
     pub(crate) fn get(&self, function: usize) -> Option<Arc<Function>> {
-        lock(&self.tables).functions.get(&function).map(|(_, function)| function.clone())
+        lock(&self.tables)
+            .functions
+            .get(&function)
+            .map(|(_, function)| function.clone())
     }
 
     /// Forgets the variables on a GPU whose context is gone; they begin anew.
     pub(crate) fn remove_of(&self, g: &Global, context: &Context) {
         for library in lock(&self.tables).libraries.values() {
-            for address in lock(&library.variables).remove(&context.position).unwrap_or_default() {
+            for address in lock(&library.variables)
+                .remove(&context.position)
+                .unwrap_or_default()
+            {
                 let _ = g.memory_mut().free(address);
             }
         }

@@ -61,7 +61,12 @@ pub struct GpuRun {
     #[arg(long, value_name = "FOLDER", env = "RGAPS_GPU_LIBRARIES")]
     pub libraries: Option<PathBuf>,
     /// The program and its arguments.
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "COMMAND"
+    )]
     pub command: Vec<OsString>,
 }
 

@@ -21,8 +21,13 @@ fn handle(device: u16) -> u64 {
 }
 
 fn device_of(context: u64) -> Result<u16, Code> {
-    let number = context.checked_sub(HANDLE).filter(|rest| rest % 16 == 0).ok_or(INVALID_CONTEXT)? / 16;
-    session::device(i32::try_from(number).map_err(|_| INVALID_CONTEXT)?).map_err(|_| INVALID_CONTEXT)?;
+    let number = context
+        .checked_sub(HANDLE)
+        .filter(|rest| rest % 16 == 0)
+        .ok_or(INVALID_CONTEXT)?
+        / 16;
+    session::device(i32::try_from(number).map_err(|_| INVALID_CONTEXT)?)
+        .map_err(|_| INVALID_CONTEXT)?;
     Ok(number as u16)
 }
 

@@ -8,7 +8,9 @@ use rgaps_remoting::{Call, Code, Value};
 use std::ffi::{c_int, c_uint};
 
 fn fill(to: u64, value: u32, width: u8, count: usize, stream: u64) -> Result<(), Code> {
-    let bytes = (count as u64).checked_mul(width.into()).ok_or(Code::INVALID_VALUE)?;
+    let bytes = (count as u64)
+        .checked_mul(width.into())
+        .ok_or(Code::INVALID_VALUE)?;
     if to % u64::from(width) != 0 {
         return Err(Code::INVALID_VALUE);
     }

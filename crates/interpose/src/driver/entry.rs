@@ -15,15 +15,22 @@ const NOT_FOUND: c_int = 1;
 /// Asks for the form for the calling thread's default stream.
 const PER_THREAD: u64 = 2;
 
-fn error_text(code: c_int, which: fn(&(i32, &'static str, &'static str, &'static str)) -> &'static str) -> Result<*const c_char, Code> {
-    let found = ERRORS.iter().find(|(number, _, driver, _)| *number == code && !driver.is_empty());
+fn error_text(
+    code: c_int,
+    which: fn(&(i32, &'static str, &'static str, &'static str)) -> &'static str,
+) -> Result<*const c_char, Code> {
+    let found = ERRORS
+        .iter()
+        .find(|(number, _, driver, _)| *number == code && !driver.is_empty());
     Ok(which(found.ok_or(Code::INVALID_VALUE)?).as_ptr().cast())
 }
 
 /// The address of a function of this library's `libcuda.so.1`; its versions are tried from the newest.
 fn address_of(name: &str, flags: u64) -> Option<*mut c_void> {
     let endings: &[&str] = match flags & PER_THREAD != 0 {
-        true => &["_v3_ptsz", "_v2_ptsz", "_ptsz", "_v2_ptds", "_ptds", "_v4", "_v3", "_v2", ""],
+        true => &[
+            "_v3_ptsz", "_v2_ptsz", "_ptsz", "_v2_ptds", "_ptds", "_v4", "_v3", "_v2", "",
+        ],
         false => &["_v4", "_v3", "_v2", ""],
     };
     endings.iter().find_map(|ending| {
@@ -34,7 +41,12 @@ fn address_of(name: &str, flags: u64) -> Option<*mut c_void> {
     })
 }
 
-fn proc_address(name: Text, function: Out<*mut c_void>, flags: u64, status: Option<Out<c_int>>) -> Result<(), Code> {
+fn proc_address(
+    name: Text,
+    function: Out<*mut c_void>,
+    flags: u64,
+    status: Option<Out<c_int>>,
+) -> Result<(), Code> {
     function.check()?;
     let name = name.get()?.to_string_lossy();
     let found = address_of(&name, flags);

@@ -14,7 +14,10 @@ const FLAGS: c_uint = 7;
 /// Flags of events, by handle.
 fn events() -> MutexGuard<'static, HashMap<u64, c_uint>> {
     static EVENTS: OnceLock<Mutex<HashMap<u64, c_uint>>> = OnceLock::new();
-    EVENTS.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
+    EVENTS
+        .get_or_init(Mutex::default)
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Refuses a handle that is no event's; gives its flags.
@@ -51,7 +54,14 @@ pub(crate) fn record(event: u64, stream: u64, flags: c_uint) -> Result<(), Code>
     if flags & !1 != 0 {
         return Err(Code::INVALID_VALUE);
     }
-    session::send(&Call::EventRecord { event, stream, flags }, &[])
+    session::send(
+        &Call::EventRecord {
+            event,
+            stream,
+            flags,
+        },
+        &[],
+    )
 }
 
 /// Milliseconds between two events.

@@ -23,7 +23,10 @@ pub(crate) struct Stream {
 
 fn streams() -> MutexGuard<'static, HashMap<u64, Stream>> {
     static STREAMS: OnceLock<Mutex<HashMap<u64, Stream>>> = OnceLock::new();
-    STREAMS.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
+    STREAMS
+        .get_or_init(Mutex::default)
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What is known of a stream; handles of the default streams mean those of the current device.
@@ -50,9 +53,23 @@ pub(crate) fn create(flags: c_uint, priority: c_int) -> Result<u64, Code> {
     }
     session::current()?;
     let stream = session::mint();
-    session::send(&Call::StreamCreate { stream, flags, priority }, &[])?;
+    session::send(
+        &Call::StreamCreate {
+            stream,
+            flags,
+            priority,
+        },
+        &[],
+    )?;
     let device = thread::device();
-    streams().insert(stream, Stream { device, flags, priority });
+    streams().insert(
+        stream,
+        Stream {
+            device,
+            flags,
+            priority,
+        },
+    );
     Ok(stream)
 }
 
@@ -69,5 +86,12 @@ pub(crate) fn wait(stream: u64, event: u64, flags: c_uint) -> Result<(), Code> {
     if flags & !WAIT_FLAGS != 0 {
         return Err(Code::INVALID_VALUE);
     }
-    session::send(&Call::StreamWaitEvent { stream, event, flags }, &[])
+    session::send(
+        &Call::StreamWaitEvent {
+            stream,
+            event,
+            flags,
+        },
+        &[],
+    )
 }

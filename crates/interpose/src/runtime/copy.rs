@@ -24,8 +24,20 @@ pub(super) fn copy(to: u64, from: u64, bytes: usize, kind: c_int, stream: u64) -
     transfer::copy(to, from, bytes, direction(to, from, kind)?, stream)
 }
 
-fn copy_rows(to: Pitched, from: Pitched, extent: Extent, kind: c_int, stream: u64) -> Result<(), Code> {
-    transfer::copy_rows(to, from, extent, direction(to.address, from.address, kind)?, stream)
+fn copy_rows(
+    to: Pitched,
+    from: Pitched,
+    extent: Extent,
+    kind: c_int,
+    stream: u64,
+) -> Result<(), Code> {
+    transfer::copy_rows(
+        to,
+        from,
+        extent,
+        direction(to.address, from.address, kind)?,
+        stream,
+    )
 }
 
 #[allow(clippy::too_many_arguments, reason = "they are CUDA's")]
@@ -60,7 +72,9 @@ fn corner(of: &PitchedPtr, at: &Extent3) -> Result<Pitched, Code> {
         .zip(at.height.checked_mul(of.pitch))
         .and_then(|(layers, rows)| layers.checked_add(rows)?.checked_add(at.width));
     Ok(Pitched {
-        address: of.start.wrapping_add(offset.ok_or(Code::INVALID_VALUE)? as u64),
+        address: of
+            .start
+            .wrapping_add(offset.ok_or(Code::INVALID_VALUE)? as u64),
         row_bytes: of.pitch as u64,
         layer_bytes: layer_bytes as u64,
     })
@@ -77,7 +91,10 @@ fn copy_3d(parameters: In<Copy3d>, stream: u64) -> Result<(), Code> {
         height: wanted.extent.height as u64,
         depth: wanted.extent.depth as u64,
     };
-    let (to, from) = (corner(&wanted.to, &wanted.to_at)?, corner(&wanted.from, &wanted.from_at)?);
+    let (to, from) = (
+        corner(&wanted.to, &wanted.to_at)?,
+        corner(&wanted.from, &wanted.from_at)?,
+    );
     copy_rows(to, from, extent, wanted.kind, stream)
 }
 

@@ -1,19 +1,27 @@
 //! Devices. What they are the server has told at the beginning, so nearly all of this is answered here.
 
-use crate::abi::{put_text, Address, In, Out, Text};
 use super::runtime;
+use crate::abi::{put_text, In, Out, Text};
 use crate::properties::{Field, FIELDS_12, FIELDS_13, SIZE_12, SIZE_13};
 use crate::{kernels, notice, session, thread};
 use rgaps_remoting::{Call, Code, DeviceInfo, Value};
 use std::ffi::{c_char, c_int, c_uint};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 /// Cache and bank configurations, which current GPUs take as hints.
-const CACHE_PREFER_NONE: c_int = 0;
 const BANK_FOUR_BYTES: c_int = 1;
 const CACHE_MAX: c_int = 3;
+/// What the program has set.
+static CACHE: AtomicI32 = AtomicI32::new(0);
+static FLAGS: AtomicU32 = AtomicU32::new(0);
 
 /// Fills `cudaDeviceProp`.
-fn properties(to: Out<u8>, of: &DeviceInfo, (bytes, total_at): (usize, usize), fields: &[Field]) -> Result<(), Code> {
+fn properties(
+    to: Out<u8>,
+    of: &DeviceInfo,
+    (bytes, total_at): (usize, usize),
+    fields: &[Field],
+) -> Result<(), Code> {
     to.check()?;
     let mut all = vec![0u8; bytes];
     let name = &of.name.as_bytes()[..of.name.len().min(255)];
@@ -88,12 +96,6 @@ runtime! {
         device.put(found.ok_or(Code::INVALID_VALUE)? as c_int)
     }
 
-    // The device that is asked for is the first whose memory and capability suffice.
-    fn cudaChooseDevice(device: Out<c_int>, _properties: Address) {
-        session::devices()?;
-        device.put(0)
-    }
-
     fn cudaDeviceCanAccessPeer(can: Out<c_int>, device: c_int, peer: c_int) {
         session::device(peer)?;
         let device = session::device(device)?;
@@ -134,15 +136,16 @@ runtime! {
 
     fn cudaDeviceGetCacheConfig(configuration: Out<c_int>) {
         session::check_alive()?;
-        configuration.put(CACHE_PREFER_NONE)
+        configuration.put(CACHE.load(Ordering::Relaxed))
     }
 
     fn cudaDeviceSetCacheConfig(configuration: c_int) {
         session::check_alive()?;
-        match (0..=CACHE_MAX).contains(&configuration) {
-            true => Ok(()),
-            false => Err(Code::INVALID_VALUE),
+        if !(0..=CACHE_MAX).contains(&configuration) {
+            return Err(Code::INVALID_VALUE);
         }
+        CACHE.store(configuration, Ordering::Relaxed);
+        Ok(())
     }
 
     fn cudaDeviceGetSharedMemConfig(configuration: Out<c_int>) {
@@ -165,7 +168,7 @@ runtime! {
 
     fn cudaGetDeviceFlags(flags: Out<c_uint>) {
         session::check_alive()?;
-        flags.put(0)
+        flags.put(FLAGS.load(Ordering::Relaxed))
     }
 
     // Flags say how this host waits and whether it maps memory; waiting here is a read.
@@ -174,7 +177,9 @@ runtime! {
         if flags & MAP_HOST != 0 {
             notice::once("cudaDeviceMapHost does nothing: kernels cannot read this host's memory");
         }
-        session::devices().map(drop)
+        session::devices()?;
+        FLAGS.store(flags, Ordering::Relaxed);
+        Ok(())
     }
 
     fn cudaProfilerStart() {

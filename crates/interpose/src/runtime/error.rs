@@ -1,7 +1,7 @@
 //! Errors and versions.
 
-use crate::abi::Out;
 use super::runtime;
+use crate::abi::Out;
 use crate::errors::ERRORS;
 use crate::{session, thread};
 use rgaps_remoting::Code;
@@ -38,13 +38,19 @@ const UNRECOGNIZED: &str = "unrecognized error code\0";
 #[export_name = "rgaps_rt_cudaGetErrorName"]
 extern "C" fn get_error_name(code: c_int) -> *const c_char {
     let found = ERRORS.iter().find(|(number, ..)| *number == code);
-    found.map_or(UNRECOGNIZED, |(_, name, ..)| name).as_ptr().cast()
+    found
+        .map_or(UNRECOGNIZED, |(_, name, ..)| name)
+        .as_ptr()
+        .cast()
 }
 
 #[export_name = "rgaps_rt_cudaGetErrorString"]
 extern "C" fn get_error_string(code: c_int) -> *const c_char {
     let found = ERRORS.iter().find(|(number, ..)| *number == code);
-    found.map_or(UNRECOGNIZED, |(.., text)| text).as_ptr().cast()
+    found
+        .map_or(UNRECOGNIZED, |(.., text)| text)
+        .as_ptr()
+        .cast()
 }
 
 #[export_name = "rgaps_rt12_cudaRuntimeGetVersion"]

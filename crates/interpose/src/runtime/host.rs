@@ -1,7 +1,7 @@
 //! Host memory that CUDA knows. It is the program's own and not the GPU's: copies may use it, kernels may not.
 
-use crate::abi::Out;
 use super::runtime;
+use crate::abi::Out;
 use crate::memory;
 use crate::notice;
 use rgaps_remoting::{Call, Code};

@@ -27,7 +27,12 @@ fn launch_attributes(config: &LaunchConfig) -> Result<&[LaunchAttribute], Code> 
 }
 
 #[export_name = "rgaps_rt___cudaPushCallConfiguration"]
-extern "C" fn push_call_configuration(grid: Dim3, block: Dim3, shared_bytes: usize, stream: usize) -> c_uint {
+extern "C" fn push_call_configuration(
+    grid: Dim3,
+    block: Dim3,
+    shared_bytes: usize,
+    stream: usize,
+) -> c_uint {
     let pushed = thread::push(thread::Configuration {
         grid: grid.all(),
         block: block.all(),
@@ -160,4 +165,3 @@ runtime_on_stream! {
         launch(function, &wanted, arguments, launch_attributes(&config)?)
     }
 }
-

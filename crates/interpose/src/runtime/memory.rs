@@ -19,7 +19,12 @@ const PITCH_BYTES: usize = 512;
 fn allocate(bytes: usize) -> Result<u64, Code> {
     match bytes {
         0 => check_alive().map(|()| 0),
-        bytes => memory::allocate(&Call::Allocate { bytes: bytes as u64 }, bytes as u64),
+        bytes => memory::allocate(
+            &Call::Allocate {
+                bytes: bytes as u64,
+            },
+            bytes as u64,
+        ),
     }
 }
 
@@ -33,8 +38,12 @@ fn allocate_on(bytes: usize, stream: u64) -> Result<u64, Code> {
 
 /// A pitch and all bytes.
 fn pitched(width: usize, height: usize, depth: usize) -> Result<(usize, usize), Code> {
-    let pitch = width.checked_next_multiple_of(PITCH_BYTES).ok_or(Code::INVALID_VALUE)?;
-    let bytes = pitch.checked_mul(height).and_then(|layer| layer.checked_mul(depth));
+    let pitch = width
+        .checked_next_multiple_of(PITCH_BYTES)
+        .ok_or(Code::INVALID_VALUE)?;
+    let bytes = pitch
+        .checked_mul(height)
+        .and_then(|layer| layer.checked_mul(depth));
     Ok((pitch, bytes.ok_or(Code::OUT_OF_MEMORY)?))
 }
 
@@ -43,7 +52,14 @@ fn fill(to: Pitched, extent: Extent, value: c_int, stream: u64) -> Result<(), Co
     transfer::fill(to, extent, (value as u32 & 0xff, 1), stream)
 }
 
-fn fill_rows(to: u64, pitch: usize, value: c_int, width: usize, height: usize, stream: u64) -> Result<(), Code> {
+fn fill_rows(
+    to: u64,
+    pitch: usize,
+    value: c_int,
+    width: usize,
+    height: usize,
+    stream: u64,
+) -> Result<(), Code> {
     let at = Pitched {
         address: to,
         row_bytes: pitch as u64,

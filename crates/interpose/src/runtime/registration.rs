@@ -1,7 +1,7 @@
 //! What nvcc's code calls before `main`: it registers fat binaries, kernels and variables.
 
-use crate::abi::{Address, Out, Text};
 use super::runtime;
+use crate::abi::{Address, Out, Text};
 use crate::kernels::{self, Kernel, Library};
 use crate::notice;
 use rgaps_remoting::Code;

@@ -1,8 +1,8 @@
 //! Variables of the program that stand for variables on the device.
 
-use crate::abi::{Address, Out};
 use super::copy::copy;
 use super::{runtime, runtime_on_stream, stream_of};
+use crate::abi::{Address, Out};
 use crate::kernels;
 use rgaps_remoting::Code;
 use std::ffi::c_int;
@@ -22,14 +22,28 @@ fn part(symbol: Address, bytes: usize, offset: usize) -> Result<u64, Code> {
     }
 }
 
-fn copy_to(symbol: Address, from: u64, bytes: usize, offset: usize, kind: c_int, stream: u64) -> Result<(), Code> {
+fn copy_to(
+    symbol: Address,
+    from: u64,
+    bytes: usize,
+    offset: usize,
+    kind: c_int,
+    stream: u64,
+) -> Result<(), Code> {
     if ![HOST_TO_DEVICE, DEVICE_TO_DEVICE, DEFAULT].contains(&kind) {
         return Err(Code::INVALID_MEMCPY_DIRECTION);
     }
     copy(part(symbol, bytes, offset)?, from, bytes, kind, stream)
 }
 
-fn copy_from(to: u64, symbol: Address, bytes: usize, offset: usize, kind: c_int, stream: u64) -> Result<(), Code> {
+fn copy_from(
+    to: u64,
+    symbol: Address,
+    bytes: usize,
+    offset: usize,
+    kind: c_int,
+    stream: u64,
+) -> Result<(), Code> {
     if ![DEVICE_TO_HOST, DEVICE_TO_DEVICE, DEFAULT].contains(&kind) {
         return Err(Code::INVALID_MEMCPY_DIRECTION);
     }

@@ -50,7 +50,12 @@ pub(crate) fn inventory(api: &Api, memory_limit: Option<u64>) -> Result<Inventor
     })
 }
 
-fn device(api: &Api, ordinal: c_int, count: c_int, memory_limit: Option<u64>) -> Result<DeviceInfo, Code> {
+fn device(
+    api: &Api,
+    ordinal: c_int,
+    count: c_int,
+    memory_limit: Option<u64>,
+) -> Result<DeviceInfo, Code> {
     let (mut device, mut total_bytes, mut uuid) = (0, 0, [0; 16]);
     let (mut name, mut pci) = ([0u8; NAME_BYTES], [0u8; NAME_BYTES]);
     // SAFETY: all out pointers are to variables of this function, and the lengths are those of the buffers.
@@ -58,8 +63,14 @@ fn device(api: &Api, ordinal: c_int, count: c_int, memory_limit: Option<u64>) ->
         cu!(api, device_get(&mut device, ordinal))?;
         cu!(api, device_total(&mut total_bytes, device))?;
         cu!(api, device_uuid(&mut uuid, device))?;
-        cu!(api, device_name(name.as_mut_ptr().cast(), NAME_BYTES as c_int, device))?;
-        cu!(api, device_pci(pci.as_mut_ptr().cast(), NAME_BYTES as c_int, device))?;
+        cu!(
+            api,
+            device_name(name.as_mut_ptr().cast(), NAME_BYTES as c_int, device)
+        )?;
+        cu!(
+            api,
+            device_pci(pci.as_mut_ptr().cast(), NAME_BYTES as c_int, device)
+        )?;
     }
     let attribute = |number: c_int| {
         if FALSE_ACROSS_HOSTS.contains(&number) {

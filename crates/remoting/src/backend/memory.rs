@@ -89,7 +89,11 @@ impl Memory {
         let mut freed = 0;
         self.ranges.retain(|_, range| {
             let is_gone = range.device == device;
-            freed += if is_gone && range.is_counted { range.bytes } else { 0 };
+            freed += if is_gone && range.is_counted {
+                range.bytes
+            } else {
+                0
+            };
             !is_gone
         });
         self.used -= freed;
@@ -97,7 +101,11 @@ impl Memory {
 
     /// Whether all of a range is the client's.
     pub(crate) fn check(&self, address: u64, bytes: u64) -> Result<(), Code> {
-        let (start, range) = self.ranges.range(..=address).next_back().ok_or(Code::INVALID_VALUE)?;
+        let (start, range) = self
+            .ranges
+            .range(..=address)
+            .next_back()
+            .ok_or(Code::INVALID_VALUE)?;
         let inside = address - start;
         let fits = inside <= range.bytes && bytes <= range.bytes - inside;
         match fits {
@@ -125,7 +133,9 @@ pub(crate) fn span(at: &Pitched, extent: &Extent) -> Option<u64> {
     }
     let to_layer = at.layer_bytes.checked_mul(extent.depth - 1)?;
     let to_row = at.row_bytes.checked_mul(extent.height - 1)?;
-    to_layer.checked_add(to_row)?.checked_add(extent.width_bytes)
+    to_layer
+        .checked_add(to_row)?
+        .checked_add(extent.width_bytes)
 }
 
 #[cfg(test)]

@@ -179,7 +179,10 @@ fn end_with_client(socket: Arc<Socket>) -> io::Result<()> {
             unsafe { libc::_exit(0) };
         }
     };
-    std::thread::Builder::new().name("hang-up".to_owned()).spawn(watch).map(drop)
+    std::thread::Builder::new()
+        .name("hang-up".to_owned())
+        .spawn(watch)
+        .map(drop)
 }
 
 impl Shared {
@@ -228,7 +231,10 @@ impl Shared {
                 end(&error);
             }
         };
-        std::thread::Builder::new().name("lane".to_owned()).spawn(body).map(drop)
+        std::thread::Builder::new()
+            .name("lane".to_owned())
+            .spawn(body)
+            .map(drop)
     }
 
     /// Makes calls until one has to wait; `None` at the end of the connection.
@@ -248,12 +254,15 @@ impl Shared {
             let bytes = (HEADER_BYTES + body.len()) as u64 + of.bulk;
             self.bytes_in.fetch_add(bytes, Ordering::Relaxed);
             let result = self.make(core, &of, &call)?;
-            self.memory_bytes.store(core.session.memory.used(), Ordering::Relaxed);
+            self.memory_bytes
+                .store(core.session.memory.used(), Ordering::Relaxed);
             if of.is_quiet() {
                 match result {
                     Ok(Outcome::Now(_)) => {}
                     // A quiet call that has to wait is none.
-                    Ok(Outcome::Later(_)) => return Err(Violation("a call that waits is quiet").into()),
+                    Ok(Outcome::Later(_)) => {
+                        return Err(Violation("a call that waits is quiet").into())
+                    }
                     Err(code) => {
                         core.deferred.entry(of.lane).or_insert(code);
                     }
@@ -309,8 +318,12 @@ impl Shared {
             _ if of.bulk > 0 => Err(Violation("bytes behind a call that takes none").into()),
             _ => {
                 if matches!(call, Call::Reset) {
-                    core.staging.iter_mut().for_each(|staging| staging.reset(of.device));
-                    lock(&self.spare).iter_mut().for_each(|staging| staging.reset(of.device));
+                    core.staging
+                        .iter_mut()
+                        .for_each(|staging| staging.reset(of.device));
+                    lock(&self.spare)
+                        .iter_mut()
+                        .for_each(|staging| staging.reset(of.device));
                 }
                 Ok(core.session.dispatch(of, call))
             }
@@ -348,10 +361,12 @@ impl Shared {
                     Ok(buffer) => buffer,
                     Err(code) => return Ok(Err(code)),
                 };
-                core.reader.read_exact(staging.bytes(buffer, bytes as usize))?;
+                core.reader
+                    .read_exact(staging.bytes(buffer, bytes as usize))?;
                 left -= bytes;
                 let queued = jobs::queue(&self.api, &piece, staging.address(buffer), true, stream);
-                let marked = queued.and_then(|()| staging.mark(&self.api, buffer, of.device, stream));
+                let marked =
+                    queued.and_then(|()| staging.mark(&self.api, buffer, of.device, stream));
                 if let Err(code) = marked {
                     return Ok(Err(code));
                 }
@@ -372,12 +387,19 @@ impl Shared {
     /// Waits for what a job is about, and answers.
     fn finish(&self, of: &Header, job: &Job, deferred: Code) -> Result<(), BackendError> {
         let waited = job.wait(&self.api);
-        let Job::CopyOut { from, extent, stream } = job else {
+        let Job::CopyOut {
+            from,
+            extent,
+            stream,
+        } = job
+        else {
             let code = waited.err().unwrap_or(Code::SUCCESS);
             return Ok(self.answer(of, code, deferred, Value::Nothing)?);
         };
         let staging = match waited {
-            Ok(()) => lock(&self.spare).pop().map_or_else(|| Staging::new(&self.api), Ok),
+            Ok(()) => lock(&self.spare)
+                .pop()
+                .map_or_else(|| Staging::new(&self.api), Ok),
             Err(code) => Err(code),
         };
         let mut staging = match staging {
@@ -393,7 +415,13 @@ impl Shared {
             |bytes| {
                 if writing.is_none() {
                     writing = Some(lock(&self.writing));
-                    return self.write(of, Code::SUCCESS, deferred, Value::Nothing, (job.bytes(), bytes));
+                    return self.write(
+                        of,
+                        Code::SUCCESS,
+                        deferred,
+                        Value::Nothing,
+                        (job.bytes(), bytes),
+                    );
                 }
                 write_all(&self.socket, [bytes, &[]]).map(drop)
             },
@@ -434,7 +462,8 @@ impl Shared {
             deferred: deferred.0,
             value,
         };
-        let mut frame = postcard::to_extend(&answer, vec![0; HEADER_BYTES]).map_err(io::Error::other)?;
+        let mut frame =
+            postcard::to_extend(&answer, vec![0; HEADER_BYTES]).map_err(io::Error::other)?;
         let header = Header {
             length: (frame.len() - HEADER_BYTES) as u32,
             flags: 0,
@@ -442,7 +471,8 @@ impl Shared {
             ..*of
         };
         frame[..HEADER_BYTES].copy_from_slice(&header.encode());
-        self.bytes_out.fetch_add(frame.len() as u64 + total, Ordering::Relaxed);
+        self.bytes_out
+            .fetch_add(frame.len() as u64 + total, Ordering::Relaxed);
         write_all(&self.socket, [&frame, first]).map(drop)
     }
 }

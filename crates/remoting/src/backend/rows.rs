@@ -32,7 +32,13 @@ impl Place {
 }
 
 /// Queues a copy. The ranges were checked by the caller, and what is the backend's stays until the copy is done.
-pub(crate) fn copy(api: &Api, to: Place, from: Place, extent: Extent, stream: usize) -> Result<(), Code> {
+pub(crate) fn copy(
+    api: &Api,
+    to: Place,
+    from: Place,
+    extent: Extent,
+    stream: usize,
+) -> Result<(), Code> {
     for layer in 0..extent.depth {
         let (dst_type, dst_host, dst_device) = to.layer(layer);
         let (src_type, src_host, src_device) = from.layer(layer);
@@ -93,7 +99,12 @@ pub(crate) fn fill(
         let address = to.address + layer * to.layer_bytes;
         let (pitch, height) = (to.row_bytes as usize, extent.height as usize);
         // SAFETY: the caller checked that all layers are device memory of the session.
-        unsafe { cu!(api, fill_2d_8(address, pitch, value as u8, count, height, stream))? };
+        unsafe {
+            cu!(
+                api,
+                fill_2d_8(address, pitch, value as u8, count, height, stream)
+            )?
+        };
     }
     Ok(())
 }

@@ -90,7 +90,10 @@ impl Session {
 
     /// Makes a device's primary context current on this thread; makes it at the first use.
     pub(crate) fn enter(&mut self, device: u16) -> Result<usize, Code> {
-        let slot = self.contexts.get_mut(device as usize).ok_or(Code::INVALID_DEVICE)?;
+        let slot = self
+            .contexts
+            .get_mut(device as usize)
+            .ok_or(Code::INVALID_DEVICE)?;
         let context = match *slot {
             Some(context) => context,
             None => {
@@ -135,8 +138,14 @@ impl Session {
     }
 
     fn kernel(&self, id: &KernelId) -> Result<&Kernel, Code> {
-        let library = self.libraries.get(&id.library).ok_or(Code::INVALID_HANDLE)?;
-        let kernel = library.kernels.get(id.index as usize).and_then(Option::as_ref);
+        let library = self
+            .libraries
+            .get(&id.library)
+            .ok_or(Code::INVALID_HANDLE)?;
+        let kernel = library
+            .kernels
+            .get(id.index as usize)
+            .and_then(Option::as_ref);
         kernel.ok_or(Code::INVALID_DEVICE_FUNCTION)
     }
 
@@ -238,31 +247,65 @@ impl Session {
     fn copy_call(&mut self, of: &Header, call: &Call<'_>) -> Result<Outcome, Code> {
         let api = self.api.clone();
         match *call {
-            Call::CopyOut { from, bytes, stream } => {
+            Call::CopyOut {
+                from,
+                bytes,
+                stream,
+            } => {
                 self.memory.check(from, bytes)?;
                 let stream = self.stream(of, stream)?;
                 Ok(Outcome::Later(Job::copy_out(from, bytes, stream)))
             }
-            Call::CopyOutRows { from, extent, stream } => {
+            Call::CopyOutRows {
+                from,
+                extent,
+                stream,
+            } => {
                 self.memory.check_rows(&from, &extent)?;
                 let stream = self.stream(of, stream)?;
-                Ok(Outcome::Later(Job::CopyOut { from, extent, stream }))
+                Ok(Outcome::Later(Job::CopyOut {
+                    from,
+                    extent,
+                    stream,
+                }))
             }
-            Call::Copy { to, from, bytes, stream } => {
+            Call::Copy {
+                to,
+                from,
+                bytes,
+                stream,
+            } => {
                 self.memory.check(to, bytes)?;
                 self.memory.check(from, bytes)?;
                 let stream = self.stream(of, stream)?;
                 // SAFETY: both ranges are device memory of this session, as was just checked.
                 done(unsafe { cu!(api, copy(to, from, bytes as usize, stream)) })
             }
-            Call::CopyRows { to, from, extent, stream } => {
+            Call::CopyRows {
+                to,
+                from,
+                extent,
+                stream,
+            } => {
                 self.memory.check_rows(&to, &extent)?;
                 self.memory.check_rows(&from, &extent)?;
                 let stream = self.stream(of, stream)?;
                 let to = rows::Place::Device(to);
-                done(rows::copy(&api, to, rows::Place::Device(from), extent, stream))
+                done(rows::copy(
+                    &api,
+                    to,
+                    rows::Place::Device(from),
+                    extent,
+                    stream,
+                ))
             }
-            Call::Fill { to, extent, value, width, stream } => {
+            Call::Fill {
+                to,
+                extent,
+                value,
+                width,
+                stream,
+            } => {
                 self.memory.check_rows(&to, &extent)?;
                 let stream = self.stream(of, stream)?;
                 done(rows::fill(&api, to, extent, value, width, stream))
@@ -274,7 +317,11 @@ impl Session {
     fn stream_call(&mut self, of: &Header, call: &Call<'_>) -> Result<Outcome, Code> {
         let api = self.api.clone();
         match *call {
-            Call::StreamCreate { stream, flags, priority } => {
+            Call::StreamCreate {
+                stream,
+                flags,
+                priority,
+            } => {
                 let is_free = stream > PER_THREAD && !self.streams.contains_key(&stream);
                 if !is_free || self.streams.len() >= HANDLES_MAX {
                     return Err(Code::INVALID_VALUE);
@@ -298,7 +345,11 @@ impl Session {
                 // SAFETY: a stream of this session.
                 done(unsafe { cu!(api, stream_query(stream)) })
             }
-            Call::StreamWaitEvent { stream, event, flags } => {
+            Call::StreamWaitEvent {
+                stream,
+                event,
+                flags,
+            } => {
                 let (stream, event) = (self.stream(of, stream)?, self.event(event)?);
                 // SAFETY: a stream and an event of this session.
                 done(unsafe { cu!(api, stream_wait_event(stream, event, flags)) })
@@ -316,7 +367,10 @@ impl Session {
         let api = self.api.clone();
         match *call {
             Call::EventCreate { event, flags } => {
-                if event == 0 || self.events.contains_key(&event) || self.events.len() >= HANDLES_MAX {
+                if event == 0
+                    || self.events.contains_key(&event)
+                    || self.events.len() >= HANDLES_MAX
+                {
                     return Err(Code::INVALID_VALUE);
                 }
                 let mut raw = 0;
@@ -330,7 +384,11 @@ impl Session {
                 // SAFETY: an event of this session, which nobody can name any more.
                 done(unsafe { cu!(api, event_destroy(raw)) })
             }
-            Call::EventRecord { event, stream, flags } => {
+            Call::EventRecord {
+                event,
+                stream,
+                flags,
+            } => {
                 let (event, stream) = (self.event(event)?, self.stream(of, stream)?);
                 // SAFETY: an event and a stream of this session.
                 done(unsafe {
@@ -367,8 +425,8 @@ impl Session {
                 unsafe { cu!(api, context_limit(&mut value, limit))? };
                 number(value as u64)
             }
-            // SAFETY: numbers only.
             Call::LimitSet { limit, value } => {
+                // SAFETY: two numbers, which the driver checks.
                 done(unsafe { cu!(api, context_limit_set(limit, value as usize)) })
             }
             Call::PeerEnable { device } => {
@@ -423,7 +481,16 @@ impl Session {
         unsafe {
             cu!(
                 self.api,
-                library_load(&mut raw, image.as_ptr().cast(), null, null, 0, null, null, 0)
+                library_load(
+                    &mut raw,
+                    image.as_ptr().cast(),
+                    null,
+                    null,
+                    0,
+                    null,
+                    null,
+                    0
+                )
             )?
         };
         self.libraries.insert(
@@ -437,7 +504,11 @@ impl Session {
     }
 
     fn find_all(&mut self, of: &Header, library: u64, names: &[&str]) -> Result<Value, Code> {
-        let raw = self.libraries.get(&library).ok_or(Code::INVALID_HANDLE)?.raw;
+        let raw = self
+            .libraries
+            .get(&library)
+            .ok_or(Code::INVALID_HANDLE)?
+            .raw;
         let mut kernels = Vec::new();
         let mut infos = Vec::new();
         for name in names {
@@ -455,7 +526,10 @@ impl Session {
                 }
             }
         }
-        let loaded = self.libraries.get_mut(&library).ok_or(Code::INVALID_HANDLE)?;
+        let loaded = self
+            .libraries
+            .get_mut(&library)
+            .ok_or(Code::INVALID_HANDLE)?;
         if loaded.kernels.len() + kernels.len() > HANDLES_MAX {
             return Err(Code::OUT_OF_MEMORY);
         }
@@ -545,28 +619,57 @@ impl Session {
                 };
                 Ok(Outcome::Now(Value::Kernels(vec![info])))
             }
-            Call::KernelSet { kernel, attribute, value } => {
+            Call::KernelSet {
+                kernel,
+                attribute,
+                value,
+            } => {
                 let raw = self.kernel(kernel)?.raw;
                 // SAFETY: a kernel of this session; the rest are numbers, which the driver checks.
-                done(unsafe { cu!(api, kernel_attribute_set(*attribute, *value, raw, of.device.into())) })
+                done(unsafe {
+                    cu!(
+                        api,
+                        kernel_attribute_set(*attribute, *value, raw, of.device.into())
+                    )
+                })
             }
-            Call::Occupancy { kernel, block_threads, shared_bytes, flags } => {
+            Call::Occupancy {
+                kernel,
+                block_threads,
+                shared_bytes,
+                flags,
+            } => {
                 let raw = self.kernel(kernel)?.raw;
                 let mut blocks = 0;
                 // SAFETY: the out pointer is to a variable of this function; a kernel may stand for a function.
                 unsafe {
                     cu!(
                         api,
-                        occupancy(&mut blocks, raw, *block_threads, *shared_bytes as usize, *flags)
+                        occupancy(
+                            &mut blocks,
+                            raw,
+                            *block_threads,
+                            *shared_bytes as usize,
+                            *flags
+                        )
                     )?
                 };
                 number(blocks as u64)
             }
-            Call::OccupancyShared { kernel, blocks, block_threads } => {
+            Call::OccupancyShared {
+                kernel,
+                blocks,
+                block_threads,
+            } => {
                 let raw = self.kernel(kernel)?.raw;
                 let mut bytes = 0;
                 // SAFETY: the out pointer is to a variable of this function; a kernel may stand for a function.
-                unsafe { cu!(api, occupancy_shared(&mut bytes, raw, *blocks, *block_threads))? };
+                unsafe {
+                    cu!(
+                        api,
+                        occupancy_shared(&mut bytes, raw, *blocks, *block_threads)
+                    )?
+                };
                 number(bytes as u64)
             }
             _ => self.launch(of, call),
@@ -604,14 +707,20 @@ impl Session {
             // SAFETY: a kernel and a stream of this session; `values` points to as many bytes for each parameter as the
             // driver said that it has, and the driver copies them before it returns.
             return done(unsafe {
-                cu!(api, launch(raw, gx, gy, gz, bx, by, bz, shared, stream, values, extra))
+                cu!(
+                    api,
+                    launch(raw, gx, gy, gz, bx, by, bz, shared, stream, values, extra)
+                )
             });
         }
         if attributes.is_empty() {
             // SAFETY: a kernel and a stream of this session; `values` points to as many bytes for each parameter as the
             // driver said that it has, and the driver copies them before it returns.
             return done(unsafe {
-                cu!(api, launch_cooperative(raw, gx, gy, gz, bx, by, bz, shared, stream, values))
+                cu!(
+                    api,
+                    launch_cooperative(raw, gx, gy, gz, bx, by, bz, shared, stream, values)
+                )
             });
         }
         let mut raw_attributes = launch_attributes(attributes, *cooperative)?;
@@ -641,7 +750,9 @@ fn launch_attributes(
         let mut value = [0; 64];
         let known = ATTRIBUTES.contains(&id) && bytes.len() <= value.len();
         value[..bytes.len().min(64)].copy_from_slice(&bytes[..bytes.len().min(64)]);
-        known.then_some(LaunchAttribute { id, pad: 0, value }).ok_or(Code::NOT_SUPPORTED)
+        known
+            .then_some(LaunchAttribute { id, pad: 0, value })
+            .ok_or(Code::NOT_SUPPORTED)
     };
     for (id, bytes) in wanted {
         all.push(attribute(*id, bytes)?);

@@ -71,7 +71,13 @@ impl Staging {
     }
 
     /// Notes that work on a stream uses a buffer.
-    pub(crate) fn mark(&mut self, api: &Api, buffer: usize, device: u16, stream: usize) -> Result<(), Code> {
+    pub(crate) fn mark(
+        &mut self,
+        api: &Api,
+        buffer: usize,
+        device: u16,
+        stream: usize,
+    ) -> Result<(), Code> {
         let event = match self.events.get(&(device, buffer)) {
             Some(event) => *event,
             None => {
@@ -101,7 +107,10 @@ impl Staging {
 
     /// A buffer's bytes, for its owner to fill or read while the driver does not use it.
     pub(crate) fn bytes(&mut self, buffer: usize, count: usize) -> &mut [u8] {
-        assert!(buffer < STAGING_COUNT && count <= STAGING_BYTES, "inside a buffer");
+        assert!(
+            buffer < STAGING_COUNT && count <= STAGING_BYTES,
+            "inside a buffer"
+        );
         // SAFETY: inside the mapping, as was just checked; `take` or `wait` returned when the driver had finished with the
         // buffer, and nothing has been queued for it since.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(buffer * STAGING_BYTES), count) }
@@ -157,7 +166,9 @@ mod tests {
         let all: Vec<_> = pieces(at, extent).collect();
         let bytes: u64 = all.iter().map(|(_, e)| e.width_bytes * e.height).sum();
         assert_eq!(bytes, width_bytes * height * depth);
-        assert!(all.iter().all(|(_, e)| e.width_bytes * e.height <= STAGING_BYTES as u64));
+        assert!(all
+            .iter()
+            .all(|(_, e)| e.width_bytes * e.height <= STAGING_BYTES as u64));
         all
     }
 
@@ -169,7 +180,10 @@ mod tests {
         let long = cut(most * 2 + 1, 2, 1);
         assert_eq!(long.len(), 6);
         assert_eq!(long[3].0.address, most * 2 + 11);
-        assert_eq!(cut(1 << 20, 9, 1).len(), 9_usize.div_ceil(STAGING_BYTES >> 20));
+        assert_eq!(
+            cut(1 << 20, 9, 1).len(),
+            9_usize.div_ceil(STAGING_BYTES >> 20)
+        );
         assert!(cut(0, 1, 1).is_empty() && cut(5, 0, 1).is_empty());
     }
 }

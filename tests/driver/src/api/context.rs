@@ -148,7 +148,12 @@ unsafe extern "C" fn cuCtxGetLimit(value: *mut usize, limit: c_uint) -> c_int {
         let context = current()?;
         let limit = limit as usize;
         let first = LIMITS.get(limit).ok_or(Code::INVALID_VALUE)?;
-        let set = context.limits.lock().unwrap_or_else(PoisonError::into_inner).get(&limit).copied();
+        let set = context
+            .limits
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(&limit)
+            .copied();
         // SAFETY: the caller's.
         unsafe { put(value, set.unwrap_or(*first)) }
     })
@@ -161,7 +166,11 @@ extern "C" fn cuCtxSetLimit(limit: c_uint, value: usize) -> c_int {
         if limit as usize >= LIMITS.len() {
             return Err(Code::INVALID_VALUE);
         }
-        context.limits.lock().unwrap_or_else(PoisonError::into_inner).insert(limit as usize, value);
+        context
+            .limits
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(limit as usize, value);
         Ok(())
     })
 }

@@ -58,7 +58,11 @@ extern "C" fn cuLibraryUnload(library: usize) -> c_int {
 }
 
 #[no_mangle]
-unsafe extern "C" fn cuLibraryGetKernel(kernel: *mut usize, library: usize, name: *const c_char) -> c_int {
+unsafe extern "C" fn cuLibraryGetKernel(
+    kernel: *mut usize,
+    library: usize,
+    name: *const c_char,
+) -> c_int {
     call("cuLibraryGetKernel", |g| {
         if kernel.is_null() || name.is_null() {
             return Err(Code::INVALID_VALUE);
@@ -147,13 +151,20 @@ unsafe extern "C" fn cuKernelGetAttribute(
 }
 
 #[no_mangle]
-extern "C" fn cuKernelSetAttribute(attribute: c_int, value: c_int, kernel: usize, device: c_int) -> c_int {
+extern "C" fn cuKernelSetAttribute(
+    attribute: c_int,
+    value: c_int,
+    kernel: usize,
+    device: c_int,
+) -> c_int {
     call("cuKernelSetAttribute", |g| {
         g.position(device)?;
         let function = find(g, kernel)?;
         match attribute {
             8 if (0..=SHARED_BYTES_OPTIN as c_int).contains(&value) => {
-                function.dynamic_shared_max.store(value as u32, Ordering::Release);
+                function
+                    .dynamic_shared_max
+                    .store(value as u32, Ordering::Release);
                 Ok(())
             }
             9 if (-1..=100).contains(&value) => Ok(()),
@@ -175,12 +186,18 @@ pub(crate) unsafe fn launch(
 ) -> Result<(), Code> {
     let context = current()?;
     let stream = context.stream(g, stream)?;
-    if !stream.context().is_some_and(|of| Arc::ptr_eq(&of, &context)) {
+    if !stream
+        .context()
+        .is_some_and(|of| Arc::ptr_eq(&of, &context))
+    {
         return Err(Code::INVALID_HANDLE);
     }
     function.check(&geometry)?;
     let of = function.kernel();
-    let end = of.parameters.last().map_or(0, |(offset, bytes)| offset + bytes);
+    let end = of
+        .parameters
+        .last()
+        .map_or(0, |(offset, bytes)| offset + bytes);
     let mut values = vec![0u8; end];
     for (position, (offset, bytes)) in of.parameters.iter().enumerate() {
         if parameters.is_null() {
@@ -189,7 +206,9 @@ pub(crate) unsafe fn launch(
         // SAFETY: the caller's. They are read now, as the driver does.
         unsafe {
             let value = parameters.add(position).read();
-            values[*offset..].as_mut_ptr().copy_from_nonoverlapping(value.cast(), *bytes);
+            values[*offset..]
+                .as_mut_ptr()
+                .copy_from_nonoverlapping(value.cast(), *bytes);
         }
     }
     let owner = Arc::downgrade(&context);
@@ -266,17 +285,22 @@ unsafe extern "C" fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
     shared_bytes: usize,
     flags: c_uint,
 ) -> c_int {
-    call("cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags", |g| {
-        let function = find(g, function)?;
-        let threads = u64::try_from(block_threads).ok().filter(|threads| *threads > 0);
-        let threads = threads.filter(|_| flags <= 1).ok_or(Code::INVALID_VALUE)?;
-        let shared = (function.kernel().shared_bytes + shared_bytes) as u64;
-        let by_shared = SM_SHARED_BYTES.checked_div(shared).unwrap_or(SM_BLOCKS);
-        let fit = (SM_THREADS / threads).min(by_shared).min(SM_BLOCKS);
-        let fit = if threads > MAX_THREADS.into() { 0 } else { fit };
-        // SAFETY: the caller's.
-        unsafe { put(blocks, fit as c_int) }
-    })
+    call(
+        "cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags",
+        |g| {
+            let function = find(g, function)?;
+            let threads = u64::try_from(block_threads)
+                .ok()
+                .filter(|threads| *threads > 0);
+            let threads = threads.filter(|_| flags <= 1).ok_or(Code::INVALID_VALUE)?;
+            let shared = (function.kernel().shared_bytes + shared_bytes) as u64;
+            let by_shared = SM_SHARED_BYTES.checked_div(shared).unwrap_or(SM_BLOCKS);
+            let fit = (SM_THREADS / threads).min(by_shared).min(SM_BLOCKS);
+            let fit = if threads > MAX_THREADS.into() { 0 } else { fit };
+            // SAFETY: the caller's.
+            unsafe { put(blocks, fit as c_int) }
+        },
+    )
 }
 
 #[no_mangle]
@@ -288,7 +312,9 @@ unsafe extern "C" fn cuOccupancyAvailableDynamicSMemPerBlock(
 ) -> c_int {
     call("cuOccupancyAvailableDynamicSMemPerBlock", |g| {
         let function = find(g, function)?;
-        let blocks = usize::try_from(blocks).ok().filter(|blocks| *blocks > 0 && block_threads > 0);
+        let blocks = usize::try_from(blocks)
+            .ok()
+            .filter(|blocks| *blocks > 0 && block_threads > 0);
         let all = SM_SHARED_BYTES as usize / blocks.ok_or(Code::INVALID_VALUE)?;
         let left = all.saturating_sub(function.kernel().shared_bytes + 1024);
         // SAFETY: the caller's.

@@ -77,7 +77,9 @@ unsafe extern "C" fn cuLaunchKernel(
                 return Err(Code::INVALID_VALUE);
             }
             // SAFETY: the caller's: as many pointers as the kernel has parameters, to values of their sizes.
-            return unsafe { super::library::launch(g, function, geometry, stream, parameters.cast()) };
+            return unsafe {
+                super::library::launch(g, function, geometry, stream, parameters.cast())
+            };
         }
         let context = current()?;
         let function = g.modules.get(function)?;

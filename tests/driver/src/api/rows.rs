@@ -28,7 +28,12 @@ struct Copy2d {
     height: usize,
 }
 
-fn start(kind: c_uint, host: u64, device: u64, (x, y, pitch): (usize, usize, usize)) -> Result<u64, Code> {
+fn start(
+    kind: c_uint,
+    host: u64,
+    device: u64,
+    (x, y, pitch): (usize, usize, usize),
+) -> Result<u64, Code> {
     let base = match kind {
         MEMORY_HOST => host,
         MEMORY_DEVICE => device,
@@ -115,7 +120,10 @@ extern "C" fn cuMemFreeAsync(address: u64, stream: usize) -> c_int {
     call("cuMemFreeAsync", |g| {
         let context = current()?;
         let stream = context.stream(g, stream)?;
-        if g.memory().extent(address).is_none_or(|(start, _)| start != address) {
+        if g.memory()
+            .extent(address)
+            .is_none_or(|(start, _)| start != address)
+        {
             return Err(Code::INVALID_VALUE);
         }
         let owner = Arc::downgrade(&context);

@@ -46,7 +46,11 @@ unsafe extern "C" fn cuStreamCreate(stream: *mut usize, flags: c_uint) -> c_int 
 
 /// Priorities change nothing.
 #[no_mangle]
-unsafe extern "C" fn cuStreamCreateWithPriority(stream: *mut usize, flags: c_uint, _priority: c_int) -> c_int {
+unsafe extern "C" fn cuStreamCreateWithPriority(
+    stream: *mut usize,
+    flags: c_uint,
+    _priority: c_int,
+) -> c_int {
     // SAFETY: the caller's.
     unsafe { cuStreamCreate(stream, flags) }
 }
@@ -211,7 +215,10 @@ extern "C" fn cuEventRecord(event: usize, stream: usize) -> c_int {
         let (context, stream) = find(g, stream)?;
         let reached = event.clone();
         let now = move || {
-            *reached.reached.lock().unwrap_or_else(PoisonError::into_inner) = Some(std::time::Instant::now());
+            *reached
+                .reached
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner) = Some(std::time::Instant::now());
         };
         let point = context.submit(g, &stream, Vec::new(), now)?;
         *event
@@ -236,7 +243,10 @@ unsafe extern "C" fn cuEventElapsedTime(milliseconds: *mut f32, start: usize, en
     call("cuEventElapsedTime", |g| {
         let time = |event: usize| {
             let event = g.streams.event(event)?;
-            let recorded = event.recorded.lock().unwrap_or_else(PoisonError::into_inner);
+            let recorded = event
+                .recorded
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
             let point = recorded.as_ref().ok_or(Code::INVALID_HANDLE)?;
             match point.is_done() {
                 true => {

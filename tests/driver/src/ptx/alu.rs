@@ -4,9 +4,9 @@ use super::instruction::{Instruction, Kind, Type};
 
 /// What is done here.
 pub(super) const KNOWN: [&str; 37] = [
-    "add", "sub", "mul", "mad", "fma", "div", "rem", "abs", "neg", "min", "max", "and", "or", "xor", "not", "shl", "shr",
-    "sqrt", "rsqrt", "rcp", "ex2", "lg2", "sin", "cos", "tanh", "popc", "clz", "brev", "bfind", "cnot", "bfe", "bfi",
-    "mul24", "copysign", "shf", "lop3", "prmt",
+    "add", "sub", "mul", "mad", "fma", "div", "rem", "abs", "neg", "min", "max", "and", "or",
+    "xor", "not", "shl", "shr", "sqrt", "rsqrt", "rcp", "ex2", "lg2", "sin", "cos", "tanh", "popc",
+    "clz", "brev", "bfind", "cnot", "bfe", "bfi", "mul24", "copysign", "shf", "lop3", "prmt",
 ];
 
 /// The low bytes, as the type means them.
@@ -115,8 +115,14 @@ pub(super) fn compute(of: &Instruction, v: &[u64]) -> Option<u64> {
         },
         "bfe" => {
             let (from, length) = (value(1) & 0xff, value(2) & 0xff);
-            let field = unsigned(value(0), bytes).checked_shr(from as u32).unwrap_or(0);
-            let field = if length >= 64 { field } else { field & ((1 << length) - 1) };
+            let field = unsigned(value(0), bytes)
+                .checked_shr(from as u32)
+                .unwrap_or(0);
+            let field = if length >= 64 {
+                field
+            } else {
+                field & ((1 << length) - 1)
+            };
             match kind.is_signed() && (1..64).contains(&length) {
                 true => (((field << (64 - length)) as i64) >> (64 - length)) as u64,
                 false => field,
@@ -124,26 +130,50 @@ pub(super) fn compute(of: &Instruction, v: &[u64]) -> Option<u64> {
         }
         "bfi" => {
             let (from, length) = (value(2) & 0xff, value(3) & 0xff);
-            let mask = if length >= 64 { u64::MAX } else { (1 << length) - 1 };
+            let mask = if length >= 64 {
+                u64::MAX
+            } else {
+                (1 << length) - 1
+            };
             let mask = mask.checked_shl(from as u32).unwrap_or(0);
             value(1) & !mask | value(0).checked_shl(from as u32).unwrap_or(0) & mask
         }
         "shf" => {
-            let by = if of.has("wrap") { value(2) & 31 } else { unsigned(value(2), 4).min(32) };
+            let by = if of.has("wrap") {
+                value(2) & 31
+            } else {
+                unsigned(value(2), 4).min(32)
+            };
             let both = unsigned(value(1), 4) << 32 | unsigned(value(0), 4);
-            if of.has("l") { (u128::from(both) << by >> 32) as u64 } else { both >> by }
+            if of.has("l") {
+                (u128::from(both) << by >> 32) as u64
+            } else {
+                both >> by
+            }
         }
-        "lop3" => (0..8).filter(|row| value(3) >> row & 1 != 0).fold(0, |all, row| {
-            let side = |at: usize, bit: u64| if row & bit != 0 { value(at) } else { !value(at) };
-            all | side(0, 4) & side(1, 2) & side(2, 1)
-        }),
+        "lop3" => (0..8)
+            .filter(|row| value(3) >> row & 1 != 0)
+            .fold(0, |all, row| {
+                let side = |at: usize, bit: u64| {
+                    if row & bit != 0 {
+                        value(at)
+                    } else {
+                        !value(at)
+                    }
+                };
+                all | side(0, 4) & side(1, 2) & side(2, 1)
+            }),
         "prmt" => {
             let both = unsigned(value(1), 4) << 32 | unsigned(value(0), 4);
             (0..4).fold(0, |all, at| {
                 let selector = value(2) >> (at * 4) & 15;
                 let byte = both >> ((selector & 7) * 8) & 0xff;
                 // The high bit of a selector asks for copies of the byte's sign.
-                let byte = if selector & 8 != 0 { (byte >> 7) * 0xff } else { byte };
+                let byte = if selector & 8 != 0 {
+                    (byte >> 7) * 0xff
+                } else {
+                    byte
+                };
                 all | byte << (at * 8)
             })
         }
@@ -249,7 +279,11 @@ pub(super) fn convert(of: &Instruction, value: u64) -> u64 {
         () if of.has("rpi") => number.ceil(),
         () => number,
     };
-    let number = if of.has("sat") && to.is_float() { number.clamp(0.0, 1.0) } else { number };
+    let number = if of.has("sat") && to.is_float() {
+        number.clamp(0.0, 1.0)
+    } else {
+        number
+    };
     if to.is_float() {
         return bits(number, to.bytes);
     }

@@ -57,7 +57,10 @@ pub(crate) fn parse(text: &str) -> Result<Text, Code> {
         if rest.is_empty() {
             break;
         }
-        if [".version", ".target", ".address_size", ".file"].iter().any(|d| rest.starts_with(d)) {
+        if [".version", ".target", ".address_size", ".file"]
+            .iter()
+            .any(|d| rest.starts_with(d))
+        {
             rest = rest.split_once('\n').map_or("", |(_, rest)| rest);
             continue;
         }
@@ -79,7 +82,9 @@ pub(crate) fn parse(text: &str) -> Result<Text, Code> {
         }
     }
     // Last, since they name variables.
-    let kernels = kernels.into_iter().map(|(head, body)| kernel(head, body, &found.variables));
+    let kernels = kernels
+        .into_iter()
+        .map(|(head, body)| kernel(head, body, &found.variables));
     found.kernels = kernels.collect::<Result<_, _>>()?;
     Ok(found)
 }
@@ -92,7 +97,9 @@ fn without_comments(text: &str) -> String {
         rest = behind.split_once("*/").map_or("", |(_, behind)| behind);
     }
     all.push_str(rest);
-    let lines = all.lines().map(|line| line.split("//").next().unwrap_or_default());
+    let lines = all
+        .lines()
+        .map(|line| line.split("//").next().unwrap_or_default());
     lines.collect::<Vec<_>>().join("\n")
 }
 
@@ -122,13 +129,20 @@ fn declaration(head: &str) -> Option<(String, usize, Option<usize>, usize)> {
     let alignment = alignment.and_then(|at| words.get(at + 1)?.parse().ok());
     // Of a pointer, it is the alignment of what it points to.
     let alignment = alignment.filter(|_| !words.contains(&".ptr"));
-    let kind = words.iter().find_map(|word| Type::named(word.strip_prefix('.')?))?;
+    let kind = words
+        .iter()
+        .find_map(|word| Type::named(word.strip_prefix('.')?))?;
     let name = words.last()?;
     let (name, count) = match name.split_once('[') {
         Some((name, length)) => (name, length.trim_end_matches(']').parse().ok()),
         None => (*name, Some(1)),
     };
-    Some((name.to_owned(), kind.bytes, count, alignment.unwrap_or(kind.bytes)))
+    Some((
+        name.to_owned(),
+        kind.bytes,
+        count,
+        alignment.unwrap_or(kind.bytes),
+    ))
 }
 
 fn declare(text: &str, variables: &mut Vec<Variable>) -> Result<(), Code> {
@@ -146,7 +160,11 @@ fn declare(text: &str, variables: &mut Vec<Variable>) -> Result<(), Code> {
             initial.extend_from_slice(&value.to_le_bytes()[..element]);
         }
     }
-    variables.push(Variable { name, bytes, initial });
+    variables.push(Variable {
+        name,
+        bytes,
+        initial,
+    });
     Ok(())
 }
 
@@ -166,7 +184,11 @@ fn immediate(text: &str) -> Option<u64> {
         Some(hex) => u64::from_str_radix(hex, 16).ok()?,
         None => digits.parse().ok()?,
     };
-    Some(if negative { value.wrapping_neg() } else { value })
+    Some(if negative {
+        value.wrapping_neg()
+    } else {
+        value
+    })
 }
 
 /// Names inside a kernel.
@@ -215,7 +237,8 @@ fn kernel(head: &str, body: &str, variables: &[Variable]) -> Result<Kernel, Code
                     (_, true) => &mut local_bytes,
                     _ => continue,
                 };
-                let (name, element, count, alignment) = declaration(text).ok_or(Code::INVALID_PTX)?;
+                let (name, element, count, alignment) =
+                    declaration(text).ok_or(Code::INVALID_PTX)?;
                 *space = align(*space, alignment);
                 names.places.insert(name, *space);
                 *space += element * count.unwrap_or(0);
@@ -231,7 +254,10 @@ fn kernel(head: &str, body: &str, variables: &[Variable]) -> Result<Kernel, Code
     let code = code.collect();
     let maximum = directives.split_once(".maxntid").map(|(_, rest)| rest);
     let threads_max = maximum.map(|rest| {
-        let numbers = rest.split([',', ' ', '\n']).map(str::trim).filter(|word| !word.is_empty());
+        let numbers = rest
+            .split([',', ' ', '\n'])
+            .map(str::trim)
+            .filter(|word| !word.is_empty());
         numbers.map_while(|word| word.parse::<u32>().ok()).product()
     });
     Ok(Kernel {
@@ -259,15 +285,22 @@ fn statements(body: &str) -> Vec<Statement<'_>> {
             // Braces of scopes; vectors come behind a name.
             rest = rest.trim_start_matches(|c: char| c.is_whitespace() || c == '{' || c == '}');
             match rest.split_once(':') {
-                Some((label, behind)) if !label.contains([' ', '\t', '[', ',']) && !behind.starts_with(':') => {
+                Some((label, behind))
+                    if !label.contains([' ', '\t', '[', ',']) && !behind.starts_with(':') =>
+                {
                     all.push(Statement::Label(label.trim()));
                     rest = behind;
                 }
                 _ => break,
             }
         }
-        let is_line = |line: &&str| !line.trim_start().starts_with(".loc\t") && !line.trim_start().starts_with(".loc ");
-        if rest.is_empty() || rest.starts_with(".pragma") || rest.lines().all(|line| !is_line(&line)) {
+        let is_line = |line: &&str| {
+            !line.trim_start().starts_with(".loc\t") && !line.trim_start().starts_with(".loc ")
+        };
+        if rest.is_empty()
+            || rest.starts_with(".pragma")
+            || rest.lines().all(|line| !is_line(&line))
+        {
             continue;
         }
         all.push(match rest.starts_with('.') {
@@ -279,7 +312,11 @@ fn statements(body: &str) -> Vec<Statement<'_>> {
 }
 
 fn space_of(parts: &[String]) -> Space {
-    let has = |name: &str| parts.iter().any(|part| part == name || part.starts_with(&format!("{name}::")));
+    let has = |name: &str| {
+        parts
+            .iter()
+            .any(|part| part == name || part.starts_with(&format!("{name}::")))
+    };
     match () {
         () if has("param") => Space::Parameter,
         () if has("shared") => Space::Shared,
@@ -314,7 +351,11 @@ fn operation(parts: &[String]) -> Option<Operation> {
     })
 }
 
-fn instruction(text: &str, names: &mut Names<'_>, dynamic_shared: usize) -> Result<Instruction, String> {
+fn instruction(
+    text: &str,
+    names: &mut Names<'_>,
+    dynamic_shared: usize,
+) -> Result<Instruction, String> {
     let unknown = || format!("the interpreter does not know '{}'", text.trim());
     let mut text = text.trim();
     let mut guard = None;
@@ -336,11 +377,19 @@ fn instruction(text: &str, names: &mut Names<'_>, dynamic_shared: usize) -> Resu
     let operands = split(operands);
     let operands: Option<Vec<Operand>> = match &mut operation {
         Operation::Branch(target) => {
-            *target = *names.labels.get(*operands.first().ok_or_else(unknown)?).ok_or_else(unknown)?;
+            *target = *names
+                .labels
+                .get(*operands.first().ok_or_else(unknown)?)
+                .ok_or_else(unknown)?;
             Some(Vec::new())
         }
-        Operation::Exit | Operation::Barrier | Operation::Nothing | Operation::Trap => Some(Vec::new()),
-        _ => operands.iter().map(|text| operand(text, names, dynamic_shared)).collect(),
+        Operation::Exit | Operation::Barrier | Operation::Nothing | Operation::Trap => {
+            Some(Vec::new())
+        }
+        _ => operands
+            .iter()
+            .map(|text| operand(text, names, dynamic_shared))
+            .collect(),
     };
     Ok(Instruction {
         guard,
@@ -374,7 +423,10 @@ fn split(text: &str) -> Vec<&str> {
 
 fn register(name: &str, names: &mut Names<'_>) -> usize {
     let next = names.registers.len();
-    *names.registers.entry(name.trim().to_owned()).or_insert(next)
+    *names
+        .registers
+        .entry(name.trim().to_owned())
+        .or_insert(next)
 }
 
 fn operand(text: &str, names: &mut Names<'_>, dynamic_shared: usize) -> Option<Operand> {
@@ -382,20 +434,34 @@ fn operand(text: &str, names: &mut Names<'_>, dynamic_shared: usize) -> Option<O
     if let Some(inner) = text.strip_prefix('[') {
         let inner = inner.strip_suffix(']')?.trim();
         // A sign behind the name; a number alone may have one, too.
-        let (base, offset) = match inner.find(['+']).or_else(|| inner.rfind('-').filter(|at| *at > 0)) {
-            Some(at) => (&inner[..at], immediate(inner[at..].trim_start_matches('+').trim())? as i64),
+        let (base, offset) = match inner
+            .find(['+'])
+            .or_else(|| inner.rfind('-').filter(|at| *at > 0))
+        {
+            Some(at) => (
+                &inner[..at],
+                immediate(inner[at..].trim_start_matches('+').trim())? as i64,
+            ),
             None => (inner, 0),
         };
-        return Some(Operand::Memory(Box::new(operand(base, names, dynamic_shared)?), offset));
+        return Some(Operand::Memory(
+            Box::new(operand(base, names, dynamic_shared)?),
+            offset,
+        ));
     }
     if let Some(inner) = text.strip_prefix('{') {
         let parts = inner.strip_suffix('}')?.split(',');
-        let parts: Option<Vec<_>> = parts.map(|part| operand(part, names, dynamic_shared)).collect();
+        let parts: Option<Vec<_>> = parts
+            .map(|part| operand(part, names, dynamic_shared))
+            .collect();
         return parts.map(Operand::Several);
     }
     if let Some((one, other)) = text.split_once('|') {
         let both = [one, other].map(|part| operand(part, names, dynamic_shared));
-        return both.into_iter().collect::<Option<Vec<_>>>().map(Operand::Several);
+        return both
+            .into_iter()
+            .collect::<Option<Vec<_>>>()
+            .map(Operand::Several);
     }
     if text == "_" {
         return Some(Operand::Nothing);
@@ -409,15 +475,25 @@ fn operand(text: &str, names: &mut Names<'_>, dynamic_shared: usize) -> Option<O
     if let Some(value) = immediate(text) {
         return Some(Operand::Immediate(value));
     }
-    if let Some(offset) = names.parameters.get(text).or_else(|| names.places.get(text)) {
+    if let Some(offset) = names
+        .parameters
+        .get(text)
+        .or_else(|| names.places.get(text))
+    {
         return Some(Operand::Immediate(*offset as u64));
     }
-    if let Some(position) = names.variables.iter().position(|variable| variable.name == text) {
+    if let Some(position) = names
+        .variables
+        .iter()
+        .position(|variable| variable.name == text)
+    {
         return Some(Operand::Global(position));
     }
     // Shared memory of the launch, or a register of inline assembly.
     match text.starts_with(|c: char| c.is_alphabetic() || c == '_' || c == '$') {
-        true if text.starts_with('p') && text.len() <= 2 => Some(Operand::Register(register(text, names))),
+        true if text.starts_with('p') && text.len() <= 2 => {
+            Some(Operand::Register(register(text, names)))
+        }
         true => Some(Operand::Immediate(dynamic_shared as u64)),
         false => None,
     }

@@ -68,7 +68,11 @@ pub(crate) fn launch(
     let begun = Instant::now();
     for number in 0..u64::from(gx) * u64::from(gy) * u64::from(gz) {
         let (x, rest) = (number % u64::from(gx), number / u64::from(gx));
-        let at = [x as u32, (rest % u64::from(gy)) as u32, (rest / u64::from(gy)) as u32];
+        let at = [
+            x as u32,
+            (rest % u64::from(gy)) as u32,
+            (rest / u64::from(gy)) as u32,
+        ];
         let mut block = Block {
             kernel,
             code,
@@ -106,9 +110,9 @@ impl Block<'_> {
             }
         }
         loop {
-            for number in 0..threads.len() {
-                if threads[number].state == State::Ready {
-                    self.run_thread(&mut threads[number], number)?;
+            for (number, thread) in threads.iter_mut().enumerate() {
+                if thread.state == State::Ready {
+                    self.run_thread(thread, number)?;
                 }
             }
             let mut moved = false;
@@ -118,14 +122,19 @@ impl Block<'_> {
             if moved {
                 continue;
             }
-            if threads.iter().all(|thread| thread.state == State::Ended) || self.context.lost().is_some() {
+            if threads.iter().all(|thread| thread.state == State::Ended)
+                || self.context.lost().is_some()
+            {
                 return Ok(());
             }
             // Everyone who is left waits at a barrier, or somebody waits in vain.
             if threads.iter().any(|thread| thread.state == State::AtWarp) {
                 return Err(Code::LAUNCH_FAILED);
             }
-            for thread in threads.iter_mut().filter(|thread| thread.state == State::AtBarrier) {
+            for thread in threads
+                .iter_mut()
+                .filter(|thread| thread.state == State::AtBarrier)
+            {
                 thread.state = State::Ready;
             }
         }
@@ -146,18 +155,28 @@ impl Block<'_> {
         Ok(())
     }
 
-    fn step(&mut self, thread: &mut Thread, number: usize, memory: &RwLockReadGuard<'_, Memory>) -> Result<(), Code> {
+    fn step(
+        &mut self,
+        thread: &mut Thread,
+        number: usize,
+        memory: &RwLockReadGuard<'_, Memory>,
+    ) -> Result<(), Code> {
         let code = self.code;
         let Some(of) = code.get(thread.next) else {
             thread.state = State::Ended;
             return Ok(());
         };
         thread.next += 1;
-        if of.guard.is_some_and(|(predicate, negated)| (thread.registers[predicate] & 1 != 0) == negated) {
+        if of
+            .guard
+            .is_some_and(|(predicate, negated)| (thread.registers[predicate] & 1 != 0) == negated)
+        {
             return Ok(());
         }
         let value = |thread: &Thread, at: usize| {
-            of.operands.get(at).map_or(0, |operand| self.value(thread, number, operand))
+            of.operands
+                .get(at)
+                .map_or(0, |operand| self.value(thread, number, operand))
         };
         match of.operation {
             Operation::Nothing => {}
@@ -182,7 +201,8 @@ impl Block<'_> {
             }
             Operation::Move => self.shift_around(thread, number, of),
             Operation::Compare => {
-                let holds = compare(of, value(thread, 1), value(thread, 2)).ok_or(Code::NOT_SUPPORTED)?;
+                let holds =
+                    compare(of, value(thread, 1), value(thread, 2)).ok_or(Code::NOT_SUPPORTED)?;
                 let third = of.operands.get(3).map(|_| value(thread, 3) & 1 != 0);
                 let combine = |holds: bool| match third {
                     Some(third) if of.has("and") => holds && third,
@@ -257,7 +277,9 @@ impl Block<'_> {
                 Special::Clock => self.begun.elapsed().as_nanos() as u64,
                 Special::DynamicSharedBytes => self.geometry.shared_bytes as u64,
             },
-            Operand::Memory(address, offset) => self.value(thread, number, address).wrapping_add(*offset as u64),
+            Operand::Memory(address, offset) => self
+                .value(thread, number, address)
+                .wrapping_add(*offset as u64),
             Operand::Several(_) | Operand::Nothing => 0,
         }
     }
@@ -332,10 +354,19 @@ impl Block<'_> {
         Ok(())
     }
 
-    fn read(&self, thread: &Thread, space: Space, address: u64, bytes: usize, memory: &Memory) -> Result<u64, Code> {
+    fn read(
+        &self,
+        thread: &Thread,
+        space: Space,
+        address: u64,
+        bytes: usize,
+        memory: &Memory,
+    ) -> Result<u64, Code> {
         let copied = |from: &[u8], at: u64| {
             let at = at as usize;
-            let slice = from.get(at..at.saturating_add(bytes)).ok_or(Code::ILLEGAL_ADDRESS)?;
+            let slice = from
+                .get(at..at.saturating_add(bytes))
+                .ok_or(Code::ILLEGAL_ADDRESS)?;
             let mut eight = [0; 8];
             eight[..bytes].copy_from_slice(slice);
             Ok(u64::from_le_bytes(eight))
@@ -348,7 +379,9 @@ impl Block<'_> {
                 check(memory, self.context, address, bytes, false)?;
                 let mut eight = [0u8; 8];
                 // SAFETY: readable memory of the GPU, as was just checked; it stays mapped while `memory` is held.
-                unsafe { std::ptr::copy_nonoverlapping(address as *const u8, eight.as_mut_ptr(), bytes) };
+                unsafe {
+                    std::ptr::copy_nonoverlapping(address as *const u8, eight.as_mut_ptr(), bytes)
+                };
                 Ok(u64::from_le_bytes(eight))
             }
         }
@@ -376,27 +409,41 @@ impl Block<'_> {
             }
         };
         let at = target.1 as usize;
-        let slice = target.0.get_mut(at..at.saturating_add(bytes)).ok_or(Code::ILLEGAL_ADDRESS)?;
+        let slice = target
+            .0
+            .get_mut(at..at.saturating_add(bytes))
+            .ok_or(Code::ILLEGAL_ADDRESS)?;
         slice.copy_from_slice(&value[..bytes]);
         Ok(())
     }
 
     /// Does what the threads of a warp do together, once all that have not ended have come.
     fn meet(&self, warp: &mut [Thread], number: usize) -> Result<bool, Code> {
-        let waits: Vec<usize> = (0..warp.len()).filter(|at| warp[*at].state == State::AtWarp).collect();
-        let Some(first) = waits.first() else { return Ok(false) };
+        let waits: Vec<usize> = (0..warp.len())
+            .filter(|at| warp[*at].state == State::AtWarp)
+            .collect();
+        let Some(first) = waits.first() else {
+            return Ok(false);
+        };
         let next = warp[*first].next;
-        let live = warp.iter().filter(|thread| thread.state != State::Ended).count();
+        let live = warp
+            .iter()
+            .filter(|thread| thread.state != State::Ended)
+            .count();
         if waits.len() < live || waits.iter().any(|at| warp[*at].next != next) {
             return Ok(false);
         }
         let of = &self.code[next];
         let lane = |at: usize| number * WARP + at;
-        let values: Vec<u64> = (0..warp.len()).map(|at| self.value(&warp[at], lane(at), &of.operands[1])).collect();
+        let values: Vec<u64> = (0..warp.len())
+            .map(|at| self.value(&warp[at], lane(at), &of.operands[1]))
+            .collect();
         for at in &waits {
             let thread = &warp[*at];
             let operand = |position: usize| {
-                of.operands.get(position).map_or(0, |operand| self.value(thread, lane(*at), operand))
+                of.operands
+                    .get(position)
+                    .map_or(0, |operand| self.value(thread, lane(*at), operand))
             };
             let (result, holds) = match of.operation {
                 Operation::Shuffle => shuffled(of, *at, &values, operand(2), operand(3)),
@@ -419,7 +466,11 @@ impl Block<'_> {
 
 /// What a lane gets, and whether it is from another lane in range.
 fn shuffled(of: &Instruction, lane: usize, values: &[u64], by: u64, clamp: u64) -> (u64, bool) {
-    let (by, bound, segment) = ((by & 31) as usize, (clamp & 31) as usize, (clamp >> 8 & 31) as usize);
+    let (by, bound, segment) = (
+        (by & 31) as usize,
+        (clamp & 31) as usize,
+        (clamp >> 8 & 31) as usize,
+    );
     let most = lane & segment | bound & !segment;
     let (from, holds) = match () {
         () if of.has("up") => (lane.wrapping_sub(by), lane >= by && lane - by >= most),
@@ -439,7 +490,10 @@ fn shuffled(of: &Instruction, lane: usize, values: &[u64], by: u64, clamp: u64) 
 fn voted(of: &Instruction, values: &[u64], lanes: &[usize]) -> Result<u64, Code> {
     let holds = |lane: &&usize| values[**lane] & 1 != 0;
     Ok(match () {
-        () if of.has("ballot") => lanes.iter().filter(holds).fold(0, |mask, lane| mask | 1 << lane),
+        () if of.has("ballot") => lanes
+            .iter()
+            .filter(holds)
+            .fold(0, |mask, lane| mask | 1 << lane),
         () if of.has("any") => lanes.iter().any(|lane| holds(&lane)).into(),
         () if of.has("all") => lanes.iter().all(|lane| holds(&lane)).into(),
         () => return Err(Code::NOT_SUPPORTED),
@@ -464,11 +518,18 @@ fn resolve(space: Space, address: u64) -> (Space, u64) {
     }
 }
 
-fn check(memory: &Memory, context: &Context, address: u64, bytes: usize, write: bool) -> Result<(), Code> {
+fn check(
+    memory: &Memory,
+    context: &Context,
+    address: u64,
+    bytes: usize,
+    write: bool,
+) -> Result<(), Code> {
     if address % bytes as u64 != 0 {
         return Err(Code::MISALIGNED_ADDRESS);
     }
-    let permitted = memory.is_for_kernels(address) && memory.permits(address, bytes as u64, context.position, write);
+    let permitted = memory.is_for_kernels(address)
+        && memory.permits(address, bytes as u64, context.position, write);
     match permitted {
         true => Ok(()),
         false => Err(Code::ILLEGAL_ADDRESS),
@@ -523,11 +584,19 @@ fn changed(of: &Instruction, old: u64, [a, b]: [u64; 2]) -> u64 {
         },
         () if of.kind.is_signed() => {
             let (old, a) = (signed(old, bytes), signed(a, bytes));
-            (if of.has("min") { old.min(a) } else { old.max(a) }) as u64
+            (if of.has("min") {
+                old.min(a)
+            } else {
+                old.max(a)
+            }) as u64
         }
         () => {
             let (old, a) = (unsigned(old, bytes), unsigned(a, bytes));
-            if of.has("min") { old.min(a) } else { old.max(a) }
+            if of.has("min") {
+                old.min(a)
+            } else {
+                old.max(a)
+            }
         }
     };
     unsigned(result, bytes)
@@ -541,10 +610,15 @@ unsafe fn exchange(address: u64, bytes: usize, change: impl Fn(u64) -> u64) -> u
         if bytes == 8 {
             let number = AtomicU64::from_ptr(address as *mut u64);
             let update = |old| Some(change(old));
-            return number.fetch_update(Ordering::SeqCst, Ordering::SeqCst, update).unwrap_or(0);
+            return number
+                .fetch_update(Ordering::SeqCst, Ordering::SeqCst, update)
+                .unwrap_or(0);
         }
         let number = AtomicU32::from_ptr(address as *mut u32);
         let update = |old: u32| Some(change(old.into()) as u32);
-        number.fetch_update(Ordering::SeqCst, Ordering::SeqCst, update).unwrap_or(0).into()
+        number
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, update)
+            .unwrap_or(0)
+            .into()
     }
 }
