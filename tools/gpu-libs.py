@@ -3,18 +3,18 @@
 
   gpu-libs.py build CORE FOLDER   libcudart.so.13, libcudart.so.12, libcuda.so.1 in FOLDER, with CORE beside them
   gpu-libs.py table CORE          docs/reference/gpu-remoting.md, to standard output
-  gpu-libs.py symbols CUDA CUDA12 crates/interpose/symbols, from the folders of the packages nvidia-cuda-runtime of CUDA 13 and 12
+  gpu-libs.py symbols CUDA CUDA12 tools/gpu-symbols, from the folders of the packages nvidia-cuda-runtime of CUDA 13 and 12
   gpu-libs.py properties CUDA CUDA12    crates/interpose/src/properties.rs, from the same
   gpu-libs.py errors CUDA         crates/interpose/src/errors.rs, from the same
 
-Each library has every symbol of the real one, with its version (crates/interpose/symbols has the names). A symbol is a jump to the
+Each library has every symbol of the real one, with its version (tools/gpu-symbols has the names). A symbol is a jump to the
 function of the core (rgaps_rt_NAME, rgaps_rt12_NAME where CUDA 12 differs, rgaps_cu_NAME), or to the one that says that NAME is not
 supported. Needs cc and nm.
 """
 import argparse, ctypes, pathlib, platform, re, shutil, subprocess, sys, tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-SYMBOLS = ROOT / "crates/interpose/symbols"
+SYMBOLS = ROOT / "tools/gpu-symbols"
 # Library, prefixes of the core's functions in the order in which they are looked for, the function for the rest, version.
 LIBRARIES = [
     ("libcudart.so.13", ["rgaps_rt13_", "rgaps_rt_"], "rgaps_rt_unsupported", True),

@@ -72,7 +72,7 @@ struct Variable {
     library: &'static Library,
     name: String,
     /// Address and bytes by device.
-    places: HashMap<u16, (u64, u64)>,
+    addresses: HashMap<u16, (u64, u64)>,
 }
 
 #[derive(Default)]
@@ -120,7 +120,7 @@ impl Library {
     /// # Safety
     /// `wrapper` is what nvcc makes, and stays as it is while the program runs.
     pub(crate) unsafe fn register(wrapper: *const c_void) -> &'static Library {
-        // SAFETY: the caller's wrapper is read as nvcc lays it out.
+        // SAFETY: nvcc's code passes a wrapper of this layout, as the caller promises.
         let image = unsafe {
             let wrapper = &*wrapper.cast::<Wrapper>();
             match (wrapper.magic, wrapper.version) {
@@ -142,7 +142,7 @@ impl Library {
     /// # Safety
     /// `image` is one of these.
     pub(crate) unsafe fn load(image: *const u8) -> Result<&'static Library, Code> {
-        // SAFETY: the caller's image has a length that it names itself.
+        // SAFETY: an image of one of the kinds whose length can be read, as the caller promises.
         let bytes = unsafe { image_bytes(image) }.ok_or(Code::INVALID_IMAGE)?;
         // SAFETY: as many bytes as the image says that it has.
         let copy = unsafe { std::slice::from_raw_parts(image, bytes) }.to_vec();
@@ -281,7 +281,7 @@ fn note(kernels: &[&'static Kernel], value: Value) -> Result<(), Code> {
 /// # Safety
 /// `start` is null or an image of the program.
 unsafe fn static_image(start: *const u8) -> Image {
-    // SAFETY: the caller's.
+    // SAFETY: null or an image of one of the kinds whose length can be read, as the caller promises.
     match unsafe { image_bytes(start) } {
         Some(bytes) => Image::Static { start, bytes },
         None => Image::Unusable(Code::INVALID_IMAGE),
@@ -412,7 +412,7 @@ pub(crate) fn register_variable(library: &'static Library, variable: usize, name
     let entry = Variable {
         library,
         name: name.to_string_lossy().into_owned(),
-        places: HashMap::new(),
+        addresses: HashMap::new(),
     };
     registry().variables.insert(variable, entry);
 }
@@ -426,14 +426,14 @@ pub(crate) fn variable(symbol: usize) -> Result<(u64, u64), Code> {
             .variables
             .get(&symbol)
             .ok_or(Code::INVALID_SYMBOL)?;
-        if let Some(place) = variable.places.get(&device) {
+        if let Some(place) = variable.addresses.get(&device) {
             return Ok(*place);
         }
         (variable.library, variable.name.clone())
     };
     let place = library.variable(&name)?;
     if let Some(variable) = registry().variables.get_mut(&symbol) {
-        variable.places.insert(device, place);
+        variable.addresses.insert(device, place);
     }
     Ok(place)
 }
@@ -441,6 +441,6 @@ pub(crate) fn variable(symbol: usize) -> Result<(u64, u64), Code> {
 /// Forgets what lay on a device that was reset: it is loaded again.
 pub(crate) fn forget_device(device: u16) {
     registry().variables.values_mut().for_each(|variable| {
-        variable.places.remove(&device);
+        variable.addresses.remove(&device);
     });
 }

@@ -153,9 +153,11 @@ pub(crate) fn forget(start: u64) -> Result<Range, Code> {
     tables.device.remove(&start).ok_or(Code::INVALID_VALUE)
 }
 
-/// Forgets everything on a device.
-pub(crate) fn forget_device(device: u16) {
+/// Gives up everything on the current device.
+pub(crate) fn reset() -> Result<(), Code> {
+    let device = thread::device();
     tables().device.retain(|_, range| range.device != device);
+    session::call(&Call::Reset, &[]).map(drop)
 }
 
 /// The device memory at an address.

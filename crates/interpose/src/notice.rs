@@ -5,9 +5,9 @@ use std::sync::{Mutex, PoisonError};
 
 /// Says something once.
 pub(crate) fn once(text: &str) {
-    static SAID: Mutex<Option<HashSet<String>>> = Mutex::new(None);
-    let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
-    if said
+    static SEEN: Mutex<Option<HashSet<String>>> = Mutex::new(None);
+    let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
+    if seen
         .get_or_insert_with(HashSet::new)
         .insert(text.to_owned())
     {

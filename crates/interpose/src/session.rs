@@ -1,6 +1,6 @@
 //! The process's session on the server: opened by the first call that needs it.
 
-use crate::{memory, notice, thread};
+use crate::{notice, thread};
 use rgaps_remoting::{Answer, Call, Code, Connection, DeviceInfo, Endpoint, From, Value};
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
@@ -219,10 +219,4 @@ extern "C" fn at_exit() {
         .open(path);
     // A program does not fail because its statistics cannot be written.
     let _ = file.and_then(|mut file| file.write_all(line.as_bytes()));
-}
-
-/// Gives up everything on the current device.
-pub(crate) fn reset() -> Result<(), Code> {
-    memory::forget_device(thread::device());
-    call(&Call::Reset, &[]).map(drop)
 }

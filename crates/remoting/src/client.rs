@@ -190,7 +190,7 @@ impl Connection {
         let flusher = connection.clone();
         std::thread::Builder::new()
             .name("rgaps-gpu-send".to_owned())
-            .spawn(move || flusher.flush_what_lies())
+            .spawn(move || flusher.flush_idle_batches())
             .map_err(unreachable)?;
         Ok(connection)
     }
@@ -335,7 +335,7 @@ impl Connection {
     }
 
     /// Runs on a thread of its own: sends batches of programs that do not wait for anything.
-    fn flush_what_lies(&self) {
+    fn flush_idle_batches(&self) {
         let mut outbox = lock(&self.outbox);
         while !outbox.is_lost && !self.is_ending.load(Ordering::Acquire) {
             if outbox.batch.is_empty() {

@@ -21,6 +21,7 @@ fn finish(body: impl FnOnce() -> Result<(), Code>) -> c_int {
 macro_rules! driver {
     ($( fn $name:ident ( $($argument:ident : $kind:ty),* $(,)? ) $body:block )*) => { $(
         const _: () = {
+            #[allow(clippy::too_many_arguments, reason = "they are CUDA's")]
             fn body($($argument: $kind),*) -> Result<(), rgaps_remoting::Code> $body
 
             #[export_name = concat!("rgaps_cu_", stringify!($name))]

@@ -33,7 +33,7 @@ driver! {
     }
 
     fn cuStreamWaitEvent(stream: u64, event: u64, flags: c_uint) {
-        streams::wait(stream, event, flags)
+        events::wait(stream, event, flags)
     }
 
     fn cuEventCreate(to: Out<u64>, flags: c_uint) {

@@ -10,6 +10,8 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 const WITHOUT_TIMES: c_uint = 2;
 const INTERPROCESS: c_uint = 4;
 const FLAGS: c_uint = 7;
+/// An event that a stream waits for may be external to a capture.
+const WAIT_FLAGS: c_uint = 1;
 
 /// Flags of events, by handle.
 fn events() -> MutexGuard<'static, HashMap<u64, c_uint>> {
@@ -58,6 +60,23 @@ pub(crate) fn record(event: u64, stream: u64, flags: c_uint) -> Result<(), Code>
         &Call::EventRecord {
             event,
             stream,
+            flags,
+        },
+        &[],
+    )
+}
+
+/// Makes a stream wait for an event.
+pub(crate) fn wait(stream: u64, event: u64, flags: c_uint) -> Result<(), Code> {
+    streams::check(stream)?;
+    check(event)?;
+    if flags & !WAIT_FLAGS != 0 {
+        return Err(Code::INVALID_VALUE);
+    }
+    session::send(
+        &Call::StreamWaitEvent {
+            stream,
+            event,
             flags,
         },
         &[],

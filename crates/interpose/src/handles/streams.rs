@@ -1,6 +1,5 @@
 //! Streams.
 
-use super::events;
 use crate::{session, thread};
 use rgaps_remoting::{Call, Code};
 use std::collections::HashMap;
@@ -10,8 +9,6 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 /// Handles up to this one mean a default stream.
 pub(crate) const PER_THREAD: u64 = 2;
 const NON_BLOCKING: c_uint = 1;
-/// Events that a stream waits for may be external to a capture.
-const WAIT_FLAGS: c_uint = 1;
 
 /// What is known of a stream.
 #[derive(Clone, Copy)]
@@ -77,21 +74,4 @@ pub(crate) fn create(flags: c_uint, priority: c_int) -> Result<u64, Code> {
 pub(crate) fn destroy(stream: u64) -> Result<(), Code> {
     streams().remove(&stream).ok_or(Code::INVALID_HANDLE)?;
     session::send(&Call::StreamDestroy { stream }, &[])
-}
-
-/// Makes a stream wait for an event.
-pub(crate) fn wait(stream: u64, event: u64, flags: c_uint) -> Result<(), Code> {
-    check(stream)?;
-    events::check(event)?;
-    if flags & !WAIT_FLAGS != 0 {
-        return Err(Code::INVALID_VALUE);
-    }
-    session::send(
-        &Call::StreamWaitEvent {
-            stream,
-            event,
-            flags,
-        },
-        &[],
-    )
 }

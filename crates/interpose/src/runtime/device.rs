@@ -3,7 +3,7 @@
 use super::runtime;
 use crate::abi::{put_text, In, Out, Text};
 use crate::properties::{Field, FIELDS_12, FIELDS_13, SIZE_12, SIZE_13};
-use crate::{kernels, notice, session, thread};
+use crate::{kernels, memory, notice, session, thread};
 use rgaps_remoting::{Call, Code, DeviceInfo, Value};
 use std::ffi::{c_char, c_int, c_uint};
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
@@ -123,7 +123,7 @@ runtime! {
     fn cudaDeviceReset() {
         session::unstick();
         kernels::forget_device(thread::device());
-        session::reset()
+        memory::reset()
     }
 
     fn cudaDeviceGetLimit(value: Out<usize>, limit: c_int) {
@@ -202,6 +202,6 @@ runtime! {
     fn cudaThreadExit() {
         session::unstick();
         kernels::forget_device(thread::device());
-        session::reset()
+        memory::reset()
     }
 }

@@ -33,6 +33,7 @@ fn finish(body: impl FnOnce() -> Result<(), Code>) -> c_int {
 macro_rules! runtime {
     ($( fn $name:ident ( $($argument:ident : $kind:ty),* $(,)? ) $body:block )*) => { $(
         const _: () = {
+            #[allow(clippy::too_many_arguments, reason = "they are CUDA's")]
             fn body($($argument: $kind),*) -> Result<(), rgaps_remoting::Code> $body
 
             #[export_name = concat!("rgaps_rt_", stringify!($name))]
@@ -49,6 +50,7 @@ pub(crate) use runtime;
 macro_rules! runtime_on_stream {
     ($( fn $name:ident $ending:literal ( $default:ident; $($argument:ident : $kind:ty),* $(,)? ) $body:block )*) => { $(
         const _: () = {
+            #[allow(clippy::too_many_arguments, reason = "they are CUDA's")]
             fn body($default: u64, $($argument: $kind),*) -> Result<(), rgaps_remoting::Code> $body
 
             #[export_name = concat!("rgaps_rt_", stringify!($name))]

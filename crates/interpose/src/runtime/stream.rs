@@ -2,7 +2,7 @@
 
 use super::{runtime, runtime_on_stream, stream_of};
 use crate::abi::Out;
-use crate::handles::streams;
+use crate::handles::{events, streams};
 use crate::session;
 use rgaps_remoting::Call;
 use std::ffi::{c_int, c_uint, c_ulonglong};
@@ -42,7 +42,7 @@ runtime_on_stream! {
     }
 
     fn cudaStreamWaitEvent "_ptsz" (default; stream: usize, event: u64, flags: c_uint) {
-        streams::wait(stream_of(stream, default), event, flags)
+        events::wait(stream_of(stream, default), event, flags)
     }
 
     fn cudaStreamGetFlags "_ptsz" (default; stream: usize, flags: Out<c_uint>) {

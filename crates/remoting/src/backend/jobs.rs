@@ -1,7 +1,7 @@
 //! Calls that wait for the GPU. They run without the session's lock, so that other lanes go on.
 
 use super::api::{cu, Api};
-use super::rows::{self, Place};
+use super::rows::{self, Side};
 use super::staging::{pieces, Piece, Staging};
 use crate::call::{Extent, Pitched};
 use crate::codes::Code;
@@ -85,12 +85,12 @@ pub(crate) fn queue(
             }
         };
     }
-    let host = Place::Host(Pitched {
+    let host = Side::Host(Pitched {
         address: staging,
         row_bytes: extent.width_bytes,
         layer_bytes: 0,
     });
-    let device = Place::Device(*at);
+    let device = Side::Device(*at);
     match is_in {
         true => rows::copy(api, device, host, *extent, stream),
         false => rows::copy(api, host, device, *extent, stream),

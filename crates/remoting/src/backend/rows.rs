@@ -6,17 +6,17 @@ use crate::codes::Code;
 
 /// One side of a copy.
 #[derive(Clone, Copy)]
-pub(crate) enum Place {
+pub(crate) enum Side {
     /// Device memory of the session.
     Device(Pitched),
     /// Memory of the backend.
     Host(Pitched),
 }
 
-impl Place {
+impl Side {
     fn pitched(&self) -> &Pitched {
         match self {
-            Place::Device(at) | Place::Host(at) => at,
+            Side::Device(at) | Side::Host(at) => at,
         }
     }
 
@@ -25,8 +25,8 @@ impl Place {
         let at = self.pitched();
         let address = at.address + layer * at.layer_bytes;
         match self {
-            Place::Device(_) => (MEMORY_DEVICE, 0, address),
-            Place::Host(_) => (MEMORY_HOST, address, 0),
+            Side::Device(_) => (MEMORY_DEVICE, 0, address),
+            Side::Host(_) => (MEMORY_HOST, address, 0),
         }
     }
 }
@@ -34,8 +34,8 @@ impl Place {
 /// Queues a copy. The ranges were checked by the caller, and what is the backend's stays until the copy is done.
 pub(crate) fn copy(
     api: &Api,
-    to: Place,
-    from: Place,
+    to: Side,
+    from: Side,
     extent: Extent,
     stream: usize,
 ) -> Result<(), Code> {

@@ -290,11 +290,11 @@ impl Session {
                 self.memory.check_rows(&to, &extent)?;
                 self.memory.check_rows(&from, &extent)?;
                 let stream = self.stream(of, stream)?;
-                let to = rows::Place::Device(to);
+                let to = rows::Side::Device(to);
                 done(rows::copy(
                     &api,
                     to,
-                    rows::Place::Device(from),
+                    rows::Side::Device(from),
                     extent,
                     stream,
                 ))
