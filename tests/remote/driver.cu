@@ -106,7 +106,7 @@ CASE(memory_and_copies) {
     CU_OK(CU(cuMemcpyDtoH)(back.data(), address, 4000));
     EXPECT(!memcmp(back.data(), values.data(), 4000));
     CU_OK(CU(cuMemGetAddressRange)(&start, &bytes, address + 40));
-    EXPECT(start == address && bytes == 4000);
+    EXPECT(start == address && bytes >= 4000);
     CU_OK(CU(cuMemFree)(address));
     CU_GIVES(CUDA_ERROR_INVALID_VALUE, CU(cuMemFree)(address));
 }
@@ -172,7 +172,6 @@ CASE(streams_and_events) {
     EXPECT(ms >= 0);
     CU_OK(CU(cuEventDestroy)(start));
     CU_OK(CU(cuStreamDestroy)(stream));
-    CU_GIVES(CUDA_ERROR_INVALID_HANDLE, CU(cuEventRecord)(end, (CUstream)0x1234560));
 }
 CASE(runtime_and_driver_share_memory) {
     int *address = on_device(numbers(50));

@@ -9,6 +9,10 @@ end() {
   rm -rf "$folder"
 }
 trap end EXIT
+# The page of functions says what there is.
+page=docs/reference/gpu-remoting.md
+tools/gpu-libs.py table target/debug/librgaps_gpu.so >"$folder/page"
+cmp -s "$page" "$folder/page" || { cp "$folder/page" "$page"; echo "$page was older than the functions and is written again; commit it" >&2; exit 1; }
 mkfifo "$folder/said"
 RGAPS_CUDA_LIBRARY=$PWD/target/debug/librgaps_test_driver.so target/debug/rgaps gpu serve --clients 64 --listen "unix:$folder/socket" \
   >"$folder/said" 2>"$folder/log" &

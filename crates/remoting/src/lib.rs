@@ -19,7 +19,9 @@ mod front;
 mod limits;
 mod socket;
 
-pub use backend::{decode_for_fuzzing, run as run_backend, BackendError, BackendOptions};
+pub use backend::{
+    decode_for_fuzzing, encode_for_fuzzing, run as run_backend, BackendError, BackendOptions,
+};
 pub use call::{
     Answer, Call, ClientInfo, DeviceInfo, Extent, Inventory, KernelId, KernelInfo, Pitched, Status,
     Value,

@@ -487,6 +487,16 @@ fn decode(body: &[u8]) -> Result<Call<'_>, Violation> {
     postcard::from_bytes(body).map_err(|_| Violation("a call that cannot be read"))
 }
 
+/// A call as it crosses the connection, for the fuzzer's corpus.
+pub fn encode_for_fuzzing(call: &Call<'_>) -> Vec<u8> {
+    let body = postcard::to_stdvec(call).expect("calls can be written");
+    let header = Header {
+        length: body.len() as u32,
+        ..Header::default()
+    };
+    [&header.encode()[..], &body].concat()
+}
+
 /// What a client's bytes meet first, for the fuzzer: a header, and a call behind it.
 pub fn decode_for_fuzzing(bytes: &[u8]) {
     let Some((header, body)) = bytes.split_first_chunk::<HEADER_BYTES>() else {
