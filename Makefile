@@ -28,7 +28,7 @@ DESTDIR ?=
 # The crash test is built apart: its hooks must not get into anybody else's libraries.
 RUST_TESTS := --workspace --exclude rgaps-python --exclude rgaps-chaos
 # What is shipped, without the test programs.
-PRODUCTS := -p rgapsd -p rgaps-cli -p rgaps-capi
+PRODUCTS := -p rgapsd -p rgaps-cli -p rgaps-capi -p rgaps-interpose
 # Test programs run under a limit of time, and once more when they fail (tools/run-test.sh).
 RUNNER = --config 'target."cfg(all())".runner="$(CURDIR)/tools/run-test.sh"'
 LOOM := --config 'target."cfg(all())".rustflags=["--cfg","loom"]' --target-dir target/loom
@@ -41,7 +41,7 @@ help: ## List the targets
 setup: ## Install what building and testing need (every other target calls its part of it)
 	@tools/setup.sh base rust python aarch64 deny vm
 
-build: ## Release build: target/release/rgaps, rgapsd, the C libraries and rgaps.h
+build: ## Release build: target/release/rgaps, rgapsd, the C libraries and rgaps.h, the libraries for CUDA programs
 	@tools/setup.sh base rust
 	cargo build --release --locked $(PRODUCTS)
 
