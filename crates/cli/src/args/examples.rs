@@ -275,8 +275,10 @@ Examples:
 pub const GPU_RUN: &str = "\
 Examples:
   rgaps gpu run --on 10.0.0.7 -- ./program --its-option
-  # For several programs.
-  RGAPS_GPU=10.0.0.7 rgaps gpu run -- ./program";
+  # Use libraries that are elsewhere, and another port.
+  rgaps gpu run --on 10.0.0.7:9000 --libraries /opt/rgaps/gpu -- ./program
+
+RGAPS_GPU names the server in place of --on.";
 pub const GPU_LIST: &str = "\
 Examples:
   rgaps gpu list --on 10.0.0.7
