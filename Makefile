@@ -28,12 +28,12 @@ DESTDIR ?=
 # The crash test is built apart: its hooks must not get into anybody else's libraries.
 RUST_TESTS := --workspace --exclude rgaps-python --exclude rgaps-chaos
 # What is shipped, without the test programs.
-PRODUCTS := -p rgapsd -p rgaps-cli -p rgaps-capi
+PRODUCTS := -p rgapsd -p rgaps-cli -p rgaps-capi -p rgaps-interpose
 # Test programs run under a limit of time, and once more when they fail (tools/run-test.sh).
 RUNNER = --config 'target."cfg(all())".runner="$(CURDIR)/tools/run-test.sh"'
 LOOM := --config 'target."cfg(all())".rustflags=["--cfg","loom"]' --target-dir target/loom
 
-.PHONY: help build links links-many test steady test-driver demo demo-hosts demo-kv demo-kv-rdma demo-rdma check unit loom python wheel c-test chaos soak races kernel test-kernel test-providers test-rdma test-rdma-lossy test-rdma-kills test-netem vm-programs vm-shell sim fuzz bench bench-rdma plots docs docs-test miri asan tsan aarch64 install uninstall dist clean setup
+.PHONY: help build links links-many test steady test-driver demo demo-hosts demo-kv demo-kv-rdma demo-rdma demo-remote test-remote check unit loom python wheel c-test chaos soak races kernel test-kernel test-providers test-rdma test-rdma-lossy test-rdma-kills test-netem vm-programs vm-shell sim fuzz bench bench-rdma plots docs docs-test miri asan tsan aarch64 install uninstall dist clean setup
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -41,7 +41,7 @@ help: ## List the targets
 setup: ## Install what building and testing need (every other target calls its part of it)
 	@tools/setup.sh base rust python aarch64 deny vm
 
-build: ## Release build: target/release/rgaps, rgapsd, the C libraries and rgaps.h
+build: ## Release build: target/release/rgaps, rgapsd, the C libraries and rgaps.h, the libraries for CUDA programs
 	@tools/setup.sh base rust
 	cargo build --release --locked $(PRODUCTS)
 
@@ -85,6 +85,14 @@ demo-rdma: wheel ## The same on two virtual machines, over RDMA on Soft-RoCE
 	@mkdir -p target/demo # the machines put a folder of their own there
 	@tests/vm/run.py tests/vm/demo.sh
 	@cat target/vm/demo/shared/demo/results/demo.txt
+
+demo-remote: ## A CUDA program on a host without a GPU, on the test driver of another: DEMO_REMOTE="--gpu-host 10.0.0.7"; last line is JSON
+	@tools/setup.sh base rust hosts
+	@tools/demo-remote.sh $(DEMO_REMOTE)
+
+test-remote: ## Small CUDA programs on a server with the test driver, then demo-remote
+	@tools/setup.sh base rust hosts
+	@SUITE=1 tools/demo-remote.sh
 
 check: ## rustfmt, clippy without warnings, cargo-deny, packing for crates.io
 	@tools/setup.sh base rust deny

@@ -38,6 +38,17 @@ if ! cmp -s bench/compare/wheels.txt "$cached/wheels.txt"; then
   cp bench/compare/wheels.txt "$cached/"
 fi
 cp "$cached"/*.whl dist/compare/wheels/
+# GPU remoting: the libraries, the programs, and CUDA's shared runtime for the runs without them.
+cargo build --release --locked --quiet -p rgaps-interpose
+strip --strip-unneeded -o target/release/librgaps_gpu.stripped.so target/release/librgaps_gpu.so
+mkdir -p dist/gpu-libs dist/remote/cudart
+cp target/release/librgaps_gpu.stripped.so dist/gpu-libs/librgaps_gpu.so
+tools/gpu-libs.py build dist/gpu-libs/librgaps_gpu.so dist/gpu-libs
+tests/remote/build.sh
+find target/remote -maxdepth 1 -type f -executable -exec cp {} dist/remote/ ';'
+find dist/remote -maxdepth 1 -type f -exec strip {} +
+cp tests/remote/run.py dist/remote/
+cp .cache/cuda/lib/python3*/site-packages/nvidia/cu13/lib/libcudart.so.13 dist/remote/cudart/
 git rev-parse HEAD >dist/revision
 
 # The test programs that gpu-check runs: those that use what memory answers. Cargo names them as JSON.

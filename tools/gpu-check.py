@@ -3,7 +3,7 @@
 
 Usage: dist/gpu-check [--quick] [--only SECTION,...] [--match TEXT]
 
-Sections: tests, python, figures, links, races, chaos, mps, compare, doctor; without --only all of them. Under $OUT (default:
+Sections: tests, python, figures, links, races, chaos, mps, compare, remoting, doctor; without --only all of them. Under $OUT (default:
 gpu-check-results) each result is written to a file as it comes, <section>-<name>.json, so that what was found
 before a time limit ended this program is not lost; report.json is the whole, and says so when it is not
 (`finished`). All that a failed program printed is in <name>.log. Exits 0 only if every test passed, no message was corrupt or lost, and nothing leaked or hung; a
@@ -15,7 +15,7 @@ import argparse, importlib.util, json, os, platform, signal, subprocess, sys, te
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-SECTIONS = ["tests", "python", "figures", "links", "races", "chaos", "mps", "compare", "doctor"]
+SECTIONS = ["tests", "python", "figures", "links", "races", "chaos", "mps", "compare", "remoting", "doctor"]
 OUTPUT_CHARS = 4000
 
 report = {"finished": False, "failures": [], "skipped": []}
@@ -388,6 +388,87 @@ def compare(env, _folder):
         if match in name:
             command = [sys.executable, HERE / "compare/run", *arguments, *(["--quick"] if quick else [])]
             yield name, document(f"compare {name}", run(f"compare {name}", command, timeout, env))
+
+
+#: Programs of GPU remoting that are timed, with the thesis's elements of SAXPY and two sides of a matrix product.
+REMOTE_PROGRAMS = {
+    "saxpy": ["saxpy", 20 << 20], "saxpy-1Mi": ["saxpy", 1 << 20], "matmul-1024": ["matmul", 1024], "matmul-2048": ["matmul", 2048],
+}
+
+
+def timed(name, command, env, timeout=120):
+    """The program's last line, with its voluntary context switches; None where it failed."""
+    log = out_folder / f"{name.replace(' ', '-')}.out"
+    with open(log, "w+") as out:
+        process = subprocess.Popen([str(part) for part in command], stdout=out, stderr=subprocess.STDOUT, env=env, start_new_session=True)
+        until = time.monotonic() + timeout
+        pid = 0
+        while pid == 0:
+            pid, status, used = os.wait4(process.pid, os.WNOHANG)
+            if pid == 0 and time.monotonic() > until:
+                os.killpg(process.pid, signal.SIGKILL)
+                pid, status, used = os.wait4(process.pid, 0)
+            time.sleep(0.01 if pid == 0 else 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        out.seek(0)
+        text = out.read()
+    if process.returncode != 0:
+        failed(name, process.returncode, text)
+        return None
+    found = document(name, text)
+    return found and dict(found, voluntary_switches=used.ru_nvcsw)
+
+
+def remoting(env, folder):
+    """CUDA programs here and through a server on this machine, over TCP and over a Unix socket: the same outputs, and times. The
+    client finds no CUDA library but ours."""
+    programs, libraries, rgaps = HERE / "remote", HERE / "gpu-libs", HERE / "bin/rgaps"
+    native = dict(env, LD_LIBRARY_PATH=f"{HERE / 'remote/cudart'}:{env.get('LD_LIBRARY_PATH', '')}")
+    # Listing cases loads a runtime, too.
+    far = dict(env, LD_LIBRARY_PATH=str(libraries))
+    log = open(out_folder / "remoting-server.log", "w")
+    unix = f"unix:{folder}/gpu.sock"
+    words = [rgaps, "gpu", "serve", "--json", "--clients", 64, "--listen", "127.0.0.1:0", "--listen", unix]
+    server = subprocess.Popen([str(w) for w in words], stdout=subprocess.PIPE, stderr=log, text=True, env=env)
+    try:
+        line = server.stdout.readline()
+        if not line:
+            failed("remoting server", "does not start", Path(log.name).read_text())
+            return
+        serving = json.loads(line)
+        yield "server", serving
+        ways = {"tcp": serving["listen"][0], "unix": unix}
+        suite = [sys.executable, programs / "run.py", "--programs", programs, "--match", ""]
+        saved = Path(folder) / "native.json"
+        if match in "suite":
+            out = run("remoting suite native", [*suite, "--jobs", 4, "--save", saved], 300, native, accept=(0, 1))
+            yield "suite-native", document("remoting suite native", out)
+            for way, on in ways.items():
+                more = ["--jobs", 4, "--rgaps", rgaps, "--libraries", libraries, "--on", on, "--compare", saved]
+                out = run(f"remoting suite {way}", [*suite, *more], 300, far)
+                yield f"suite-{way}", document(f"remoting suite {way}", out)
+        repetitions, rounds = (3, 1) if quick else (5, 3)
+        for name, (program, size) in REMOTE_PROGRAMS.items():
+            if match not in name:
+                continue
+            command = [programs / program, size, repetitions]
+            found = {"native": [], **{way: [] for way in ways}}
+            for turn in range(rounds):
+                found["native"].append(timed(f"remoting {name} native {turn}", command, native))
+                for way, on in ways.items():
+                    through = [rgaps, "gpu", "run", "--libraries", libraries, "--on", on, "--", *command]
+                    statistics = Path(folder) / "statistics"
+                    statistics.unlink(missing_ok=True)
+                    result = timed(f"remoting {name} {way} {turn}", through, dict(far, RGAPS_GPU_STATISTICS=str(statistics)))
+                    if result and statistics.exists():
+                        result["statistics"] = json.loads(statistics.read_text().splitlines()[-1])
+                    found[way].append(result)
+            least = {way: min((r["ms"] for r in results if r), default=None) for way, results in found.items()}
+            ratios = {way: least[way] / least["native"] for way in ways if least[way] and least["native"]}
+            yield name, {"runs": found, "least_ms": least, "ratio_to_native": ratios}
+    finally:
+        server.terminate()
+        server.wait()
 
 
 def doctor(env, _folder):

@@ -15,6 +15,8 @@ prefix=${PREFIX:-/usr/local}
 libdir=${LIBDIR:-$prefix/lib}
 includedir=$prefix/include
 docdir=$prefix/share/doc/rgaps
+# `rgaps gpu run` looks for them there, from where it is itself.
+gpudir=$prefix/lib/rgaps/gpu
 root=${DESTDIR:-}
 built=${TARGET_DIR:-target}/${PROFILE:-release}
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
@@ -25,8 +27,8 @@ done
 if [ "${1:-}" = remove ]; then
   rm -f "$root$prefix"/bin/{rgaps,rgapsd,rgaps-links} "$root$includedir"/rgaps.h "$root$includedir"/rgaps/thesis.h \
     "$root$libdir"/librgaps.{a,so} "$root$libdir"/librgaps.so.* "$root$libdir"/pkgconfig/rgaps.pc \
-    "$root$docdir"/LICENSE-{APACHE,MIT}
-  for folder in "$root$includedir/rgaps" "$root$docdir"; do
+    "$root$docdir"/LICENSE-{APACHE,MIT} "$root$gpudir"/{librgaps_gpu.so,libcuda.so.1} "$root$gpudir"/libcudart.so.1{2,3}
+  for folder in "$root$includedir/rgaps" "$root$docdir" "$root$gpudir" "$root$prefix/lib/rgaps"; do
     if [ -d "$folder" ]; then rmdir --ignore-fail-on-non-empty "$folder"; fi
   done
   exit
@@ -55,3 +57,8 @@ chmod 644 "$root$libdir/pkgconfig/rgaps.pc"
 for program in rgaps rgapsd rgaps-links; do
   if [ -f "$built/$program" ]; then stripped 755 "$program" "$prefix/bin/$program"; fi
 done
+if [ -f "$built/librgaps_gpu.so" ]; then
+  install -d "$root$gpudir"
+  stripped 755 librgaps_gpu.so "$gpudir/librgaps_gpu.so"
+  tools/gpu-libs.py build "$root$gpudir/librgaps_gpu.so" "$root$gpudir"
+fi

@@ -9,8 +9,8 @@ set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
 STEPS=(setup check docs unit loom build c-test python docs-test chaos test-rdma test-netem)
-# The kernel module is for x86-64.
-[ "$(uname -m)" != x86_64 ] || STEPS+=(test-kernel)
+# The kernel module, and NVIDIA's packages of compilers, are for x86-64.
+[ "$(uname -m)" != x86_64 ] || STEPS+=(test-kernel test-remote)
 STEPS+=(aarch64)
 # On one kernel, with fewer kills than `make test-kernel` alone.
 export KERNEL_SERIES=${KERNEL_SERIES:-6.1} KERNEL_KILLS=${KERNEL_KILLS:-100} KERNEL_FUZZ_S=${KERNEL_FUZZ_S:-10}

@@ -12,6 +12,7 @@ mod doctor;
 mod domain;
 mod exit;
 mod files;
+mod gpu;
 mod links;
 mod mps;
 mod output;
@@ -56,6 +57,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Top(command) => top::top(common, &command, &mut output),
         Command::Peers => peers::peers(common, &mut output),
         Command::Dmaplane(command) => dmaplane::dmaplane(&command, &mut output),
+        Command::Gpu(command) => gpu::gpu(command, &mut output),
         Command::Pool => pool::pool(common, &mut output),
         Command::Bench(command) => bench::bench(common, command, &mut output),
         Command::BenchMember { orders } => rgaps_bench::member(&orders),

@@ -2,18 +2,12 @@
 
 use crate::abi::*;
 use crate::error::{hint, CudaError};
-use crate::library::Library;
+use crate::library::{Library, LIBRARY_ENV, SYSTEM_LIBRARY};
 use crate::table::Table;
 use std::ffi::{c_char, c_int, CStr, OsStr};
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
-
-/// Names the driver library, in place of the system's.
-pub const LIBRARY_ENV: &str = "RGAPS_CUDA_LIBRARY";
-
-/// The system's driver. The toolkit's `libcuda.so` is a link for the linker, often to a stub.
-const SYSTEM_LIBRARY: &str = "libcuda.so.1";
 
 /// The CUDA driver, loaded and initialised.
 pub struct Driver {

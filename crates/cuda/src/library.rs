@@ -4,9 +4,15 @@ use std::ffi::{c_void, CStr, CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::ptr::NonNull;
 
+/// Names the driver library, in place of the system's.
+pub const LIBRARY_ENV: &str = "RGAPS_CUDA_LIBRARY";
+
+/// The system's driver. The toolkit's `libcuda.so` is a link for the linker, often to a stub.
+pub(crate) const SYSTEM_LIBRARY: &str = "libcuda.so.1";
+
 /// A library that stays loaded until the process ends: the driver starts threads and registers
 /// handlers, so it is never closed.
-pub(crate) struct Library {
+pub struct Library {
     handle: NonNull<c_void>,
 }
 
@@ -16,6 +22,15 @@ unsafe impl Send for Library {}
 unsafe impl Sync for Library {}
 
 impl Library {
+    /// The driver that [`LIBRARY_ENV`](crate::LIBRARY_ENV) names, or else the system's, for callers with a table of functions of
+    /// their own. It is not initialised.
+    pub fn driver() -> Result<Library, String> {
+        match std::env::var_os(LIBRARY_ENV).filter(|path| !path.is_empty()) {
+            Some(path) => Library::open(&path),
+            None => Library::open(OsStr::new(SYSTEM_LIBRARY)),
+        }
+    }
+
     /// Loads `path` (a name without a slash is searched for as the system does).
     pub(crate) fn open(path: &OsStr) -> Result<Library, String> {
         let path = CString::new(path.as_bytes())
@@ -29,7 +44,7 @@ impl Library {
     }
 
     /// Address of a symbol.
-    pub(crate) fn symbol(&self, name: &CStr) -> Option<*mut c_void> {
+    pub fn symbol(&self, name: &CStr) -> Option<*mut c_void> {
         // SAFETY: the handle is of a library that `open` loaded and that is never closed.
         let address = unsafe { libc::dlsym(self.handle.as_ptr(), name.as_ptr()) };
         (!address.is_null()).then_some(address)

@@ -7,9 +7,10 @@
 
 use crate::abi::*;
 use crate::context::Context;
-use crate::driver::{cu, Driver, LIBRARY_ENV};
+use crate::driver::{cu, Driver};
 use crate::error::CudaError;
 use crate::foreign::ForeignStreams;
+use crate::library::LIBRARY_ENV;
 use crate::stream::CudaStream;
 use rgaps_pool::Stream;
 use std::ffi::{c_int, c_void, CStr};

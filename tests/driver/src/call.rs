@@ -5,6 +5,7 @@ use crate::config::Config;
 use crate::context::{lose_current, Contexts};
 use crate::faults::{Failure, Faults};
 use crate::kernel::Modules;
+use crate::library::Libraries;
 use crate::memory::Memory;
 use crate::stream::Streams;
 use std::ffi::c_int;
@@ -23,6 +24,7 @@ pub(crate) struct Global {
     pub(crate) contexts: Contexts,
     pub(crate) streams: Streams,
     pub(crate) modules: Modules,
+    pub(crate) libraries: Libraries,
     initialised: AtomicBool,
     misconfigured: Option<String>,
 }
@@ -48,6 +50,7 @@ pub(crate) fn global() -> &'static Global {
             contexts: Contexts::default(),
             streams: Streams::default(),
             modules: Modules::default(),
+            libraries: Libraries::default(),
             initialised: AtomicBool::new(false),
             misconfigured,
         }

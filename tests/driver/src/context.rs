@@ -5,7 +5,7 @@ use crate::call::Global;
 use crate::queue::Queues;
 use crate::stream::{Kind, Point, Stream};
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::ThreadId;
@@ -19,6 +19,12 @@ pub(crate) struct Context {
     legacy: Arc<Stream>,
     per_thread: Mutex<HashMap<ThreadId, Arc<Stream>>>,
     queues: Queues,
+    /// Streams that were destroyed with work in them.
+    leaving: Mutex<Vec<Arc<Stream>>>,
+    /// Limits that were set, by number.
+    pub(crate) limits: Mutex<HashMap<usize, usize>>,
+    /// Positions of GPUs whose memory was made accessible.
+    pub(crate) peers: Mutex<HashSet<usize>>,
 }
 
 impl Context {
@@ -29,6 +35,9 @@ impl Context {
             legacy: Stream::new(Kind::Legacy, context.clone()),
             per_thread: Mutex::default(),
             queues: Queues::default(),
+            leaving: Mutex::default(),
+            limits: Mutex::default(),
+            peers: Mutex::default(),
         })
     }
 
@@ -75,6 +84,7 @@ impl Context {
         self.lose(Code::CONTEXT_IS_DESTROYED);
         global.streams.remove_of(self);
         global.modules.remove_of(self);
+        global.libraries.remove_of(global, self);
         global
             .memory_mut()
             .unregister_of(Arc::as_ptr(self) as usize);
@@ -94,7 +104,18 @@ impl Context {
         let mut all = global.streams.of(self);
         all.push(self.legacy.clone());
         all.extend(self.per_thread().values().cloned());
+        let mut leaving = self.leaving.lock().unwrap_or_else(PoisonError::into_inner);
+        leaving.retain(|stream| !stream.point().is_done());
+        all.extend(leaving.iter().cloned());
         all
+    }
+
+    /// Keeps a stream that is destroyed until its work is done: whoever waits for the context waits for it.
+    pub(crate) fn keep(&self, stream: Arc<Stream>) {
+        self.leaving
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(stream);
     }
 
     /// Queues work on a stream, behind what the rules of the legacy stream put before it.
@@ -184,6 +205,20 @@ impl Contexts {
             context.end(global);
         }
         Ok(())
+    }
+
+    /// Ends a primary context; those who retain it have a new one.
+    pub(crate) fn reset(&self, global: &Global, position: usize) {
+        let ended = {
+            let mut primaries = self.primaries();
+            let Some(primary) = primaries.get_mut(&position) else {
+                return;
+            };
+            std::mem::replace(&mut primary.context, Context::new(position))
+        };
+        ended.end(global);
+        // What was allocated in it goes with it.
+        global.memory_mut().free_of(position);
     }
 
     fn created(&self) -> MutexGuard<'_, HashMap<usize, Arc<Context>>> {

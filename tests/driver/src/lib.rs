@@ -11,8 +11,9 @@
 //!   default stream and blocking streams wait for one another.
 //! - A stream that waits for a number in memory waits on its thread, whoever writes the number,
 //!   another process too. A context that is destroyed or lost ends the wait.
-//! - Kernels are those of `crates/kernels`, done in host memory: a module's text is read for their
-//!   names and parameters, and an address that the kernel may not touch ends the context.
+//! - Kernels of modules are those of `crates/kernels`, done in host memory: a module's text is read for their
+//!   names and parameters, and an address that the kernel may not touch ends the context. Kernels of libraries
+//!   (`cuLibraryLoadData`) are interpreted from their PTX, which a fat binary must hold uncompressed.
 //! - Copies wait as little as the documentation allows: from pageable memory until the bytes are
 //!   staged, between devices not at all. Work that nobody waited for has not happened yet, and a
 //!   reader sees the old bytes.
@@ -48,9 +49,11 @@ mod context;
 mod control;
 mod faults;
 mod kernel;
+mod library;
 mod memory;
 mod number;
 mod physical;
+mod ptx;
 mod queue;
 mod stream;
 mod transfer;

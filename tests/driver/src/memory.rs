@@ -278,6 +278,17 @@ impl Memory {
         }
     }
 
+    /// Frees everything on the GPU at this position.
+    pub(crate) fn free_of(&mut self, gone: usize) {
+        self.ranges.retain(|at, range| {
+            let is_gone = matches!(range.kind, Kind::Allocated { position } if position == gone);
+            if is_gone {
+                unmap(*at, range.bytes);
+            }
+            !is_gone
+        });
+    }
+
     /// Pages that the process may only read take `is_read_only`, and then work may only read them.
     pub(crate) fn register(
         &mut self,

@@ -255,6 +255,8 @@ pub(crate) struct Streams {
 #[derive(Default)]
 pub(crate) struct Event {
     pub(crate) recorded: Mutex<Option<Point>>,
+    /// When its stream came there.
+    pub(crate) reached: Mutex<Option<Instant>>,
 }
 
 impl Streams {

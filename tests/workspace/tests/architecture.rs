@@ -4,7 +4,7 @@
 use rgaps_workspace_tests::{Package, Workspace};
 
 /// The layers in the data's order. A crate depends only on crates of earlier layers.
-const LAYERS: [&[&str]; 19] = [
+const LAYERS: [&[&str]; 21] = [
     &["layout"],
     &["sync"],
     &["dmaplane"],
@@ -22,6 +22,8 @@ const LAYERS: [&[&str]; 19] = [
     &["links"],
     &["kernels"],
     &["bench"],
+    &["remoting"],
+    &["interpose"],
     &["rgapsd", "cli", "capi", "python"],
     // Last: what is shipped holds no comparisons.
     &["compare"],

@@ -6,7 +6,7 @@ use rgaps_workspace_tests::{root, Package, Workspace};
 use std::path::{Path, PathBuf};
 
 /// Crates that may hold unsafe code anywhere, and what for.
-const UNSAFE_CRATES: [(&str, &str); 10] = [
+const UNSAFE_CRATES: [(&str, &str); 12] = [
     ("sync", "futex and 16-byte atomics in shared memory"),
     ("dmaplane", "the calls of a kernel module"),
     ("pool", "memory mappings"),
@@ -19,6 +19,11 @@ const UNSAFE_CRATES: [(&str, &str); 10] = [
     ("topic", "structures in shared memory"),
     ("client", "payloads in shared memory as slices"),
     ("capi", "a C interface"),
+    (
+        "remoting",
+        "the driver's C interface, memory of a client's program",
+    ),
+    ("interpose", "CUDA's C interface, memory of a program"),
     ("python", "the buffer protocol and DLPack"),
 ];
 

@@ -262,6 +262,36 @@ Examples:
   # From the host to GPU 0.
   rgaps bench spread --from host --to cuda:0 --readers 2";
 
+pub const GPU: &str = "\
+Examples:
+  # On the host with the GPU, then on another.
+  rgaps gpu serve --listen 10.0.0.7
+  rgaps gpu run --on 10.0.0.7 -- ./program";
+pub const GPU_SERVE: &str = "\
+Examples:
+  rgaps gpu serve --listen 10.0.0.7 --listen unix:/run/rgaps-gpu.sock
+  # Few clients, each with little memory.
+  rgaps gpu serve --clients 2 --memory 8GiB";
+pub const GPU_RUN: &str = "\
+Examples:
+  rgaps gpu run --on 10.0.0.7 -- ./program --its-option
+  # Use libraries that are elsewhere, and another port.
+  rgaps gpu run --on 10.0.0.7:9000 --libraries /opt/rgaps/gpu -- ./program
+
+RGAPS_GPU names the server in place of --on.";
+pub const GPU_LIST: &str = "\
+Examples:
+  rgaps gpu list --on 10.0.0.7
+  # Print the GPU memory that clients hold.
+  rgaps gpu list --on 10.0.0.7 --json | jq '.clients[] | {program, memory_bytes}'
+
+JSON fields: devices, clients, clients_max";
+pub const GPU_TOP: &str = "\
+Examples:
+  rgaps gpu top --on 10.0.0.7
+  rgaps gpu top --on 10.0.0.7 --json --count 1
+
+JSON: an array with an entry for each client; calls and bytes are of one second.";
 pub const BENCH_ALLOC: &str = "\
 Examples:
   rgaps bench alloc

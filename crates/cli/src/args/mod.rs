@@ -6,6 +6,7 @@
 mod bench;
 mod dmaplane;
 mod examples;
+mod gpu;
 mod topic;
 
 pub use bench::{
@@ -14,6 +15,7 @@ pub use bench::{
     BenchTransport, BenchWait,
 };
 pub use dmaplane::{Dmaplane, DmaplaneBench};
+pub use gpu::{Gpu, GpuBackend, GpuRun, GpuServe, GpuServer, GpuTop};
 pub use topic::{Echo, Format, Publish, ReadIn, Thumbnail, Topic, Watch};
 
 use crate::units::period;
@@ -149,6 +151,9 @@ pub enum Command {
     /// Show and measure what the kernel module dmaplane does on this machine.
     #[command(subcommand, after_help = examples::DMAPLANE)]
     Dmaplane(Dmaplane),
+    /// Run CUDA programs on the GPUs of other hosts.
+    #[command(subcommand, after_help = examples::GPU)]
+    Gpu(Gpu),
     /// Measure latency, throughput and memory use on this machine.
     ///
     /// Each benchmark prints its result beside a floor: the same work done by the bare primitive, without rgaps.

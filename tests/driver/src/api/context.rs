@@ -4,7 +4,7 @@ use crate::abi::Code;
 use crate::call::{call, put};
 use crate::context::{current, with_stack};
 use std::ffi::{c_int, c_uint};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 #[no_mangle]
 unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut usize, device: c_int) -> c_int {
@@ -129,4 +129,91 @@ unsafe extern "C" fn cuCtxGetDevice(device: *mut c_int) -> c_int {
 #[no_mangle]
 extern "C" fn cuCtxSynchronize() -> c_int {
     call("cuCtxSynchronize", |g| current()?.synchronize(g))
+}
+
+#[no_mangle]
+extern "C" fn cuDevicePrimaryCtxReset_v2(device: c_int) -> c_int {
+    call("cuDevicePrimaryCtxReset", |g| {
+        g.contexts.reset(g, g.position(device)?);
+        Ok(())
+    })
+}
+
+/// Limits by number, as a GPU has them at first. They can be set and change nothing.
+const LIMITS: [usize; 7] = [1024, 1 << 20, 8 << 20, 0, 2048, 64, 0];
+
+#[no_mangle]
+unsafe extern "C" fn cuCtxGetLimit(value: *mut usize, limit: c_uint) -> c_int {
+    call("cuCtxGetLimit", |_| {
+        let context = current()?;
+        let limit = limit as usize;
+        let first = LIMITS.get(limit).ok_or(Code::INVALID_VALUE)?;
+        let set = context
+            .limits
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(&limit)
+            .copied();
+        // SAFETY: the caller's.
+        unsafe { put(value, set.unwrap_or(*first)) }
+    })
+}
+
+#[no_mangle]
+extern "C" fn cuCtxSetLimit(limit: c_uint, value: usize) -> c_int {
+    call("cuCtxSetLimit", |_| {
+        let context = current()?;
+        if limit as usize >= LIMITS.len() {
+            return Err(Code::INVALID_VALUE);
+        }
+        context
+            .limits
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(limit as usize, value);
+        Ok(())
+    })
+}
+
+/// Which peers are enabled, is kept; memory of peers can be reached if the configuration says so.
+#[no_mangle]
+extern "C" fn cuCtxEnablePeerAccess(peer: usize, flags: c_uint) -> c_int {
+    call("cuCtxEnablePeerAccess", |g| {
+        let (context, peer) = (current()?, g.contexts.get(peer)?);
+        if flags != 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        if !g.config().are_peers || peer.position == context.position {
+            return Err(Code::PEER_ACCESS_UNSUPPORTED);
+        }
+        let mut peers = context.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        match peers.insert(peer.position) {
+            true => Ok(()),
+            false => Err(Code::PEER_ACCESS_ALREADY_ENABLED),
+        }
+    })
+}
+
+#[no_mangle]
+extern "C" fn cuCtxDisablePeerAccess(peer: usize) -> c_int {
+    call("cuCtxDisablePeerAccess", |g| {
+        let (context, peer) = (current()?, g.contexts.get(peer)?);
+        let mut peers = context.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        match peers.remove(&peer.position) {
+            true => Ok(()),
+            false => Err(Code::PEER_ACCESS_NOT_ENABLED),
+        }
+    })
+}
+
+#[no_mangle]
+unsafe extern "C" fn cuCtxGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int) -> c_int {
+    call("cuCtxGetStreamPriorityRange", |_| {
+        current()?;
+        // SAFETY: the caller's.
+        unsafe {
+            put(least, 0)?;
+            put(greatest, -5)
+        }
+    })
 }

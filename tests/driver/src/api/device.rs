@@ -103,13 +103,37 @@ unsafe extern "C" fn cuDeviceGetAttribute(
         let position = g.position(device)?;
         let config = g.config();
         let found = match attribute {
+            1 => 1024,     // MAX_THREADS_PER_BLOCK
+            2 | 3 => 1024, // MAX_BLOCK_DIM
+            4 => 64,
+            5 => i32::MAX, // MAX_GRID_DIM
+            6 | 7 => 65535,
+            8 => 48 << 10,                              // MAX_SHARED_MEMORY_PER_BLOCK
+            9 => 64 << 10,                              // TOTAL_CONSTANT_MEMORY
+            10 => 32,                                   // WARP_SIZE
+            11 => i32::MAX,                             // MAX_PITCH
+            12 | 82 => 65536,                           // MAX_REGISTERS
+            14 => 512,                                  // TEXTURE_ALIGNMENT
+            15 | 31 | 40 | 78..=80 => 1, // GPU_OVERLAP, CONCURRENT_KERNELS, ASYNC_ENGINE_COUNT, priorities, L1
+            16 => 2,                     // MULTIPROCESSOR_COUNT
+            17 | 19 | 20 | 32 | 35 => 0, // limits and modes that it does not have
+            33 => position as c_int + 1, // PCI_BUS_ID
+            34 | 50 => 0,                // PCI_DEVICE_ID, PCI_DOMAIN_ID
+            38 => 1 << 20,               // L2_CACHE_SIZE
+            39 => 2048,                  // MAX_THREADS_PER_MULTIPROCESSOR
+            81 => 228 << 10,             // MAX_SHARED_MEMORY_PER_MULTIPROCESSOR
+            83..=86 | 88..=91 => 0,      // managed memory, boards, access to the host's memory
+            95 | 115 => 1,               // COOPERATIVE_LAUNCH, MEMORY_POOLS_SUPPORTED
+            97 => 227 << 10,             // MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
+            99 => c_int::from(config.has_registration), // HOST_REGISTER_SUPPORTED
+            106 => 32,                   // MAX_BLOCKS_PER_MULTIPROCESSOR
             18 => c_int::from(config.gpus[position].is_integrated), // INTEGRATED
-            41 => 1,                                                // UNIFIED_ADDRESSING
-            75 => 9,                                                // COMPUTE_CAPABILITY_MAJOR
-            76 => 0,                                                // COMPUTE_CAPABILITY_MINOR
-            92..=94 => 0,                        // stream memory operations, version 1
-            102 => c_int::from(config.has_vmm),  // VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
-            103 => c_int::from(config.has_fd),   // HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
+            41 => 1,                     // UNIFIED_ADDRESSING
+            75 => 9,                     // COMPUTE_CAPABILITY_MAJOR
+            76 => 0,                     // COMPUTE_CAPABILITY_MINOR
+            92..=94 => 0,                // stream memory operations, version 1
+            102 => c_int::from(config.has_vmm), // VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
+            103 => c_int::from(config.has_fd), // HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
             110 => c_int::from(config.has_rdma), // GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED
             113 => c_int::from(config.has_read_only_registration), // READ_ONLY_HOST_REGISTER_SUPPORTED
             // GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS: by the host; GPU_DIRECT_RDMA_WRITES_ORDERING

@@ -8,6 +8,8 @@
 mod context;
 mod copy;
 mod device;
+mod library;
 mod module;
+mod rows;
 mod stream;
 mod vmm;

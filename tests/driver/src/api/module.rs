@@ -4,6 +4,7 @@ use crate::abi::Code;
 use crate::call::{call, put};
 use crate::context::current;
 use crate::kernel::{Module, MAX_THREADS};
+use crate::ptx::Geometry;
 use std::ffi::{c_char, c_int, c_uint, c_void, CStr};
 use std::sync::Arc;
 
@@ -60,12 +61,26 @@ unsafe extern "C" fn cuLaunchKernel(
     block_x: c_uint,
     block_y: c_uint,
     block_z: c_uint,
-    _shared_bytes: c_uint,
+    shared_bytes: c_uint,
     stream: usize,
     parameters: *const *const u64,
     extra: *const *const c_void,
 ) -> c_int {
     call("cuLaunchKernel", |g| {
+        if let Some(function) = g.libraries.get(function) {
+            let geometry = Geometry {
+                grid: [grid_x, grid_y, grid_z],
+                block: [block_x, block_y, block_z],
+                shared_bytes: shared_bytes as usize,
+            };
+            if !extra.is_null() {
+                return Err(Code::INVALID_VALUE);
+            }
+            // SAFETY: the caller's: as many pointers as the kernel has parameters, to values of their sizes.
+            return unsafe {
+                super::library::launch(g, function, geometry, stream, parameters.cast())
+            };
+        }
         let context = current()?;
         let function = g.modules.get(function)?;
         let stream = context.stream(g, stream)?;

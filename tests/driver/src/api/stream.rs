@@ -44,11 +44,27 @@ unsafe extern "C" fn cuStreamCreate(stream: *mut usize, flags: c_uint) -> c_int 
     })
 }
 
+/// Priorities change nothing.
+#[no_mangle]
+unsafe extern "C" fn cuStreamCreateWithPriority(
+    stream: *mut usize,
+    flags: c_uint,
+    _priority: c_int,
+) -> c_int {
+    // SAFETY: the caller's.
+    unsafe { cuStreamCreate(stream, flags) }
+}
+
 #[no_mangle]
 extern "C" fn cuStreamDestroy_v2(stream: usize) -> c_int {
     // What is queued is still done.
     call("cuStreamDestroy", |g| {
-        g.streams.remove(stream).map(|stream| stream.close())
+        let stream = g.streams.remove(stream)?;
+        stream.close();
+        if let Some(context) = stream.context() {
+            context.keep(stream);
+        }
+        Ok(())
     })
 }
 
@@ -197,12 +213,56 @@ extern "C" fn cuEventRecord(event: usize, stream: usize) -> c_int {
     call("cuEventRecord", |g| {
         let event = g.streams.event(event)?;
         let (context, stream) = find(g, stream)?;
-        let point = context.submit(g, &stream, Vec::new(), || ())?;
+        let reached = event.clone();
+        let now = move || {
+            *reached
+                .reached
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner) = Some(std::time::Instant::now());
+        };
+        let point = context.submit(g, &stream, Vec::new(), now)?;
         *event
             .recorded
             .lock()
             .unwrap_or_else(PoisonError::into_inner) = Some(point);
         Ok(())
+    })
+}
+
+#[no_mangle]
+extern "C" fn cuEventRecordWithFlags(event: usize, stream: usize, flags: c_uint) -> c_int {
+    match flags {
+        0 | 1 => cuEventRecord(event, stream),
+        _ => Code::INVALID_VALUE.0,
+    }
+}
+
+/// Time between two events, whose work must have ended.
+#[no_mangle]
+unsafe extern "C" fn cuEventElapsedTime(milliseconds: *mut f32, start: usize, end: usize) -> c_int {
+    call("cuEventElapsedTime", |g| {
+        let time = |event: usize| {
+            let event = g.streams.event(event)?;
+            let recorded = event
+                .recorded
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            let point = recorded.as_ref().ok_or(Code::INVALID_HANDLE)?;
+            match point.is_done() {
+                true => {
+                    let reached = event.reached.lock().unwrap_or_else(PoisonError::into_inner);
+                    reached.ok_or(Code::INVALID_HANDLE)
+                }
+                false => Err(Code::NOT_READY),
+            }
+        };
+        let (start, end) = (time(start)?, time(end)?);
+        let (sign, between) = match end.checked_duration_since(start) {
+            Some(between) => (1.0, between),
+            None => (-1.0, start - end),
+        };
+        // SAFETY: the caller's.
+        unsafe { put(milliseconds, sign * between.as_secs_f32() * 1000.0) }
     })
 }
 

@@ -1,0 +1,228 @@
+//! `gpu`: CUDA programs on hosts without a GPU.
+
+use crate::args::{Gpu, GpuBackend, GpuRun, GpuServe, GpuServer, GpuTop};
+use crate::exit::Usage;
+use crate::output::{table, Output};
+use crate::units;
+use anyhow::Context;
+use rgaps_remoting::{
+    run_backend, status, BackendOptions, ClientInfo, Front, FrontOptions, Socket, Status,
+};
+use serde::Serialize;
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Instant;
+
+/// Where the libraries are, from the folder of this program: installed, or built.
+const LIBRARY_FOLDERS: [&str; 2] = ["../lib/rgaps/gpu", "gpu-libs"];
+
+pub fn gpu(command: Gpu, output: &mut Output) -> anyhow::Result<()> {
+    match command {
+        Gpu::Serve(serve) => self::serve(serve, output),
+        Gpu::Run(run) => self::run(&run),
+        Gpu::List(server) => list(&server, output),
+        Gpu::Top(top) => self::top(&top, output),
+        Gpu::Backend(backend) => self::backend(&backend),
+    }
+}
+
+#[derive(Serialize)]
+struct Serving<'a> {
+    devices: &'a [String],
+    listen: Vec<String>,
+}
+
+fn serve(serve: GpuServe, output: &mut Output) -> anyhow::Result<()> {
+    let program = std::env::current_exe().context("this program does not know where it is")?;
+    let front = Front::open(FrontOptions {
+        listen: serve.listen,
+        clients_max: serve.clients,
+        memory_limit: serve.memory.map(|size| size.0),
+        backend: (program, ["gpu", "backend"].map(OsString::from).to_vec()),
+    })?;
+    let listen: Vec<String> = front.endpoints()?.iter().map(ToString::to_string).collect();
+    let serving = Serving {
+        devices: front.devices(),
+        listen,
+    };
+    output.put(&serving, |to| {
+        writeln!(
+            to,
+            "serving {} at {}",
+            serving.devices.join(", "),
+            serving.listen.join(", ")
+        )
+    })?;
+    Ok(front.serve()?)
+}
+
+fn backend(backend: &GpuBackend) -> anyhow::Result<()> {
+    let descriptor = |of: &dyn AsFd| of.as_fd().try_clone_to_owned();
+    let socket = Socket::of_descriptor(descriptor(&io::stdin())?, backend.kind == "tcp");
+    let board = File::from(descriptor(&io::stdout())?);
+    let options = BackendOptions {
+        memory_limit: backend.memory_bytes,
+        parent: backend.parent,
+    };
+    Ok(run_backend(socket, board, &options)?)
+}
+
+fn libraries(run: &GpuRun) -> anyhow::Result<PathBuf> {
+    if let Some(folder) = &run.libraries {
+        return Ok(folder.clone());
+    }
+    let program = std::env::current_exe().context("this program does not know where it is")?;
+    let near = program
+        .parent()
+        .into_iter()
+        .flat_map(|folder| LIBRARY_FOLDERS.map(|name| folder.join(name)));
+    let found = near
+        .into_iter()
+        .find(|folder| folder.join("librgaps_gpu.so").is_file());
+    let found = found.ok_or_else(|| {
+        Usage("the libraries that stand in for CUDA's are not installed beside this program; name their folder with --libraries".to_owned())
+    })?;
+    // The loader takes the path as it is.
+    found
+        .canonicalize()
+        .with_context(|| format!("{} cannot be used", found.display()))
+}
+
+fn run(run: &GpuRun) -> anyhow::Result<()> {
+    let folder = libraries(run)?;
+    let server = &run.server.on;
+    let found = status(server)?;
+    if found.clients.len() >= found.clients_max as usize {
+        rgaps_session::tell_user(format_args!(
+            "rgaps: the GPU server at {server} is full ({} clients); the program may be refused",
+            found.clients.len()
+        ));
+    }
+    let Some((program, arguments)) = run.command.split_first() else {
+        return Err(Usage("no command given; write rgaps gpu run -- COMMAND".to_owned()).into());
+    };
+    let mut path = folder.into_os_string();
+    if let Some(more) = std::env::var_os("LD_LIBRARY_PATH").filter(|more| !more.is_empty()) {
+        path.push(":");
+        path.push(more);
+    }
+    // It returns only if it fails; else the exit code is the program's.
+    let error = Command::new(program)
+        .args(arguments)
+        .env("LD_LIBRARY_PATH", path)
+        .env("RGAPS_GPU", server.to_string())
+        .exec();
+    Err(error).with_context(|| format!("starting '{}' failed", program.to_string_lossy()))
+}
+
+fn row(client: &ClientInfo) -> Vec<String> {
+    vec![
+        client.program.clone(),
+        client.pid.to_string(),
+        client.from.clone(),
+        client.backend.to_string(),
+        client.calls.to_string(),
+        units::bytes(client.bytes_in),
+        units::bytes(client.bytes_out),
+        units::bytes(client.memory_bytes),
+    ]
+}
+
+const HEADS: [&str; 8] = [
+    "PROGRAM",
+    "PID",
+    "FROM",
+    "BACKEND",
+    "CALLS",
+    "BYTES IN",
+    "BYTES OUT",
+    "MEMORY",
+];
+
+fn list(server: &GpuServer, output: &mut Output) -> anyhow::Result<()> {
+    let status = status(&server.on)?;
+    output.put(&status, |to| {
+        for (ordinal, name) in status.devices.iter().enumerate() {
+            writeln!(to, "GPU {ordinal}: {name}")?;
+        }
+        writeln!(
+            to,
+            "{} of at most {} clients",
+            status.clients.len(),
+            status.clients_max
+        )?;
+        if status.clients.is_empty() {
+            return Ok(());
+        }
+        let rows: Vec<_> = status.clients.iter().map(row).collect();
+        table(to, &HEADS, &rows)
+    })
+}
+
+/// What clients have done since they were looked at before, each second.
+fn rates(now: &Status, before: &Status, seconds: f64) -> Vec<ClientInfo> {
+    let earlier: HashMap<u32, &ClientInfo> = before
+        .clients
+        .iter()
+        .map(|client| (client.backend, client))
+        .collect();
+    let rate = |now: u64, before: u64| (now.saturating_sub(before) as f64 / seconds) as u64;
+    let client = |client: &ClientInfo| {
+        let none = ClientInfo::default();
+        let then = earlier.get(&client.backend).copied().unwrap_or(&none);
+        ClientInfo {
+            calls: rate(client.calls, then.calls),
+            bytes_in: rate(client.bytes_in, then.bytes_in),
+            bytes_out: rate(client.bytes_out, then.bytes_out),
+            ..client.clone()
+        }
+    };
+    now.clients.iter().map(client).collect()
+}
+
+fn top(top: &GpuTop, output: &mut Output) -> anyhow::Result<()> {
+    const HEADS: [&str; 8] = [
+        "PROGRAM", "PID", "FROM", "BACKEND", "CALLS/s", "IN/s", "OUT/s", "MEMORY",
+    ];
+    let (mut before, mut at) = (status(&top.server.on)?, Instant::now());
+    let mut updates = 0;
+    while top.count.is_none_or(|count| updates < count) {
+        std::thread::sleep(top.interval);
+        let now = status(&top.server.on)?;
+        let rates = rates(&now, &before, at.elapsed().as_secs_f64());
+        output.put(&rates, |to| {
+            let rows: Vec<_> = rates.iter().map(row).collect();
+            table(to, &HEADS, &rows)?;
+            writeln!(to)
+        })?;
+        (before, at) = (now, Instant::now());
+        updates += 1;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_of_the_time_between() {
+        let status = |calls, backend| Status {
+            clients: vec![ClientInfo {
+                backend,
+                calls,
+                ..ClientInfo::default()
+            }],
+            ..Status::default()
+        };
+        assert_eq!(rates(&status(30, 1), &status(10, 1), 2.0)[0].calls, 10);
+        // The process id was another client's before.
+        assert_eq!(rates(&status(30, 2), &status(10, 1), 2.0)[0].calls, 15);
+    }
+}

@@ -1,0 +1,224 @@
+//! Parameters of C functions, and structures of `driver_types.h`.
+
+use rgaps_remoting::Code;
+use std::ffi::{c_char, c_int, c_uint, c_void, CStr};
+
+/// A place for a result. Only C makes one.
+#[repr(transparent)]
+pub(crate) struct Out<T>(*mut T);
+
+impl<T> Out<T> {
+    /// Writes the result.
+    pub(crate) fn put(&self, value: T) -> Result<(), Code> {
+        if self.0.is_null() {
+            return Err(Code::INVALID_VALUE);
+        }
+        // SAFETY: the program passes null or a place for a value of this type, as CUDA's function demands.
+        unsafe { self.0.write_unaligned(value) };
+        Ok(())
+    }
+
+    /// Writes the result where one is wanted.
+    pub(crate) fn put_if_wanted(&self, value: T) {
+        let _ = self.put(value);
+    }
+
+    /// Whether there is none; to fail before anything is done.
+    pub(crate) fn check(&self) -> Result<(), Code> {
+        match self.0.is_null() {
+            true => Err(Code::INVALID_VALUE),
+            false => Ok(()),
+        }
+    }
+
+    /// Where it is, as bytes.
+    pub(crate) fn bytes(&self) -> *mut u8 {
+        self.0.cast()
+    }
+}
+
+impl<T> Clone for Out<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Out<T> {}
+
+/// A value that the program passes by its address. Only C makes one.
+#[repr(transparent)]
+pub(crate) struct In<T>(*const T);
+
+impl<T: Copy> In<T> {
+    /// Reads it.
+    pub(crate) fn get(&self) -> Result<T, Code> {
+        if self.0.is_null() {
+            return Err(Code::INVALID_VALUE);
+        }
+        // SAFETY: the program passes null or the address of a value of this type, as CUDA's function demands.
+        Ok(unsafe { self.0.read_unaligned() })
+    }
+
+    /// Reads the one at a position.
+    pub(crate) fn at(&self, position: usize) -> Result<T, Code> {
+        if self.0.is_null() {
+            return Err(Code::INVALID_VALUE);
+        }
+        // SAFETY: the program passes null or an array, whose length CUDA's function knows.
+        Ok(unsafe { self.0.add(position).read_unaligned() })
+    }
+}
+
+impl<T> In<T> {
+    /// Whether there is none.
+    pub(crate) fn is_null(&self) -> bool {
+        self.0.is_null()
+    }
+}
+
+impl<T> Clone for In<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for In<T> {}
+
+/// A text that the program passes. Only C makes one.
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+pub(crate) struct Text(*const c_char);
+
+impl Text {
+    /// The text.
+    pub(crate) fn get(&self) -> Result<&CStr, Code> {
+        if self.0.is_null() {
+            return Err(Code::INVALID_VALUE);
+        }
+        // SAFETY: the program passes null or a C string, which stays while it calls.
+        Ok(unsafe { CStr::from_ptr(self.0) })
+    }
+}
+
+/// Writes a text and a zero to a place of so many bytes.
+pub(crate) fn put_text(to: Out<c_char>, room: c_int, text: &str) -> Result<(), Code> {
+    let room = usize::try_from(room).map_err(|_| Code::INVALID_VALUE)?;
+    to.check()?;
+    if room < text.len() + 1 {
+        return Err(Code::INVALID_VALUE);
+    }
+    // SAFETY: the program passes a place of `room` bytes, and the text with its zero is no longer, as was just checked.
+    unsafe {
+        to.bytes()
+            .copy_from_nonoverlapping(text.as_ptr(), text.len());
+        to.bytes().add(text.len()).write(0);
+    }
+    Ok(())
+}
+
+/// `dim3`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Dim3 {
+    pub(crate) x: c_uint,
+    pub(crate) y: c_uint,
+    pub(crate) z: c_uint,
+}
+
+impl Dim3 {
+    pub(crate) fn all(&self) -> [u32; 3] {
+        [self.x, self.y, self.z]
+    }
+}
+
+/// `cudaPitchedPtr`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct PitchedPtr {
+    pub(crate) start: u64,
+    pub(crate) pitch: usize,
+    pub(crate) xsize: usize,
+    pub(crate) ysize: usize,
+}
+
+/// `cudaExtent`, and `cudaPos`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Extent3 {
+    pub(crate) width: usize,
+    pub(crate) height: usize,
+    pub(crate) depth: usize,
+}
+
+/// `cudaMemcpy3DParms`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Copy3d {
+    pub(crate) from_array: usize,
+    pub(crate) from_at: Extent3,
+    pub(crate) from: PitchedPtr,
+    pub(crate) to_array: usize,
+    pub(crate) to_at: Extent3,
+    pub(crate) to: PitchedPtr,
+    pub(crate) extent: Extent3,
+    pub(crate) kind: c_int,
+}
+
+const _: () = assert!(size_of::<Copy3d>() == 160);
+
+/// `cudaFuncAttributes`.
+#[repr(C)]
+pub(crate) struct FunctionAttributes {
+    pub(crate) shared_bytes: usize,
+    pub(crate) constant_bytes: usize,
+    pub(crate) local_bytes: usize,
+    pub(crate) threads_max: c_int,
+    pub(crate) registers: c_int,
+    pub(crate) ptx_version: c_int,
+    pub(crate) binary_version: c_int,
+    pub(crate) cache_mode: c_int,
+    pub(crate) dynamic_shared_bytes_max: c_int,
+    pub(crate) carveout: c_int,
+    pub(crate) cluster_must_be_set: c_int,
+    pub(crate) cluster: [c_int; 3],
+    pub(crate) cluster_policy: c_int,
+    pub(crate) non_portable_cluster: c_int,
+    pub(crate) reserved: [c_int; 16],
+}
+
+const _: () = assert!(size_of::<FunctionAttributes>() == 144);
+
+/// `cudaPointerAttributes`, with room for what CUDA 13 reserves.
+#[repr(C)]
+pub(crate) struct PointerAttributes {
+    pub(crate) kind: c_int,
+    pub(crate) device: c_int,
+    pub(crate) device_pointer: u64,
+    pub(crate) host_pointer: u64,
+}
+
+/// `cudaLaunchConfig_t`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct LaunchConfig {
+    pub(crate) grid: Dim3,
+    pub(crate) block: Dim3,
+    pub(crate) shared_bytes: usize,
+    pub(crate) stream: usize,
+    pub(crate) attributes: *const LaunchAttribute,
+    pub(crate) attribute_count: c_uint,
+}
+
+const _: () = assert!(size_of::<LaunchConfig>() == 56);
+
+/// `cudaLaunchAttribute`.
+#[repr(C, align(8))]
+#[derive(Clone, Copy)]
+pub(crate) struct LaunchAttribute {
+    pub(crate) id: c_uint,
+    pub(crate) pad: c_uint,
+    pub(crate) value: [u8; 64],
+}
+
+/// An address of the program that is not followed.
+pub(crate) type Address = *const c_void;

@@ -1,0 +1,43 @@
+//! The functions of CUDA's driver, for programs that call it themselves.
+//!
+//! A program has the primary context of each device, and no other. A context's handle names its device.
+mod context;
+mod copy;
+mod entry;
+mod module;
+mod stream;
+
+use crate::notice;
+use rgaps_remoting::Code;
+use std::ffi::{c_char, c_int, CStr};
+use std::panic::{catch_unwind, AssertUnwindSafe};
+
+fn finish(body: impl FnOnce() -> Result<(), Code>) -> c_int {
+    let result = catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(Code::UNKNOWN));
+    result.err().unwrap_or(Code::SUCCESS).0
+}
+
+/// Exports functions of the driver, under each of the names that their versions have.
+macro_rules! driver {
+    ($( fn $name:ident ( $($argument:ident : $kind:ty),* $(,)? ) $body:block )*) => { $(
+        const _: () = {
+            #[allow(clippy::too_many_arguments, reason = "they are CUDA's")]
+            fn body($($argument: $kind),*) -> Result<(), rgaps_remoting::Code> $body
+
+            #[export_name = concat!("rgaps_cu_", stringify!($name))]
+            extern "C" fn exported($($argument: $kind),*) -> std::ffi::c_int {
+                $crate::driver::finish(|| body($($argument),*))
+            }
+        };
+    )* };
+}
+pub(crate) use driver;
+
+/// What all functions do that are not forwarded.
+#[no_mangle]
+extern "C" fn rgaps_cu_unsupported(name: *const c_char) -> c_int {
+    // SAFETY: the library that `tools/gpu-libs.py` makes passes the function's name, a C string that it holds.
+    let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
+    notice::unsupported(&name);
+    Code::NOT_SUPPORTED.0
+}

@@ -1,0 +1,3 @@
+//! Handles that are minted here; the server learns of them with the first batch.
+pub(crate) mod events;
+pub(crate) mod streams;

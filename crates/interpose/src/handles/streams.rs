@@ -1,0 +1,77 @@
+//! Streams.
+
+use crate::{session, thread};
+use rgaps_remoting::{Call, Code};
+use std::collections::HashMap;
+use std::ffi::{c_int, c_uint};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// Handles up to this one mean a default stream.
+pub(crate) const PER_THREAD: u64 = 2;
+const NON_BLOCKING: c_uint = 1;
+
+/// What is known of a stream.
+#[derive(Clone, Copy)]
+pub(crate) struct Stream {
+    pub(crate) device: u16,
+    pub(crate) flags: c_uint,
+    pub(crate) priority: c_int,
+}
+
+fn streams() -> MutexGuard<'static, HashMap<u64, Stream>> {
+    static STREAMS: OnceLock<Mutex<HashMap<u64, Stream>>> = OnceLock::new();
+    STREAMS
+        .get_or_init(Mutex::default)
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What is known of a stream; handles of the default streams mean those of the current device.
+pub(crate) fn find(stream: u64) -> Result<Stream, Code> {
+    if stream <= PER_THREAD {
+        return Ok(Stream {
+            device: thread::device(),
+            flags: 0,
+            priority: 0,
+        });
+    }
+    streams().get(&stream).copied().ok_or(Code::INVALID_HANDLE)
+}
+
+/// Refuses a handle that is no stream's.
+pub(crate) fn check(stream: u64) -> Result<(), Code> {
+    find(stream).map(drop)
+}
+
+/// Creates a stream on the current device.
+pub(crate) fn create(flags: c_uint, priority: c_int) -> Result<u64, Code> {
+    if flags & !NON_BLOCKING != 0 {
+        return Err(Code::INVALID_VALUE);
+    }
+    session::current()?;
+    let stream = session::mint();
+    session::send(
+        &Call::StreamCreate {
+            stream,
+            flags,
+            priority,
+        },
+        &[],
+    )?;
+    let device = thread::device();
+    streams().insert(
+        stream,
+        Stream {
+            device,
+            flags,
+            priority,
+        },
+    );
+    Ok(stream)
+}
+
+/// Destroys a stream. What is queued on it is still done.
+pub(crate) fn destroy(stream: u64) -> Result<(), Code> {
+    streams().remove(&stream).ok_or(Code::INVALID_HANDLE)?;
+    session::send(&Call::StreamDestroy { stream }, &[])
+}

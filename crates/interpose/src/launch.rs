@@ -1,0 +1,181 @@
+//! Launches. What CUDA refuses at once is refused here at once: the limits are known.
+
+use crate::abi::{In, LaunchAttribute};
+use crate::handles::streams;
+use crate::kernels::{attribute, Kernel};
+use crate::session;
+use rgaps_remoting::{Call, Code, KernelInfo, PARAMETER_BYTES_MAX};
+use std::ffi::{c_int, c_uint};
+
+/// Attributes of kernels.
+const THREADS_MAX: i32 = 0;
+const DYNAMIC_SHARED_BYTES_MAX: i32 = 8;
+/// Attributes of devices: most threads of a block, the first of the limits of a block and of a grid.
+const DEVICE_THREADS_MAX: i32 = 1;
+const DEVICE_BLOCK: i32 = 2;
+const DEVICE_GRID: i32 = 5;
+
+/// A launch.
+pub(crate) struct Launch {
+    pub(crate) grid: [u32; 3],
+    pub(crate) block: [u32; 3],
+    pub(crate) shared_bytes: usize,
+    pub(crate) stream: u64,
+    pub(crate) cooperative: bool,
+}
+
+/// Refuses what CUDA's launch refuses.
+fn check(launch: &Launch, info: &KernelInfo) -> Result<(), Code> {
+    let device = session::current()?;
+    let limit = |number| session::attribute(device, number).map_or(u64::MAX, |value| value as u64);
+    let within = |sizes: &[u32; 3], first: i32| {
+        let limits = (first..).map(limit);
+        sizes
+            .iter()
+            .zip(limits)
+            .all(|(size, most)| *size > 0 && u64::from(*size) <= most)
+    };
+    if !within(&launch.grid, DEVICE_GRID) || !within(&launch.block, DEVICE_BLOCK) {
+        return Err(Code::INVALID_CONFIGURATION);
+    }
+    let threads: u64 = launch.block.iter().map(|size| u64::from(*size)).product();
+    if threads > limit(DEVICE_THREADS_MAX) {
+        return Err(Code::INVALID_CONFIGURATION);
+    }
+    let most = attribute(info, THREADS_MAX);
+    if most > 0 && threads > most as u64 {
+        return Err(Code::OUT_OF_RESOURCES);
+    }
+    let dynamic = info
+        .attributes
+        .iter()
+        .find(|(number, _)| *number == DYNAMIC_SHARED_BYTES_MAX);
+    match dynamic {
+        Some((_, most)) if launch.shared_bytes as u64 > *most as u64 => Err(Code::INVALID_VALUE),
+        _ => Ok(()),
+    }
+}
+
+/// The values that a launch's array points to, where the kernel expects them.
+fn values(info: &KernelInfo, arguments: In<*const u8>) -> Result<Vec<u8>, Code> {
+    let end = info
+        .parameters
+        .iter()
+        .map(|(offset, bytes)| offset + bytes)
+        .max()
+        .unwrap_or(0);
+    let mut all = vec![0; end as usize];
+    for (position, (offset, bytes)) in info.parameters.iter().enumerate() {
+        let value = arguments.at(position)?;
+        if value.is_null() {
+            return Err(Code::INVALID_VALUE);
+        }
+        let (at, bytes) = (*offset as usize, *bytes as usize);
+        // SAFETY: the program passes the address of a value for each of the kernel's parameters, of the parameter's size.
+        unsafe {
+            all[at..at + bytes]
+                .as_mut_ptr()
+                .copy_from_nonoverlapping(value, bytes)
+        };
+    }
+    Ok(all)
+}
+
+/// Launches a kernel of the program.
+pub(crate) fn launch(
+    function: usize,
+    wanted: &Launch,
+    arguments: In<*const u8>,
+    attributes: &[LaunchAttribute],
+) -> Result<(), Code> {
+    let kernel = Kernel::of(function)?;
+    streams::check(wanted.stream)?;
+    let info = kernel.info()?;
+    check(wanted, info)?;
+    queue(kernel, wanted, &values(info, arguments)?, attributes)
+}
+
+/// Launches as the driver does, which may also have all values in one buffer, and has another error for a shape that is wrong.
+pub(crate) fn launch_driver(
+    function: usize,
+    wanted: &Launch,
+    arguments: In<*const u8>,
+    extra: In<usize>,
+) -> Result<(), Code> {
+    let kernel = Kernel::of(function).map_err(|_| Code::INVALID_HANDLE)?;
+    streams::check(wanted.stream)?;
+    let info = kernel.info()?;
+    check(wanted, info).map_err(|code| match code {
+        Code::INVALID_CONFIGURATION => Code::INVALID_VALUE,
+        code => code,
+    })?;
+    let parameters = match extra.is_null() {
+        true => values(info, arguments)?,
+        false => buffer(extra)?,
+    };
+    queue(kernel, wanted, &parameters, &[])
+}
+
+/// The buffer that a list of tags and addresses names.
+fn buffer(extra: In<usize>) -> Result<Vec<u8>, Code> {
+    const END: usize = 0;
+    const POINTER: usize = 1;
+    const SIZE: usize = 2;
+    let (mut start, mut bytes, mut at) = (0, 0, 0);
+    // Each tag comes once, and the end behind them.
+    while at <= 4 {
+        match extra.at(at)? {
+            END => break,
+            POINTER => start = extra.at(at + 1)?,
+            // SAFETY: the program passes the address of the size behind this tag, as CUDA's function demands.
+            SIZE => bytes = unsafe { (extra.at(at + 1)? as *const usize).read_unaligned() },
+            _ => return Err(Code::INVALID_VALUE),
+        }
+        at += 2;
+    }
+    if start == 0 || bytes > PARAMETER_BYTES_MAX {
+        return Err(Code::INVALID_VALUE);
+    }
+    // SAFETY: the program passes a buffer of this size, which it does not change while it calls.
+    Ok(unsafe { std::slice::from_raw_parts(start as *const u8, bytes) }.to_vec())
+}
+
+fn queue(
+    kernel: &Kernel,
+    wanted: &Launch,
+    parameters: &[u8],
+    attributes: &[LaunchAttribute],
+) -> Result<(), Code> {
+    let attributes = attributes.iter().filter(|attribute| attribute.id != 0);
+    let call = Call::Launch {
+        kernel: kernel.id(),
+        grid: wanted.grid,
+        block: wanted.block,
+        shared_bytes: wanted.shared_bytes as u32,
+        stream: wanted.stream,
+        cooperative: wanted.cooperative,
+        attributes: attributes
+            .map(|attribute| (attribute.id, &attribute.value[..]))
+            .collect(),
+        parameters,
+    };
+    session::send(&call, &[])
+}
+
+/// Blocks of a kernel that a multiprocessor runs at a time.
+pub(crate) fn occupancy(
+    function: usize,
+    block_threads: c_int,
+    shared_bytes: usize,
+    flags: c_uint,
+) -> Result<c_int, Code> {
+    let kernel = Kernel::of(function)?;
+    kernel.info()?;
+    let call = Call::Occupancy {
+        kernel: kernel.id(),
+        block_threads,
+        shared_bytes: shared_bytes as u64,
+        flags,
+    };
+    Ok(session::number(&call)? as c_int)
+}

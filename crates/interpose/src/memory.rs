@@ -1,0 +1,258 @@
+//! Addresses that the program has from CUDA.
+//!
+//! Device memory has the server's addresses. The same addresses are reserved here, without access: so nothing of the program's own
+//! can lie there, an address is either of the device or of the host, and following one faults, as it does with a GPU.
+
+use crate::session;
+use crate::thread;
+use rgaps_remoting::{Call, Code};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+const PAGE_BYTES: u64 = 4096;
+/// How often another address is asked for, when one is taken here.
+const ATTEMPTS_MAX: usize = 32;
+
+/// Memory of a device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Range {
+    pub(crate) start: u64,
+    pub(crate) bytes: u64,
+    pub(crate) device: u16,
+    is_variable: bool,
+}
+
+/// Host memory of `cudaHostAlloc` or `cudaHostRegister`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Host {
+    pub(crate) start: u64,
+    pub(crate) bytes: u64,
+    pub(crate) flags: u32,
+    /// Ours, to give back.
+    is_mapped: bool,
+}
+
+#[derive(Default)]
+struct Tables {
+    device: BTreeMap<u64, Range>,
+    host: BTreeMap<u64, Host>,
+    /// Reserved addresses, from start to end; they stay reserved, since the server gives the same addresses again.
+    reserved: BTreeMap<u64, u64>,
+}
+
+fn tables() -> MutexGuard<'static, Tables> {
+    static TABLES: Mutex<Tables> = Mutex::new(Tables {
+        device: BTreeMap::new(),
+        host: BTreeMap::new(),
+        reserved: BTreeMap::new(),
+    });
+    TABLES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Tables {
+    /// Reserves the pages of a range that are not reserved yet; fails where something else is mapped.
+    fn reserve(&mut self, start: u64, bytes: u64) -> Result<(), ()> {
+        let mut at = start / PAGE_BYTES * PAGE_BYTES;
+        let end = start
+            .checked_add(bytes)
+            .ok_or(())?
+            .next_multiple_of(PAGE_BYTES);
+        while at < end {
+            if let Some((_, covered)) = self
+                .reserved
+                .range(..=at)
+                .next_back()
+                .filter(|(_, to)| **to > at)
+            {
+                at = *covered;
+                continue;
+            }
+            let next = self
+                .reserved
+                .range(at..)
+                .next()
+                .map_or(end, |(from, _)| (*from).min(end));
+            // SAFETY: a new mapping without access, which replaces nothing.
+            let mapped = unsafe {
+                libc::mmap(
+                    at as *mut libc::c_void,
+                    (next - at) as usize,
+                    libc::PROT_NONE,
+                    libc::MAP_PRIVATE
+                        | libc::MAP_ANONYMOUS
+                        | libc::MAP_NORESERVE
+                        | libc::MAP_FIXED_NOREPLACE,
+                    -1,
+                    0,
+                )
+            };
+            if mapped == libc::MAP_FAILED {
+                return Err(());
+            }
+            if mapped as u64 != at {
+                // An old kernel takes the address as a wish.
+                // SAFETY: the mapping was just made, and nobody knows it.
+                unsafe { libc::munmap(mapped, (next - at) as usize) };
+                return Err(());
+            }
+            self.reserved.insert(at, next);
+            at = next;
+        }
+        Ok(())
+    }
+}
+
+/// Allocates device memory with a call that gives its address.
+pub(crate) fn allocate(call: &Call<'_>, bytes: u64) -> Result<u64, Code> {
+    let mut taken = Vec::new();
+    let mut found = Err(Code::OUT_OF_MEMORY);
+    for _ in 0..ATTEMPTS_MAX {
+        let start = session::number(call)?;
+        let mut tables = tables();
+        if tables.reserve(start, bytes).is_ok() {
+            let range = Range {
+                start,
+                bytes,
+                device: thread::device(),
+                is_variable: false,
+            };
+            tables.device.insert(start, range);
+            found = Ok(start);
+            break;
+        }
+        // Something of the program's own lies there. Kept meanwhile, so that the server gives another address.
+        taken.push(start);
+    }
+    for address in taken {
+        session::send(&Call::Free { address }, &[])?;
+    }
+    found
+}
+
+/// Notes a variable of the program on the device.
+pub(crate) fn add_variable(start: u64, bytes: u64) -> Result<(), Code> {
+    let mut tables = tables();
+    tables.reserve(start, bytes).map_err(|()| Code::UNKNOWN)?;
+    let range = Range {
+        start,
+        bytes,
+        device: thread::device(),
+        is_variable: true,
+    };
+    tables.device.insert(start, range);
+    Ok(())
+}
+
+/// Forgets an allocation, which begins at `start`.
+pub(crate) fn forget(start: u64) -> Result<Range, Code> {
+    let mut tables = tables();
+    match tables.device.get(&start) {
+        Some(range) if !range.is_variable => {}
+        _ => return Err(Code::INVALID_VALUE),
+    }
+    tables.device.remove(&start).ok_or(Code::INVALID_VALUE)
+}
+
+/// Gives up everything on the current device.
+pub(crate) fn reset() -> Result<(), Code> {
+    let device = thread::device();
+    tables().device.retain(|_, range| range.device != device);
+    session::call(&Call::Reset, &[]).map(drop)
+}
+
+/// The device memory at an address.
+pub(crate) fn device_at(address: u64) -> Option<Range> {
+    let tables = tables();
+    let (start, range) = tables.device.range(..=address).next_back()?;
+    (address - start < range.bytes).then_some(*range)
+}
+
+/// Whether all of a range is device memory.
+pub(crate) fn check(address: u64, bytes: u64) -> Result<(), Code> {
+    let range = device_at(address).ok_or(Code::INVALID_VALUE)?;
+    match bytes <= range.bytes - (address - range.start) {
+        true => Ok(()),
+        false => Err(Code::INVALID_VALUE),
+    }
+}
+
+/// Host memory that CUDA knows, at an address.
+pub(crate) fn host_at(address: u64) -> Option<Host> {
+    let tables = tables();
+    let (start, host) = tables.host.range(..=address).next_back()?;
+    (address - start < host.bytes).then_some(*host)
+}
+
+/// Maps host memory.
+pub(crate) fn map_host(bytes: u64, flags: u32) -> Result<u64, Code> {
+    // SAFETY: a new private mapping where the kernel likes.
+    let start = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            bytes as usize,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        )
+    };
+    if start == libc::MAP_FAILED {
+        return Err(Code::OUT_OF_MEMORY);
+    }
+    let start = start as u64;
+    let host = Host {
+        start,
+        bytes,
+        flags,
+        is_mapped: true,
+    };
+    tables().host.insert(start, host);
+    Ok(start)
+}
+
+/// Gives back host memory of [`map_host`].
+pub(crate) fn unmap_host(start: u64) -> Result<(), Code> {
+    let mut tables = tables();
+    match tables.host.get(&start) {
+        Some(host) if host.is_mapped => {
+            // SAFETY: mapped by `map_host`, and given back once: the entry goes.
+            unsafe { libc::munmap(start as *mut libc::c_void, host.bytes as usize) };
+            tables.host.remove(&start);
+            Ok(())
+        }
+        _ => Err(Code::INVALID_VALUE),
+    }
+}
+
+/// Notes host memory of the program.
+pub(crate) fn register_host(start: u64, bytes: u64, flags: u32) -> Result<(), Code> {
+    let end = start
+        .checked_add(bytes)
+        .filter(|_| start != 0 && bytes > 0)
+        .ok_or(Code::INVALID_VALUE)?;
+    let mut tables = tables();
+    let before = tables.host.range(..end).next_back();
+    if before.is_some_and(|(at, host)| at + host.bytes > start) {
+        return Err(Code::HOST_MEMORY_ALREADY_REGISTERED);
+    }
+    let host = Host {
+        start,
+        bytes,
+        flags,
+        is_mapped: false,
+    };
+    tables.host.insert(start, host);
+    Ok(())
+}
+
+/// Forgets host memory of the program.
+pub(crate) fn unregister_host(start: u64) -> Result<(), Code> {
+    let mut tables = tables();
+    match tables.host.get(&start) {
+        Some(host) if !host.is_mapped => {
+            tables.host.remove(&start);
+            Ok(())
+        }
+        _ => Err(Code::HOST_MEMORY_NOT_REGISTERED),
+    }
+}

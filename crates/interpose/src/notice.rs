@@ -1,0 +1,25 @@
+//! What the program's user is told, on standard error.
+
+use std::collections::HashSet;
+use std::sync::{Mutex, PoisonError};
+
+/// Says something once.
+pub(crate) fn once(text: &str) {
+    static SEEN: Mutex<Option<HashSet<String>>> = Mutex::new(None);
+    let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
+    if seen
+        .get_or_insert_with(HashSet::new)
+        .insert(text.to_owned())
+    {
+        // In one write, so that lines of several threads do not mix; a closed standard error ends no program.
+        use std::io::Write;
+        let _ = std::io::stderr().write_all(format!("rgaps: {text}\n").as_bytes());
+    }
+}
+
+/// Says once that a function is not forwarded.
+pub(crate) fn unsupported(name: &str) {
+    once(&format!(
+        "{name} is not forwarded to the GPU server; it fails with 'not supported'"
+    ));
+}

@@ -1,0 +1,146 @@
+//! Copies.
+
+use super::{runtime, runtime_on_stream, stream_of};
+use crate::abi::{Copy3d, Extent3, In, PitchedPtr};
+use crate::session;
+use crate::transfer::{self, Direction};
+use rgaps_remoting::{Code, Extent, Pitched};
+use std::ffi::c_int;
+
+/// `cudaMemcpyKind`, where the last asks the addresses.
+pub(super) fn direction(to: u64, from: u64, kind: c_int) -> Result<Direction, Code> {
+    Ok(match kind {
+        0 => Direction::Host,
+        1 => Direction::In,
+        2 => Direction::Out,
+        3 => Direction::Within,
+        4 => Direction::of(to, from),
+        _ => return Err(Code::INVALID_MEMCPY_DIRECTION),
+    })
+}
+
+/// Copies bytes.
+pub(super) fn copy(to: u64, from: u64, bytes: usize, kind: c_int, stream: u64) -> Result<(), Code> {
+    transfer::copy(to, from, bytes, direction(to, from, kind)?, stream)
+}
+
+fn copy_rows(
+    to: Pitched,
+    from: Pitched,
+    extent: Extent,
+    kind: c_int,
+    stream: u64,
+) -> Result<(), Code> {
+    transfer::copy_rows(
+        to,
+        from,
+        extent,
+        direction(to.address, from.address, kind)?,
+        stream,
+    )
+}
+
+#[allow(clippy::too_many_arguments, reason = "they are CUDA's")]
+fn copy_2d(
+    to: u64,
+    to_pitch: usize,
+    from: u64,
+    from_pitch: usize,
+    width: usize,
+    height: usize,
+    kind: c_int,
+    stream: u64,
+) -> Result<(), Code> {
+    let at = |address, pitch: usize| Pitched {
+        address,
+        row_bytes: pitch as u64,
+        layer_bytes: 0,
+    };
+    let extent = Extent {
+        width_bytes: width as u64,
+        height: height as u64,
+        depth: 1,
+    };
+    copy_rows(at(to, to_pitch), at(from, from_pitch), extent, kind, stream)
+}
+
+fn corner(of: &PitchedPtr, at: &Extent3) -> Result<Pitched, Code> {
+    let layer_bytes = of.pitch.checked_mul(of.ysize).ok_or(Code::INVALID_VALUE)?;
+    let offset = at
+        .depth
+        .checked_mul(layer_bytes)
+        .zip(at.height.checked_mul(of.pitch))
+        .and_then(|(layers, rows)| layers.checked_add(rows)?.checked_add(at.width));
+    Ok(Pitched {
+        address: of
+            .start
+            .wrapping_add(offset.ok_or(Code::INVALID_VALUE)? as u64),
+        row_bytes: of.pitch as u64,
+        layer_bytes: layer_bytes as u64,
+    })
+}
+
+fn copy_3d(parameters: In<Copy3d>, stream: u64) -> Result<(), Code> {
+    let wanted = parameters.get()?;
+    if wanted.from_array != 0 || wanted.to_array != 0 {
+        crate::notice::unsupported("cudaMemcpy3D with arrays");
+        return Err(Code::NOT_SUPPORTED);
+    }
+    let extent = Extent {
+        width_bytes: wanted.extent.width as u64,
+        height: wanted.extent.height as u64,
+        depth: wanted.extent.depth as u64,
+    };
+    let (to, from) = (
+        corner(&wanted.to, &wanted.to_at)?,
+        corner(&wanted.from, &wanted.from_at)?,
+    );
+    copy_rows(to, from, extent, wanted.kind, stream)
+}
+
+runtime! {
+    fn cudaMemcpyPeer(to: u64, to_device: c_int, from: u64, from_device: c_int, bytes: usize) {
+        session::device(to_device)?;
+        session::device(from_device)?;
+        transfer::copy(to, from, bytes, Direction::Within, 0)
+    }
+
+    fn cudaMemcpyPeerAsync(
+        to: u64, to_device: c_int, from: u64, from_device: c_int, bytes: usize, stream: usize
+    ) {
+        session::device(to_device)?;
+        session::device(from_device)?;
+        transfer::copy(to, from, bytes, Direction::Within, stream as u64)
+    }
+}
+
+runtime_on_stream! {
+    fn cudaMemcpy "_ptds" (default; to: u64, from: u64, bytes: usize, kind: c_int) {
+        copy(to, from, bytes, kind, default)
+    }
+
+    fn cudaMemcpyAsync "_ptsz" (default; to: u64, from: u64, bytes: usize, kind: c_int, stream: usize) {
+        copy(to, from, bytes, kind, stream_of(stream, default))
+    }
+
+    fn cudaMemcpy2D "_ptds" (
+        default; to: u64, to_pitch: usize, from: u64, from_pitch: usize, width: usize, height: usize, kind: c_int
+    ) {
+        copy_2d(to, to_pitch, from, from_pitch, width, height, kind, default)
+    }
+
+    fn cudaMemcpy2DAsync "_ptsz" (
+        default; to: u64, to_pitch: usize, from: u64, from_pitch: usize, width: usize, height: usize, kind: c_int,
+        stream: usize
+    ) {
+        copy_2d(to, to_pitch, from, from_pitch, width, height, kind, stream_of(stream, default))
+    }
+
+    fn cudaMemcpy3D "_ptds" (default; parameters: In<Copy3d>) {
+        copy_3d(parameters, default)
+    }
+
+    fn cudaMemcpy3DAsync "_ptsz" (default; parameters: In<Copy3d>, stream: usize) {
+        copy_3d(parameters, stream_of(stream, default))
+    }
+}

@@ -1,0 +1,192 @@
+//! Device memory.
+
+use super::{runtime, runtime_on_stream, stream_of};
+use crate::abi::{Extent3, Out, PitchedPtr, PointerAttributes};
+use crate::session::check_alive;
+use crate::transfer::{self, row};
+use crate::{memory, session};
+use rgaps_remoting::{Call, Code, Extent, Pitched, Value};
+use std::ffi::c_int;
+
+/// `cudaMemoryType`.
+const UNREGISTERED: c_int = 0;
+const HOST: c_int = 1;
+const DEVICE: c_int = 2;
+
+/// Rows of pitched memory begin at multiples of this, as CUDA's do on all current GPUs.
+const PITCH_BYTES: usize = 512;
+
+fn allocate(bytes: usize) -> Result<u64, Code> {
+    match bytes {
+        0 => check_alive().map(|()| 0),
+        bytes => memory::allocate(
+            &Call::Allocate {
+                bytes: bytes as u64,
+            },
+            bytes as u64,
+        ),
+    }
+}
+
+fn allocate_on(bytes: usize, stream: u64) -> Result<u64, Code> {
+    let bytes = bytes as u64;
+    match bytes {
+        0 => check_alive().map(|()| 0),
+        bytes => memory::allocate(&Call::AllocateOnStream { bytes, stream }, bytes),
+    }
+}
+
+/// A pitch and all bytes.
+fn pitched(width: usize, height: usize, depth: usize) -> Result<(usize, usize), Code> {
+    let pitch = width
+        .checked_next_multiple_of(PITCH_BYTES)
+        .ok_or(Code::INVALID_VALUE)?;
+    let bytes = pitch
+        .checked_mul(height)
+        .and_then(|layer| layer.checked_mul(depth));
+    Ok((pitch, bytes.ok_or(Code::OUT_OF_MEMORY)?))
+}
+
+/// Queues a fill with bytes.
+fn fill(to: Pitched, extent: Extent, value: c_int, stream: u64) -> Result<(), Code> {
+    transfer::fill(to, extent, (value as u32 & 0xff, 1), stream)
+}
+
+fn fill_rows(
+    to: u64,
+    pitch: usize,
+    value: c_int,
+    width: usize,
+    height: usize,
+    stream: u64,
+) -> Result<(), Code> {
+    let at = Pitched {
+        address: to,
+        row_bytes: pitch as u64,
+        layer_bytes: 0,
+    };
+    let extent = Extent {
+        width_bytes: width as u64,
+        height: height as u64,
+        depth: 1,
+    };
+    fill(at, extent, value, stream)
+}
+
+fn fill_box(to: &PitchedPtr, value: c_int, extent: &Extent3, stream: u64) -> Result<(), Code> {
+    let at = Pitched {
+        address: to.start,
+        row_bytes: to.pitch as u64,
+        layer_bytes: (to.pitch as u64).saturating_mul(to.ysize as u64),
+    };
+    let extent = Extent {
+        width_bytes: extent.width as u64,
+        height: extent.height as u64,
+        depth: extent.depth as u64,
+    };
+    fill(at, extent, value, stream)
+}
+
+runtime! {
+    fn cudaMalloc(address: Out<u64>, bytes: usize) {
+        address.check()?;
+        address.put(allocate(bytes)?)
+    }
+
+    fn cudaFree(address: u64) {
+        if address == 0 {
+            return check_alive();
+        }
+        memory::forget(address)?;
+        session::send(&Call::Free { address }, &[])
+    }
+
+    fn cudaMallocPitch(address: Out<u64>, pitch: Out<usize>, width: usize, height: usize) {
+        address.check()?;
+        pitch.check()?;
+        let (row, bytes) = pitched(width, height, 1)?;
+        address.put(allocate(bytes)?)?;
+        pitch.put(row)
+    }
+
+    fn cudaMalloc3D(to: Out<PitchedPtr>, extent: Extent3) {
+        to.check()?;
+        let (pitch, bytes) = pitched(extent.width, extent.height, extent.depth)?;
+        let start = allocate(bytes)?;
+        to.put(PitchedPtr { start, pitch, xsize: extent.width, ysize: extent.height })
+    }
+
+    fn cudaMemGetInfo(free: Out<usize>, total: Out<usize>) {
+        free.check()?;
+        total.check()?;
+        match session::call(&Call::MemoryInfo, &[])? {
+            Value::Pair(left, all) => {
+                free.put(left as usize)?;
+                total.put(all as usize)
+            }
+            _ => Err(Code::UNKNOWN),
+        }
+    }
+
+    fn cudaPointerGetAttributes(to: Out<PointerAttributes>, address: u64) {
+        session::devices()?;
+        session::answered_locally();
+        if let Some(range) = memory::device_at(address) {
+            return to.put(PointerAttributes {
+                kind: DEVICE,
+                device: range.device.into(),
+                device_pointer: address,
+                host_pointer: 0,
+            });
+        }
+        // Kernels cannot read this host's memory, so it has no address on the device.
+        let (kind, device) = match memory::host_at(address) {
+            Some(_) => (HOST, 0),
+            None => (UNREGISTERED, -2),
+        };
+        to.put(PointerAttributes { kind, device, device_pointer: 0, host_pointer: address })
+    }
+}
+
+runtime_on_stream! {
+    fn cudaMallocAsync "_ptsz" (default; address: Out<u64>, bytes: usize, stream: usize) {
+        address.check()?;
+        address.put(allocate_on(bytes, stream_of(stream, default))?)
+    }
+
+    fn cudaFreeAsync "_ptsz" (default; address: u64, stream: usize) {
+        if address == 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        memory::forget(address)?;
+        session::send(&Call::FreeOnStream { address, stream: stream_of(stream, default) }, &[])
+    }
+
+    fn cudaMemset "_ptds" (default; to: u64, value: c_int, bytes: usize) {
+        let (at, extent) = row(to, bytes as u64);
+        fill(at, extent, value, default)
+    }
+
+    fn cudaMemsetAsync "_ptsz" (default; to: u64, value: c_int, bytes: usize, stream: usize) {
+        let (at, extent) = row(to, bytes as u64);
+        fill(at, extent, value, stream_of(stream, default))
+    }
+
+    fn cudaMemset2D "_ptds" (default; to: u64, pitch: usize, value: c_int, width: usize, height: usize) {
+        fill_rows(to, pitch, value, width, height, default)
+    }
+
+    fn cudaMemset2DAsync "_ptsz" (
+        default; to: u64, pitch: usize, value: c_int, width: usize, height: usize, stream: usize
+    ) {
+        fill_rows(to, pitch, value, width, height, stream_of(stream, default))
+    }
+
+    fn cudaMemset3D "_ptds" (default; to: PitchedPtr, value: c_int, extent: Extent3) {
+        fill_box(&to, value, &extent, default)
+    }
+
+    fn cudaMemset3DAsync "_ptsz" (default; to: PitchedPtr, value: c_int, extent: Extent3, stream: usize) {
+        fill_box(&to, value, &extent, stream_of(stream, default))
+    }
+}

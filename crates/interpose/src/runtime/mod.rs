@@ -1,0 +1,85 @@
+//! The functions of CUDA's runtime.
+//!
+//! Their names, parameters and errors are CUDA's (`cuda_runtime_api.h`). A function whose name ends in `_ptsz` or `_ptds` takes
+//! the calling thread's default stream where the plain one takes the legacy default stream.
+mod copy;
+mod device;
+mod error;
+mod event;
+mod host;
+mod launch;
+mod memory;
+mod registration;
+mod stream;
+mod symbol;
+
+use crate::{notice, thread};
+use rgaps_remoting::Code;
+use std::ffi::{c_char, c_int, CStr};
+use std::panic::{catch_unwind, AssertUnwindSafe};
+
+/// The calling thread's default stream.
+const PER_THREAD: u64 = 2;
+
+/// Runs a function of the runtime; keeps its error for `cudaGetLastError`.
+fn finish(body: impl FnOnce() -> Result<(), Code>) -> c_int {
+    let result = catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(Code::UNKNOWN));
+    let code = result.err().unwrap_or(Code::SUCCESS);
+    thread::note(code);
+    code.0
+}
+
+/// Exports functions.
+macro_rules! runtime {
+    ($( fn $name:ident ( $($argument:ident : $kind:ty),* $(,)? ) $body:block )*) => { $(
+        const _: () = {
+            #[allow(clippy::too_many_arguments, reason = "they are CUDA's")]
+            fn body($($argument: $kind),*) -> Result<(), rgaps_remoting::Code> $body
+
+            #[export_name = concat!("rgaps_rt_", stringify!($name))]
+            extern "C" fn exported($($argument: $kind),*) -> std::ffi::c_int {
+                $crate::runtime::finish(|| body($($argument),*))
+            }
+        };
+    )* };
+}
+pub(crate) use runtime;
+
+/// Exports functions that have a form for the calling thread's default stream, with this ending. The first parameter is the stream
+/// that 0 means.
+macro_rules! runtime_on_stream {
+    ($( fn $name:ident $ending:literal ( $default:ident; $($argument:ident : $kind:ty),* $(,)? ) $body:block )*) => { $(
+        const _: () = {
+            #[allow(clippy::too_many_arguments, reason = "they are CUDA's")]
+            fn body($default: u64, $($argument: $kind),*) -> Result<(), rgaps_remoting::Code> $body
+
+            #[export_name = concat!("rgaps_rt_", stringify!($name))]
+            extern "C" fn exported($($argument: $kind),*) -> std::ffi::c_int {
+                $crate::runtime::finish(|| body(0, $($argument),*))
+            }
+
+            #[export_name = concat!("rgaps_rt_", stringify!($name), $ending)]
+            extern "C" fn per_thread($($argument: $kind),*) -> std::ffi::c_int {
+                $crate::runtime::finish(|| body($crate::runtime::PER_THREAD, $($argument),*))
+            }
+        };
+    )* };
+}
+pub(crate) use runtime_on_stream;
+
+/// The stream that a program means, where 0 means `default`.
+fn stream_of(stream: usize, default: u64) -> u64 {
+    match stream {
+        0 => default,
+        stream => stream as u64,
+    }
+}
+
+/// What all functions do that are not forwarded.
+#[no_mangle]
+extern "C" fn rgaps_rt_unsupported(name: *const c_char) -> c_int {
+    // SAFETY: the libraries that `tools/gpu-libs.py` makes pass the function's name, a C string that they hold.
+    let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
+    notice::unsupported(&name);
+    finish(|| Err(Code::NOT_SUPPORTED))
+}

@@ -1,0 +1,71 @@
+//! Streams.
+
+use super::{runtime, runtime_on_stream, stream_of};
+use crate::abi::Out;
+use crate::handles::{events, streams};
+use crate::session;
+use rgaps_remoting::Call;
+use std::ffi::{c_int, c_uint, c_ulonglong};
+
+runtime! {
+    fn cudaStreamCreate(to: Out<u64>) {
+        to.check()?;
+        to.put(streams::create(0, 0)?)
+    }
+
+    fn cudaStreamCreateWithFlags(to: Out<u64>, flags: c_uint) {
+        to.check()?;
+        to.put(streams::create(flags, 0)?)
+    }
+
+    fn cudaStreamCreateWithPriority(to: Out<u64>, flags: c_uint, priority: c_int) {
+        to.check()?;
+        to.put(streams::create(flags, priority)?)
+    }
+
+    fn cudaStreamDestroy(stream: u64) {
+        streams::destroy(stream)
+    }
+}
+
+runtime_on_stream! {
+    fn cudaStreamSynchronize "_ptsz" (default; stream: usize) {
+        let stream = stream_of(stream, default);
+        streams::check(stream)?;
+        session::call(&Call::StreamSynchronize { stream }, &[]).map(drop)
+    }
+
+    fn cudaStreamQuery "_ptsz" (default; stream: usize) {
+        let stream = stream_of(stream, default);
+        streams::check(stream)?;
+        session::call(&Call::StreamQuery { stream }, &[]).map(drop)
+    }
+
+    fn cudaStreamWaitEvent "_ptsz" (default; stream: usize, event: u64, flags: c_uint) {
+        events::wait(stream_of(stream, default), event, flags)
+    }
+
+    fn cudaStreamGetFlags "_ptsz" (default; stream: usize, flags: Out<c_uint>) {
+        flags.put(streams::find(stream_of(stream, default))?.flags)
+    }
+
+    fn cudaStreamGetPriority "_ptsz" (default; stream: usize, priority: Out<c_int>) {
+        priority.put(streams::find(stream_of(stream, default))?.priority)
+    }
+
+    fn cudaStreamGetDevice "_ptsz" (default; stream: usize, device: Out<c_int>) {
+        device.put(streams::find(stream_of(stream, default))?.device.into())
+    }
+
+    fn cudaStreamGetId "_ptsz" (default; stream: usize, id: Out<c_ulonglong>) {
+        let stream = stream_of(stream, default);
+        streams::check(stream)?;
+        id.put(stream)
+    }
+
+    // No stream captures, since beginning a capture is not forwarded.
+    fn cudaStreamIsCapturing "_ptsz" (default; stream: usize, status: Out<c_int>) {
+        streams::check(stream_of(stream, default))?;
+        status.put(0)
+    }
+}

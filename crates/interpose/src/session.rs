@@ -1,0 +1,222 @@
+//! The process's session on the server: opened by the first call that needs it.
+
+use crate::{notice, thread};
+use rgaps_remoting::{Answer, Call, Code, Connection, DeviceInfo, Endpoint, From, Value};
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// Names the server.
+const SERVER_ENV: &str = "RGAPS_GPU";
+/// A file that gets a line of JSON when the program ends: what the session has counted.
+const STATISTICS_ENV: &str = "RGAPS_GPU_STATISTICS";
+
+/// The process forked with the session open: the child has its memory and none of its threads.
+static FORKED: AtomicBool = AtomicBool::new(false);
+/// The error that ended the context, or 0.
+static STICKY: AtomicI32 = AtomicI32::new(0);
+/// Calls that were answered here.
+static LOCAL: AtomicU64 = AtomicU64::new(0);
+
+extern "C" fn in_forked_child() {
+    FORKED.store(true, Ordering::Release);
+}
+
+fn opened() -> &'static OnceLock<Result<Arc<Connection>, Code>> {
+    static SESSION: OnceLock<Result<Arc<Connection>, Code>> = OnceLock::new();
+    &SESSION
+}
+
+fn open() -> Result<Arc<Connection>, Code> {
+    let Ok(server) = std::env::var(SERVER_ENV) else {
+        notice::once(&format!(
+            "no GPU server is named: start the program with 'rgaps gpu run --on HOST -- PROGRAM', or set {SERVER_ENV}"
+        ));
+        return Err(Code::NO_DEVICE);
+    };
+    let endpoint: Endpoint = server.parse().map_err(|reason| {
+        notice::once(&format!("{SERVER_ENV}: {reason}"));
+        Code::NO_DEVICE
+    })?;
+    let connection = Connection::open(&endpoint, &program()).map_err(|error| {
+        notice::once(&error.to_string());
+        Code::DEVICES_UNAVAILABLE
+    })?;
+    // SAFETY: both functions are those of this library, which is not unloaded: it has a thread.
+    unsafe {
+        libc::pthread_atfork(None, None, Some(in_forked_child));
+        libc::atexit(at_exit);
+    }
+    Ok(connection)
+}
+
+/// The file name of the program.
+fn program() -> String {
+    let path = std::env::current_exe().unwrap_or_default();
+    path.file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned()
+}
+
+/// The session, opened if it is not.
+pub(crate) fn connection() -> Result<&'static Connection, Code> {
+    if FORKED.load(Ordering::Acquire) {
+        notice::once("a process that has used the GPU was forked; the child cannot use it: start a program with exec, or fork first");
+        return Err(Code::INITIALIZATION);
+    }
+    match opened().get_or_init(open) {
+        Ok(connection) => Ok(connection),
+        Err(code) => Err(*code),
+    }
+}
+
+/// The server's GPUs.
+pub(crate) fn devices() -> Result<&'static [DeviceInfo], Code> {
+    let devices = &connection()?.inventory().devices;
+    match devices.is_empty() {
+        true => Err(Code::NO_DEVICE),
+        false => Ok(devices),
+    }
+}
+
+/// The GPU of an ordinal.
+pub(crate) fn device(ordinal: i32) -> Result<&'static DeviceInfo, Code> {
+    let ordinal = usize::try_from(ordinal).map_err(|_| Code::INVALID_DEVICE)?;
+    devices()?.get(ordinal).ok_or(Code::INVALID_DEVICE)
+}
+
+/// The GPU that is current on this thread.
+pub(crate) fn current() -> Result<&'static DeviceInfo, Code> {
+    device(thread::device().into())
+}
+
+/// An attribute of a GPU; `None` if its driver does not know it.
+pub(crate) fn attribute(of: &DeviceInfo, number: i32) -> Option<i32> {
+    let found = of
+        .attributes
+        .binary_search_by_key(&number, |(number, _)| *number);
+    found.ok().map(|at| of.attributes[at].1)
+}
+
+fn from() -> From {
+    From {
+        lane: thread::lane(),
+        device: thread::device(),
+    }
+}
+
+/// The error that ended the context.
+pub(crate) fn sticky() -> Code {
+    Code(STICKY.load(Ordering::Acquire))
+}
+
+/// Forgets it: the device was reset.
+pub(crate) fn unstick() {
+    STICKY.store(0, Ordering::Release);
+}
+
+fn lost() -> Code {
+    notice::once("the connection to the GPU server is lost, and with it everything on the GPU; restart the program");
+    stick(Code::DEVICES_UNAVAILABLE)
+}
+
+fn stick(code: Code) -> Code {
+    let first = STICKY.compare_exchange(0, code.0, Ordering::AcqRel, Ordering::Acquire);
+    Code(first.err().unwrap_or(code.0))
+}
+
+/// Refuses every call after an error that ended the context.
+fn alive() -> Result<&'static Connection, Code> {
+    sticky().check()?;
+    connection()
+}
+
+/// Whether the context is usable; a function that does nothing else may still have to fail.
+pub(crate) fn check_alive() -> Result<(), Code> {
+    sticky().check()?;
+    current().map(drop)
+}
+
+/// Makes a call that nobody waits for. A failure is told by a later call that waits.
+pub(crate) fn send(call: &Call<'_>, bulk: &[u8]) -> Result<(), Code> {
+    alive()?.send(from(), call, bulk).map_err(|_| lost())
+}
+
+fn value(answer: Answer) -> Result<Value, Code> {
+    let (code, deferred) = (Code(answer.code), Code(answer.deferred));
+    let first = if deferred == Code::SUCCESS {
+        code
+    } else {
+        deferred
+    };
+    if first.is_sticky() {
+        return Err(stick(first));
+    }
+    first.check().map(|()| answer.value)
+}
+
+/// Makes a call and waits for its value.
+pub(crate) fn call(call: &Call<'_>, bulk: &[u8]) -> Result<Value, Code> {
+    value(alive()?.call(from(), call, bulk).map_err(|_| lost())?)
+}
+
+/// Makes a call that gives a number.
+pub(crate) fn number(of: &Call<'_>) -> Result<u64, Code> {
+    match call(of, &[])? {
+        Value::Number(number) => Ok(number),
+        _ => Err(Code::UNKNOWN),
+    }
+}
+
+/// Makes a call that gives bytes.
+///
+/// # Safety
+/// `bytes` bytes at `to` may be written, by any thread, until this returns.
+pub(crate) unsafe fn call_out(call: &Call<'_>, to: *mut u8, bytes: usize) -> Result<(), Code> {
+    // SAFETY: the memory may be written until this returns, as the caller promises.
+    let answer = unsafe { alive()?.call_out(from(), call, to, bytes) };
+    value(answer.map_err(|_| lost())?).map(drop)
+}
+
+/// Counts a call that was answered here.
+pub(crate) fn answered_locally() {
+    LOCAL.fetch_add(1, Ordering::Relaxed);
+}
+
+/// A number that no other handle of the process has; it looks like an address, as the driver's do.
+pub(crate) fn mint() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0x5247_0000_0010);
+    NEXT.fetch_add(16, Ordering::Relaxed)
+}
+
+extern "C" fn at_exit() {
+    let Some(Ok(connection)) = opened().get() else {
+        return;
+    };
+    if FORKED.load(Ordering::Acquire) {
+        return;
+    }
+    let Some(path) = std::env::var_os(STATISTICS_ENV) else {
+        return;
+    };
+    let counters = &connection.counters;
+    let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    let line = format!(
+        "{{\"program\":\"{}\",\"calls\":{},\"local\":{},\"round_trips\":{},\"writes\":{},\"bytes_out\":{},\"bytes_in\":{},\"lost\":{}}}\n",
+        program().replace(['"', '\\'], "_"),
+        read(&counters.calls),
+        LOCAL.load(Ordering::Relaxed),
+        read(&counters.round_trips),
+        read(&counters.writes),
+        read(&counters.bytes_out),
+        read(&counters.bytes_in),
+        connection.is_lost(),
+    );
+    let file = std::fs::OpenOptions::new()
+        .append(true)
+        .create(true)
+        .open(path);
+    // A program does not fail because its statistics cannot be written.
+    let _ = file.and_then(|mut file| file.write_all(line.as_bytes()));
+}

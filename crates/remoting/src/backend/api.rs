@@ -1,0 +1,170 @@
+//! The driver's functions that the backend calls, found when it starts.
+//!
+//! A wrapper gives the driver's code as an error and results by value. None checks what the driver checks; addresses
+//! and lengths are checked by `session` before they come here.
+#![allow(non_snake_case)]
+
+use crate::codes::Code;
+use rgaps_cuda::Library;
+use std::ffi::{c_char, c_int, c_uint, c_void, CStr};
+
+/// `CUDA_MEMCPY2D`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Copy2d {
+    pub(crate) src_x: usize,
+    pub(crate) src_y: usize,
+    pub(crate) src_type: c_uint,
+    pub(crate) src_host: u64,
+    pub(crate) src_device: u64,
+    pub(crate) src_array: usize,
+    pub(crate) src_pitch: usize,
+    pub(crate) dst_x: usize,
+    pub(crate) dst_y: usize,
+    pub(crate) dst_type: c_uint,
+    pub(crate) dst_host: u64,
+    pub(crate) dst_device: u64,
+    pub(crate) dst_array: usize,
+    pub(crate) dst_pitch: usize,
+    pub(crate) width_bytes: usize,
+    pub(crate) height: usize,
+}
+
+const _: () = assert!(size_of::<Copy2d>() == 128);
+pub(crate) const MEMORY_HOST: c_uint = 1;
+pub(crate) const MEMORY_DEVICE: c_uint = 2;
+
+/// `CUlaunchAttribute`.
+#[repr(C, align(8))]
+#[derive(Clone, Copy)]
+pub(crate) struct LaunchAttribute {
+    pub(crate) id: c_uint,
+    pub(crate) pad: c_uint,
+    pub(crate) value: [u8; 64],
+}
+
+/// `CUlaunchConfig`.
+#[repr(C)]
+pub(crate) struct LaunchConfig {
+    pub(crate) grid: [c_uint; 3],
+    pub(crate) block: [c_uint; 3],
+    pub(crate) shared_bytes: c_uint,
+    pub(crate) stream: usize,
+    pub(crate) attributes: *mut LaunchAttribute,
+    pub(crate) attribute_count: c_uint,
+}
+
+const _: () = assert!(size_of::<LaunchConfig>() == 56);
+
+macro_rules! api {
+    ($( $name:ident = $symbol:literal ( $($argument:ty),* ); )*) => {
+        /// Functions of the driver. One that the driver does not have is not supported.
+        pub(crate) struct Api {
+            $( pub(crate) $name: Option<unsafe extern "C" fn($($argument),*) -> c_int>, )*
+        }
+
+        impl Api {
+            /// Finds all that are there.
+            pub(crate) fn resolve(library: &Library) -> Api {
+                Api {
+                    $( $name: library.symbol($symbol).map(|address| {
+                        // SAFETY: the address is that of the driver's function of this name, and the signature is the
+                        // one that cuda.h declares for that symbol.
+                        unsafe {
+                            std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($argument),*) -> c_int>(address)
+                        }
+                    }), )*
+                }
+            }
+        }
+    };
+}
+
+/// Calls a function of the driver; needs an `unsafe` block around it.
+macro_rules! cu {
+    ($api:expr, $name:ident($($argument:expr),* $(,)?)) => {
+        match $api.$name {
+            Some(function) => $crate::codes::Code(function($($argument),*)).check(),
+            None => Err($crate::codes::Code::NOT_SUPPORTED),
+        }
+    };
+}
+pub(crate) use cu;
+
+api! {
+    init = c"cuInit"(c_uint);
+    driver_version = c"cuDriverGetVersion"(*mut c_int);
+    device_count = c"cuDeviceGetCount"(*mut c_int);
+    device_get = c"cuDeviceGet"(*mut c_int, c_int);
+    device_name = c"cuDeviceGetName"(*mut c_char, c_int, c_int);
+    device_uuid = c"cuDeviceGetUuid_v2"(*mut [u8; 16], c_int);
+    device_total = c"cuDeviceTotalMem_v2"(*mut usize, c_int);
+    device_attribute = c"cuDeviceGetAttribute"(*mut c_int, c_int, c_int);
+    device_pci = c"cuDeviceGetPCIBusId"(*mut c_char, c_int, c_int);
+    device_peer = c"cuDeviceCanAccessPeer"(*mut c_int, c_int, c_int);
+    primary_retain = c"cuDevicePrimaryCtxRetain"(*mut usize, c_int);
+    primary_release = c"cuDevicePrimaryCtxRelease_v2"(c_int);
+    primary_reset = c"cuDevicePrimaryCtxReset_v2"(c_int);
+    context_set = c"cuCtxSetCurrent"(usize);
+    context_synchronize = c"cuCtxSynchronize"();
+    context_limit = c"cuCtxGetLimit"(*mut usize, c_uint);
+    context_limit_set = c"cuCtxSetLimit"(c_uint, usize);
+    context_peer_enable = c"cuCtxEnablePeerAccess"(usize, c_uint);
+    context_peer_disable = c"cuCtxDisablePeerAccess"(usize);
+    context_priorities = c"cuCtxGetStreamPriorityRange"(*mut c_int, *mut c_int);
+    memory_info = c"cuMemGetInfo_v2"(*mut usize, *mut usize);
+    allocate = c"cuMemAlloc_v2"(*mut u64, usize);
+    allocate_async = c"cuMemAllocAsync"(*mut u64, usize, usize);
+    free = c"cuMemFree_v2"(u64);
+    free_async = c"cuMemFreeAsync"(u64, usize);
+    host_register = c"cuMemHostRegister_v2"(*mut c_void, usize, c_uint);
+    copy_in = c"cuMemcpyHtoDAsync_v2"(u64, *const c_void, usize, usize);
+    copy_out = c"cuMemcpyDtoHAsync_v2"(*mut c_void, u64, usize, usize);
+    copy = c"cuMemcpyAsync"(u64, u64, usize, usize);
+    copy_2d = c"cuMemcpy2DAsync_v2"(*const Copy2d, usize);
+    fill_8 = c"cuMemsetD8Async"(u64, u8, usize, usize);
+    fill_16 = c"cuMemsetD16Async"(u64, u16, usize, usize);
+    fill_32 = c"cuMemsetD32Async"(u64, c_uint, usize, usize);
+    fill_2d_8 = c"cuMemsetD2D8Async"(u64, usize, u8, usize, usize, usize);
+    stream_create = c"cuStreamCreateWithPriority"(*mut usize, c_uint, c_int);
+    stream_destroy = c"cuStreamDestroy_v2"(usize);
+    stream_synchronize = c"cuStreamSynchronize"(usize);
+    stream_query = c"cuStreamQuery"(usize);
+    stream_wait_event = c"cuStreamWaitEvent"(usize, usize, c_uint);
+    event_create = c"cuEventCreate"(*mut usize, c_uint);
+    event_destroy = c"cuEventDestroy_v2"(usize);
+    event_record = c"cuEventRecord"(usize, usize);
+    event_record_with_flags = c"cuEventRecordWithFlags"(usize, usize, c_uint);
+    event_synchronize = c"cuEventSynchronize"(usize);
+    event_query = c"cuEventQuery"(usize);
+    event_elapsed = c"cuEventElapsedTime"(*mut f32, usize, usize);
+    library_load = c"cuLibraryLoadData"(
+        *mut usize, *const c_void, *const c_void, *const c_void, c_uint, *const c_void, *const c_void, c_uint);
+    library_unload = c"cuLibraryUnload"(usize);
+    library_kernel = c"cuLibraryGetKernel"(*mut usize, usize, *const c_char);
+    library_global = c"cuLibraryGetGlobal"(*mut u64, *mut usize, usize, *const c_char);
+    kernel_parameter = c"cuKernelGetParamInfo"(usize, usize, *mut usize, *mut usize);
+    kernel_attribute = c"cuKernelGetAttribute"(*mut c_int, c_int, usize, c_int);
+    kernel_attribute_set = c"cuKernelSetAttribute"(c_int, c_int, usize, c_int);
+    launch = c"cuLaunchKernel"(
+        usize, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, usize, *mut *mut c_void, *mut *mut c_void);
+    launch_cooperative = c"cuLaunchCooperativeKernel"(
+        usize, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, usize, *mut *mut c_void);
+    launch_ex = c"cuLaunchKernelEx"(*const LaunchConfig, usize, *mut *mut c_void, *mut *mut c_void);
+    occupancy = c"cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags"(*mut c_int, usize, c_int, usize, c_uint);
+    occupancy_shared = c"cuOccupancyAvailableDynamicSMemPerBlock"(*mut usize, usize, c_int, c_int);
+}
+
+/// The C string in a buffer that the driver filled.
+pub(crate) fn text(buffer: &[u8]) -> String {
+    let text = CStr::from_bytes_until_nul(buffer).unwrap_or_default();
+    text.to_string_lossy().into_owned()
+}
+
+impl Api {
+    /// Makes the context of a device current on this thread.
+    pub(crate) fn enter(&self, context: usize) -> Result<(), Code> {
+        // SAFETY: a primary context that this process retains until it ends or resets it.
+        unsafe { cu!(self, context_set(context)) }
+    }
+}

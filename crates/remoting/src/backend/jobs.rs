@@ -1,0 +1,126 @@
+//! Calls that wait for the GPU. They run without the session's lock, so that other lanes go on.
+
+use super::api::{cu, Api};
+use super::rows::{self, Side};
+use super::staging::{pieces, Piece, Staging};
+use crate::call::{Extent, Pitched};
+use crate::codes::Code;
+use crate::limits::STAGING_COUNT;
+use std::collections::VecDeque;
+
+/// What to wait for, by the driver's handles.
+pub(crate) enum Job {
+    /// All work of a stream.
+    Stream(usize),
+    /// What an event recorded.
+    Event(usize),
+    /// All work of the current device.
+    Context,
+    /// Bytes of the device, behind the work of a stream.
+    CopyOut {
+        from: Pitched,
+        extent: Extent,
+        stream: usize,
+    },
+}
+
+impl Job {
+    /// A copy of one row.
+    pub(crate) fn copy_out(from: u64, bytes: u64, stream: usize) -> Job {
+        Job::CopyOut {
+            from: Pitched {
+                address: from,
+                row_bytes: bytes,
+                layer_bytes: bytes,
+            },
+            extent: Extent {
+                width_bytes: bytes,
+                height: 1,
+                depth: 1,
+            },
+            stream,
+        }
+    }
+
+    /// Bytes that follow its answer.
+    pub(crate) fn bytes(&self) -> u64 {
+        match self {
+            // The session counted them when it checked the range.
+            Job::CopyOut { extent, .. } => extent.bytes().unwrap_or(0),
+            _ => 0,
+        }
+    }
+
+    /// Waits for what precedes the bytes.
+    pub(crate) fn wait(&self, api: &Api) -> Result<(), Code> {
+        // SAFETY: handles of the session. A lane that destroys one while another waits for it gets the driver's answer, in a
+        // process of its own.
+        unsafe {
+            match self {
+                Job::Stream(stream) => cu!(api, stream_synchronize(*stream)),
+                Job::Event(event) => cu!(api, event_synchronize(*event)),
+                Job::Context => cu!(api, context_synchronize()),
+                Job::CopyOut { stream, .. } => cu!(api, stream_synchronize(*stream)),
+            }
+        }
+    }
+}
+
+/// Queues the copy of a piece between a staging buffer and the device.
+pub(crate) fn queue(
+    api: &Api,
+    (at, extent): &Piece,
+    staging: u64,
+    is_in: bool,
+    stream: usize,
+) -> Result<(), Code> {
+    if extent.height == 1 {
+        let bytes = extent.width_bytes as usize;
+        // SAFETY: the session checked that the piece is device memory of its own; the staging buffer has as many bytes, and
+        // is kept until the event behind the copy.
+        return unsafe {
+            match is_in {
+                true => cu!(api, copy_in(at.address, staging as *const _, bytes, stream)),
+                false => cu!(api, copy_out(staging as *mut _, at.address, bytes, stream)),
+            }
+        };
+    }
+    let host = Side::Host(Pitched {
+        address: staging,
+        row_bytes: extent.width_bytes,
+        layer_bytes: 0,
+    });
+    let device = Side::Device(*at);
+    match is_in {
+        true => rows::copy(api, device, host, *extent, stream),
+        false => rows::copy(api, host, device, *extent, stream),
+    }
+}
+
+/// Brings bytes of the device, piece by piece; each is handed over while the next ones are copied.
+pub(crate) fn copy_out(
+    api: &Api,
+    staging: &mut Staging,
+    device: u16,
+    (from, extent, stream): (Pitched, Extent, usize),
+    mut give: impl FnMut(&[u8]) -> std::io::Result<()>,
+) -> Result<std::io::Result<()>, Code> {
+    let mut queued: VecDeque<(usize, usize)> = VecDeque::new();
+    let mut rest = pieces(from, extent);
+    loop {
+        while queued.len() < STAGING_COUNT {
+            let Some(piece) = rest.next() else { break };
+            let buffer = staging.take(api)?;
+            queue(api, &piece, staging.address(buffer), false, stream)?;
+            staging.mark(api, buffer, device, stream)?;
+            queued.push_back((buffer, (piece.1.width_bytes * piece.1.height) as usize));
+        }
+        let Some((buffer, bytes)) = queued.pop_front() else {
+            return Ok(Ok(()));
+        };
+        staging.wait(api, buffer)?;
+        if let Err(error) = give(staging.bytes(buffer, bytes)) {
+            return Ok(Err(error));
+        }
+    }
+}

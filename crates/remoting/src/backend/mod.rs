@@ -1,0 +1,512 @@
+//! A process that makes the calls of one client, and ends with it.
+//!
+//! Several threads share the connection. One at a time, the reader, takes frames in the order in which they came, and makes
+//! their calls. A call that waits for the GPU is waited for by the thread that took it, which lets go of the reader's lock
+//! first: another thread goes on reading ("leader and followers"). So the driver sees calls in the client's order, and no
+//! lane waits for another's GPU work.
+mod api;
+mod inventory;
+mod jobs;
+mod memory;
+mod rows;
+mod session;
+mod staging;
+
+use crate::board::Counts;
+use crate::call::{Answer, Call, Extent, Pitched, Value, Welcome};
+use crate::codes::Code;
+use crate::frame::{Header, Violation, HEADER_BYTES};
+use crate::limits::{IMAGE_BYTES_MAX, LANES_MAX};
+use crate::socket::{write_all, Socket};
+use api::{cu, Api};
+use jobs::Job;
+use rgaps_cuda::Library;
+use session::{Outcome, Session};
+use staging::{pieces, Staging};
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, BufReader, Read};
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+const READ_BUFFER_BYTES: usize = 256 << 10;
+/// Bytes of a piece when bytes are read and thrown away.
+const DRAIN_BYTES: usize = 64 << 10;
+/// How often the server's copy of the counters is renewed.
+const BOARD_INTERVAL: Duration = Duration::from_millis(200);
+
+/// How a backend is to serve.
+#[derive(Debug)]
+pub struct BackendOptions {
+    /// Most bytes of GPU memory that the client may hold.
+    pub memory_limit: Option<u64>,
+    /// The process that started this one, which it does not outlive.
+    pub parent: u32,
+}
+
+/// Why a backend ended before its client.
+#[derive(Debug, thiserror::Error)]
+pub enum BackendError {
+    /// The client does not keep to the protocol.
+    #[error("{0}")]
+    Violation(#[from] Violation),
+    /// The connection failed.
+    #[error("the connection to the client failed: {0}")]
+    Connection(#[from] io::Error),
+}
+
+/// What the reader owns.
+struct Core {
+    reader: BufReader<Reading>,
+    session: Session,
+    staging: Option<Staging>,
+    deferred: HashMap<u16, Code>,
+}
+
+struct Shared {
+    api: Arc<Api>,
+    socket: Arc<Socket>,
+    core: Mutex<Core>,
+    /// Held while an answer is written.
+    writing: Mutex<()>,
+    /// Staging buffers of threads that have brought bytes before.
+    spare: Mutex<Vec<Staging>>,
+    /// Threads that wait to read.
+    idle: AtomicUsize,
+    threads: AtomicUsize,
+    calls: AtomicU64,
+    bytes_in: AtomicU64,
+    bytes_out: AtomicU64,
+    memory_bytes: AtomicU64,
+}
+
+struct Reading(Arc<Socket>);
+
+impl Read for Reading {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        (&*self.0).read(to)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Serves the client until it leaves. The client has said hello.
+pub fn run(socket: Socket, board: File, options: &BackendOptions) -> Result<(), BackendError> {
+    end_with_parent(options.parent);
+    let socket = Arc::new(socket);
+    let (api, inventory) = match start(options) {
+        Ok(started) => started,
+        Err(reason) => {
+            greet(&socket, &Welcome::Refused(reason))?;
+            return Ok(());
+        }
+    };
+    let devices = inventory.devices.len();
+    greet(&socket, &Welcome::Session(inventory))?;
+    end_with_client(socket.clone())?;
+    let session = Session::new(api.clone(), devices, options.memory_limit);
+    let shared = Arc::new(Shared {
+        core: Mutex::new(Core {
+            reader: BufReader::with_capacity(READ_BUFFER_BYTES, Reading(socket.clone())),
+            session,
+            staging: None,
+            deferred: HashMap::new(),
+        }),
+        api,
+        socket,
+        writing: Mutex::default(),
+        spare: Mutex::default(),
+        idle: AtomicUsize::new(0),
+        threads: AtomicUsize::new(1),
+        calls: AtomicU64::new(0),
+        bytes_in: AtomicU64::new(0),
+        bytes_out: AtomicU64::new(0),
+        memory_bytes: AtomicU64::new(0),
+    });
+    let counted = shared.clone();
+    std::thread::Builder::new()
+        .name("board".to_owned())
+        .spawn(move || counted.show(&board))?;
+    shared.serve()
+}
+
+fn start(options: &BackendOptions) -> Result<(Arc<Api>, crate::call::Inventory), String> {
+    let library = Library::driver()?;
+    let api = Arc::new(Api::resolve(&library));
+    let told = |code: Code| format!("its CUDA driver gives error {}", code.0);
+    // SAFETY: cuInit takes 0.
+    unsafe { cu!(api, init(0)) }.map_err(told)?;
+    let inventory = inventory::inventory(&api, options.memory_limit).map_err(told)?;
+    Ok((api, inventory))
+}
+
+fn greet(socket: &Socket, welcome: &Welcome) -> io::Result<()> {
+    let body = postcard::to_stdvec(welcome).map_err(io::Error::other)?;
+    let header = Header {
+        length: body.len() as u32,
+        ..Header::default()
+    };
+    write_all(socket, [&header.encode(), &body]).map(drop)
+}
+
+/// Has the kernel end this process when the server ends, however that ends.
+fn end_with_parent(parent: u32) {
+    // SAFETY: a setting of this process.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+    if std::os::unix::process::parent_id() != parent {
+        // It ended before.
+        std::process::exit(0);
+    }
+}
+
+/// Ends this process when the client closes the connection, whatever the driver is waiting for.
+fn end_with_client(socket: Arc<Socket>) -> io::Result<()> {
+    let watch = move || loop {
+        let mut polled = libc::pollfd {
+            fd: socket.as_fd().as_raw_fd(),
+            events: libc::POLLRDHUP,
+            revents: 0,
+        };
+        // SAFETY: one structure of this function; the descriptor is open while `socket` is.
+        let ready = unsafe { libc::poll(&mut polled, 1, -1) };
+        if ready > 0 {
+            // Without handlers at exit: the driver's may wait for work that does not end.
+            // SAFETY: ends the process.
+            unsafe { libc::_exit(0) };
+        }
+    };
+    std::thread::Builder::new()
+        .name("hang-up".to_owned())
+        .spawn(watch)
+        .map(drop)
+}
+
+impl Shared {
+    fn show(&self, board: &File) {
+        let mut last = Counts::default();
+        loop {
+            let now = Counts {
+                calls: self.calls.load(Ordering::Relaxed),
+                bytes_in: self.bytes_in.load(Ordering::Relaxed),
+                bytes_out: self.bytes_out.load(Ordering::Relaxed),
+                memory_bytes: self.memory_bytes.load(Ordering::Relaxed),
+            };
+            if now != last && now.write(board).is_ok() {
+                last = now;
+            }
+            std::thread::sleep(BOARD_INTERVAL);
+        }
+    }
+
+    /// Takes frames until the connection ends.
+    fn serve(self: &Arc<Self>) -> Result<(), BackendError> {
+        loop {
+            self.idle.fetch_add(1, Ordering::AcqRel);
+            let mut core = lock(&self.core);
+            self.idle.fetch_sub(1, Ordering::AcqRel);
+            let Some((of, job, deferred)) = self.read_until_job(&mut core)? else {
+                return Ok(());
+            };
+            drop(core);
+            self.replace_reader()?;
+            self.finish(&of, &job, deferred)?;
+        }
+    }
+
+    /// Sees to it that somebody reads while this thread waits for the GPU.
+    fn replace_reader(self: &Arc<Self>) -> io::Result<()> {
+        if self.idle.load(Ordering::Acquire) > 0 {
+            return Ok(());
+        }
+        if self.threads.fetch_add(1, Ordering::AcqRel) > usize::from(LANES_MAX) {
+            return Err(io::Error::other("more calls that wait than lanes"));
+        }
+        let shared = self.clone();
+        let body = move || {
+            if let Err(error) = shared.serve() {
+                end(&error);
+            }
+        };
+        std::thread::Builder::new()
+            .name("lane".to_owned())
+            .spawn(body)
+            .map(drop)
+    }
+
+    /// Makes calls until one has to wait; `None` at the end of the connection.
+    fn read_until_job(&self, core: &mut Core) -> Result<Option<(Header, Job, Code)>, BackendError> {
+        loop {
+            let mut bytes = [0; HEADER_BYTES];
+            match core.reader.read_exact(&mut bytes) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+                Err(error) => return Err(error.into()),
+            }
+            let of = Header::decode(&bytes)?;
+            let mut body = vec![0; of.length as usize];
+            core.reader.read_exact(&mut body)?;
+            let call = decode(&body)?;
+            self.calls.fetch_add(1, Ordering::Relaxed);
+            let bytes = (HEADER_BYTES + body.len()) as u64 + of.bulk;
+            self.bytes_in.fetch_add(bytes, Ordering::Relaxed);
+            let result = self.make(core, &of, &call)?;
+            self.memory_bytes
+                .store(core.session.memory.used(), Ordering::Relaxed);
+            if of.is_quiet() {
+                match result {
+                    Ok(Outcome::Now(_)) => {}
+                    // A quiet call that has to wait is none.
+                    Ok(Outcome::Later(_)) => {
+                        return Err(Violation("a call that waits is quiet").into())
+                    }
+                    Err(code) => {
+                        core.deferred.entry(of.lane).or_insert(code);
+                    }
+                }
+                continue;
+            }
+            let deferred = core.deferred.remove(&of.lane).unwrap_or(Code::SUCCESS);
+            match result {
+                Ok(Outcome::Now(value)) => self.answer(&of, Code::SUCCESS, deferred, value)?,
+                Ok(Outcome::Later(job)) => return Ok(Some((of, job, deferred))),
+                Err(code) => self.answer(&of, code, deferred, Value::Nothing)?,
+            }
+        }
+    }
+
+    /// Makes a call, and takes the bytes behind it.
+    fn make(
+        &self,
+        core: &mut Core,
+        of: &Header,
+        call: &Call<'_>,
+    ) -> Result<Result<Outcome, Code>, BackendError> {
+        match call {
+            Call::CopyIn { to, stream } => {
+                let at = Pitched {
+                    address: *to,
+                    row_bytes: of.bulk,
+                    layer_bytes: of.bulk,
+                };
+                let extent = Extent {
+                    width_bytes: of.bulk,
+                    height: 1,
+                    depth: 1,
+                };
+                self.copy_in(core, of, (at, extent, *stream))
+            }
+            Call::CopyInRows { to, extent, stream } => {
+                if extent.bytes() != Some(of.bulk) {
+                    return Err(Violation("rows of another length than the bytes").into());
+                }
+                self.copy_in(core, of, (*to, *extent, *stream))
+            }
+            Call::LibraryLoad { library, kernels } => {
+                if of.bulk > IMAGE_BYTES_MAX {
+                    return Err(Violation("an image over the limit").into());
+                }
+                // Text ends with a zero, whatever the client sent.
+                let mut image = vec![0; of.bulk as usize + 1];
+                core.reader.read_exact(&mut image[..of.bulk as usize])?;
+                let loaded = core.session.load(of, *library, kernels, &image);
+                Ok(loaded.map(Outcome::Now))
+            }
+            _ if of.bulk > 0 => Err(Violation("bytes behind a call that takes none").into()),
+            _ => {
+                if matches!(call, Call::Reset) {
+                    core.staging
+                        .iter_mut()
+                        .for_each(|staging| staging.reset(of.device));
+                    lock(&self.spare)
+                        .iter_mut()
+                        .for_each(|staging| staging.reset(of.device));
+                }
+                Ok(core.session.dispatch(of, call))
+            }
+        }
+    }
+
+    fn copy_in(
+        &self,
+        core: &mut Core,
+        of: &Header,
+        (to, extent, stream): (Pitched, Extent, u64),
+    ) -> Result<Result<Outcome, Code>, BackendError> {
+        let mut left = of.bulk;
+        let mut attempt = || -> Result<Result<(), Code>, BackendError> {
+            let session = &mut core.session;
+            let checked = session.enter(of.device);
+            let checked = checked.and_then(|_| session.memory.check_rows(&to, &extent));
+            let checked = checked.and_then(|()| session.stream(of, stream));
+            let stream = match checked {
+                Ok(stream) => stream,
+                Err(code) => return Ok(Err(code)),
+            };
+            if core.staging.is_none() {
+                match Staging::new(&self.api) {
+                    Ok(staging) => core.staging = Some(staging),
+                    Err(code) => return Ok(Err(code)),
+                }
+            }
+            let Some(staging) = core.staging.as_mut() else {
+                return Ok(Err(Code::UNKNOWN));
+            };
+            for piece in pieces(to, extent) {
+                let bytes = piece.1.width_bytes * piece.1.height;
+                let buffer = match staging.take(&self.api) {
+                    Ok(buffer) => buffer,
+                    Err(code) => return Ok(Err(code)),
+                };
+                core.reader
+                    .read_exact(staging.bytes(buffer, bytes as usize))?;
+                left -= bytes;
+                let queued = jobs::queue(&self.api, &piece, staging.address(buffer), true, stream);
+                let marked =
+                    queued.and_then(|()| staging.mark(&self.api, buffer, of.device, stream));
+                if let Err(code) = marked {
+                    return Ok(Err(code));
+                }
+            }
+            Ok(Ok(()))
+        };
+        let result = attempt()?;
+        // What a copy that failed did not take.
+        let mut thrown = vec![0; DRAIN_BYTES.min(left as usize)];
+        while left > 0 {
+            let count = left.min(DRAIN_BYTES as u64) as usize;
+            core.reader.read_exact(&mut thrown[..count])?;
+            left -= count as u64;
+        }
+        Ok(result.map(|()| Outcome::Now(Value::Nothing)))
+    }
+
+    /// Waits for what a job is about, and answers.
+    fn finish(&self, of: &Header, job: &Job, deferred: Code) -> Result<(), BackendError> {
+        let waited = job.wait(&self.api);
+        let Job::CopyOut {
+            from,
+            extent,
+            stream,
+        } = job
+        else {
+            let code = waited.err().unwrap_or(Code::SUCCESS);
+            return Ok(self.answer(of, code, deferred, Value::Nothing)?);
+        };
+        let staging = match waited {
+            Ok(()) => lock(&self.spare)
+                .pop()
+                .map_or_else(|| Staging::new(&self.api), Ok),
+            Err(code) => Err(code),
+        };
+        let mut staging = match staging {
+            Ok(staging) => staging,
+            Err(code) => return Ok(self.answer(of, code, deferred, Value::Nothing)?),
+        };
+        let mut writing = None;
+        let copied = jobs::copy_out(
+            &self.api,
+            &mut staging,
+            of.device,
+            (*from, *extent, *stream),
+            |bytes| {
+                if writing.is_none() {
+                    writing = Some(lock(&self.writing));
+                    return self.write(
+                        of,
+                        Code::SUCCESS,
+                        deferred,
+                        Value::Nothing,
+                        (job.bytes(), bytes),
+                    );
+                }
+                write_all(&self.socket, [bytes, &[]]).map(drop)
+            },
+        );
+        let begun = writing.is_some();
+        drop(writing);
+        match copied {
+            Ok(written) => {
+                written?;
+                lock(&self.spare).push(staging);
+                if !begun {
+                    self.answer(of, Code::SUCCESS, deferred, Value::Nothing)?;
+                }
+                Ok(())
+            }
+            Err(code) if !begun => Ok(self.answer(of, code, deferred, Value::Nothing)?),
+            // The answer has promised the bytes.
+            Err(_) => Err(io::Error::other("the GPU failed within a copy").into()),
+        }
+    }
+
+    fn answer(&self, of: &Header, code: Code, deferred: Code, value: Value) -> io::Result<()> {
+        let _writing = lock(&self.writing);
+        self.write(of, code, deferred, value, (0, &[]))
+    }
+
+    /// Writes an answer and the first of `total` bytes behind it. The caller holds `writing`.
+    fn write(
+        &self,
+        of: &Header,
+        code: Code,
+        deferred: Code,
+        value: Value,
+        (total, first): (u64, &[u8]),
+    ) -> io::Result<()> {
+        let answer = Answer {
+            code: code.0,
+            deferred: deferred.0,
+            value,
+        };
+        let mut frame =
+            postcard::to_extend(&answer, vec![0; HEADER_BYTES]).map_err(io::Error::other)?;
+        let header = Header {
+            length: (frame.len() - HEADER_BYTES) as u32,
+            flags: 0,
+            bulk: total,
+            ..*of
+        };
+        frame[..HEADER_BYTES].copy_from_slice(&header.encode());
+        self.bytes_out
+            .fetch_add(frame.len() as u64 + total, Ordering::Relaxed);
+        write_all(&self.socket, [&frame, first]).map(drop)
+    }
+}
+
+/// Ends the process: its client is not served any more.
+fn end(error: &BackendError) -> ! {
+    tracing::warn!(%error, "a client is not served any more");
+    std::process::exit(1);
+}
+
+fn decode(body: &[u8]) -> Result<Call<'_>, Violation> {
+    postcard::from_bytes(body).map_err(|_| Violation("a call that cannot be read"))
+}
+
+/// A call as it crosses the connection, for the fuzzer's corpus.
+pub fn encode_for_fuzzing(call: &Call<'_>) -> Vec<u8> {
+    let body = postcard::to_stdvec(call).expect("calls can be written");
+    let header = Header {
+        length: body.len() as u32,
+        ..Header::default()
+    };
+    [&header.encode()[..], &body].concat()
+}
+
+/// What a client's bytes meet first, for the fuzzer: a header, and a call behind it.
+pub fn decode_for_fuzzing(bytes: &[u8]) {
+    let Some((header, body)) = bytes.split_first_chunk::<HEADER_BYTES>() else {
+        return;
+    };
+    if let Ok(header) = Header::decode(header) {
+        assert_eq!(Header::decode(&header.encode()), Ok(header));
+    }
+    if let Ok(call) = decode(body) {
+        let again = postcard::to_stdvec(&call).expect("what was read can be written");
+        assert_eq!(decode(&again).as_ref(), Ok(&call));
+    }
+}

@@ -1,0 +1,110 @@
+//! Copies and fills of rows and layers, made of what the driver has for rows.
+
+use super::api::{cu, Api, Copy2d, MEMORY_DEVICE, MEMORY_HOST};
+use crate::call::{Extent, Pitched};
+use crate::codes::Code;
+
+/// One side of a copy.
+#[derive(Clone, Copy)]
+pub(crate) enum Side {
+    /// Device memory of the session.
+    Device(Pitched),
+    /// Memory of the backend.
+    Host(Pitched),
+}
+
+impl Side {
+    fn pitched(&self) -> &Pitched {
+        match self {
+            Side::Device(at) | Side::Host(at) => at,
+        }
+    }
+
+    /// Type, host address and device address of a layer.
+    fn layer(&self, layer: u64) -> (u32, u64, u64) {
+        let at = self.pitched();
+        let address = at.address + layer * at.layer_bytes;
+        match self {
+            Side::Device(_) => (MEMORY_DEVICE, 0, address),
+            Side::Host(_) => (MEMORY_HOST, address, 0),
+        }
+    }
+}
+
+/// Queues a copy. The ranges were checked by the caller, and what is the backend's stays until the copy is done.
+pub(crate) fn copy(
+    api: &Api,
+    to: Side,
+    from: Side,
+    extent: Extent,
+    stream: usize,
+) -> Result<(), Code> {
+    for layer in 0..extent.depth {
+        let (dst_type, dst_host, dst_device) = to.layer(layer);
+        let (src_type, src_host, src_device) = from.layer(layer);
+        let one = Copy2d {
+            src_x: 0,
+            src_y: 0,
+            src_type,
+            src_host,
+            src_device,
+            src_array: 0,
+            src_pitch: from.pitched().row_bytes.max(extent.width_bytes) as usize,
+            dst_x: 0,
+            dst_y: 0,
+            dst_type,
+            dst_host,
+            dst_device,
+            dst_array: 0,
+            dst_pitch: to.pitched().row_bytes.max(extent.width_bytes) as usize,
+            width_bytes: extent.width_bytes as usize,
+            height: extent.height as usize,
+        };
+        // SAFETY: the callers of this function checked that both ranges are device memory of the session or staging of
+        // the backend, which they keep until the copy is done.
+        unsafe { cu!(api, copy_2d(&one, stream))? };
+    }
+    Ok(())
+}
+
+/// Queues a fill of elements of `width` bytes.
+pub(crate) fn fill(
+    api: &Api,
+    to: Pitched,
+    extent: Extent,
+    value: u32,
+    width: u8,
+    stream: usize,
+) -> Result<(), Code> {
+    if extent.width_bytes == 0 || extent.height == 0 || extent.depth == 0 {
+        return Ok(());
+    }
+    let is_row = extent.height == 1 && extent.depth == 1;
+    let count = extent.width_bytes as usize / usize::from(width.max(1));
+    if is_row {
+        // SAFETY: the caller checked that the range is device memory of the session.
+        return unsafe {
+            match width {
+                1 => cu!(api, fill_8(to.address, value as u8, count, stream)),
+                2 => cu!(api, fill_16(to.address, value as u16, count, stream)),
+                4 => cu!(api, fill_32(to.address, value, count, stream)),
+                _ => Err(Code::INVALID_VALUE),
+            }
+        };
+    }
+    if width != 1 {
+        return Err(Code::NOT_SUPPORTED);
+    }
+    for layer in 0..extent.depth {
+        let address = to.address + layer * to.layer_bytes;
+        let (pitch, height) = (to.row_bytes as usize, extent.height as usize);
+        // SAFETY: the caller checked that all layers are device memory of the session.
+        unsafe {
+            cu!(
+                api,
+                fill_2d_8(address, pitch, value as u8, count, height, stream)
+            )?
+        };
+    }
+    Ok(())
+}

@@ -1,0 +1,319 @@
+//! What frames carry: calls of the client and answers of the server, encoded by postcard.
+//!
+//! Calls are those of CUDA's driver. The client mints the handles of streams, events and libraries, so that it
+//! need not wait for them; addresses are the server's, since kernels follow them.
+
+use serde::{Deserialize, Serialize};
+
+/// Changes with every change of this file or of frames.
+pub const PROTOCOL: u32 = 1;
+/// What each side says first.
+pub const MAGIC: [u8; 8] = *b"rgapsGPU";
+
+/// The client's first word.
+#[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
+pub struct Hello {
+    /// [`MAGIC`].
+    pub magic: [u8; 8],
+    /// [`PROTOCOL`].
+    pub protocol: u32,
+    /// What it wants.
+    pub wish: Wish,
+}
+
+/// What a connection is for.
+#[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
+pub enum Wish {
+    /// To use GPUs.
+    Session {
+        /// The program's name, for listings.
+        program: String,
+        /// Its process id on its host.
+        pid: u32,
+    },
+    /// To see who uses them.
+    Status,
+}
+
+/// The server's answer to a hello.
+#[derive(Serialize, Deserialize, Debug, Clone, PartialEq)]
+pub enum Welcome {
+    /// The session begins.
+    Session(Inventory),
+    /// Who is there.
+    Status(Status),
+    /// It does not, for this reason.
+    Refused(String),
+}
+
+/// The server's GPUs.
+#[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Default)]
+pub struct Inventory {
+    /// The CUDA version that the driver supports, as `cuDriverGetVersion` has it.
+    pub driver_version: i32,
+    /// By ordinal.
+    pub devices: Vec<DeviceInfo>,
+}
+
+/// A GPU.
+#[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Default)]
+pub struct DeviceInfo {
+    /// Its product name.
+    pub name: String,
+    /// Its UUID.
+    pub uuid: [u8; 16],
+    /// All of its memory that this client may have.
+    pub total_bytes: u64,
+    /// Its place on the server's PCI bus.
+    pub pci_bus_id: String,
+    /// Attributes by number, from 1 on; those that the driver does not know are missing.
+    pub attributes: Vec<(i32, i32)>,
+    /// Whether it can access the memory of each device.
+    pub peers: Vec<bool>,
+}
+
+/// A server, for `rgaps gpu list` and `rgaps gpu top`.
+#[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Default)]
+pub struct Status {
+    /// The names of its GPUs.
+    pub devices: Vec<String>,
+    /// Its clients.
+    pub clients: Vec<ClientInfo>,
+    /// Most clients that it takes.
+    pub clients_max: u32,
+}
+
+/// A client of a server.
+#[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, Default)]
+pub struct ClientInfo {
+    /// The backend's process id on the server.
+    pub backend: u32,
+    /// The program.
+    pub program: String,
+    /// Its process id on its host.
+    pub pid: u32,
+    /// Where it comes from.
+    pub from: String,
+    /// Calls so far.
+    pub calls: u64,
+    /// Bytes from it.
+    pub bytes_in: u64,
+    /// Bytes to it.
+    pub bytes_out: u64,
+    /// GPU memory that it holds.
+    pub memory_bytes: u64,
+}
+
+/// A place in memory of rows and layers.
+#[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Pitched {
+    /// Of its first byte.
+    pub address: u64,
+    /// Bytes from a row to the next.
+    pub row_bytes: u64,
+    /// Bytes from a layer to the next.
+    pub layer_bytes: u64,
+}
+
+/// How much of a [`Pitched`] is meant.
+#[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Extent {
+    /// Bytes of a row.
+    pub width_bytes: u64,
+    /// Rows of a layer.
+    pub height: u64,
+    /// Layers.
+    pub depth: u64,
+}
+
+impl Extent {
+    /// All bytes, if they can be counted.
+    pub fn bytes(&self) -> Option<u64> {
+        self.width_bytes
+            .checked_mul(self.height)?
+            .checked_mul(self.depth)
+    }
+}
+
+/// A kernel: one of the names that its library was loaded with.
+#[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct KernelId {
+    /// The client's number of the library.
+    pub library: u64,
+    /// Position of its name.
+    pub index: u32,
+}
+
+/// A call.
+#[derive(Serialize, Deserialize, Debug, Clone, PartialEq)]
+#[allow(
+    missing_docs,
+    reason = "its fields are the parameters of CUDA's function"
+)]
+pub enum Call<'a> {
+    /// `cuMemAlloc`. Gives an address.
+    Allocate { bytes: u64 },
+    /// `cuMemAllocAsync`. Gives an address.
+    AllocateOnStream { bytes: u64, stream: u64 },
+    /// `cuMemFree`.
+    Free { address: u64 },
+    /// `cuMemFreeAsync`.
+    FreeOnStream { address: u64, stream: u64 },
+    /// `cuMemGetInfo`. Gives free and total bytes.
+    MemoryInfo,
+    /// Copies the bytes behind the frame to the device.
+    CopyIn { to: u64, stream: u64 },
+    /// The same for rows, which follow each other without gaps.
+    CopyInRows {
+        to: Pitched,
+        extent: Extent,
+        stream: u64,
+    },
+    /// Gives bytes of the device.
+    CopyOut { from: u64, bytes: u64, stream: u64 },
+    /// Gives rows without gaps.
+    CopyOutRows {
+        from: Pitched,
+        extent: Extent,
+        stream: u64,
+    },
+    /// Copies on the server.
+    Copy {
+        to: u64,
+        from: u64,
+        bytes: u64,
+        stream: u64,
+    },
+    /// Copies rows on the server.
+    CopyRows {
+        to: Pitched,
+        from: Pitched,
+        extent: Extent,
+        stream: u64,
+    },
+    /// Sets elements of 1, 2 or 4 bytes; `extent` counts bytes.
+    Fill {
+        to: Pitched,
+        extent: Extent,
+        value: u32,
+        width: u8,
+        stream: u64,
+    },
+    /// `cuStreamCreateWithPriority`.
+    StreamCreate {
+        stream: u64,
+        flags: u32,
+        priority: i32,
+    },
+    /// `cuStreamDestroy`.
+    StreamDestroy { stream: u64 },
+    /// `cuStreamSynchronize`.
+    StreamSynchronize { stream: u64 },
+    /// `cuStreamQuery`.
+    StreamQuery { stream: u64 },
+    /// `cuStreamWaitEvent`.
+    StreamWaitEvent { stream: u64, event: u64, flags: u32 },
+    /// `cuEventCreate`.
+    EventCreate { event: u64, flags: u32 },
+    /// `cuEventDestroy`.
+    EventDestroy { event: u64 },
+    /// `cuEventRecordWithFlags`.
+    EventRecord { event: u64, stream: u64, flags: u32 },
+    /// `cuEventSynchronize`.
+    EventSynchronize { event: u64 },
+    /// `cuEventQuery`.
+    EventQuery { event: u64 },
+    /// `cuEventElapsedTime`. Gives milliseconds.
+    EventElapsed { start: u64, end: u64 },
+    /// `cuCtxSynchronize`.
+    Synchronize,
+    /// `cuLibraryLoadData`, with the image behind the frame. Gives what is known of the kernels.
+    LibraryLoad { library: u64, kernels: Vec<&'a str> },
+    /// Finds more kernels of a library. Gives what is known of them.
+    LibraryMore { library: u64, kernels: Vec<&'a str> },
+    /// `cuLibraryUnload`.
+    LibraryUnload { library: u64 },
+    /// `cuLibraryGetGlobal`. Gives address and bytes.
+    Variable { library: u64, name: &'a str },
+    /// `cuKernelGetAttribute`, all of them.
+    KernelInfo { kernel: KernelId },
+    /// `cuKernelSetAttribute`.
+    KernelSet {
+        kernel: KernelId,
+        attribute: i32,
+        value: i32,
+    },
+    /// `cuLaunchKernel` and its kin.
+    Launch {
+        kernel: KernelId,
+        grid: [u32; 3],
+        block: [u32; 3],
+        shared_bytes: u32,
+        stream: u64,
+        cooperative: bool,
+        attributes: Vec<(u32, &'a [u8])>,
+        parameters: &'a [u8],
+    },
+    /// `cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags`. Gives a number.
+    Occupancy {
+        kernel: KernelId,
+        block_threads: i32,
+        shared_bytes: u64,
+        flags: u32,
+    },
+    /// `cuOccupancyAvailableDynamicSMemPerBlock`. Gives a number.
+    OccupancyShared {
+        kernel: KernelId,
+        blocks: i32,
+        block_threads: i32,
+    },
+    /// `cuCtxGetLimit`. Gives a number.
+    Limit { limit: u32 },
+    /// `cuCtxSetLimit`.
+    LimitSet { limit: u32, value: u64 },
+    /// `cuCtxEnablePeerAccess` to the memory of a device.
+    PeerEnable { device: u16 },
+    /// `cuCtxDisablePeerAccess`.
+    PeerDisable { device: u16 },
+    /// `cuCtxGetStreamPriorityRange`. Gives least and greatest.
+    StreamPriorities,
+    /// Gives up everything on the device and its primary context.
+    Reset,
+}
+
+/// What is known of a kernel.
+#[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, Default)]
+pub struct KernelInfo {
+    /// Why it cannot be used, or 0.
+    pub code: i32,
+    /// Offset and bytes of each parameter.
+    pub parameters: Vec<(u32, u32)>,
+    /// Attributes by number, from 0 on; those that the driver does not know are missing.
+    pub attributes: Vec<(i32, i32)>,
+}
+
+/// What a call gives.
+#[derive(Serialize, Deserialize, Debug, Clone, PartialEq)]
+pub enum Value {
+    /// Nothing but the code.
+    Nothing,
+    /// An address or a number.
+    Number(u64),
+    /// Two of them.
+    Pair(u64, u64),
+    /// A time.
+    Float(f32),
+    /// Kernels of a library, in the order of their names.
+    Kernels(Vec<KernelInfo>),
+}
+
+/// The answer to a call. Bytes of memory follow where the call asks for them and has not failed.
+#[derive(Serialize, Deserialize, Debug, Clone, PartialEq)]
+pub struct Answer {
+    /// What the driver said of this call.
+    pub code: i32,
+    /// What it said of the first quiet call of this lane that failed since the last answer, or 0.
+    pub deferred: i32,
+    /// The result.
+    pub value: Value,
+}

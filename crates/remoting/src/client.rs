@@ -1,0 +1,460 @@
+//! The client's end of a connection: calls of many threads, in one order.
+//!
+//! A quiet call is appended to a batch. The batch is written when somebody waits for an answer, when it is full, or
+//! after [`BATCH_DELAY`] by a thread of its own. So a program that does not wait makes one system call for many calls,
+//! and one that waits makes one write and one read.
+//!
+//! There is one connection, so the server sees the calls of all threads in the order in which the threads made them.
+//! Of the threads that wait for an answer one reads, for all of them; it hands the others their answers ("leader and
+//! followers"). The server sends nothing that nobody waits for, so it can always write.
+//!
+//! A connection that fails stays failed: each call then gives [`Lost`], at once.
+
+use crate::call::{Answer, Call, Hello, Inventory, Welcome, Wish, MAGIC, PROTOCOL};
+use crate::frame::{Header, HEADER_BYTES, QUIET};
+use crate::limits::{BATCH_BYTES, BATCH_DELAY, BODY_BYTES_MAX, HELLO_TIMEOUT, INLINE_BYTES_MAX};
+use crate::socket::{write_all, Endpoint, Socket};
+use std::collections::HashMap;
+use std::io::{self, BufReader, Read};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+/// Why there is no session.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// Nobody is there.
+    #[error("no GPU server answers at {0}: {1}; start one there with 'rgaps gpu serve'")]
+    Unreachable(Endpoint, io::Error),
+    /// The server does not want this client.
+    #[error("the GPU server at {0} refuses: {1}")]
+    Refused(Endpoint, String),
+    /// It speaks something else.
+    #[error("what listens at {0} is no GPU server of this version of rgaps")]
+    Stranger(Endpoint),
+}
+
+/// The connection is gone, and with it everything on the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the connection to the GPU server is lost")]
+pub struct Lost;
+
+/// What a connection has counted.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Calls that were sent.
+    pub calls: AtomicU64,
+    /// Of these, calls whose answer was waited for.
+    pub round_trips: AtomicU64,
+    /// System calls that wrote.
+    pub writes: AtomicU64,
+    /// Bytes that were sent.
+    pub bytes_out: AtomicU64,
+    /// Bytes that were received.
+    pub bytes_in: AtomicU64,
+}
+
+fn add(counter: &AtomicU64, value: u64) {
+    counter.fetch_add(value, Ordering::Relaxed);
+}
+
+/// Which thread calls, for which device.
+#[derive(Debug, Clone, Copy)]
+pub struct From {
+    /// The thread's lane.
+    pub lane: u16,
+    /// The device that is current on it.
+    pub device: u16,
+}
+
+#[derive(Default)]
+struct Outbox {
+    batch: Vec<u8>,
+    request: u64,
+    is_lost: bool,
+}
+
+/// Where the bytes behind an answer belong.
+#[derive(Clone, Copy)]
+struct Target {
+    start: *mut u8,
+    bytes: usize,
+}
+
+// SAFETY: the thread that waits for the answer owns the memory, and stays in `call_out` until the thread that reads
+// has written it or the connection is lost and nobody reads any more.
+unsafe impl Send for Target {}
+
+#[derive(Default)]
+struct Inbox {
+    /// Calls that wait, and where their bytes belong.
+    wanted: HashMap<u64, Option<Target>>,
+    answers: HashMap<u64, Answer>,
+    is_read: bool,
+    is_lost: bool,
+}
+
+/// A session on a server.
+pub struct Connection {
+    socket: Arc<Socket>,
+    endpoint: Endpoint,
+    inventory: Inventory,
+    outbox: Mutex<Outbox>,
+    /// The batch is not empty any more.
+    filled: Condvar,
+    inbox: Mutex<Inbox>,
+    answered: Condvar,
+    reader: Mutex<BufReader<Reading>>,
+    is_ending: AtomicBool,
+    /// What it has counted.
+    pub counters: Counters,
+}
+
+/// The socket once more, for a buffered reader.
+struct Reading(Arc<Socket>);
+
+impl Read for Reading {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        (&*self.0).read(to)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Sends a hello and reads the answer to it.
+fn greet(socket: &Socket, at: &Endpoint, wish: Wish) -> Result<Welcome, ConnectError> {
+    let unreachable = |error| ConnectError::Unreachable(at.clone(), error);
+    let stranger = || ConnectError::Stranger(at.clone());
+    socket.limit(Some(HELLO_TIMEOUT)).map_err(unreachable)?;
+    let hello = Hello {
+        magic: MAGIC,
+        protocol: PROTOCOL,
+        wish,
+    };
+    let body = postcard::to_stdvec(&hello).map_err(|_| stranger())?;
+    let header = Header {
+        length: body.len() as u32,
+        ..Header::default()
+    };
+    write_all(socket, [&header.encode(), &body]).map_err(unreachable)?;
+    let mut bytes = [0; HEADER_BYTES];
+    (&mut &*socket)
+        .read_exact(&mut bytes)
+        .map_err(unreachable)?;
+    let header = Header::decode(&bytes).map_err(|_| stranger())?;
+    let mut body = vec![0; header.length as usize];
+    (&mut &*socket).read_exact(&mut body).map_err(unreachable)?;
+    socket.limit(None).map_err(unreachable)?;
+    postcard::from_bytes(&body).map_err(|_| stranger())
+}
+
+/// Asks a server who uses it.
+pub fn status(at: &Endpoint) -> Result<crate::call::Status, ConnectError> {
+    let socket =
+        Socket::connect(at).map_err(|error| ConnectError::Unreachable(at.clone(), error))?;
+    match greet(&socket, at, Wish::Status)? {
+        Welcome::Status(status) => Ok(status),
+        Welcome::Refused(reason) => Err(ConnectError::Refused(at.clone(), reason)),
+        Welcome::Session(_) => Err(ConnectError::Stranger(at.clone())),
+    }
+}
+
+impl Connection {
+    /// Begins a session.
+    pub fn open(at: &Endpoint, program: &str) -> Result<Arc<Connection>, ConnectError> {
+        let unreachable = |error| ConnectError::Unreachable(at.clone(), error);
+        let socket = Socket::connect(at).map_err(unreachable)?;
+        let wish = Wish::Session {
+            program: program.to_owned(),
+            pid: std::process::id(),
+        };
+        let inventory = match greet(&socket, at, wish)? {
+            Welcome::Session(inventory) => inventory,
+            Welcome::Refused(reason) => return Err(ConnectError::Refused(at.clone(), reason)),
+            Welcome::Status(_) => return Err(ConnectError::Stranger(at.clone())),
+        };
+        let socket = Arc::new(socket);
+        let connection = Arc::new(Connection {
+            reader: Mutex::new(BufReader::with_capacity(16 << 10, Reading(socket.clone()))),
+            socket,
+            endpoint: at.clone(),
+            inventory,
+            outbox: Mutex::default(),
+            filled: Condvar::new(),
+            inbox: Mutex::default(),
+            answered: Condvar::new(),
+            is_ending: AtomicBool::new(false),
+            counters: Counters::default(),
+        });
+        let flusher = connection.clone();
+        std::thread::Builder::new()
+            .name("rgaps-gpu-send".to_owned())
+            .spawn(move || flusher.flush_idle_batches())
+            .map_err(unreachable)?;
+        Ok(connection)
+    }
+
+    /// The server's GPUs.
+    pub fn inventory(&self) -> &Inventory {
+        &self.inventory
+    }
+
+    /// Where the server is.
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// Whether the connection has failed.
+    pub fn is_lost(&self) -> bool {
+        lock(&self.outbox).is_lost
+    }
+
+    /// Ends the session.
+    pub fn close(&self) {
+        self.is_ending.store(true, Ordering::Release);
+        self.lose();
+        self.filled.notify_all();
+    }
+
+    /// Makes a call that nobody waits for, with bytes behind it. They are read before this returns.
+    pub fn send(&self, from: From, call: &Call<'_>, bulk: &[u8]) -> Result<(), Lost> {
+        let mut outbox = lock(&self.outbox);
+        let was_empty = outbox.batch.is_empty();
+        self.append(&mut outbox, from, QUIET, call, bulk)?;
+        if was_empty && !outbox.batch.is_empty() {
+            self.filled.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Makes a call and waits for the answer.
+    pub fn call(&self, from: From, call: &Call<'_>, bulk: &[u8]) -> Result<Answer, Lost> {
+        self.wait_for(from, call, bulk, None)
+    }
+
+    /// The same for a call that gives bytes. They are there when this returns, unless the answer has an error.
+    ///
+    /// # Safety
+    /// `bytes` bytes at `to` may be written, by any thread, until this returns.
+    pub unsafe fn call_out(
+        &self,
+        from: From,
+        call: &Call<'_>,
+        to: *mut u8,
+        bytes: usize,
+    ) -> Result<Answer, Lost> {
+        self.wait_for(from, call, &[], Some(Target { start: to, bytes }))
+    }
+
+    fn wait_for(
+        &self,
+        from: From,
+        call: &Call<'_>,
+        bulk: &[u8],
+        target: Option<Target>,
+    ) -> Result<Answer, Lost> {
+        let request = {
+            let mut outbox = lock(&self.outbox);
+            // Wanted before it is sent, so that whoever reads the answer knows where it belongs.
+            lock(&self.inbox).wanted.insert(outbox.request, target);
+            let request = self.append(&mut outbox, from, 0, call, bulk)?;
+            self.flush(&mut outbox)?;
+            request
+        };
+        add(&self.counters.round_trips, 1);
+        self.answer(request)
+    }
+
+    /// Appends a frame to the batch; gives its number.
+    fn append(
+        &self,
+        outbox: &mut Outbox,
+        from: From,
+        flags: u16,
+        call: &Call<'_>,
+        bulk: &[u8],
+    ) -> Result<u64, Lost> {
+        if outbox.is_lost {
+            return Err(Lost);
+        }
+        let request = outbox.request;
+        outbox.request += 1;
+        let start = outbox.batch.len();
+        outbox.batch.extend_from_slice(&[0; HEADER_BYTES]);
+        let batch = std::mem::take(&mut outbox.batch);
+        outbox.batch = postcard::to_extend(call, batch).map_err(|_| self.lose_holding(outbox))?;
+        let length = outbox.batch.len() - start - HEADER_BYTES;
+        if length > BODY_BYTES_MAX {
+            outbox.batch.truncate(start);
+            return Err(self.lose_holding(outbox));
+        }
+        let header = Header {
+            length: length as u32,
+            flags,
+            lane: from.lane,
+            device: from.device,
+            request,
+            bulk: bulk.len() as u64,
+        };
+        outbox.batch[start..start + HEADER_BYTES].copy_from_slice(&header.encode());
+        add(&self.counters.calls, 1);
+        if bulk.len() <= INLINE_BYTES_MAX {
+            outbox.batch.extend_from_slice(bulk);
+            if outbox.batch.len() >= BATCH_BYTES {
+                self.flush(outbox)?;
+            }
+        } else {
+            self.write(outbox, bulk)?;
+        }
+        Ok(request)
+    }
+
+    fn flush(&self, outbox: &mut Outbox) -> Result<(), Lost> {
+        match outbox.batch.is_empty() {
+            true => Ok(()),
+            false => self.write(outbox, &[]),
+        }
+    }
+
+    /// Writes the batch and bytes behind it.
+    fn write(&self, outbox: &mut Outbox, bulk: &[u8]) -> Result<(), Lost> {
+        let result = write_all(&self.socket, [&outbox.batch, bulk]);
+        add(
+            &self.counters.bytes_out,
+            (outbox.batch.len() + bulk.len()) as u64,
+        );
+        outbox.batch.clear();
+        match result {
+            Ok(calls) => {
+                add(&self.counters.writes, calls as u64);
+                Ok(())
+            }
+            Err(_) => Err(self.lose_holding(outbox)),
+        }
+    }
+
+    /// Runs on a thread of its own: sends batches of programs that do not wait for anything.
+    fn flush_idle_batches(&self) {
+        let mut outbox = lock(&self.outbox);
+        while !outbox.is_lost && !self.is_ending.load(Ordering::Acquire) {
+            if outbox.batch.is_empty() {
+                outbox = self
+                    .filled
+                    .wait(outbox)
+                    .unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            drop(outbox);
+            std::thread::sleep(BATCH_DELAY);
+            outbox = lock(&self.outbox);
+            // A loss is told to the callers.
+            let _ = self.flush(&mut outbox);
+        }
+    }
+
+    /// Waits for an answer, reading for all who wait if nobody does.
+    fn answer(&self, request: u64) -> Result<Answer, Lost> {
+        let mut inbox = lock(&self.inbox);
+        loop {
+            if let Some(answer) = inbox.answers.remove(&request) {
+                return Ok(answer);
+            }
+            if inbox.is_lost {
+                inbox.wanted.remove(&request);
+                // A reader may still write to this caller's memory.
+                if inbox.is_read {
+                    inbox = self
+                        .answered
+                        .wait(inbox)
+                        .unwrap_or_else(PoisonError::into_inner);
+                    continue;
+                }
+                return Err(Lost);
+            }
+            if inbox.is_read {
+                inbox = self
+                    .answered
+                    .wait(inbox)
+                    .unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            inbox.is_read = true;
+            drop(inbox);
+            let result = self.read_one();
+            inbox = lock(&self.inbox);
+            inbox.is_read = false;
+            match result {
+                Ok((of, answer)) => {
+                    inbox.answers.insert(of, answer);
+                }
+                Err(_) => inbox.is_lost = true,
+            }
+            if inbox.is_lost {
+                drop(inbox);
+                self.lose();
+                inbox = lock(&self.inbox);
+            }
+            self.answered.notify_all();
+        }
+    }
+
+    /// Reads one answer, and the bytes behind it to where they belong.
+    fn read_one(&self) -> io::Result<(u64, Answer)> {
+        let broken = || io::Error::from(io::ErrorKind::InvalidData);
+        let mut reader = lock(&self.reader);
+        let mut bytes = [0; HEADER_BYTES];
+        reader.read_exact(&mut bytes)?;
+        let header = Header::decode(&bytes).map_err(|_| broken())?;
+        let mut body = vec![0; header.length as usize];
+        reader.read_exact(&mut body)?;
+        let answer = postcard::from_bytes(&body).map_err(|_| broken())?;
+        let target = lock(&self.inbox)
+            .wanted
+            .remove(&header.request)
+            .ok_or_else(broken)?;
+        add(
+            &self.counters.bytes_in,
+            (HEADER_BYTES + body.len()) as u64 + header.bulk,
+        );
+        match target {
+            None if header.bulk == 0 => {}
+            Some(_) if header.bulk == 0 => {}
+            Some(target) if header.bulk == target.bytes as u64 => {
+                // SAFETY: the caller of `call_out` lets any thread write there until its call returns, and it does not
+                // return before this thread has handed over the answer or given up reading.
+                let to = unsafe { std::slice::from_raw_parts_mut(target.start, target.bytes) };
+                reader.read_exact(to)?;
+            }
+            _ => return Err(broken()),
+        }
+        Ok((header.request, answer))
+    }
+
+    fn lose_holding(&self, outbox: &mut Outbox) -> Lost {
+        outbox.is_lost = true;
+        outbox.batch.clear();
+        self.socket.shut_down();
+        // Whoever reads sees the end, and tells the others.
+        Lost
+    }
+
+    fn lose(&self) {
+        self.socket.shut_down();
+        let mut outbox = lock(&self.outbox);
+        outbox.is_lost = true;
+        outbox.batch.clear();
+        drop(outbox);
+        lock(&self.inbox).is_lost = true;
+        self.answered.notify_all();
+        self.filled.notify_all();
+    }
+}
+
+impl std::fmt::Debug for Connection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connection")
+            .field("endpoint", &self.endpoint)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,130 @@
+//! Frames: a header of 32 bytes, the encoded call or reply, and bytes of memory behind it.
+//!
+//! ```text
+//!  0        4       6       8        10          16          24        32
+//!  | length | flags | lane  | device | zero      | request   | bulk    | body (length) | bytes (bulk)
+//!  |   u32  |  u16  |  u16  |  u16   |           |   u64     |  u64    |
+//! ```
+//! Numbers are little-endian. This module does no I/O.
+
+use crate::limits::{BODY_BYTES_MAX, BULK_BYTES_MAX, LANES_MAX};
+
+/// Bytes of a header.
+pub const HEADER_BYTES: usize = 32;
+/// Nobody waits for an answer: the server sends none, and tells a failure with the lane's next answer.
+pub const QUIET: u16 = 1;
+
+/// What precedes the body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Header {
+    /// Bytes of the body.
+    pub length: u32,
+    /// [`QUIET`] or nothing.
+    pub flags: u16,
+    /// The client's thread.
+    pub lane: u16,
+    /// The device that is current on that thread.
+    pub device: u16,
+    /// The client's number of the call; an answer repeats it.
+    pub request: u64,
+    /// Bytes of memory that follow the body.
+    pub bulk: u64,
+}
+
+/// A peer broke the protocol. There is no way to go on with it.
+#[derive(Debug, thiserror::Error, PartialEq, Eq, Clone, Copy)]
+#[error("protocol violation: {0}")]
+pub struct Violation(pub &'static str);
+
+impl Header {
+    /// Its bytes.
+    pub fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        bytes[0..4].copy_from_slice(&self.length.to_le_bytes());
+        bytes[4..6].copy_from_slice(&self.flags.to_le_bytes());
+        bytes[6..8].copy_from_slice(&self.lane.to_le_bytes());
+        bytes[8..10].copy_from_slice(&self.device.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.request.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.bulk.to_le_bytes());
+        bytes
+    }
+
+    /// Reads and checks a header from a peer.
+    pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Header, Violation> {
+        let word = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+        let long = |at: usize| {
+            let mut eight = [0; 8];
+            eight.copy_from_slice(&bytes[at..at + 8]);
+            u64::from_le_bytes(eight)
+        };
+        let header = Header {
+            length: long(0) as u32,
+            flags: word(4),
+            lane: word(6),
+            device: word(8),
+            request: long(16),
+            bulk: long(24),
+        };
+        if header.length as usize > BODY_BYTES_MAX {
+            return Err(Violation("a body over the limit"));
+        }
+        if header.bulk > BULK_BYTES_MAX {
+            return Err(Violation("more bytes behind a frame than the limit"));
+        }
+        if header.flags & !QUIET != 0 || bytes[10..16] != [0; 6] {
+            return Err(Violation("bits that mean nothing are set"));
+        }
+        if header.lane >= LANES_MAX {
+            return Err(Violation("a lane over the limit"));
+        }
+        Ok(header)
+    }
+
+    /// Whether nobody waits for an answer.
+    pub fn is_quiet(&self) -> bool {
+        self.flags & QUIET != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_survive_the_wire() {
+        let header = Header {
+            length: 77,
+            flags: QUIET,
+            lane: 3,
+            device: 2,
+            request: 1 << 40,
+            bulk: 12345,
+        };
+        assert_eq!(Header::decode(&header.encode()), Ok(header));
+    }
+
+    #[test]
+    fn headers_over_a_limit_are_refused() {
+        let base = Header::default();
+        for wrong in [
+            Header {
+                length: BODY_BYTES_MAX as u32 + 1,
+                ..base
+            },
+            Header { flags: 2, ..base },
+            Header {
+                lane: LANES_MAX,
+                ..base
+            },
+            Header {
+                bulk: BULK_BYTES_MAX + 1,
+                ..base
+            },
+        ] {
+            assert!(Header::decode(&wrong.encode()).is_err(), "{wrong:?}");
+        }
+        let mut bytes = base.encode();
+        bytes[12] = 1;
+        assert!(Header::decode(&bytes).is_err());
+    }
+}

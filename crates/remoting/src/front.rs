@@ -1,0 +1,326 @@
+//! The server: it greets strangers and starts a backend for each client. It makes no call of CUDA itself but to name the GPUs.
+//!
+//! A connection says hello to a thread of its own, in limited time. The main thread starts backends, since the kernel ends them
+//! with the thread that did. A backend has the connection as its standard input and a file for its counters as its standard
+//! output; so no descriptor needs a number.
+
+use crate::board::Counts;
+use crate::call::{ClientInfo, Hello, Status, Welcome, Wish, MAGIC, PROTOCOL};
+use crate::frame::{Header, HEADER_BYTES};
+use crate::limits::{HELLO_TIMEOUT, STRANGERS_MAX};
+use crate::socket::{write_all, Endpoint, Listener, Socket};
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How often ended backends are looked for.
+const REAP_INTERVAL: Duration = Duration::from_millis(100);
+/// How long to wait when no connection can be taken, for want of descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Longest name of a program that is shown.
+const PROGRAM_CHARS_MAX: usize = 128;
+
+/// How a server serves.
+#[derive(Debug, Clone)]
+pub struct FrontOptions {
+    /// Where it listens.
+    pub listen: Vec<Endpoint>,
+    /// Most clients at a time.
+    pub clients_max: u32,
+    /// Most bytes of GPU memory of a client.
+    pub memory_limit: Option<u64>,
+    /// The program of backends, and its arguments. It is told by further arguments what `run_backend` needs.
+    pub backend: (PathBuf, Vec<OsString>),
+}
+
+/// Why there is no server.
+#[derive(Debug, thiserror::Error)]
+pub enum FrontError {
+    /// It cannot listen.
+    #[error("cannot listen at {0}: {1}")]
+    Listen(Endpoint, io::Error),
+    /// There is no usable driver.
+    #[error("no GPU to serve: {0}")]
+    NoGpu(String),
+    /// The system refuses something.
+    #[error("the server cannot go on: {0}")]
+    System(#[from] io::Error),
+}
+
+struct Client {
+    child: Child,
+    info: ClientInfo,
+    board: File,
+}
+
+struct Shared {
+    devices: Vec<String>,
+    options: FrontOptions,
+    clients: Mutex<Vec<Client>>,
+    strangers: AtomicUsize,
+}
+
+/// A client that has said hello.
+struct Arrival {
+    socket: Socket,
+    program: String,
+    pid: u32,
+}
+
+/// A server that listens.
+pub struct Front {
+    shared: Arc<Shared>,
+    listeners: Vec<Listener>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Front {
+    /// Looks for GPUs and listens.
+    pub fn open(options: FrontOptions) -> Result<Front, FrontError> {
+        let driver =
+            rgaps_cuda::Driver::load().map_err(|error| FrontError::NoGpu(error.to_string()))?;
+        let devices = driver
+            .devices()
+            .map_err(|error| FrontError::NoGpu(error.to_string()))?;
+        let bind = |at: &Endpoint| {
+            Listener::bind(at).map_err(|error| FrontError::Listen(at.clone(), error))
+        };
+        let listeners = options.listen.iter().map(bind).collect::<Result<_, _>>()?;
+        Ok(Front {
+            listeners,
+            shared: Arc::new(Shared {
+                devices: devices.into_iter().map(|device| device.name).collect(),
+                options,
+                clients: Mutex::default(),
+                strangers: AtomicUsize::new(0),
+            }),
+        })
+    }
+
+    /// The names of the GPUs.
+    pub fn devices(&self) -> &[String] {
+        &self.shared.devices
+    }
+
+    /// Where it listens.
+    pub fn endpoints(&self) -> io::Result<Vec<Endpoint>> {
+        self.listeners.iter().map(Listener::endpoint).collect()
+    }
+
+    /// Serves until the process ends. Called on the main thread: backends end with the thread that calls this.
+    pub fn serve(self) -> Result<(), FrontError> {
+        let (arrive, arrivals) = channel();
+        for listener in self.listeners {
+            let (shared, arrive) = (self.shared.clone(), arrive.clone());
+            std::thread::Builder::new()
+                .name("accept".to_owned())
+                .spawn(move || accept(&listener, &shared, &arrive))?;
+        }
+        drop(arrive);
+        self.shared.run(&arrivals);
+        Ok(())
+    }
+}
+
+fn accept(listener: &Listener, shared: &Arc<Shared>, arrive: &Sender<Arrival>) {
+    loop {
+        let socket = match listener.accept() {
+            Ok(socket) => socket,
+            Err(error) => {
+                tracing::debug!(%error, "no connection taken");
+                std::thread::sleep(ACCEPT_PAUSE);
+                continue;
+            }
+        };
+        if shared.strangers.fetch_add(1, Ordering::AcqRel) >= STRANGERS_MAX {
+            // Closed: they say nothing, or come faster than they are greeted.
+            shared.strangers.fetch_sub(1, Ordering::AcqRel);
+            continue;
+        }
+        let (greeter, arrive) = (shared.clone(), arrive.clone());
+        let body = move || {
+            let arrival = greeter.greet(socket);
+            greeter.strangers.fetch_sub(1, Ordering::AcqRel);
+            match arrival {
+                Ok(Some(arrival)) => drop(arrive.send(arrival)),
+                Ok(None) => {}
+                Err(error) => tracing::debug!(%error, "a stranger said no hello"),
+            }
+        };
+        let spawned = std::thread::Builder::new()
+            .name("greet".to_owned())
+            .spawn(body);
+        if spawned.is_err() {
+            shared.strangers.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
+impl Shared {
+    /// Reads a hello; answers one that begins no session.
+    fn greet(&self, socket: Socket) -> io::Result<Option<Arrival>> {
+        socket.limit(Some(HELLO_TIMEOUT))?;
+        let mut bytes = [0; HEADER_BYTES];
+        (&mut &socket).read_exact(&mut bytes)?;
+        let header = Header::decode(&bytes).map_err(io::Error::other)?;
+        // A hello is a name and a few numbers.
+        if header.length > 4096 {
+            return Err(io::Error::other("a hello that is too long"));
+        }
+        let mut body = vec![0; header.length as usize];
+        (&mut &socket).read_exact(&mut body)?;
+        let hello: Hello = postcard::from_bytes(&body).map_err(io::Error::other)?;
+        if hello.magic != MAGIC {
+            return Err(io::Error::other("a hello of something else"));
+        }
+        if hello.protocol != PROTOCOL {
+            refuse(&socket, "it speaks another version of the protocol; install the same version of rgaps on both hosts")?;
+            return Ok(None);
+        }
+        match hello.wish {
+            Wish::Status => {
+                answer(&socket, &Welcome::Status(self.status()))?;
+                Ok(None)
+            }
+            Wish::Session { program, pid } => {
+                socket.limit(None)?;
+                let program = program.chars().filter(|c| !c.is_control());
+                Ok(Some(Arrival {
+                    socket,
+                    program: program.take(PROGRAM_CHARS_MAX).collect(),
+                    pid,
+                }))
+            }
+        }
+    }
+
+    fn status(&self) -> Status {
+        let clients = lock(&self.clients);
+        let client = |client: &Client| {
+            let counts = Counts::read(&client.board);
+            ClientInfo {
+                calls: counts.calls,
+                bytes_in: counts.bytes_in,
+                bytes_out: counts.bytes_out,
+                memory_bytes: counts.memory_bytes,
+                ..client.info.clone()
+            }
+        };
+        Status {
+            devices: self.devices.clone(),
+            clients: clients.iter().map(client).collect(),
+            clients_max: self.options.clients_max,
+        }
+    }
+
+    fn run(&self, arrivals: &Receiver<Arrival>) {
+        loop {
+            match arrivals.recv_timeout(REAP_INTERVAL) {
+                Ok(arrival) => {
+                    self.reap();
+                    self.admit(arrival);
+                }
+                Err(RecvTimeoutError::Timeout) => self.reap(),
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    fn reap(&self) {
+        lock(&self.clients).retain_mut(|client| match client.child.try_wait() {
+            Ok(Some(status)) => {
+                tracing::info!(client = client.info.program, %status, "client left");
+                false
+            }
+            _ => true,
+        });
+    }
+
+    fn admit(&self, arrival: Arrival) {
+        let taken = lock(&self.clients).len();
+        if taken >= self.options.clients_max as usize {
+            let reason = format!(
+                "it is full: {taken} clients, which is its limit (rgaps gpu serve --clients)"
+            );
+            // One that does not listen is gone.
+            let _ = refuse(&arrival.socket, &reason);
+            return;
+        }
+        let from = arrival.socket.peer();
+        let (program, pid) = (arrival.program, arrival.pid);
+        match self.start(arrival.socket) {
+            Ok((child, board)) => {
+                tracing::info!(client = program, from, backend = child.id(), "client came");
+                let info = ClientInfo {
+                    backend: child.id(),
+                    program,
+                    pid,
+                    from,
+                    ..ClientInfo::default()
+                };
+                lock(&self.clients).push(Client { child, info, board });
+            }
+            Err(error) => tracing::warn!(%error, "no backend started"),
+        }
+    }
+
+    fn start(&self, socket: Socket) -> io::Result<(Child, File)> {
+        let board = board_file()?;
+        let (program, arguments) = &self.options.backend;
+        let kind = match socket {
+            Socket::Tcp(_) => "tcp",
+            Socket::Unix(_) => "unix",
+        };
+        let mut command = Command::new(program);
+        command.args(arguments).args(["--kind", kind]);
+        command.args(["--parent", &std::process::id().to_string()]);
+        if let Some(limit) = self.options.memory_limit {
+            command.args(["--memory-bytes", &limit.to_string()]);
+        }
+        let input: OwnedFd = socket.as_fd().try_clone_to_owned()?;
+        let output: OwnedFd = board.as_fd().try_clone_to_owned()?;
+        let child = command
+            .stdin(Stdio::from(input))
+            .stdout(Stdio::from(output))
+            .spawn();
+        if child.is_err() {
+            refuse(&socket, "it cannot start a backend process")?;
+        }
+        Ok((child?, board))
+    }
+}
+
+/// A file without a name, for a backend's counters.
+fn board_file() -> io::Result<File> {
+    // SAFETY: the name is a C string.
+    let number = unsafe { libc::memfd_create(c"rgaps-gpu-board".as_ptr(), libc::MFD_CLOEXEC) };
+    match number < 0 {
+        true => Err(io::Error::last_os_error()),
+        // SAFETY: the descriptor was just made, and nobody else knows it.
+        false => Ok(File::from(unsafe { crate::socket::inherited(number) })),
+    }
+}
+
+fn answer(socket: &Socket, welcome: &Welcome) -> io::Result<()> {
+    let body = postcard::to_stdvec(welcome).map_err(io::Error::other)?;
+    let header = Header {
+        length: body.len() as u32,
+        ..Header::default()
+    };
+    write_all(socket, [&header.encode(), &body]).map(drop)
+}
+
+fn refuse(socket: &Socket, reason: &str) -> io::Result<()> {
+    socket.limit(Some(HELLO_TIMEOUT))?;
+    answer(socket, &Welcome::Refused(reason.to_owned()))
+}

@@ -1,0 +1,33 @@
+//! CUDA programs on hosts without a GPU.
+//!
+//! A program loads libraries that stand in for NVIDIA's (`crates/interpose`). Their calls become calls of CUDA's driver
+//! that travel over one connection to a server, where a process of this client's own makes them. The crate has both ends:
+//!
+//! - `frame` and `call` are what crosses the connection. They do no I/O.
+//! - [`Connection`] is the client's end: it batches calls that nobody waits for.
+//! - [`Front`] is the server: it greets, and starts a backend process for each client.
+//! - [`run_backend`] is that process: it makes the calls on the driver of `rgaps-cuda`, which may be the test driver.
+//!
+//! Why it is built so is in decision 0045.
+mod backend;
+mod board;
+mod call;
+mod client;
+mod codes;
+mod frame;
+mod front;
+mod limits;
+mod socket;
+
+pub use backend::{
+    decode_for_fuzzing, encode_for_fuzzing, run as run_backend, BackendError, BackendOptions,
+};
+pub use call::{
+    Answer, Call, ClientInfo, DeviceInfo, Extent, Inventory, KernelId, KernelInfo, Pitched, Status,
+    Value,
+};
+pub use client::{status, ConnectError, Connection, From, Lost};
+pub use codes::Code;
+pub use front::{Front, FrontError, FrontOptions};
+pub use limits::{LANES_MAX, LAUNCH_ATTRIBUTES_MAX, PARAMETER_BYTES_MAX};
+pub use socket::{Endpoint, Listener, Socket, PORT};

@@ -1,0 +1,34 @@
+//! Named limits of both ends.
+
+use std::time::Duration;
+
+/// Most bytes of the encoded call or reply of a frame. The longest lists the kernels of a library.
+pub const BODY_BYTES_MAX: usize = 16 << 20;
+/// Most bytes that follow a frame.
+pub const BULK_BYTES_MAX: u64 = 1 << 40;
+/// Most bytes of the image of a library, which the server keeps in memory while the driver reads it.
+pub const IMAGE_BYTES_MAX: u64 = 1 << 30;
+/// Most threads of a client that call CUDA: lanes have 16 bits, and each has a thread on the server once it has waited.
+pub const LANES_MAX: u16 = 1024;
+/// Most streams, events and libraries (each) of a client.
+pub const HANDLES_MAX: usize = 1 << 16;
+/// Most allocations of a client.
+pub const ALLOCATIONS_MAX: usize = 1 << 20;
+/// Most bytes of a kernel's parameters, which is CUDA's limit.
+pub const PARAMETER_BYTES_MAX: usize = 32764;
+/// Most attributes of a launch.
+pub const LAUNCH_ATTRIBUTES_MAX: usize = 16;
+/// A client sends what it has queued when it has this much.
+pub const BATCH_BYTES: usize = 64 << 10;
+/// A client that does not wait for anything sends what it has queued after this long.
+pub const BATCH_DELAY: Duration = Duration::from_micros(50);
+/// Up to this size bytes travel inside the batch.
+pub const INLINE_BYTES_MAX: usize = 16 << 10;
+/// Bytes of one staging buffer of the server, and how many there are for each direction.
+pub const STAGING_BYTES: usize = 4 << 20;
+/// See [`STAGING_BYTES`].
+pub const STAGING_COUNT: usize = 4;
+/// How long either end takes to connect and say hello.
+pub const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
+/// Connections that have not said hello yet, at most.
+pub const STRANGERS_MAX: usize = 64;

@@ -1,0 +1,74 @@
+//! The fuzz target of a client's calls, with seeded changes of a corpus; with libFuzzer by `make fuzz`.
+#![forbid(unsafe_code)]
+#[path = "../../../fuzz/seeded.rs"]
+mod seeded;
+
+use rgaps_remoting::{decode_for_fuzzing, encode_for_fuzzing, Call, Extent, KernelId, Pitched};
+
+/// Calls of each kind of content.
+fn seeds() -> Vec<Vec<u8>> {
+    let at = Pitched {
+        address: 1 << 46,
+        row_bytes: 512,
+        layer_bytes: 4096,
+    };
+    let extent = Extent {
+        width_bytes: 300,
+        height: 8,
+        depth: 2,
+    };
+    let kernel = KernelId {
+        library: 0x5247_0000_0010,
+        index: 3,
+    };
+    let calls = [
+        Call::Allocate { bytes: 4096 },
+        Call::CopyIn {
+            to: at.address,
+            stream: 2,
+        },
+        Call::CopyRows {
+            to: at,
+            from: at,
+            extent,
+            stream: 0,
+        },
+        Call::Fill {
+            to: at,
+            extent,
+            value: 7,
+            width: 4,
+            stream: 1,
+        },
+        Call::StreamCreate {
+            stream: 99,
+            flags: 1,
+            priority: -5,
+        },
+        Call::LibraryLoad {
+            library: 16,
+            kernels: vec!["_Z5saxpyifPKfPf", "other"],
+        },
+        Call::Variable {
+            library: 16,
+            name: "counter",
+        },
+        Call::Launch {
+            kernel,
+            grid: [3, 2, 1],
+            block: [256, 1, 1],
+            shared_bytes: 1024,
+            stream: 0,
+            cooperative: true,
+            attributes: vec![(8, &[0; 64])],
+            parameters: &[1, 2, 3, 4, 5, 6, 7, 8],
+        },
+        Call::Synchronize,
+    ];
+    calls.iter().map(encode_for_fuzzing).collect()
+}
+
+#[test]
+fn calls_of_a_client() {
+    seeded::run("calls", seeds(), decode_for_fuzzing, 20_000);
+}

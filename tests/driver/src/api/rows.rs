@@ -1,0 +1,139 @@
+//! Copies and fills of rows, and allocation in a stream's order.
+
+use crate::abi::{Code, MEMORY_DEVICE, MEMORY_HOST};
+use crate::call::{call, put};
+use crate::context::current;
+use crate::transfer::{copy, fill, Form};
+use std::ffi::{c_int, c_uint};
+use std::sync::Arc;
+
+/// `CUDA_MEMCPY2D`.
+#[repr(C)]
+struct Copy2d {
+    src_x: usize,
+    src_y: usize,
+    src_type: c_uint,
+    src_host: u64,
+    src_device: u64,
+    src_array: usize,
+    src_pitch: usize,
+    dst_x: usize,
+    dst_y: usize,
+    dst_type: c_uint,
+    dst_host: u64,
+    dst_device: u64,
+    dst_array: usize,
+    dst_pitch: usize,
+    width_bytes: usize,
+    height: usize,
+}
+
+fn start(
+    kind: c_uint,
+    host: u64,
+    device: u64,
+    (x, y, pitch): (usize, usize, usize),
+) -> Result<u64, Code> {
+    let base = match kind {
+        MEMORY_HOST => host,
+        MEMORY_DEVICE => device,
+        _ => return Err(Code::NOT_SUPPORTED),
+    };
+    Ok(base + (y * pitch + x) as u64)
+}
+
+#[no_mangle]
+unsafe extern "C" fn cuMemcpy2DAsync_v2(wanted: *const Copy2d, stream: usize) -> c_int {
+    call("cuMemcpy2DAsync", |g| {
+        // SAFETY: the caller's.
+        let wanted = unsafe { wanted.as_ref() }.ok_or(Code::INVALID_VALUE)?;
+        let to = (wanted.dst_x, wanted.dst_y, wanted.dst_pitch);
+        let from = (wanted.src_x, wanted.src_y, wanted.src_pitch);
+        if wanted.width_bytes > wanted.dst_pitch.min(wanted.src_pitch) {
+            return Err(Code::INVALID_VALUE);
+        }
+        let to = start(wanted.dst_type, wanted.dst_host, wanted.dst_device, to)?;
+        let from = start(wanted.src_type, wanted.src_host, wanted.src_device, from)?;
+        for row in 0..wanted.height {
+            let to = to + (row * wanted.dst_pitch) as u64;
+            let from = from + (row * wanted.src_pitch) as u64;
+            // SAFETY: the caller's.
+            unsafe { copy(g, to, from, wanted.width_bytes as u64, Form::Async(stream))? };
+        }
+        Ok(())
+    })
+}
+
+#[no_mangle]
+extern "C" fn cuMemsetD2D8Async(
+    to: u64,
+    pitch: usize,
+    value: u8,
+    width: usize,
+    height: usize,
+    stream: usize,
+) -> c_int {
+    call("cuMemsetD2D8Async", |g| {
+        for row in 0..height {
+            let to = to + (row * pitch) as u64;
+            fill(g, to, (value.into(), 1), width as u64, Form::Async(stream))?;
+        }
+        Ok(())
+    })
+}
+
+#[no_mangle]
+extern "C" fn cuMemsetD16Async(to: u64, value: u16, count: usize, stream: usize) -> c_int {
+    call("cuMemsetD16Async", |g| {
+        if to % 2 != 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        let [low, high] = value.to_le_bytes();
+        for at in 0..count as u64 {
+            fill(g, to + at * 2, (low.into(), 1), 1, Form::Async(stream))?;
+            fill(g, to + at * 2 + 1, (high.into(), 1), 1, Form::Async(stream))?;
+        }
+        Ok(())
+    })
+}
+
+/// The memory is there at once, which is earlier than the driver promises.
+#[no_mangle]
+unsafe extern "C" fn cuMemAllocAsync(address: *mut u64, bytes: usize, stream: usize) -> c_int {
+    call("cuMemAllocAsync", |g| {
+        let context = current()?;
+        context.stream(g, stream)?;
+        if address.is_null() {
+            return Err(Code::INVALID_VALUE);
+        }
+        if bytes as u64 > g.config().memory_bytes {
+            return Err(Code::OUT_OF_MEMORY);
+        }
+        let at = g.memory_mut().allocate(bytes as u64, context.position)?;
+        // SAFETY: the caller's.
+        unsafe { put(address, at) }
+    })
+}
+
+#[no_mangle]
+extern "C" fn cuMemFreeAsync(address: u64, stream: usize) -> c_int {
+    call("cuMemFreeAsync", |g| {
+        let context = current()?;
+        let stream = context.stream(g, stream)?;
+        if g.memory()
+            .extent(address)
+            .is_none_or(|(start, _)| start != address)
+        {
+            return Err(Code::INVALID_VALUE);
+        }
+        let owner = Arc::downgrade(&context);
+        let work = move || {
+            if crate::call::global().memory_mut().free(address).is_err() {
+                if let Some(context) = owner.upgrade() {
+                    context.lose(Code::ILLEGAL_ADDRESS);
+                }
+            }
+        };
+        context.submit(g, &stream, Vec::new(), work).map(drop)
+    })
+}

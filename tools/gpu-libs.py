@@ -1,0 +1,258 @@
+#!/usr/bin/env python3
+"""Makes the libraries that a CUDA program loads in place of NVIDIA's, around librgaps_gpu.so.
+
+  gpu-libs.py build CORE FOLDER   libcudart.so.13, libcudart.so.12, libcuda.so.1 in FOLDER, with CORE beside them
+  gpu-libs.py table CORE          docs/reference/gpu-remoting.md, to standard output
+  gpu-libs.py symbols CUDA CUDA12 tools/gpu-symbols, from the folders of the packages nvidia-cuda-runtime of CUDA 13 and 12
+  gpu-libs.py properties CUDA CUDA12    crates/interpose/src/properties.rs, from the same
+  gpu-libs.py errors CUDA         crates/interpose/src/errors.rs, from the same
+
+Each library has every symbol of the real one, with its version (tools/gpu-symbols has the names). A symbol is a jump to the
+function of the core (rgaps_rt_NAME, rgaps_rt12_NAME where CUDA 12 differs, rgaps_cu_NAME), or to the one that says that NAME is not
+supported. Needs cc and nm.
+"""
+import argparse, ctypes, pathlib, platform, re, shutil, subprocess, sys, tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+SYMBOLS = ROOT / "tools/gpu-symbols"
+# Library, prefixes of the core's functions in the order in which they are looked for, the function for the rest, version.
+LIBRARIES = [
+    ("libcudart.so.13", ["rgaps_rt13_", "rgaps_rt_"], "rgaps_rt_unsupported", True),
+    ("libcudart.so.12", ["rgaps_rt12_", "rgaps_rt_"], "rgaps_rt_unsupported", True),
+    ("libcuda.so.1", ["rgaps_cu_"], "rgaps_cu_unsupported", False),
+]
+# A jump to the function `to`; one that passes the address of a name first.
+JUMP = {
+    "x86_64": ("jmp *{to}@GOTPCREL(%rip)", "lea {name}(%rip), %rdi\n\tjmp *{to}@GOTPCREL(%rip)"),
+    "aarch64": (
+        "adrp x16, :got:{to}\n\tldr x16, [x16, :got_lo12:{to}]\n\tbr x16",
+        "adrp x0, {name}\n\tadd x0, x0, :lo12:{name}\n\tadrp x16, :got:{to}\n\tldr x16, [x16, :got_lo12:{to}]\n\tbr x16",
+    ),
+}
+
+# Functions that ask the server nothing, once the session is there.
+HERE = """
+__cudaGetKernel __cudaInitModule __cudaPopCallConfiguration __cudaPushCallConfiguration __cudaRegisterFatBinary
+__cudaRegisterFatBinaryEnd __cudaRegisterFunction __cudaRegisterManagedVar __cudaRegisterVar __cudaUnregisterFatBinary
+cudaCtxResetPersistingL2Cache cudaDeviceCanAccessPeer cudaDeviceGetAttribute cudaDeviceGetByPCIBusId
+cudaDeviceGetCacheConfig cudaDeviceGetPCIBusId cudaDeviceGetSharedMemConfig cudaDeviceSetCacheConfig cudaDeviceSetSharedMemConfig
+cudaDriverGetVersion cudaFuncGetName cudaFuncSetCacheConfig cudaFuncSetSharedMemConfig cudaGetDevice cudaGetDeviceCount
+cudaGetDeviceFlags cudaGetDeviceProperties cudaGetDeviceProperties_v2 cudaGetErrorName cudaGetErrorString cudaGetFuncBySymbol
+cudaGetKernel cudaGetLastError cudaHostAlloc cudaHostGetFlags cudaHostRegister cudaInitDevice cudaMallocHost cudaPeekAtLastError
+cudaPointerGetAttributes cudaProfilerStart cudaProfilerStop cudaRuntimeGetVersion cudaSetDevice cudaSetDeviceFlags
+cudaSetValidDevices cudaStreamGetDevice cudaStreamGetFlags cudaStreamGetId cudaStreamGetPriority cudaStreamIsCapturing
+cuCtxGetCurrent cuCtxGetDevice cuCtxPopCurrent_v2 cuCtxPushCurrent_v2 cuCtxSetCurrent cuDeviceCanAccessPeer cuDeviceGet
+cuDeviceGetAttribute cuDeviceGetCount cuDeviceGetName cuDeviceGetPCIBusId cuDeviceGetUuid cuDeviceGetUuid_v2
+cuDevicePrimaryCtxGetState cuDevicePrimaryCtxRelease_v2 cuDevicePrimaryCtxRetain cuDeviceTotalMem_v2 cuDriverGetVersion
+cuGetErrorName cuGetErrorString cuGetProcAddress cuGetProcAddress_v2 cuInit cuKernelGetFunction cuMemAllocHost_v2
+cuMemGetAddressRange_v2 cuMemHostAlloc cuPointerGetAttribute
+""".split()
+# Exist only to refuse, with a word of their own.
+REFUSED = ["cudaHostGetDevicePointer", "cuGetExportTable"]
+# Functions of the runtime that nvcc's code calls, so that no source names them.
+COMPILED = ["__cuda", "cudaLaunchKernel"]
+
+
+def symbols(library):
+    return (SYMBOLS / library).read_text().split()
+
+
+def exported(core):
+    out = subprocess.run(["nm", "-D", "--defined-only", core], check=True, capture_output=True, text=True).stdout
+    return {line.split()[-1] for line in out.splitlines()}
+
+
+def target(symbol, prefixes, functions):
+    """The core's function behind a symbol, or None."""
+    return next((prefix + symbol for prefix in prefixes if prefix + symbol in functions), None)
+
+
+def assembly(library, prefixes, rest, functions):
+    forwarded, unsupported = JUMP[platform.machine()]
+    lines, names = [".text"], []
+    for number, symbol in enumerate(symbols(library)):
+        to = target(symbol, prefixes, functions)
+        name = f".Lname{number}"
+        body = forwarded.format(to=to) if to else unsupported.format(to=rest, name=name)
+        if not to:
+            names.append(f'{name}: .asciz "{symbol}"')
+        lines += [f".globl {symbol}", f".type {symbol}, %function", f"{symbol}:", f"\t{body}", f".size {symbol}, .-{symbol}"]
+    lines += [".section .rodata", *names, '.section .note.GNU-stack,"",%progbits']
+    return "\n".join(lines) + "\n"
+
+
+def build(core, folder):
+    folder.mkdir(parents=True, exist_ok=True)
+    if core.resolve().parent != folder.resolve():
+        shutil.copy(core, folder / "librgaps_gpu.so")
+    functions = exported(core)
+    with tempfile.TemporaryDirectory() as temporary:
+        temporary = pathlib.Path(temporary)
+        for library, prefixes, rest, versioned in LIBRARIES:
+            source, script = temporary / "stub.s", temporary / "stub.map"
+            source.write_text(assembly(library, prefixes, rest, functions))
+            names = "".join(f"    {symbol};\n" for symbol in symbols(library))
+            script.write_text(f"{library if versioned else ''} {{\n  global:\n{names}  local: *;\n}};\n")
+            subprocess.run(
+                ["cc", "-shared", "-nostdlib", "-o", folder / library, source, f"-Wl,-soname,{library}",
+                 f"-Wl,--version-script,{script}", "-Wl,-rpath,$ORIGIN", "-Wl,-z,now", f"-L{folder}", "-l:librgaps_gpu.so"],
+                check=True,
+            )
+
+
+def documented(core):
+    """The page of what is forwarded."""
+    functions = exported(core)
+    sources = " ".join(path.read_text() for path in (ROOT / "tests/remote").rglob("*.cu"))
+    sources += (ROOT / "tests/remote/case.h").read_text()
+    page = [
+        "# GPU remoting: functions", "",
+        "Made by `tools/gpu-libs.py table`; `make test-remote` checks that it is true. What the words mean, and what differs from a GPU",
+        "of this host, is in [GPUs of other hosts](../how-to/gpu-remoting.md).", "",
+        "| | |", "|---|---|",
+        "| server | the server's driver does it |",
+        "| here | answered on the client, from what the server told at the beginning |",
+        "| tested | a program of `tests/remote` calls it, on the test driver and (where a GPU was lent) compared with a GPU |", "",
+        "Forms that end in `_ptsz` and `_ptds` are as those without. All other functions of the libraries exist, fail with",
+        "`cudaErrorNotSupported` or `CUDA_ERROR_NOT_SUPPORTED`, and are named on standard error once.", "",
+    ]
+    for library, prefixes, _, _ in LIBRARIES:
+        names = [name for name in symbols(library) if not name.endswith(("_ptsz", "_ptds"))]
+        known = [name for name in names if target(name, prefixes, functions) and name not in REFUSED]
+        rows, tested = [], 0
+        for name in known:
+            called = re.sub(r"_v\d$", "", name) + r"(_v\d)?\b"
+            is_tested = any(name.startswith(prefix) for prefix in COMPILED) or re.search(r"\b" + called, sources)
+            tested += bool(is_tested)
+            rows.append(f"| `{name}` | {'here' if name in HERE else 'server'} | {'yes' if is_tested else 'no'} |")
+        page += [f"## {library}", f"{len(known)} of {len(names)} functions, of which {tested} are tested.", "",
+                 "| function | answered | tested |", "|---|---|---|", *rows, ""]
+    return "\n".join(page)
+
+
+def write_symbols(cuda, cuda12):
+    for folder, library in ((cuda, "libcudart.so.13"), (cuda12, "libcudart.so.12")):
+        names = {name.split("@")[0] for name in exported(next(folder.rglob(library)))}
+        (SYMBOLS / library).write_text("".join(f"{name}\n" for name in sorted(names) if name != library))
+    header = next(cuda.rglob("cuda.h"))
+    names = set()
+    # All versions of the functions: the newest have the plain names in the source, by macros.
+    for define in ([], ["-D__CUDA_API_VERSION_INTERNAL"], ["-DCUDA_API_PER_THREAD_DEFAULT_STREAM"]):
+        command = ["cc", "-E", "-P", *define, f"-I{header.parent}", header]
+        text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        names |= set(re.findall(r"\bCUresult +(cu[A-Z]\w*)\(", text))
+    (SYMBOLS / "libcuda.so.1").write_text("".join(f"{name}\n" for name in sorted(names)))
+
+
+def errors(cuda):
+    """Names and texts of the runtime's errors, which its library tells without a driver, and the driver's names."""
+    runtime = ctypes.CDLL(str(next(cuda.rglob("libcudart.so.13"))))
+    runtime.cudaGetErrorName.restype = runtime.cudaGetErrorString.restype = ctypes.c_char_p
+    header = next(cuda.rglob("cuda.h")).read_text()
+    numbers = re.search(r"typedef enum cudaError_enum \{(.*?)\} CUresult;", header, re.S).group(1)
+    driver = {int(number): name for name, number in re.findall(r"(CUDA_\w+)\s*=\s*(\d+)", numbers)}
+    lines = []
+    for number in range(1000):
+        name = runtime.cudaGetErrorName(number).decode()
+        if name == "unrecognized error code":
+            continue
+        text = runtime.cudaGetErrorString(number).decode().replace('"', '\\"')
+        ours = driver.get(number, "")
+        lines.append(f'    ({number}, "{name}\\0", "{ours + chr(92) + "0" if ours else ""}", "{text}\\0"),')
+    return "\n".join([
+        "//! CUDA's names of its errors, and what it says of them: for the runtime from a run of its library, for the driver from `cuda.h`.",
+        "//! Made by `tools/gpu-libs.py errors`.", "",
+        "/// Number, name in the runtime, name in the driver (empty where it has none), text.",
+        "pub(crate) const ERRORS: &[(i32, &str, &str, &str)] = &[", *lines, "];", ""])
+
+
+# The attribute of the device behind each field of cudaDeviceProp.
+ATTRIBUTES = {
+    "sharedMemPerBlock": 8, "regsPerBlock": 12, "warpSize": 10, "memPitch": 11, "maxThreadsPerBlock": 1, "maxThreadsDim": [2, 3, 4],
+    "maxGridSize": [5, 6, 7], "clockRate": 13, "totalConstMem": 9, "major": 75, "minor": 76, "textureAlignment": 14,
+    "texturePitchAlignment": 51, "deviceOverlap": 15, "multiProcessorCount": 16, "kernelExecTimeoutEnabled": 17, "integrated": 18,
+    "canMapHostMemory": 19, "computeMode": 20, "maxTexture1D": 21, "maxTexture1DMipmap": 77, "maxTexture1DLinear": 69,
+    "maxTexture2D": [22, 23], "maxTexture2DMipmap": [73, 74], "maxTexture2DLinear": [70, 71, 72], "maxTexture2DGather": [45, 46],
+    "maxTexture3D": [24, 25, 26], "maxTexture3DAlt": [47, 48, 49], "maxTextureCubemap": 52, "maxTexture1DLayered": [42, 43],
+    "maxTexture2DLayered": [27, 28, 29], "maxTextureCubemapLayered": [53, 54], "maxSurface1D": 55, "maxSurface2D": [56, 57],
+    "maxSurface3D": [58, 59, 60], "maxSurface1DLayered": [61, 62], "maxSurface2DLayered": [63, 64, 65], "maxSurfaceCubemap": 66,
+    "maxSurfaceCubemapLayered": [67, 68], "surfaceAlignment": 30, "concurrentKernels": 31, "ECCEnabled": 32, "pciBusID": 33,
+    "pciDeviceID": 34, "pciDomainID": 50, "tccDriver": 35, "asyncEngineCount": 40, "unifiedAddressing": 41, "memoryClockRate": 36,
+    "memoryBusWidth": 37, "l2CacheSize": 38, "persistingL2CacheMaxSize": 108, "maxThreadsPerMultiProcessor": 39,
+    "streamPrioritiesSupported": 78, "globalL1CacheSupported": 79, "localL1CacheSupported": 80, "sharedMemPerMultiprocessor": 81,
+    "regsPerMultiprocessor": 82, "managedMemory": 83, "isMultiGpuBoard": 84, "multiGpuBoardGroupID": 85, "hostNativeAtomicSupported": 86,
+    "singleToDoublePrecisionPerfRatio": 87, "pageableMemoryAccess": 88, "concurrentManagedAccess": 89, "computePreemptionSupported": 90,
+    "canUseHostPointerForRegisteredMem": 91, "cooperativeLaunch": 95, "cooperativeMultiDeviceLaunch": 96, "sharedMemPerBlockOptin": 97,
+    "pageableMemoryAccessUsesHostPageTables": 100, "directManagedMemAccessFromHost": 101, "maxBlocksPerMultiProcessor": 106,
+    "accessPolicyMaxWindowSize": 109, "reservedSharedMemPerBlock": 111, "hostRegisterSupported": 99, "sparseCudaArraySupported": 112,
+    "hostRegisterReadOnlySupported": 113, "timelineSemaphoreInteropSupported": 114, "memoryPoolsSupported": 115,
+    "gpuDirectRDMASupported": 116, "gpuDirectRDMAFlushWritesOptions": 117, "gpuDirectRDMAWritesOrdering": 118,
+    "memoryPoolSupportedHandleTypes": 119, "deferredMappingCudaArraySupported": 121, "ipcEventSupported": 125, "clusterLaunch": 120,
+    "unifiedFunctionPointers": 129, "deviceNumaConfig": 130, "deviceNumaId": 131, "mpsEnabled": 133, "hostNumaId": 134,
+    "gpuPciDeviceID": 139, "gpuPciSubsystemID": 140, "hostNumaMultinodeIpcSupported": 143,
+}
+BYTES = {"unsigned int": 4, "int": 4, "size_t": 8, "char": 1, "cudaUUID_t": 16}
+
+
+def fields(header):
+    """Name, elements, offset and bytes of an element of each field of cudaDeviceProp, and the bytes of all."""
+    text = re.search(r"struct __device_builtin__ cudaDeviceProp\n\{(.*?)\n\};", header.read_text(), re.S).group(1)
+    text = re.sub(r"/\*.*?\*/", "", text, flags=re.S)
+    found, at = [], 0
+    for kind, name, count in re.findall(r"(unsigned int|int|size_t|char|cudaUUID_t)\s+(\w+)(?:\[(\d+)\])?;", text):
+        size = BYTES[kind]
+        alignment = 1 if kind == "cudaUUID_t" else size
+        at = -(-at // alignment) * alignment
+        found.append((name, int(count or 1), at, size))
+        at += size * int(count or 1)
+    return found, -(-at // 8) * 8
+
+
+def properties(cuda, cuda12):
+    lines = [
+        "//! `cudaDeviceProp` of CUDA 12 and 13: where each number is, and the attribute that it comes from. Made from `driver_types.h` by",
+        "//! `tools/gpu-libs.py properties`.", "",
+        "/// A number: offset, bytes, attribute of the device.", "pub(crate) type Field = (usize, usize, i32);",
+    ]
+    for major, folder in ((12, cuda12), (13, cuda)):
+        found, size = fields(next(folder.rglob("driver_types.h")))
+        total = next(at for name, _, at, _ in found if name == "totalGlobalMem")
+        lines += ["", f"/// Bytes of the structure of CUDA {major}, and where it has the bytes of all memory.",
+                  f"pub(crate) const SIZE_{major}: (usize, usize) = ({size}, {total});", "/// Its numbers.",
+                  f"pub(crate) const FIELDS_{major}: &[Field] = &["]
+        for name, count, at, element in found:
+            numbers = ATTRIBUTES.get(name, [])
+            numbers = numbers if isinstance(numbers, list) else [numbers]
+            for position, number in enumerate(numbers):
+                index = f"[{position}]" if count > 1 else ""
+                lines.append(f"    ({at + position * element}, {element}, {number}), // {name}{index}")
+        lines.append("];")
+    return "\n".join(lines) + "\n"
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    make = commands.add_parser("build")
+    make.add_argument("core", type=pathlib.Path)
+    make.add_argument("folder", type=pathlib.Path)
+    commands.add_parser("table").add_argument("core", type=pathlib.Path)
+    for name in ("symbols", "properties", "errors"):
+        more = commands.add_parser(name)
+        more.add_argument("cuda", type=pathlib.Path)
+        if name != "errors":
+            more.add_argument("cuda12", type=pathlib.Path)
+    arguments = parser.parse_args()
+    if arguments.command == "build":
+        build(arguments.core, arguments.folder)
+    elif arguments.command == "table":
+        print(documented(arguments.core), end="")
+    elif arguments.command == "symbols":
+        write_symbols(arguments.cuda, arguments.cuda12)
+    elif arguments.command == "properties":
+        print(properties(arguments.cuda, arguments.cuda12), end="")
+    else:
+        print(errors(arguments.cuda), end="")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
