@@ -40,6 +40,16 @@ typedef struct rgaps_device_topic {
 } rgaps_device_topic_t;
 
 #ifdef __cplusplus
+static_assert(offsetof(rgaps_device_topic_t, control) == 0, "layout of control");
+static_assert(offsetof(rgaps_device_topic_t, slots) == 8, "layout of slots");
+static_assert(offsetof(rgaps_device_topic_t, lengths) == 16, "layout of lengths");
+static_assert(offsetof(rgaps_device_topic_t, blocks_at) == 24, "layout of blocks_at");
+static_assert(offsetof(rgaps_device_topic_t, seats) == 32, "layout of seats");
+static_assert(offsetof(rgaps_device_topic_t, holders) == 40, "layout of holders");
+static_assert(offsetof(rgaps_device_topic_t, block_bytes) == 48, "layout of block_bytes");
+static_assert(offsetof(rgaps_device_topic_t, depth) == 56, "layout of depth");
+static_assert(offsetof(rgaps_device_topic_t, blocks) == 60, "layout of blocks");
+static_assert(sizeof(rgaps_device_topic_t) == 64, "layout of the topic");
 #endif
 
 #endif
