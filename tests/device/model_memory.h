@@ -21,3 +21,4 @@ inline bool exchange_acquire(uint64_t *at, uint64_t expected, uint64_t to) {
 inline void fence_release() { model::explorer().fence(false); }
 inline void fence_all() { model::explorer().fence(true); }
 inline uint64_t ticks() { return 0; }
+inline void pause() {}

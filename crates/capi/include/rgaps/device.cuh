@@ -52,6 +52,7 @@
 #define RGAPS_DEVICE_FN __device__ __forceinline__
 #else
 #include <chrono>
+#include <thread>
 #define RGAPS_DEVICE_FN inline
 #endif
 
@@ -124,6 +125,8 @@ RGAPS_DEVICE_FN void fence_all() {
     cuda::atomic_thread_fence(cuda::std::memory_order_seq_cst, cuda::thread_scope_system);
 }
 RGAPS_DEVICE_FN uint64_t ticks() { return static_cast<uint64_t>(clock64()); }
+/* Between two tries of a wait. A GPU's scheduler runs other warps meanwhile. */
+RGAPS_DEVICE_FN void pause() {}
 #else
 inline uint64_t load(const uint64_t *at) { return __atomic_load_n(at, __ATOMIC_RELAXED); }
 inline uint64_t load_acquire(const uint64_t *at) { return __atomic_load_n(at, __ATOMIC_ACQUIRE); }
@@ -136,6 +139,7 @@ inline bool exchange_acquire(uint64_t *at, uint64_t expected, uint64_t value) {
 }
 inline void fence_release() { __atomic_thread_fence(__ATOMIC_RELEASE); }
 inline void fence_all() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+inline void pause() { std::this_thread::yield(); }
 inline uint64_t ticks() {
     return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1));
 }
@@ -417,6 +421,7 @@ private:
                 return Status::stopped;
             }
             if (memory::ticks() - start >= ticks_max) return status;
+            memory::pause();
         }
     }
 
@@ -594,6 +599,7 @@ private:
                 result.status = Status::timed_out;
                 return result;
             }
+            memory::pause();
         }
     }
 
