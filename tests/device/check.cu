@@ -97,6 +97,7 @@ Counts counts_of(const Board &board) {
 
 constexpr const char *back_end = "cuda";
 constexpr uint32_t default_threads = 128;
+constexpr uint32_t threads_max = 512;
 
 struct SharedCount {
     unsigned long long *wrong;
@@ -110,7 +111,7 @@ struct SharedCount {
     }
 };
 
-__global__ void run_jobs(const Job *all) {
+__global__ void __launch_bounds__(threads_max) run_jobs(const Job *all) {
     __shared__ unsigned long long wrong;
     const auto group = cooperative_groups::this_thread_block();
     if (group.thread_rank() == 0) wrong = 0;
@@ -180,6 +181,7 @@ void launch(std::vector<Job> all, uint32_t threads) {
 
 constexpr const char *back_end = "host";
 constexpr uint32_t default_threads = 2;
+constexpr uint32_t threads_max = 2;
 
 struct SharedCount {
     std::atomic<uint64_t> *wrong;
@@ -377,17 +379,15 @@ double percentile(std::vector<uint32_t> &samples, double part) {
     return samples[at];
 }
 
-/* Blocks that are neither in the ring nor held, but not free: with nobody running there are none. For host memory. */
-size_t lost_blocks(const Topic &topic) {
-    const rgaps::device::detail::Words words{topic.view()};
-    size_t lost = 0;
-    const uint64_t ignored = words.evicted();
-    for (uint32_t block = 0; block < words.topic.blocks; ++block) {
-        const uint64_t holder = *words.holder(block), sequence = rgaps::device::detail::generation(holder);
-        const bool in_ring = *words.slot(sequence) == rgaps::device::detail::slot_word(sequence, block);
-        lost += (holder & rgaps::device::detail::mask & ~ignored) != (in_ring ? rgaps::device::detail::ring : 0);
-    }
-    return lost;
+/* Blocks that are neither in the ring nor free, with nobody running. */
+uint64_t lost_blocks(const Topic &topic, Board *board) {
+    memset(board, 0, sizeof *board);
+    Job job{};
+    job.topic = topic.view();
+    job.board = board;
+    job.task = Task::audit;
+    launch({job}, default_threads);
+    return counts_of(*board).corrupt;
 }
 
 /* The demo: a publisher, a reliable and a best-effort subscriber, killed at random. */
@@ -492,7 +492,7 @@ int demo(const Options &options) {
     }
     uint64_t newest = 0, received = 0, lost = 0, corrupt = 0;
     want(rgaps_device_mapping_newest(topic.mapping, &newest), "rgaps_device_mapping_newest");
-    const size_t leaked = domain == "host" ? lost_blocks(topic) : 0;
+    const uint64_t leaked = lost_blocks(topic, shared.boards);
     printf("%-24s %6s %6s %12s %12s %8s %8s\n", "", "lives", "kills", "messages", "missed", "lost", "corrupt");
     for (const Member &member : members) {
         printf("%-24s %6ld %6ld %12llu %12llu %8llu %8llu\n", member.name, member.lives, member.kills,
@@ -503,14 +503,15 @@ int demo(const Options &options) {
         corrupt += member.corrupt;
     }
     const double p50_us = percentile(samples, 0.5) / 1000, p99_us = percentile(samples, 0.99) / 1000;
-    printf("%llu messages published, of up to %llu bytes; one way p50 %.2f us, p99 %.2f us; %zu blocks leaked\n",
-           static_cast<unsigned long long>(newest), static_cast<unsigned long long>(bytes), p50_us, p99_us, leaked);
+    printf("%llu messages published, of up to %llu bytes; one way p50 %.2f us, p99 %.2f us; %llu blocks leaked\n",
+           static_cast<unsigned long long>(newest), static_cast<unsigned long long>(bytes), p50_us, p99_us,
+           static_cast<unsigned long long>(leaked));
     ok &= lost == 0 && corrupt == 0 && leaked == 0 && received > 0;
     printf("{\"back_end\":\"%s\",\"messages\":%llu,\"lost\":%llu,\"corrupt\":%llu,\"p50_us\":%.3f,\"received\":%llu,"
-           "\"kills\":%ld,\"leaked_blocks\":%zu,\"seed\":%llu,\"ok\":%s}\n",
+           "\"kills\":%ld,\"leaked_blocks\":%llu,\"seed\":%llu,\"ok\":%s}\n",
            back_end, static_cast<unsigned long long>(newest), static_cast<unsigned long long>(lost),
-           static_cast<unsigned long long>(corrupt), p50_us, static_cast<unsigned long long>(received), kills, leaked,
-           static_cast<unsigned long long>(seed), ok ? "true" : "false");
+           static_cast<unsigned long long>(corrupt), p50_us, static_cast<unsigned long long>(received), kills,
+           static_cast<unsigned long long>(leaked), static_cast<unsigned long long>(seed), ok ? "true" : "false");
     rgaps_device_mapping_destroy(topic.mapping);
     return ok ? 0 : 1;
 }
@@ -529,7 +530,7 @@ int latency(const Options &options) {
     work.boards_count = subscribers + 1;
     work.messages = messages;
     work.bytes = bytes;
-    work.threads = uint32_t(options.number("--threads", bytes > 1024 ? long(default_threads) * 8 : default_threads));
+    work.threads = uint32_t(options.number("--threads", bytes > 1024 ? threads_max : default_threads));
     work.topics = {there.numbers()};
     bool ok = true;
     std::vector<pid_t> processes;

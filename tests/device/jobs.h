@@ -40,7 +40,7 @@ RGAPS_DEVICE_FN void note_end(Board *board, Status status) {
     board->status = static_cast<uint64_t>(static_cast<int64_t>(status));
 }
 
-enum class Task : uint32_t { publish, receive, ping, pong };
+enum class Task : uint32_t { publish, receive, ping, pong, audit };
 
 struct Job {
     rgaps_device_topic_t topic; /* published to, or received from */
@@ -262,6 +262,21 @@ RGAPS_DEVICE_FN void pong(const Group &group, const Job &job, Count *count) {
     }
 }
 
+/* With nobody running: each block is free, or in the ring. Bits of the evicted do not count. */
+template <class Group>
+RGAPS_DEVICE_FN void audit(const Group &group, const Job &job) {
+    if (group.thread_rank() != 0) return;
+    const detail::Words words{job.topic};
+    Counts counts{};
+    const uint64_t evicted = words.evicted();
+    for (uint32_t block = 0; block < job.topic.blocks; ++block) {
+        const uint64_t holder = memory::load(words.holder(block)), sequence = detail::generation(holder);
+        const bool in_ring = memory::load(words.slot(sequence)) == detail::slot_word(sequence, block);
+        counts.corrupt += (holder & detail::mask & ~evicted) != (in_ring ? detail::ring : 0);
+    }
+    note(job.board, counts);
+}
+
 template <class Group, class Count>
 RGAPS_DEVICE_FN void run(const Group &group, const Job &job, Count *count) {
     switch (job.task) {
@@ -269,6 +284,7 @@ RGAPS_DEVICE_FN void run(const Group &group, const Job &job, Count *count) {
         case Task::receive: receive(group, job, count); break;
         case Task::ping: ping(group, job, count); break;
         case Task::pong: pong(group, job, count); break;
+        case Task::audit: audit(group, job); break;
     }
 }
 
