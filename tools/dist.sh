@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 LIMIT_MIB=64
-tools/setup.sh base rust python
+tools/setup.sh base rust python nvcc
 rm -rf dist
 mkdir -p dist/{bin,lib,include,wheels,tests/bin,bench}
 
@@ -38,6 +38,8 @@ if ! cmp -s bench/compare/wheels.txt "$cached/wheels.txt"; then
   cp bench/compare/wheels.txt "$cached/"
 fi
 cp "$cached"/*.whl dist/compare/wheels/
+tools/device/build.sh cuda
+cp target/device/check-cuda dist/bin/rgaps-device-check
 git rev-parse HEAD >dist/revision
 
 # The test programs that gpu-check runs: those that use what memory answers. Cargo names them as JSON.

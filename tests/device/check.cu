@@ -111,7 +111,7 @@ struct SharedCount {
     }
 };
 
-__global__ void __launch_bounds__(threads_max) run_jobs(const Job *all) {
+__global__ void __launch_bounds__(threads_max, 1) run_jobs(const Job *all) {
     __shared__ unsigned long long wrong;
     const auto group = cooperative_groups::this_thread_block();
     if (group.thread_rank() == 0) wrong = 0;
@@ -379,6 +379,12 @@ double percentile(std::vector<uint32_t> &samples, double part) {
     return samples[at];
 }
 
+/* Lets every kernel end, after one has failed. */
+void stop_all(const Topic &topic) {
+    for (uint32_t endpoint = 0; endpoint <= RGAPS_DEVICE_PUBLISHER_ENDPOINT; ++endpoint)
+        want(rgaps_device_mapping_stop(topic.mapping, endpoint), "rgaps_device_mapping_stop");
+}
+
 /* Blocks that are neither in the ring nor free, with nobody running. */
 uint64_t lost_blocks(const Topic &topic, Board *board) {
     memset(board, 0, sizeof *board);
@@ -551,7 +557,12 @@ int latency(const Options &options) {
     work.back = {back.numbers()};
     work.seats = {back.seat()};
     processes.push_back(start(work));
-    for (pid_t process : processes) ok &= ended_well(process, 120);
+    /* The one that waits for answers ends first. */
+    const bool pinged = ended_well(processes.back(), 120) && shared.boards[0].status == 0;
+    processes.pop_back();
+    if (!pinged) stop_all(there), stop_all(back);
+    ok &= pinged;
+    for (pid_t process : processes) ok &= ended_well(process, 60);
     Board &board = shared.boards[0];
     uint64_t corrupt = 0, lost = 0;
     for (size_t i = 0; i <= subscribers; ++i) {
@@ -590,7 +601,7 @@ int rate(const Options &options) {
     publisher.boards_count = 2 * blocks;
     publisher.messages = messages;
     publisher.bytes = bytes;
-    publisher.threads = uint32_t(options.number("--threads", bytes > 256 ? default_threads : 32));
+    publisher.threads = uint32_t(options.number("--threads", bytes > 256 ? default_threads : std::min(32u, threads_max)));
     publisher.task = "publish";
     subscriber.topics = publisher.topics;
     subscriber.boards_fd = shared.fd;
@@ -608,6 +619,8 @@ int rate(const Options &options) {
     for (size_t i = 0; i < blocks; ++i) ok &= wait_until_running(shared.boards[i], reads, 60);
     const pid_t writes = start(publisher);
     ok &= ended_well(writes, 120);
+    if (!ok)
+        for (const Topic &topic : topics) stop_all(topic);
     ok &= ended_well(reads, 60);
     uint64_t corrupt = 0, lost = 0, received = 0, longest_ns = 1;
     for (size_t i = 0; i < blocks; ++i) {
