@@ -225,6 +225,11 @@ public:
         me->release = me->now;
     }
 
+    void fence_acquire() {
+        step(false);
+        if (Thread *me = self()) join(me->now, me->acquire);
+    }
+
     uint64_t read_plain(size_t word) {
         step(false);
         Plain &plain = plain_[word];

@@ -18,6 +18,7 @@ inline bool exchange_acquire(uint64_t *at, uint64_t expected, uint64_t to) {
     });
     return is_done;
 }
+inline void fence_acquire() { model::explorer().fence_acquire(); }
 inline void fence_release() { model::explorer().fence(false); }
 inline void fence_all() { model::explorer().fence(true); }
 inline uint64_t ticks() { return 0; }

@@ -17,7 +17,7 @@ const AGREED: [(&str, &str, &str, u64); 2] = [
         "crates/layout/src",
         "LAYOUT_VERSION",
         "6",
-        0xf8ae_7303_ad3b_ae60,
+        0xd41cac679a129bbd,
     ),
 ];
 

@@ -50,10 +50,13 @@
 #include <cooperative_groups.h>
 #include <cuda/atomic>
 #define RGAPS_DEVICE_FN __device__ __forceinline__
+/* Before loops that are seldom run, so that they take few instructions. */
+#define RGAPS_DEVICE_ROLLED _Pragma("unroll 1")
 #else
 #include <chrono>
 #include <thread>
 #define RGAPS_DEVICE_FN inline
+#define RGAPS_DEVICE_ROLLED
 #endif
 
 namespace rgaps {
@@ -118,6 +121,9 @@ RGAPS_DEVICE_FN bool exchange_acquire(uint64_t *at, uint64_t expected, uint64_t 
     return Word(*at).compare_exchange_strong(
         expected, value, cuda::std::memory_order_acquire, cuda::std::memory_order_relaxed);
 }
+RGAPS_DEVICE_FN void fence_acquire() {
+    cuda::atomic_thread_fence(cuda::std::memory_order_acquire, cuda::thread_scope_system);
+}
 RGAPS_DEVICE_FN void fence_release() {
     cuda::atomic_thread_fence(cuda::std::memory_order_release, cuda::thread_scope_system);
 }
@@ -137,6 +143,7 @@ inline uint64_t fetch_and(uint64_t *at, uint64_t bits) { return __atomic_fetch_a
 inline bool exchange_acquire(uint64_t *at, uint64_t expected, uint64_t value) {
     return __atomic_compare_exchange_n(at, &expected, value, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
 }
+inline void fence_acquire() { __atomic_thread_fence(__ATOMIC_ACQUIRE); }
 inline void fence_release() { __atomic_thread_fence(__ATOMIC_RELEASE); }
 inline void fence_all() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 inline void pause() { std::this_thread::yield(); }
@@ -210,6 +217,7 @@ struct Words {
     /* The sequence number of the newest message in the ring; 0: there was none. */
     RGAPS_DEVICE_FN uint64_t newest() const {
         uint64_t newest = 0;
+        RGAPS_DEVICE_ROLLED
         for (uint32_t slot_number = 0; slot_number < topic.depth; ++slot_number) {
             const uint64_t sequence = slot_sequence(memory::load_acquire(slot(slot_number)));
             newest = sequence > newest ? sequence : newest;
@@ -355,6 +363,7 @@ private:
         next_ = words_.newest() + 1;
         open_ = 0;
         hint_ = 0;
+        RGAPS_DEVICE_ROLLED
         for (uint32_t block = 0; block < words_.topic.blocks; ++block) {
             const uint64_t holder = memory::load(words_.holder(block));
             uint64_t lost = holder & detail::producer;
@@ -376,10 +385,12 @@ private:
         const uint64_t evicted = words_.evicted();
         uint64_t oldest = next_;
         for (uint32_t seat = 0; seat < RGAPS_DEVICE_MAX_SUBSCRIBERS; ++seat) {
-            const uint64_t cursor = memory::load_acquire(words_.seat(seat, RGAPS_DEVICE_SEAT_CURSOR));
+            const uint64_t cursor = memory::load(words_.seat(seat, RGAPS_DEVICE_SEAT_CURSOR));
             const uint64_t sequence = cursor >> RGAPS_DEVICE_CURSOR_SHIFT;
             if ((cursor & RGAPS_DEVICE_CURSOR_RELIABLE) && !(evicted >> seat & 1) && sequence < oldest) oldest = sequence;
         }
+        /* SYNC POINT cursor: pairs with the fences before Subscriber::tell. */
+        memory::fence_acquire();
         limit_ = oldest + words_.topic.depth;
         return evicted;
     }
@@ -397,6 +408,7 @@ private:
 
     /* Loans a block that nobody holds but `ignored` seats. */
     RGAPS_DEVICE_FN bool take_free(uint64_t ignored, uint32_t *found) {
+        RGAPS_DEVICE_ROLLED
         for (uint32_t tried = 0; tried < words_.topic.blocks; ++tried) {
             const uint32_t block = hint_;
             hint_ = hint_ + 1 < words_.topic.blocks ? hint_ + 1 : 0;
@@ -414,6 +426,7 @@ private:
 
     RGAPS_DEVICE_FN Status wait_for_block(uint64_t bytes, uint32_t *found, uint64_t ticks_max) {
         const uint64_t start = memory::ticks();
+        RGAPS_DEVICE_ROLLED
         for (uint64_t tries = 0;; ++tries) {
             const Status status = find(bytes, found);
             if (status != Status::back_pressured && status != Status::no_block) return status;
@@ -522,6 +535,7 @@ private:
             return Status::ok;
         }
         /* What the seat's last subscriber held, who was evicted. */
+        RGAPS_DEVICE_ROLLED
         for (uint32_t block = 0; block < words_.topic.blocks; ++block) {
             if (memory::load(words_.holder(block)) & bit()) memory::fetch_and(words_.holder(block), ~bit());
         }
@@ -558,6 +572,7 @@ private:
             memory::fence_release();
             tell();
         }
+        RGAPS_DEVICE_ROLLED
         for (uint32_t overruns = 0; overruns < detail::overruns_max; ++overruns) {
             /* SYNC POINT publish: pairs with the store of the slot in Publisher::announce. */
             const uint64_t slot = memory::load_acquire(words_.slot(next_));
@@ -587,6 +602,7 @@ private:
 
     RGAPS_DEVICE_FN detail::Result wait_for_message(uint64_t ticks_max) {
         const uint64_t start = memory::ticks();
+        RGAPS_DEVICE_ROLLED
         for (uint64_t tries = 0;; ++tries) {
             detail::Result result = take();
             if (result.status != Status::empty) return result;
