@@ -17,7 +17,7 @@ const AGREED: [(&str, &str, &str, u64); 2] = [
         "crates/layout/src",
         "LAYOUT_VERSION",
         "6",
-        0xd41cac679a129bbd,
+        0xd41c_ac67_9a12_9bbd,
     ),
 ];
 
