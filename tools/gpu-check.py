@@ -371,6 +371,7 @@ def mps(env, folder):
 def device_plans():
     """What is measured of device topics on one GPU under MPS, the most wanted first; and between two GPUs."""
     few, many = (2000, 20000) if quick else (20000, 200000)
+    yield "bare", ["bare", "--messages", few]
     yield "latency-8B", ["latency", "--messages", few]
     for blocks in (1, 4, 16, 64):
         yield f"rate-64B-blocks{blocks}", ["rate", "--bytes", 64, "--blocks", blocks, "--messages", many]
@@ -383,6 +384,7 @@ def device_plans():
             yield f"rate-{name}-blocks{blocks}", ["rate", "--bytes", size, "--blocks", blocks, "--messages", many // 10]
     if len(gpus()) > 1:
         apart = ["--domain", "cuda:0", "--peer", "cuda:1"]
+        yield "bare-two-gpus", ["bare", *apart, "--messages", few]
         for name, size in (("8B", 8), ("4KiB", 4 << 10), ("64KiB", 64 << 10)):
             yield f"latency-{name}-two-gpus", ["latency", *apart, "--bytes", size, "--messages", few]
         for blocks in (1, 16):

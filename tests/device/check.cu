@@ -4,6 +4,7 @@
  *
  *     check demo    [--domain D] [--seconds N] [--kills N] [--seed N]
  *     check latency [--domain D] [--bytes N] [--subscribers N] [--messages N] [--peer D]
+ *     check bare    [--domain D] [--messages N] [--peer D]
  *     check rate    [--domain D] [--bytes N] [--blocks N] [--messages N]
  *
  * Each process is this program again. The last line is JSON; the exit code is 1 if a word was wrong, a message was lost
@@ -297,11 +298,12 @@ std::vector<std::string> split(const std::string &text) {
 
 int work(const Options &options) {
     const std::map<std::string, Task> tasks = {
-        {"publish", Task::publish}, {"receive", Task::receive}, {"ping", Task::ping}, {"pong", Task::pong}};
+        {"publish", Task::publish},     {"receive", Task::receive},     {"ping", Task::ping}, {"pong", Task::pong},
+        {"bare_ping", Task::bare_ping}, {"bare_pong", Task::bare_pong}};
     const std::string name = options.text("--task", "");
     const std::string domain = options.text("--domain", "");
     const Task task = tasks.at(name);
-    const bool publishes = task == Task::publish || task == Task::ping;
+    const bool publishes = task == Task::publish || task == Task::ping || task == Task::bare_ping;
     use_domain(domain);
     const auto topics = split(options.text("--topics", "")), back = split(options.text("--back", ""));
     const auto seats = split(options.text("--seats", ""));
@@ -522,8 +524,11 @@ int demo(const Options &options) {
     return ok ? 0 : 1;
 }
 
-/* Round trips between two processes; the other subscribers receive and verify, too. */
-int latency(const Options &options) {
+uint32_t threads_for(uint64_t bytes) { return bytes > 256 ? default_threads : std::min(32u, threads_max); }
+
+/* Round trips between two processes, whose other subscribers receive and verify, too; or those of bare words. Answers have 8
+ * bytes, so half of a round trip is one way for messages of 8 bytes only. */
+int latency(const Options &options, bool is_bare) {
     const std::string domain = options.text("--domain", back_end), peer = options.text("--peer", domain.c_str());
     const auto bytes = uint64_t(options.number("--bytes", 8)), messages = uint64_t(options.number("--messages", 20000));
     const auto subscribers = size_t(options.number("--subscribers", 1));
@@ -536,7 +541,7 @@ int latency(const Options &options) {
     work.boards_count = subscribers + 1;
     work.messages = messages;
     work.bytes = bytes;
-    work.threads = uint32_t(options.number("--threads", bytes > 1024 ? threads_max : default_threads));
+    work.threads = uint32_t(options.number("--threads", bytes > 1024 ? threads_max : threads_for(bytes)));
     work.topics = {there.numbers()};
     bool ok = true;
     std::vector<pid_t> processes;
@@ -546,14 +551,14 @@ int latency(const Options &options) {
         reader.board = i;
         reader.mode = rgaps::device::reliable;
         reader.seats = {there.seat()};
-        reader.task = i == subscribers ? "pong" : "receive";
+        reader.task = is_bare ? "bare_pong" : i == subscribers ? "pong" : "receive";
         if (i == subscribers) reader.back = {back.numbers()};
         /* Their first word is no time, so `receive` verifies all but that. */
         processes.push_back(start(reader));
         ok &= wait_until_running(shared.boards[i], processes.back(), 60);
     }
     work.domain = domain;
-    work.task = "ping";
+    work.task = is_bare ? "bare_ping" : "ping";
     work.back = {back.numbers()};
     work.seats = {back.seat()};
     processes.push_back(start(work));
@@ -573,12 +578,14 @@ int latency(const Options &options) {
     }
     std::vector<uint32_t> samples(board.samples, board.samples + std::min<uint64_t>(board.samples_count, jobs::samples_max));
     const double ns_per_tick = board.ticks ? double(board.nanoseconds) / double(board.ticks) : 0;
-    const double p50 = percentile(samples, 0.5) * ns_per_tick / 2000, p99 = percentile(samples, 0.99) * ns_per_tick / 2000;
+    const auto round_trip_us = [&](double part) { return percentile(samples, part) * ns_per_tick / 1000; };
+    const double p50 = round_trip_us(0.5), p99 = round_trip_us(0.99), least = round_trip_us(0);
     ok &= corrupt == 0 && lost == 0 && !samples.empty();
-    printf("{\"back_end\":\"%s\",\"domain\":\"%s\",\"peer\":\"%s\",\"bytes\":%llu,\"subscribers\":%zu,\"messages\":%llu,"
-           "\"one_way_p50_us\":%.3f,\"one_way_p99_us\":%.3f,\"lost\":%llu,\"corrupt\":%llu,\"ok\":%s}\n",
-           back_end, domain.c_str(), peer.c_str(), static_cast<unsigned long long>(bytes), subscribers,
-           static_cast<unsigned long long>(messages), p50, p99, static_cast<unsigned long long>(lost),
+    printf("{\"back_end\":\"%s\",\"way\":\"%s\",\"domain\":\"%s\",\"peer\":\"%s\",\"bytes\":%llu,\"subscribers\":%zu,"
+           "\"messages\":%llu,\"round_trip_min_us\":%.3f,\"round_trip_p50_us\":%.3f,\"round_trip_p99_us\":%.3f,"
+           "\"half_round_trip_p50_us\":%.3f,\"lost\":%llu,\"corrupt\":%llu,\"ok\":%s}\n",
+           back_end, is_bare ? "bare" : "topic", domain.c_str(), peer.c_str(), static_cast<unsigned long long>(bytes), subscribers,
+           static_cast<unsigned long long>(messages), least, p50, p99, p50 / 2, static_cast<unsigned long long>(lost),
            static_cast<unsigned long long>(corrupt), ok ? "true" : "false");
     return ok ? 0 : 1;
 }
@@ -601,7 +608,7 @@ int rate(const Options &options) {
     publisher.boards_count = 2 * blocks;
     publisher.messages = messages;
     publisher.bytes = bytes;
-    publisher.threads = uint32_t(options.number("--threads", bytes > 256 ? default_threads : std::min(32u, threads_max)));
+    publisher.threads = uint32_t(options.number("--threads", threads_for(bytes)));
     publisher.task = "publish";
     subscriber.topics = publisher.topics;
     subscriber.boards_fd = shared.fd;
@@ -650,7 +657,8 @@ int main(int count, char **arguments) {
     setvbuf(stdout, nullptr, _IOLBF, 0);
     if (command == "work") return work(options);
     if (command == "demo") return demo(options);
-    if (command == "latency") return latency(options);
+    if (command == "latency") return latency(options, false);
+    if (command == "bare") return latency(options, true);
     if (command == "rate") return rate(options);
-    die("usage: check demo|latency|rate [--domain D] ...; see the top of tests/device/check.cu");
+    die("usage: check demo|latency|bare|rate [--domain D] ...; see the top of tests/device/check.cu");
 }

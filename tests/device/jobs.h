@@ -40,7 +40,7 @@ RGAPS_DEVICE_FN void note_end(Board *board, Status status) {
     board->status = static_cast<uint64_t>(static_cast<int64_t>(status));
 }
 
-enum class Task : uint32_t { publish, receive, ping, pong, audit };
+enum class Task : uint32_t { publish, receive, ping, pong, bare_ping, bare_pong, audit };
 
 struct Job {
     rgaps_device_topic_t topic; /* published to, or received from */
@@ -262,6 +262,38 @@ RGAPS_DEVICE_FN void pong(const Group &group, const Job &job, Count *count) {
     }
 }
 
+/* The floor: one thread in each process, a word in each direction, nothing else. In the topics' first slots. */
+template <class Group>
+RGAPS_DEVICE_FN void bare(const Group &group, const Job &job) {
+    if (group.thread_rank() != 0) return;
+    const bool pings = job.task == Task::bare_ping;
+    uint64_t *const there = detail::Words{job.topic}.slot(0), *const back = detail::Words{job.back}.slot(0);
+    Board *board = job.board;
+    Counts counts{1, 0, 0, 0, 0};
+    Status status = Status::ok;
+    board->is_running = 1;
+    const uint64_t begun = now_ns(), ticks_begun = memory::ticks();
+    while (counts.messages < job.messages && status == Status::ok) {
+        const uint64_t sequence = counts.messages + 1, sent = memory::ticks();
+        if (pings) memory::store_release(there, sequence);
+        while (memory::load_acquire(pings ? back : there) < sequence) {
+            if (memory::ticks() - sent > 1000 * wait_ticks) {
+                status = Status::timed_out;
+                break;
+            }
+            memory::pause();
+        }
+        if (!pings) memory::store_release(back, sequence);
+        if (pings && counts.messages < samples_max) board->samples[counts.messages] = static_cast<uint32_t>(memory::ticks() - sent);
+        ++counts.messages;
+    }
+    board->ticks = memory::ticks() - ticks_begun;
+    board->nanoseconds = now_ns() - begun;
+    board->samples_count = pings ? (counts.messages < samples_max ? counts.messages : samples_max) : 0;
+    note(board, counts);
+    note_end(board, status);
+}
+
 /* With nobody running: each block is free, or in the ring. Bits of the evicted do not count. */
 template <class Group>
 RGAPS_DEVICE_FN void audit(const Group &group, const Job &job) {
@@ -284,6 +316,8 @@ RGAPS_DEVICE_FN void run(const Group &group, const Job &job, Count *count) {
         case Task::receive: receive(group, job, count); break;
         case Task::ping: ping(group, job, count); break;
         case Task::pong: pong(group, job, count); break;
+        case Task::bare_ping:
+        case Task::bare_pong: bare(group, job); break;
         case Task::audit: audit(group, job); break;
     }
 }

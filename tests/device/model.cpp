@@ -146,17 +146,18 @@ void reliable_gets_all() {
     check_holders(t);
 }
 
-/* Two subscribers keep a sample while more messages come, one of them may be overrun. */
+/* Subscribers keep a sample while more messages come, and may be overrun. */
+template <uint32_t Readers, int Messages>
 void held_stays() {
-    const auto t = topic(1, 3);
+    const auto t = topic(1, 1 + Readers);
     Publisher publisher;
-    Reader readers[2];
+    Reader readers[Readers];
     uint64_t published = 0;
     explorer().spawn([&] {
         publisher.attach(lane, t);
-        for (int message = 0; message < 4; ++message) published += publish_one(publisher);
+        for (int message = 0; message < Messages; ++message) published += publish_one(publisher);
     });
-    for (uint32_t seat = 0; seat < 2; ++seat)
+    for (uint32_t seat = 0; seat < Readers; ++seat)
         explorer().spawn([&, seat] {
             Reader &me = readers[seat];
             me.join(t, seat, seat == 0 ? best_effort : history);
@@ -277,22 +278,23 @@ void evicted_hold_nothing_up() {
 }
 
 /* A publisher dies at any step; another takes the topic over. */
+template <int Messages>
 void publisher_dies() {
     const auto t = topic(2, 4);
     Publisher first, second;
     Reader reader;
-    const int dies_after = explorer().choose(64);
+    const int dies_after = explorer().choose(16 + 16 * Messages);
     const int dead = explorer().spawn(
         [&] {
             first.attach(lane, t);
-            for (int message = 0; message < 3; ++message) publish_one(first);
+            for (int message = 0; message < Messages; ++message) publish_one(first);
         },
         dies_after);
     explorer().spawn([&] {
         explorer().wait_for([=] { return explorer().has_ended(dead); });
         explorer().see_end_of(dead);
         second.attach(lane, t);
-        for (int message = 0; message < 2; ++message) publish_one(second);
+        for (int message = 1; message < Messages; ++message) publish_one(second);
     });
     explorer().spawn([&] {
         reader.join(t, 0, reliable);
@@ -314,8 +316,9 @@ struct Scenario {
     int preemptions;
 };
 const Scenario scenarios[] = {
-    {"reliable_gets_all", reliable_gets_all, 2}, {"held_stays", held_stays, 2},
-    {"loans_return", loans_return, 3},           {"publisher_dies", publisher_dies, 1},
+    {"reliable_gets_all", reliable_gets_all, 2}, {"one_holds", held_stays<1, 2>, 4},
+    {"held_stays", held_stays<2, 4>, 2},         {"loans_return", loans_return, 3},
+    {"publisher_dies_early", publisher_dies<1>, 1}, {"publisher_dies", publisher_dies<3>, 1},
     {"evicted_hold_nothing_up", evicted_hold_nothing_up, 2},
     {"evicted_by_history", [] { evicted_make_room(history); }, 2},
     {"evicted_by_reliable", [] { evicted_make_room(reliable); }, 2},
