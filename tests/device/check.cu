@@ -299,7 +299,7 @@ std::vector<std::string> split(const std::string &text) {
 int work(const Options &options) {
     const std::map<std::string, Task> tasks = {
         {"publish", Task::publish},     {"receive", Task::receive},     {"ping", Task::ping}, {"pong", Task::pong},
-        {"bare_ping", Task::bare_ping}, {"bare_pong", Task::bare_pong}};
+        {"bare_ping", Task::bare_ping}, {"bare_pong", Task::bare_pong}, {"hang", Task::hang}};
     const std::string name = options.text("--task", "");
     const std::string domain = options.text("--domain", "");
     const Task task = tasks.at(name);
@@ -398,7 +398,8 @@ uint64_t lost_blocks(const Topic &topic, Board *board) {
     return counts_of(*board).corrupt;
 }
 
-/* The demo: a publisher, a reliable and a best-effort subscriber, killed at random. */
+/* The demo: a publisher, a reliable and a best-effort subscriber, killed at random; and one that never releases, which is evicted
+ * before. */
 struct Member {
     const char *name;
     Work work;
@@ -424,6 +425,20 @@ struct Member {
     }
 };
 
+/* Evicts a subscriber that has received something; whether that was told to it. */
+bool evicted_and_told(const Topic &topic, const Board &board, pid_t process, uint32_t seat) {
+    const double until = seconds() + 30;
+    while (counts_of(board).messages == 0 && seconds() < until) sleep_ms(1);
+    want(rgaps_device_mapping_evict(topic.mapping, seat), "rgaps_device_mapping_evict");
+    const bool well = ended_well(process, 30);
+    want(rgaps_device_mapping_leave_seat(topic.mapping, seat), "rgaps_device_mapping_leave_seat");
+    const auto status = static_cast<int64_t>(board.status);
+    printf("a subscriber that releases nothing was evicted after %llu messages, and told %lld (evicted is %lld)\n",
+           static_cast<unsigned long long>(counts_of(board).messages), static_cast<long long>(status),
+           static_cast<long long>(Status::evicted));
+    return well && status == static_cast<int64_t>(Status::evicted);
+}
+
 int demo(const Options &options) {
     const std::string domain = options.text("--domain", back_end);
     const double length_s = double(options.number("--seconds", 10));
@@ -432,7 +447,7 @@ int demo(const Options &options) {
     const uint64_t bytes = 4096;
     use_domain(domain);
     Topic topic = Topic::create(domain, 64, 80, bytes);
-    Shared shared = make_boards(3);
+    Shared shared = make_boards(4);
     Member members[3] = {{"publisher", {}, true}, {"reliable subscriber", {}, false}, {"best-effort subscriber", {}, false}};
     std::vector<uint32_t> samples;
     const auto begin = [&](size_t number) {
@@ -444,7 +459,7 @@ int demo(const Options &options) {
         member.work.topics = {topic.numbers()};
         member.work.seats = {member.seat};
         member.work.boards_fd = shared.fd;
-        member.work.boards_count = 3;
+        member.work.boards_count = 4;
         member.work.board = number;
         member.work.bytes = bytes;
         member.work.is_varied = true;
@@ -464,7 +479,15 @@ int demo(const Options &options) {
     begin(1);
     begin(2);
     for (size_t number : {1, 2}) ok &= wait_until_running(shared.boards[number], members[number].process, 30);
+    Work hung = members[1].work;
+    const uint32_t hung_seat = topic.seat();
+    hung.task = "hang";
+    hung.seats = {hung_seat};
+    hung.board = 3;
+    const pid_t hung_process = start(hung);
+    ok &= wait_until_running(shared.boards[3], hung_process, 30);
     begin(0);
+    ok &= evicted_and_told(topic, shared.boards[3], hung_process, hung_seat);
     std::mt19937_64 random(seed);
     const double begun = seconds();
     for (long killed = 0; killed < kills; ++killed) {

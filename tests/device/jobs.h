@@ -40,7 +40,7 @@ RGAPS_DEVICE_FN void note_end(Board *board, Status status) {
     board->status = static_cast<uint64_t>(static_cast<int64_t>(status));
 }
 
-enum class Task : uint32_t { publish, receive, ping, pong, bare_ping, bare_pong, audit };
+enum class Task : uint32_t { publish, receive, ping, pong, bare_ping, bare_pong, hang, audit };
 
 struct Job {
     rgaps_device_topic_t topic; /* published to, or received from */
@@ -123,10 +123,6 @@ RGAPS_DEVICE_FN void publish(const Group &group, const Job &job) {
         ++counts.messages;
         counts.last = sequence;
         if (leads && message % 64 == 63) note(job.board, counts);
-        if (job.messages == 0 && message % 64 == 63 && publisher.is_stopped(group)) {
-            status = Status::stopped;
-            break;
-        }
     }
     if (leads) {
         note(job.board, counts);
@@ -294,6 +290,22 @@ RGAPS_DEVICE_FN void bare(const Group &group, const Job &job) {
     note_end(board, status);
 }
 
+/* A reliable subscriber that receives and releases nothing, until it is evicted and told so. */
+template <class Group>
+RGAPS_DEVICE_FN void hang(const Group &group, const Job &job) {
+    Subscriber subscriber;
+    Sample sample;
+    Counts counts{};
+    Status status = subscriber.attach(group, job.topic, job.seat, reliable);
+    if (group.thread_rank() == 0) job.board->is_running = 1;
+    do {
+        status = subscriber.recv(group, &sample, wait_ticks);
+        counts.messages += status == Status::ok;
+        if (group.thread_rank() == 0) note(job.board, counts);
+    } while (status == Status::ok || status == Status::timed_out);
+    if (group.thread_rank() == 0) note_end(job.board, status);
+}
+
 /* With nobody running: each block is free, or in the ring. Bits of the evicted do not count. */
 template <class Group>
 RGAPS_DEVICE_FN void audit(const Group &group, const Job &job) {
@@ -318,6 +330,7 @@ RGAPS_DEVICE_FN void run(const Group &group, const Job &job, Count *count) {
         case Task::pong: pong(group, job, count); break;
         case Task::bare_ping:
         case Task::bare_pong: bare(group, job); break;
+        case Task::hang: hang(group, job); break;
         case Task::audit: audit(group, job); break;
     }
 }

@@ -27,6 +27,10 @@ def compiled(architecture):
     said += tool(TOOLKIT / "bin/ptxas", *options, ptx, "-o", cubin)
     if re.search(r"warning", said, re.IGNORECASE):
         sys.exit(f"sm_{architecture}: {said}")
+    # All that is shared is shared with other processes.
+    for access in re.findall(r"^\s*((?:atom|red|fence|ld\.acquire|ld\.relaxed|st\.release|st\.relaxed)\S*)", ptx.read_text(), re.MULTILINE):
+        if ".sys" not in access:
+            sys.exit(f"sm_{architecture}: {access} is not of system scope")
     registers = {}
     name = None
     for line in said.splitlines():

@@ -31,9 +31,10 @@
  *             Use a handle only from groups that have the same thread of rank 0.
  * Producer    A topic has one publisher: one group of one kernel at a time.
  * Errors      are values. Nothing traps. Waits end after a number of ticks of the clock (clock64() on a GPU,
- *             nanoseconds on the host), or when the host stops them.
+ *             nanoseconds on the host), or when the host stops them: loan() and recv() then return `stopped` within 64
+ *             tries, also where there is no need to wait.
  * Order       What the group wrote before publish() can be read by the group that received the sample. Writes of the
- *             asynchronous proxy (TMA) want a fence.proxy.async first.
+ *             asynchronous proxy (TMA) want a fence.proxy.async first. Do not read samples by __ldg or const __restrict__.
  * Samples     keep their block until release(). A subscriber that is evicted loses them; release() then says so.
  *
  * The same source compiles for the host, where threads take the place of lanes. docs/decisions/0046-device-topics.md has
@@ -169,7 +170,7 @@ constexpr uint64_t producer = uint64_t(1) << RGAPS_DEVICE_PRODUCER_BIT;
 constexpr uint64_t ring = uint64_t(1) << RGAPS_DEVICE_RING_BIT;
 constexpr uint64_t readers = (uint64_t(1) << RGAPS_DEVICE_MAX_SUBSCRIBERS) - 1;
 constexpr uint64_t mask = (uint64_t(1) << RGAPS_DEVICE_GENERATION_SHIFT) - 1;
-/* A waiting call looks at the host's words once in so many tries; they lie across a bus. */
+/* loan() and recv() look at the host's words once in so many tries, of all their calls; they lie across a bus. */
 constexpr uint64_t tries_between_looks = 64;
 /* A best-effort subscriber that is overrun so often in one call finds nothing this time. */
 constexpr uint32_t overruns_max = 8;
@@ -335,7 +336,7 @@ public:
         return Status::ok;
     }
 
-    /* Whether the host wants this kernel to end. For loops that never wait. */
+    /* Whether the host wants this kernel to end. For loops that use try_loan(): loan() looks by itself. */
     template <class Group>
     RGAPS_DEVICE_FN bool is_stopped(const Group &group) const {
         detail::Result result{Status::ok, 0, 0, 0};
@@ -427,12 +428,12 @@ private:
     RGAPS_DEVICE_FN Status wait_for_block(uint64_t bytes, uint32_t *found, uint64_t ticks_max) {
         const uint64_t start = memory::ticks();
         RGAPS_DEVICE_ROLLED
-        for (uint64_t tries = 0;; ++tries) {
-            const Status status = find(bytes, found);
-            if (status != Status::back_pressured && status != Status::no_block) return status;
-            if (tries % detail::tries_between_looks == 0 && words_.is_stopped(RGAPS_DEVICE_PUBLISHER_ENDPOINT)) {
+        for (;;) {
+            if (++tries_ % detail::tries_between_looks == 0 && words_.is_stopped(RGAPS_DEVICE_PUBLISHER_ENDPOINT)) {
                 return Status::stopped;
             }
+            const Status status = find(bytes, found);
+            if (status != Status::back_pressured && status != Status::no_block) return status;
             if (memory::ticks() - start >= ticks_max) return status;
             memory::pause();
         }
@@ -452,6 +453,7 @@ private:
     detail::Words words_{};
     uint64_t next_ = 1;
     uint64_t limit_ = 0;
+    uint64_t tries_ = 0;
     uint32_t open_ = 0;
     uint32_t hint_ = 0;
 };
@@ -496,7 +498,7 @@ public:
         return detail::broadcast(group, result).status;
     }
 
-    /* Whether the host wants this kernel to end. */
+    /* Whether the host wants this kernel to end. For loops that use try_recv(): recv() looks by itself. */
     template <class Group>
     RGAPS_DEVICE_FN bool is_stopped(const Group &group) const {
         detail::Result result{Status::ok, 0, 0, 0};
@@ -603,14 +605,13 @@ private:
     RGAPS_DEVICE_FN detail::Result wait_for_message(uint64_t ticks_max) {
         const uint64_t start = memory::ticks();
         RGAPS_DEVICE_ROLLED
-        for (uint64_t tries = 0;; ++tries) {
+        for (;;) {
+            if (++tries_ % detail::tries_between_looks == 0) {
+                if (words_.is_evicted(seat_)) return detail::Result{Status::evicted, 0, 0, 0};
+                if (words_.is_stopped(seat_)) return detail::Result{Status::stopped, 0, 0, 0};
+            }
             detail::Result result = take();
             if (result.status != Status::empty) return result;
-            if (tries % detail::tries_between_looks == detail::tries_between_looks - 1) {
-                if (words_.is_stopped(seat_)) result.status = Status::stopped;
-                if (words_.is_evicted(seat_)) result.status = Status::evicted;
-                if (result.status != Status::empty) return result;
-            }
             if (memory::ticks() - start >= ticks_max) {
                 result.status = Status::timed_out;
                 return result;
@@ -633,6 +634,7 @@ private:
     uint64_t flags_ = 0;
     uint64_t missed_ = 0;
     uint64_t missed_all_ = 0;
+    uint64_t tries_ = 0;
     uint32_t seat_ = 0;
     bool is_told_ = true;
 };
