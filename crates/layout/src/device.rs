@@ -1,4 +1,4 @@
-//! Device topics: the words that kernels and hosts share ([0046](../../../docs/decisions/0046-device-topics.md)).
+//! Device topics: the words that kernels and hosts share: `docs/decisions/0046-device-topics.md`.
 //!
 //! ```text
 //! control segment, host memory       DeviceControl, then nothing
