@@ -33,7 +33,7 @@ PRODUCTS := -p rgapsd -p rgaps-cli -p rgaps-capi -p rgaps-interpose
 RUNNER = --config 'target."cfg(all())".runner="$(CURDIR)/tools/run-test.sh"'
 LOOM := --config 'target."cfg(all())".rustflags=["--cfg","loom"]' --target-dir target/loom
 
-.PHONY: help build links links-many test steady test-driver demo demo-hosts demo-kv demo-kv-rdma demo-rdma demo-remote test-remote check unit loom python wheel c-test chaos soak races kernel test-kernel test-providers test-rdma test-rdma-lossy test-rdma-kills test-netem vm-programs vm-shell sim fuzz bench bench-rdma plots docs docs-test miri asan tsan aarch64 install uninstall dist clean setup
+.PHONY: help build links links-many test steady test-driver demo demo-hosts demo-kv demo-kv-rdma demo-rdma demo-remote test-remote check unit loom python wheel c-test chaos soak races kernel test-kernel test-providers test-rdma test-rdma-lossy test-rdma-kills test-netem test-device demo-device vm-programs vm-shell sim fuzz bench bench-rdma plots docs docs-test miri asan tsan aarch64 install uninstall dist clean setup
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -139,6 +139,22 @@ chaos: ## Kill publishers, subscribers and the daemon: KILLS=1000 GPU_KILLS=60 S
 	  RGAPS_TEST_DRIVER_DEVICES=2 RGAPS_TEST_DRIVER_SEED=$(SEED) \
 	  target/release/rgaps-chaos --domain $$domains --kills $(GPU_KILLS) --seed $(SEED) || exit 1; done
 	@target/release/rgaps-chaos --kills $(KILLS) --seed $(SEED)
+
+test-device: ## Device topics: the protocol in a model checker, mutants of it, PTX for every GPU, processes on the test driver
+	@tools/setup.sh base rust nvcc
+	cargo build --release --locked --quiet -p rgaps-capi -p rgaps-test-driver
+	@tools/device/mutants.py --seconds 2
+	@tools/device/ptx.py
+	@tools/device/check.sh
+
+# Seconds and kills of the demo.
+DEMO_DEVICE ?= --seconds 10 --kills 40 --seed $(SEED)
+
+demo-device: ## Kernels (here threads) of three processes that publish, receive and are killed at random; last line is JSON
+	@tools/setup.sh base rust
+	cargo build --release --locked --quiet -p rgaps-capi
+	@tools/device/build.sh host
+	@target/device/check demo $(DEMO_DEVICE)
 
 # How long the soak disturbs hosts and members.
 MINUTES ?= 30

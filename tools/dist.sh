@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 LIMIT_MIB=64
-tools/setup.sh base rust python
+tools/setup.sh base rust python nvcc
 rm -rf dist
 mkdir -p dist/{bin,lib,include,wheels,tests/bin,bench}
 
@@ -48,7 +48,9 @@ tests/remote/build.sh
 find target/remote -maxdepth 1 -type f -executable -exec cp {} dist/remote/ ';'
 find dist/remote -maxdepth 1 -type f -exec strip {} +
 cp tests/remote/run.py dist/remote/
-cp .cache/cuda/lib/python3*/site-packages/nvidia/cu13/lib/libcudart.so.13 dist/remote/cudart/
+cp .cache/nvcc/nvidia/cu13/lib/libcudart.so.13 dist/remote/cudart/
+tools/device/build.sh cuda
+cp target/device/check-cuda dist/bin/rgaps-device-check
 git rev-parse HEAD >dist/revision
 
 # The test programs that gpu-check runs: those that use what memory answers. Cargo names them as JSON.

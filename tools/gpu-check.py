@@ -3,7 +3,7 @@
 
 Usage: dist/gpu-check [--quick] [--only SECTION,...] [--match TEXT]
 
-Sections: tests, python, figures, links, races, chaos, mps, compare, remoting, doctor; without --only all of them. Under $OUT (default:
+Sections: tests, python, figures, links, races, chaos, mps, device, compare, remoting, doctor; without --only all of them. Under $OUT (default:
 gpu-check-results) each result is written to a file as it comes, <section>-<name>.json, so that what was found
 before a time limit ended this program is not lost; report.json is the whole, and says so when it is not
 (`finished`). All that a failed program printed is in <name>.log. Exits 0 only if every test passed, no message was corrupt or lost, and nothing leaked or hung; a
@@ -11,12 +11,14 @@ section that cannot run here (one GPU, no torch) says so under `skipped`. Progre
 Ended by a signal, it ends what it started. --match runs only what has TEXT in its name, of all sections but doctor,
 for machines that are lent for minutes: --only races --match across-copy.
 """
-import argparse, importlib.util, json, os, platform, signal, subprocess, sys, tempfile, time
+import argparse, contextlib, importlib.util, json, os, platform, signal, subprocess, sys, tempfile, time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-SECTIONS = ["tests", "python", "figures", "links", "races", "chaos", "mps", "compare", "remoting", "doctor"]
+SECTIONS = ["tests", "python", "figures", "links", "races", "chaos", "mps", "device", "compare", "remoting", "doctor"]
 OUTPUT_CHARS = 4000
+
+RGAPS = HERE / "bin/rgaps"
 
 report = {"finished": False, "failures": [], "skipped": []}
 out_folder = None
@@ -331,26 +333,30 @@ def chaos(env, _folder):
             yield name, document(f"chaos {name}", run(f"chaos {name}", command, 420, env))
 
 
-def mps(env, folder):
-    """Hand-over and latency under an MPS of our own, then what the daemon promises about it."""
+@contextlib.contextmanager
+def own_mps(env):
+    """An MPS of our own: the environment for what runs under it by `rgaps run`, and what `rgaps up` said."""
     home = Path(tempfile.mkdtemp(prefix="rg", dir="/tmp"))  # short: MPS's sockets lie in it
     env = dict(env, RGAPS_SOCKET=str(home / "r.sock"), RGAPS_IDLE_EXIT_MS="60000")
-    rgaps = HERE / "bin/rgaps"
     try:
-        out = run("rgaps up --mps", [rgaps, "up", "--mps", "--json"], 60, env)
-        up = document("rgaps up --mps", out)
+        yield env, document("rgaps up --mps", run("rgaps up --mps", [RGAPS, "up", "--mps", "--json"], 60, env))
+    finally:
+        run("rgaps down", [RGAPS, "down"], 60, env, accept=(0, 3))
+
+
+def mps(env, folder):
+    """Hand-over and latency under an MPS of our own, then what the daemon promises about it."""
+    with own_mps(env) as (env, up):
         yield "up", up
         if up is not None:
             for name, arguments in plans():
                 under = name.startswith("handoff") or name in ("cuda-4KiB-poll", "cuda-4KiB-block", "cuda-fanout-64MiB")
                 if not under or match not in name:
                     continue
-                found = figure(f"mps {name}", env, *arguments, prefix=(rgaps, "run", "--"))
+                found = figure(f"mps {name}", env, *arguments, prefix=(RGAPS, "run", "--"))
                 if found and "handoff" in name and not found["mps"]:
                     failed(f"mps {name}", "its processes were not under MPS")
                 yield name, found
-    finally:
-        run("rgaps down", [rgaps, "down"], 60, env, accept=(0, 3))
     # It wants rgaps and torch in this Python.
     site = Path(folder) / "site-mps"
     wheel = next((HERE / "wheels").glob("rgaps-*.whl"))
@@ -360,6 +366,61 @@ def mps(env, folder):
         del env["RGAPS_SOCKET"]
         out = run("mps", [sys.executable, HERE / "gpu/mps.py", HERE / "bin"], 420, env)
         yield "checks", document("mps", out)
+
+
+def device_plans():
+    """What is measured of device topics on one GPU under MPS, the most wanted first; and between two GPUs."""
+    few, many = (2000, 20000) if quick else (20000, 200000)
+    yield "bare", ["bare", "--messages", few]
+    yield "latency-8B", ["latency", "--messages", few]
+    for blocks in (1, 4, 16, 64):
+        yield f"rate-64B-blocks{blocks}", ["rate", "--bytes", 64, "--blocks", blocks, "--messages", many]
+    for count in (2, 4, 8):
+        yield f"latency-8B-subscribers{count}", ["latency", "--subscribers", count, "--messages", few]
+    for name, size in (("64B", 64), ("1KiB", 1 << 10), ("4KiB", 4 << 10), ("64KiB", 64 << 10), ("1MiB", 1 << 20)):
+        yield f"latency-{name}", ["latency", "--bytes", size, "--messages", few // 10 if size > 1 << 16 else few]
+    for name, size in (("4KiB", 4 << 10), ("64KiB", 64 << 10)):
+        for blocks in (1, 16):
+            yield f"rate-{name}-blocks{blocks}", ["rate", "--bytes", size, "--blocks", blocks, "--messages", many // 10]
+    if len(gpus()) > 1:
+        apart = ["--domain", "cuda:0", "--peer", "cuda:1"]
+        yield "bare-two-gpus", ["bare", *apart, "--messages", few]
+        for name, size in (("8B", 8), ("4KiB", 4 << 10), ("64KiB", 64 << 10)):
+            yield f"latency-{name}-two-gpus", ["latency", *apart, "--bytes", size, "--messages", few]
+        for blocks in (1, 16):
+            yield f"rate-64B-blocks{blocks}-two-gpus", ["rate", *apart, "--bytes", 64, "--blocks", blocks, "--messages", many]
+
+
+def device(env, _folder):
+    """Kernels that publish to kernels of other processes (rgaps/device.cuh), every word verified."""
+    program = HERE / "bin/rgaps-device-check"
+    if not program.exists():
+        skipped("device", "bin/rgaps-device-check is not in dist/: it was made without nvcc")
+        yield "skipped", {"reason": "no program"}
+        return
+
+    def checked(name, *arguments, prefix=(), timeout=150):
+        out = run(f"device {name}", [*prefix, program, *arguments], timeout, env)
+        return document(f"device {name}", out)
+
+    under = (RGAPS, "run", "--")
+    demo = ["demo", "--domain", "cuda", "--seconds", 8 if quick else 15]
+    with own_mps(env) as (env, up):
+        if up is not None:
+            for name, arguments in device_plans():
+                if match in name:
+                    yield name, checked(name, *arguments, prefix=under)
+            if match in "handoff-poll":
+                rounds = 100 if quick else 1000
+                arguments = ["handoff", "--messages", rounds, "--wait", "poll"]
+                yield "handoff-poll", figure("device handoff-poll", env, *arguments, prefix=under)
+            # Nobody is killed here: under MPS that ends the GPU work of all others, too.
+            if match in "demo-mps":
+                yield "demo-mps", checked("demo-mps", *demo, "--kills", 0, prefix=under)
+    # Without MPS kernels of several processes take turns.
+    env = dict(env, CUDA_MPS_PIPE_DIRECTORY="/nonexistent")
+    if match in "demo-kills":
+        yield "demo-kills", checked("demo-kills", *demo, "--kills", 6 if quick else 12)
 
 
 def torch_is_installed():

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the build needs, and nothing that is already there: a second call takes well under
 # a second. Each argument is a group: base, hosts, torch, vm, kernel, valgrind, rust, python, docs, aarch64,
-# deny, nightly, miri, fuzz.
+# deny, nightly, miri, fuzz, nvcc.
 #
 # System packages come from apt-get (through sudo if we are not root), Rust parts from rustup,
 # Python packages go into .venv.
@@ -121,6 +121,17 @@ setup_python() {
 setup_docs() {
   setup_python
   python_need requirements-docs
+}
+
+# NVIDIA's compiler, from PyPI, into .cache/nvcc: 270 MB.
+setup_nvcc() {
+  local wanted=tools/requirements-nvcc.txt into=.cache/nvcc
+  cmp -s "$wanted" "$into/installed" && return
+  setup_python
+  say "installing $wanted into $into"
+  rm -rf "$into"
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --only-binary=:all: --target "$into" -r "$wanted"
+  cp "$wanted" "$into/installed"
 }
 
 # Installs tools/$1.txt into .venv.

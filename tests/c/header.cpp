@@ -1,5 +1,6 @@
 // The headers in C++: they compile without a warning, and what they declare links.
 #include <rgaps.h>
+#include <rgaps/device.h>
 #include <rgaps/thesis.h>
 
 #include <cstring>

@@ -4,15 +4,8 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 out=target/remote
-wanted=tools/requirements-cuda.txt
-cuda=.cache/cuda
-if ! cmp -s "$wanted" "$cuda/installed.txt"; then
-  rm -rf "$cuda"
-  python3 -m venv "$cuda"
-  "$cuda/bin/python" -m pip install --quiet --disable-pip-version-check -r "$wanted"
-  cp "$wanted" "$cuda/installed.txt"
-fi
-toolkit=$(echo "$PWD/$cuda"/lib/python3*/site-packages/nvidia/cu13)
+tools/setup.sh nvcc
+toolkit=$PWD/.cache/nvcc/nvidia/cu13
 mkdir -p "$out/link"
 # The linker asks for the name without a number.
 ln -sf "$toolkit/lib/libcudart.so.13" "$out/link/libcudart.so"

@@ -1,7 +1,8 @@
-//! `include/rgaps.h` says what this crate does: every function, structure and constant of the one
+//! `include/rgaps.h` and `include/rgaps/device.h` say what this crate does: every function, structure and constant of the one
 //! is in the other, with the same types. What is compared is text: declarations of both sides are
 //! brought to one form, C's without spaces around `*`.
 
+use crate::device::ROLES;
 use crate::path::PATHS;
 use crate::publisher::SLOW_READER;
 use crate::status;
@@ -9,10 +10,14 @@ use crate::subscriber::LATE;
 use rgaps_layout::{DType, MAX_ATTACHMENT_BYTES, MAX_DIMS, MAX_MESSAGE_PARTS, MAX_PART_NAME};
 use std::collections::BTreeMap;
 
-const HEADER: &str = include_str!("../include/rgaps.h");
+const HEADER: &str = concat!(
+    include_str!("../include/rgaps.h"),
+    include_str!("../include/rgaps/device.h")
+);
 
-const SOURCES: [&str; 13] = [
+const SOURCES: [&str; 14] = [
     include_str!("boundary.rs"),
+    include_str!("device.rs"),
     include_str!("handle.rs"),
     include_str!("listener.rs"),
     include_str!("loan.rs"),
@@ -276,7 +281,25 @@ fn constants_are_the_same_on_both_sides() {
             "{name}"
         );
     }
+    for (value, (name, _)) in ROLES.into_iter().enumerate() {
+        assert_eq!(constants.remove(name), Some(value as i64), "{name}");
+    }
     assert!(constants.is_empty(), "of the header only: {constants:?}");
+}
+
+/// `RGAPS_WRITE_HEADER=1` writes it.
+#[test]
+fn the_layout_of_device_topics_is_up_to_date() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/include/rgaps/device_layout.h");
+    let wanted = rgaps_layout::device_header();
+    if std::env::var_os("RGAPS_WRITE_HEADER").is_some() {
+        std::fs::write(path, &wanted).expect("the header can be written");
+    }
+    let found = std::fs::read_to_string(path).expect("the header is there");
+    assert!(
+        found == wanted,
+        "{path} is not what crates/layout/src/device.rs says: run this test with RGAPS_WRITE_HEADER=1"
+    );
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The C interface: `include/rgaps.h`, which documents it, over the Rust library.
+//! The C interface: `include/rgaps.h` and `include/rgaps/device.h`, which document it, over the Rust library.
 //!
 //! Every function that C calls does three things: it checks what C handed over (`boundary`), calls
 //! the Rust library, and turns its outcome into a code and a message (`status`). Panics stop at
@@ -10,6 +10,7 @@
 #![allow(non_camel_case_types)] // types that C sees have their C names
 
 mod boundary;
+mod device;
 mod domain;
 mod handle;
 mod listener;

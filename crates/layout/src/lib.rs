@@ -14,6 +14,7 @@
 mod control;
 mod define;
 mod descriptor;
+mod device;
 mod domain;
 mod dtype;
 mod limits;
@@ -33,6 +34,13 @@ pub use control::{
 pub use descriptor::{
     BlockWord, ElementWord, ReplicaPair, DESCRIPTOR_COPIED, DESCRIPTOR_METADATA, DESCRIPTOR_MISSED,
     DESCRIPTOR_QUEUED, DESCRIPTOR_TYPED, REPLICA_PAIRS,
+};
+pub use device::{
+    device_header, DeviceControl, DeviceSeat, DeviceTopicView, DEVICE_BLOCK_ALIGN,
+    DEVICE_CONTROL_BYTES, DEVICE_CURSOR_JOINED, DEVICE_CURSOR_RELIABLE, DEVICE_CURSOR_SHIFT,
+    DEVICE_GENERATION_SHIFT, DEVICE_HOLDER_BYTES, DEVICE_LAYOUT_VERSION, DEVICE_MAGIC,
+    DEVICE_PRODUCER_BIT, DEVICE_PUBLISHER_ENDPOINT, DEVICE_RING_BIT, DEVICE_SEQUENCE_SHIFT,
+    MAX_DEVICE_BLOCKS, MAX_DEVICE_DEPTH, MAX_DEVICE_SUBSCRIBERS,
 };
 pub use domain::{Domain, DomainParseError, GpuUuid};
 pub use dtype::{DType, DTypeParseError};

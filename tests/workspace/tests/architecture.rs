@@ -4,12 +4,13 @@
 use rgaps_workspace_tests::{Package, Workspace};
 
 /// The layers in the data's order. A crate depends only on crates of earlier layers.
-const LAYERS: [&[&str]; 21] = [
+const LAYERS: [&[&str]; 22] = [
     &["layout"],
     &["sync"],
     &["dmaplane"],
     &["pool"],
     &["cuda"],
+    &["device"],
     &["topic"],
     &["verbs"],
     &["transport"],

@@ -28,12 +28,13 @@ const UNSAFE_CRATES: [(&str, &str); 12] = [
 ];
 
 /// Files of other crates that may, and what for.
-const UNSAFE_FILES: [(&str, &str, &str); 11] = [
+const UNSAFE_FILES: [(&str, &str, &str); 12] = [
     (
         "transport",
         "machine/buffer.rs",
         "receive buffers that several lanes fill at once",
     ),
+    ("device", "topic.rs", "words that kernels share"),
     ("links", "rails.rs", "memory that network cards write"),
     ("session", "socket.rs", "socket options that rustix has not"),
     (

@@ -17,7 +17,7 @@ const AGREED: [(&str, &str, &str, u64); 2] = [
         "crates/layout/src",
         "LAYOUT_VERSION",
         "7",
-        0x2399_8b9a_c4c2_9f07,
+        0x0afe_7550_485c_f0e6,
     ),
 ];
 

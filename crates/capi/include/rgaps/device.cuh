@@ -1,0 +1,645 @@
+/*
+ * Device topics: kernels that publish messages to kernels of other processes, with no CPU on the way.
+ *
+ * The host sets a topic up (rgaps/device.h) and passes an rgaps_device_topic_t to its kernels. Then:
+ *
+ *     using namespace rgaps::device;
+ *     __global__ void camera(rgaps_device_topic_t topic) {
+ *         auto group = cooperative_groups::this_thread_block();
+ *         Publisher publisher;
+ *         publisher.attach(group, topic);
+ *         Loan loan;
+ *         while (publisher.loan(group, bytes, &loan, ticks_max) == Status::ok) {
+ *             ... all threads write loan.data ...
+ *             publisher.publish(group, &loan);
+ *         }
+ *     }
+ *
+ *     __global__ void detector(rgaps_device_topic_t topic, uint32_t seat) {
+ *         auto group = cooperative_groups::this_thread_block();
+ *         Subscriber subscriber;
+ *         subscriber.attach(group, topic, seat, reliable);
+ *         Sample sample;
+ *         while (subscriber.recv(group, &sample, ticks_max) == Status::ok) {
+ *             ... all threads read sample.data ...
+ *             subscriber.release(group, &sample);
+ *         }
+ *     }
+ *
+ * Groups      Every function is called by all threads of a group with the same arguments: a thread alone (Lane), a tile
+ *             of a warp, a coalesced group or a block. The thread of rank 0 does the protocol; all get the result.
+ *             Use a handle only from groups that have the same thread of rank 0.
+ * Producer    A topic has one publisher: one group of one kernel at a time.
+ * Errors      are values. Nothing traps. Waits end after a number of ticks of the clock (clock64() on a GPU,
+ *             nanoseconds on the host), or when the host stops them: loan() and recv() then return `stopped` within 64
+ *             tries, also where there is no need to wait.
+ * Order       What the group wrote before publish() can be read by the group that received the sample. Writes of the
+ *             asynchronous proxy (TMA) want a fence.proxy.async first. Do not read samples by __ldg or const __restrict__.
+ * Samples     keep their block until release(). A subscriber that is evicted loses them; release() then says so.
+ *
+ * The same source compiles for the host, where threads take the place of lanes. docs/decisions/0046-device-topics.md has
+ * the protocol and why each order is enough.
+ */
+#ifndef RGAPS_DEVICE_CUH
+#define RGAPS_DEVICE_CUH
+
+#include "device_layout.h"
+
+#include <stdint.h>
+
+#if defined(__CUDACC__)
+#include <cooperative_groups.h>
+#include <cuda/atomic>
+#define RGAPS_DEVICE_FN __device__ __forceinline__
+/* Before loops that are seldom run, so that they take few instructions. */
+#define RGAPS_DEVICE_ROLLED _Pragma("unroll 1")
+#else
+#include <chrono>
+#include <thread>
+#define RGAPS_DEVICE_FN inline
+#define RGAPS_DEVICE_ROLLED
+#endif
+
+namespace rgaps {
+namespace device {
+
+/* What a call comes to. Numbers are those of rgaps.h where it has the same. */
+enum class Status : int32_t {
+    ok = 0,
+    /* The wait took all its ticks. */
+    timed_out = -2,
+    /* No message is waiting. */
+    empty = -3,
+    /* More bytes than a block has. */
+    too_large = -4,
+    /* All blocks are loaned, in the ring or held by subscribers. */
+    no_block = -5,
+    /* A reliable subscriber has not received the oldest message, which would leave the ring. */
+    back_pressured = -8,
+    /* The loan or sample is not open. */
+    not_held = -9,
+    /* The topic's memory holds what no peer may write. */
+    corrupt = -23,
+    /* The host said stop. */
+    stopped = -30,
+    /* The subscriber was evicted; the bytes of its samples may have changed. */
+    evicted = -31
+};
+
+/* How a subscriber receives; add them up. */
+enum Mode : uint32_t {
+    best_effort = 0,
+    /* The publisher waits for it. */
+    reliable = 1,
+    /* Begins with the messages that are in the ring, and not with the next one. */
+    history = 2
+};
+
+/* Words that processes share. Each function is one access, whole, seen by the whole system. */
+namespace memory {
+#if defined(RGAPS_DEVICE_MEMORY)
+/* A model checker brings its own. */
+#include RGAPS_DEVICE_MEMORY
+#elif defined(__CUDACC__)
+using Word = cuda::atomic_ref<uint64_t, cuda::thread_scope_system>;
+RGAPS_DEVICE_FN uint64_t load(const uint64_t *at) {
+    return Word(*const_cast<uint64_t *>(at)).load(cuda::std::memory_order_relaxed);
+}
+RGAPS_DEVICE_FN uint64_t load_acquire(const uint64_t *at) {
+    return Word(*const_cast<uint64_t *>(at)).load(cuda::std::memory_order_acquire);
+}
+RGAPS_DEVICE_FN void store(uint64_t *at, uint64_t value) { Word(*at).store(value, cuda::std::memory_order_relaxed); }
+RGAPS_DEVICE_FN void store_release(uint64_t *at, uint64_t value) {
+    Word(*at).store(value, cuda::std::memory_order_release);
+}
+RGAPS_DEVICE_FN uint64_t fetch_or(uint64_t *at, uint64_t bits) {
+    return Word(*at).fetch_or(bits, cuda::std::memory_order_relaxed);
+}
+RGAPS_DEVICE_FN uint64_t fetch_and(uint64_t *at, uint64_t bits) {
+    return Word(*at).fetch_and(bits, cuda::std::memory_order_relaxed);
+}
+RGAPS_DEVICE_FN bool exchange_acquire(uint64_t *at, uint64_t expected, uint64_t value) {
+    return Word(*at).compare_exchange_strong(
+        expected, value, cuda::std::memory_order_acquire, cuda::std::memory_order_relaxed);
+}
+RGAPS_DEVICE_FN void fence_acquire() {
+    cuda::atomic_thread_fence(cuda::std::memory_order_acquire, cuda::thread_scope_system);
+}
+RGAPS_DEVICE_FN void fence_release() {
+    cuda::atomic_thread_fence(cuda::std::memory_order_release, cuda::thread_scope_system);
+}
+RGAPS_DEVICE_FN void fence_all() {
+    cuda::atomic_thread_fence(cuda::std::memory_order_seq_cst, cuda::thread_scope_system);
+}
+RGAPS_DEVICE_FN uint64_t ticks() { return static_cast<uint64_t>(clock64()); }
+/* Between two tries of a wait. A GPU's scheduler runs other warps meanwhile. */
+RGAPS_DEVICE_FN void pause() {}
+#else
+inline uint64_t load(const uint64_t *at) { return __atomic_load_n(at, __ATOMIC_RELAXED); }
+inline uint64_t load_acquire(const uint64_t *at) { return __atomic_load_n(at, __ATOMIC_ACQUIRE); }
+inline void store(uint64_t *at, uint64_t value) { __atomic_store_n(at, value, __ATOMIC_RELAXED); }
+inline void store_release(uint64_t *at, uint64_t value) { __atomic_store_n(at, value, __ATOMIC_RELEASE); }
+inline uint64_t fetch_or(uint64_t *at, uint64_t bits) { return __atomic_fetch_or(at, bits, __ATOMIC_RELAXED); }
+inline uint64_t fetch_and(uint64_t *at, uint64_t bits) { return __atomic_fetch_and(at, bits, __ATOMIC_RELAXED); }
+inline bool exchange_acquire(uint64_t *at, uint64_t expected, uint64_t value) {
+    return __atomic_compare_exchange_n(at, &expected, value, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
+}
+inline void fence_acquire() { __atomic_thread_fence(__ATOMIC_ACQUIRE); }
+inline void fence_release() { __atomic_thread_fence(__ATOMIC_RELEASE); }
+inline void fence_all() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+inline void pause() { std::this_thread::yield(); }
+inline uint64_t ticks() {
+    return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1));
+}
+#endif
+}  // namespace memory
+
+/* A thread alone. */
+struct Lane {
+    RGAPS_DEVICE_FN uint32_t thread_rank() const { return 0; }
+    RGAPS_DEVICE_FN void sync() const {}
+    template <class T>
+    RGAPS_DEVICE_FN T broadcast(T value) const {
+        return value;
+    }
+};
+
+namespace detail {
+
+constexpr uint64_t producer = uint64_t(1) << RGAPS_DEVICE_PRODUCER_BIT;
+constexpr uint64_t ring = uint64_t(1) << RGAPS_DEVICE_RING_BIT;
+constexpr uint64_t readers = (uint64_t(1) << RGAPS_DEVICE_MAX_SUBSCRIBERS) - 1;
+constexpr uint64_t mask = (uint64_t(1) << RGAPS_DEVICE_GENERATION_SHIFT) - 1;
+/* loan() and recv() look at the host's words once in so many tries, of all their calls; they lie across a bus. */
+constexpr uint64_t tries_between_looks = 64;
+/* A best-effort subscriber that is overrun so often in one call finds nothing this time. */
+constexpr uint32_t overruns_max = 8;
+
+RGAPS_DEVICE_FN uint64_t generation(uint64_t holder) { return holder >> RGAPS_DEVICE_GENERATION_SHIFT; }
+RGAPS_DEVICE_FN uint64_t held(uint64_t sequence, uint64_t bits) {
+    return sequence << RGAPS_DEVICE_GENERATION_SHIFT | bits;
+}
+RGAPS_DEVICE_FN uint64_t slot_sequence(uint64_t slot) { return slot >> RGAPS_DEVICE_SEQUENCE_SHIFT; }
+RGAPS_DEVICE_FN uint32_t slot_block(uint64_t slot) {
+    return static_cast<uint32_t>(slot & ((uint64_t(1) << RGAPS_DEVICE_SEQUENCE_SHIFT) - 1));
+}
+RGAPS_DEVICE_FN uint64_t slot_word(uint64_t sequence, uint32_t block) {
+    return sequence << RGAPS_DEVICE_SEQUENCE_SHIFT | block;
+}
+RGAPS_DEVICE_FN uint64_t cursor_word(uint64_t sequence, uint64_t bits) {
+    return sequence << RGAPS_DEVICE_CURSOR_SHIFT | bits;
+}
+
+/* The topic's words at their addresses. */
+struct Words {
+    rgaps_device_topic_t topic;
+
+    RGAPS_DEVICE_FN static uint64_t *at(uint64_t address) {
+        return reinterpret_cast<uint64_t *>(static_cast<uintptr_t>(address));
+    }
+    RGAPS_DEVICE_FN uint64_t *slot(uint64_t sequence) const {
+        return at(topic.slots + (sequence & (topic.depth - 1)) * sizeof(uint64_t));
+    }
+    RGAPS_DEVICE_FN uint64_t *length(uint32_t block) const { return at(topic.lengths + block * sizeof(uint64_t)); }
+    RGAPS_DEVICE_FN uint64_t *holder(uint32_t block) const {
+        return at(topic.holders + uint64_t(block) * RGAPS_DEVICE_HOLDER_BYTES);
+    }
+    RGAPS_DEVICE_FN void *bytes(uint32_t block) const { return at(topic.blocks_at + uint64_t(block) * topic.block_bytes); }
+    RGAPS_DEVICE_FN uint64_t *seat(uint32_t number, uint64_t field) const {
+        return at(topic.seats + number * uint64_t(RGAPS_DEVICE_SEAT_BYTES) + field);
+    }
+    RGAPS_DEVICE_FN bool is_evicted(uint32_t seat) const { return evicted() >> seat & 1; }
+    RGAPS_DEVICE_FN uint64_t evicted() const {
+        return memory::load(at(topic.control + RGAPS_DEVICE_CONTROL_EVICTED)) & readers;
+    }
+    RGAPS_DEVICE_FN bool is_stopped(uint32_t endpoint) const {
+        return memory::load(at(topic.control + RGAPS_DEVICE_CONTROL_STOPPED)) >> endpoint & 1;
+    }
+    /* The sequence number of the newest message in the ring; 0: there was none. */
+    RGAPS_DEVICE_FN uint64_t newest() const {
+        uint64_t newest = 0;
+        RGAPS_DEVICE_ROLLED
+        for (uint32_t slot_number = 0; slot_number < topic.depth; ++slot_number) {
+            const uint64_t sequence = slot_sequence(memory::load_acquire(slot(slot_number)));
+            newest = sequence > newest ? sequence : newest;
+        }
+        return newest;
+    }
+};
+
+/* What the thread of rank 0 tells the others. */
+struct Result {
+    Status status;
+    uint32_t block;
+    uint64_t sequence;
+    uint64_t missed;
+};
+
+template <class Group, class T>
+RGAPS_DEVICE_FN T broadcast(const Group &group, T value) {
+    return group.broadcast(value);
+}
+#if defined(__CUDACC__)
+template <class T>
+RGAPS_DEVICE_FN T broadcast(const cooperative_groups::thread_block &group, T value) {
+    __shared__ T told;
+    if (group.thread_rank() == 0) told = value;
+    group.sync();
+    value = told;
+    group.sync();
+    return value;
+}
+template <unsigned Size, class Parent, class T>
+RGAPS_DEVICE_FN T broadcast(const cooperative_groups::thread_block_tile<Size, Parent> &group, T value) {
+    static_assert(Size <= 32, "a tile of more than a warp has no shuffle; use the block");
+    return group.shfl(value, 0);
+}
+template <class T>
+RGAPS_DEVICE_FN T broadcast(const cooperative_groups::coalesced_group &group, T value) {
+    return group.shfl(value, 0);
+}
+#endif
+
+}  // namespace detail
+
+/* A block that the publisher's group fills. */
+struct Loan {
+    void *data = nullptr;
+    uint64_t bytes = 0;
+    uint32_t block = 0;
+};
+
+/* A message that is held until it is released. */
+struct Sample {
+    const void *data = nullptr;
+    uint64_t sequence = 0;
+    /* Messages that this subscriber missed since the sample before. */
+    uint64_t missed = 0;
+    uint32_t block = 0;
+
+    /* The message's length; at most a block's, whatever is written there. */
+    RGAPS_DEVICE_FN uint64_t bytes(const rgaps_device_topic_t &topic) const {
+        const uint64_t length = memory::load(detail::Words{topic}.length(block));
+        return length < topic.block_bytes ? length : topic.block_bytes;
+    }
+};
+
+/* The one producer of a topic. */
+class Publisher {
+public:
+    /* Takes the topic over, from an earlier kernel or a publisher that died: what it loaned and did not publish is lost,
+     * what it published stays. */
+    template <class Group>
+    RGAPS_DEVICE_FN Status attach(const Group &group, const rgaps_device_topic_t &topic) {
+        words_ = detail::Words{topic};
+        if (group.thread_rank() == 0) recover();
+        group.sync();
+        return Status::ok;
+    }
+
+    /* A block for at most `bytes` bytes, at once or not at all. */
+    template <class Group>
+    RGAPS_DEVICE_FN Status try_loan(const Group &group, uint64_t bytes, Loan *loan) {
+        detail::Result result{Status::ok, 0, 0, 0};
+        if (group.thread_rank() == 0) result.status = find(bytes, &result.block);
+        return lend(detail::broadcast(group, result), bytes, loan);
+    }
+
+    /* Waits for one for at most `ticks_max` ticks, and then says what it waited for: back_pressured or no_block. */
+    template <class Group>
+    RGAPS_DEVICE_FN Status loan(const Group &group, uint64_t bytes, Loan *loan, uint64_t ticks_max) {
+        detail::Result result{Status::ok, 0, 0, 0};
+        if (group.thread_rank() == 0) result.status = wait_for_block(bytes, &result.block, ticks_max);
+        return lend(detail::broadcast(group, result), bytes, loan);
+    }
+
+    /* Publishes what the group wrote. Never waits. */
+    template <class Group>
+    RGAPS_DEVICE_FN Status publish(const Group &group, Loan *loan) {
+        if (loan->data == nullptr) return Status::not_held;
+        group.sync();
+        if (group.thread_rank() == 0) announce(*loan);
+        loan->data = nullptr;
+        return Status::ok;
+    }
+
+    /* Gives a loan back unpublished. */
+    template <class Group>
+    RGAPS_DEVICE_FN Status discard(const Group &group, Loan *loan) {
+        if (loan->data == nullptr) return Status::not_held;
+        group.sync();
+        if (group.thread_rank() == 0) {
+            memory::fetch_and(words_.holder(loan->block), ~detail::producer);
+            --open_;
+        }
+        loan->data = nullptr;
+        return Status::ok;
+    }
+
+    /* Whether the host wants this kernel to end. For loops that use try_loan(): loan() looks by itself. */
+    template <class Group>
+    RGAPS_DEVICE_FN bool is_stopped(const Group &group) const {
+        detail::Result result{Status::ok, 0, 0, 0};
+        if (group.thread_rank() == 0) result.block = words_.is_stopped(RGAPS_DEVICE_PUBLISHER_ENDPOINT);
+        return detail::broadcast(group, result).block != 0;
+    }
+
+    /* Of the next message, for the thread of rank 0. */
+    RGAPS_DEVICE_FN uint64_t next_sequence() const { return next_; }
+
+private:
+    RGAPS_DEVICE_FN Status lend(const detail::Result &result, uint64_t bytes, Loan *loan) const {
+        if (result.status == Status::ok) {
+            loan->data = words_.bytes(result.block);
+            loan->bytes = bytes;
+            loan->block = result.block;
+        } else {
+            loan->data = nullptr;
+        }
+        return result.status;
+    }
+
+    /* Any step of a publisher may have been its last. */
+    RGAPS_DEVICE_FN void recover() {
+        next_ = words_.newest() + 1;
+        open_ = 0;
+        hint_ = 0;
+        RGAPS_DEVICE_ROLLED
+        for (uint32_t block = 0; block < words_.topic.blocks; ++block) {
+            const uint64_t holder = memory::load(words_.holder(block));
+            uint64_t lost = holder & detail::producer;
+            const uint64_t sequence = detail::generation(holder);
+            if (memory::load(words_.slot(sequence)) != detail::slot_word(sequence, block)) lost |= holder & detail::ring;
+            if (lost) memory::fetch_and(words_.holder(block), ~lost);
+        }
+        look_at_subscribers();
+    }
+
+    /* Reads who was evicted and how far reliable subscribers are. Messages from `limit_` on want another look, which is so
+     * at least once in `depth` messages; so a subscriber whose seat was not seen misses nothing after its join.
+     *
+     * Returns the seats that were evicted: bits of theirs in blocks that had left the ring before this look do not count. The
+     * seat's next subscriber set its bit while the block was in the ring, so the fence orders the look behind the end of the
+     * eviction. */
+    RGAPS_DEVICE_FN uint64_t look_at_subscribers() {
+        memory::fence_all();
+        const uint64_t evicted = words_.evicted();
+        uint64_t oldest = next_;
+        for (uint32_t seat = 0; seat < RGAPS_DEVICE_MAX_SUBSCRIBERS; ++seat) {
+            const uint64_t cursor = memory::load(words_.seat(seat, RGAPS_DEVICE_SEAT_CURSOR));
+            const uint64_t sequence = cursor >> RGAPS_DEVICE_CURSOR_SHIFT;
+            if ((cursor & RGAPS_DEVICE_CURSOR_RELIABLE) && !(evicted >> seat & 1) && sequence < oldest) oldest = sequence;
+        }
+        /* SYNC POINT cursor: pairs with the fences before Subscriber::tell. */
+        memory::fence_acquire();
+        limit_ = oldest + words_.topic.depth;
+        return evicted;
+    }
+
+    RGAPS_DEVICE_FN Status find(uint64_t bytes, uint32_t *found) {
+        if (bytes > words_.topic.block_bytes) return Status::too_large;
+        if (next_ + open_ >= limit_) {
+            look_at_subscribers();
+            if (next_ + open_ >= limit_) return Status::back_pressured;
+        }
+        if (take_free(0, found)) return Status::ok;
+        const uint64_t evicted = look_at_subscribers();
+        return evicted && take_free(evicted, found) ? Status::ok : Status::no_block;
+    }
+
+    /* Loans a block that nobody holds but `ignored` seats. */
+    RGAPS_DEVICE_FN bool take_free(uint64_t ignored, uint32_t *found) {
+        RGAPS_DEVICE_ROLLED
+        for (uint32_t tried = 0; tried < words_.topic.blocks; ++tried) {
+            const uint32_t block = hint_;
+            hint_ = hint_ + 1 < words_.topic.blocks ? hint_ + 1 : 0;
+            const uint64_t holder = memory::load(words_.holder(block));
+            if (holder & detail::mask & ~ignored) continue;
+            /* SYNC POINT release: pairs with the fence of Subscriber::let_go. */
+            if (memory::exchange_acquire(words_.holder(block), holder, (holder & ~detail::mask) | detail::producer)) {
+                ++open_;
+                *found = block;
+                return true;
+            }
+        }
+        return false;
+    }
+
+    RGAPS_DEVICE_FN Status wait_for_block(uint64_t bytes, uint32_t *found, uint64_t ticks_max) {
+        const uint64_t start = memory::ticks();
+        RGAPS_DEVICE_ROLLED
+        for (;;) {
+            if (++tries_ % detail::tries_between_looks == 0 && words_.is_stopped(RGAPS_DEVICE_PUBLISHER_ENDPOINT)) {
+                return Status::stopped;
+            }
+            const Status status = find(bytes, found);
+            if (status != Status::back_pressured && status != Status::no_block) return status;
+            if (memory::ticks() - start >= ticks_max) return status;
+            memory::pause();
+        }
+    }
+
+    RGAPS_DEVICE_FN void announce(const Loan &loan) {
+        const uint64_t sequence = next_++;
+        --open_;
+        memory::store(words_.length(loan.block), loan.bytes);
+        memory::store(words_.holder(loan.block), detail::held(sequence, detail::ring));
+        const uint64_t leaving = memory::load(words_.slot(sequence));
+        /* SYNC POINT publish: pairs with the load of the slot in Subscriber::take. */
+        memory::store_release(words_.slot(sequence), detail::slot_word(sequence, loan.block));
+        if (leaving) memory::fetch_and(words_.holder(detail::slot_block(leaving)), ~detail::ring);
+    }
+
+    detail::Words words_{};
+    uint64_t next_ = 1;
+    uint64_t limit_ = 0;
+    uint64_t tries_ = 0;
+    uint32_t open_ = 0;
+    uint32_t hint_ = 0;
+};
+
+/* One of a topic's subscribers, in the seat that the host took for it. */
+class Subscriber {
+public:
+    /* Joins the topic, or goes on where an earlier kernel with this seat ended; then `mode` is not looked at. */
+    template <class Group>
+    RGAPS_DEVICE_FN Status attach(const Group &group, const rgaps_device_topic_t &topic, uint32_t seat, uint32_t mode) {
+        words_ = detail::Words{topic};
+        seat_ = seat;
+        detail::Result result{Status::ok, 0, 0, 0};
+        if (group.thread_rank() == 0) result.status = seat < RGAPS_DEVICE_MAX_SUBSCRIBERS ? sit_down(mode) : Status::not_held;
+        return detail::broadcast(group, result).status;
+    }
+
+    /* The next message, if there is one. */
+    template <class Group>
+    RGAPS_DEVICE_FN Status try_recv(const Group &group, Sample *sample) {
+        detail::Result result{Status::ok, 0, 0, 0};
+        if (group.thread_rank() == 0) result = take();
+        return give(detail::broadcast(group, result), sample);
+    }
+
+    /* Waits for it for at most `ticks_max` ticks. */
+    template <class Group>
+    RGAPS_DEVICE_FN Status recv(const Group &group, Sample *sample, uint64_t ticks_max) {
+        detail::Result result{Status::ok, 0, 0, 0};
+        if (group.thread_rank() == 0) result = wait_for_message(ticks_max);
+        return give(detail::broadcast(group, result), sample);
+    }
+
+    /* The group has read the sample. `evicted`: its bytes may have changed while it read. */
+    template <class Group>
+    RGAPS_DEVICE_FN Status release(const Group &group, Sample *sample) {
+        if (sample->data == nullptr) return Status::not_held;
+        group.sync();
+        detail::Result result{Status::ok, 0, 0, 0};
+        if (group.thread_rank() == 0) result.status = let_go(*sample);
+        sample->data = nullptr;
+        return detail::broadcast(group, result).status;
+    }
+
+    /* Whether the host wants this kernel to end. For loops that use try_recv(): recv() looks by itself. */
+    template <class Group>
+    RGAPS_DEVICE_FN bool is_stopped(const Group &group) const {
+        detail::Result result{Status::ok, 0, 0, 0};
+        if (group.thread_rank() == 0) result.block = words_.is_stopped(seat_);
+        return detail::broadcast(group, result).block != 0;
+    }
+
+    /* Of the message that it wants next, for the thread of rank 0. */
+    RGAPS_DEVICE_FN uint64_t next_sequence() const { return next_; }
+
+private:
+    RGAPS_DEVICE_FN uint64_t *cursor() const { return words_.seat(seat_, RGAPS_DEVICE_SEAT_CURSOR); }
+    RGAPS_DEVICE_FN uint64_t bit() const { return uint64_t(1) << seat_; }
+
+    RGAPS_DEVICE_FN Status give(const detail::Result &result, Sample *sample) const {
+        if (result.status == Status::ok) {
+            sample->data = words_.bytes(result.block);
+            sample->block = result.block;
+            sample->sequence = result.sequence;
+            sample->missed = result.missed;
+        } else {
+            sample->data = nullptr;
+        }
+        return result.status;
+    }
+
+    RGAPS_DEVICE_FN Status sit_down(uint32_t mode) {
+        if (words_.is_evicted(seat_)) return Status::evicted;
+        const uint64_t word = memory::load(cursor());
+        missed_all_ = memory::load(words_.seat(seat_, RGAPS_DEVICE_SEAT_MISSED));
+        missed_ = 0;
+        is_told_ = true;
+        if (word & RGAPS_DEVICE_CURSOR_JOINED) {
+            flags_ = word & RGAPS_DEVICE_CURSOR_FLAGS;
+            next_ = word >> RGAPS_DEVICE_CURSOR_SHIFT;
+            return Status::ok;
+        }
+        /* What the seat's last subscriber held, who was evicted. */
+        RGAPS_DEVICE_ROLLED
+        for (uint32_t block = 0; block < words_.topic.blocks; ++block) {
+            if (memory::load(words_.holder(block)) & bit()) memory::fetch_and(words_.holder(block), ~bit());
+        }
+        flags_ = (mode & reliable) ? RGAPS_DEVICE_CURSOR_RELIABLE : 0;
+        /* From here on the publisher lets nothing leave the ring that it has not left behind already; what it published
+         * before it sees this word, `newest` sees. */
+        memory::store_release(cursor(), flags_);
+        memory::fence_all();
+        const uint64_t newest = words_.newest();
+        const uint64_t depth = words_.topic.depth;
+        next_ = newest + 1;
+        if (mode & history) next_ = newest > depth ? newest - depth + 1 : 1;
+        flags_ |= RGAPS_DEVICE_CURSOR_JOINED;
+        memory::store_release(cursor(), detail::cursor_word(next_, flags_));
+        return Status::ok;
+    }
+
+    RGAPS_DEVICE_FN void skip_to(uint64_t sequence) {
+        missed_ += sequence - next_;
+        next_ = sequence;
+        is_told_ = false;
+    }
+
+    /* Tells the publisher how far it is. Behind a release of all that was held before. */
+    RGAPS_DEVICE_FN void tell() {
+        memory::store(words_.seat(seat_, RGAPS_DEVICE_SEAT_MISSED), missed_all_ + missed_);
+        memory::store(cursor(), detail::cursor_word(next_, flags_));
+        is_told_ = true;
+    }
+
+    RGAPS_DEVICE_FN detail::Result take() {
+        if (!is_told_) {
+            /* SYNC POINT cursor: pairs with the load of cursors in Publisher::look_at_subscribers. */
+            memory::fence_release();
+            tell();
+        }
+        RGAPS_DEVICE_ROLLED
+        for (uint32_t overruns = 0; overruns < detail::overruns_max; ++overruns) {
+            /* SYNC POINT publish: pairs with the store of the slot in Publisher::announce. */
+            const uint64_t slot = memory::load_acquire(words_.slot(next_));
+            const uint64_t sequence = detail::slot_sequence(slot);
+            if (sequence < next_) break;
+            if (sequence > next_) {
+                /* The oldest that is left, or the newest where that one was overrun, too. */
+                skip_to(overruns == 0 ? sequence - words_.topic.depth + 1 : sequence);
+                continue;
+            }
+            const uint32_t block = detail::slot_block(slot);
+            if (block >= words_.topic.blocks) return detail::Result{Status::corrupt, 0, 0, 0};
+            const uint64_t before = memory::fetch_or(words_.holder(block), bit());
+            if (detail::generation(before) == sequence && (before & detail::ring)) {
+                next_ = sequence + 1;
+                is_told_ = false;
+                const uint64_t missed = missed_;
+                missed_all_ += missed;
+                missed_ = 0;
+                return detail::Result{Status::ok, block, sequence, missed};
+            }
+            memory::fetch_and(words_.holder(block), ~bit());
+            skip_to(sequence + 1);
+        }
+        return detail::Result{Status::empty, 0, 0, 0};
+    }
+
+    RGAPS_DEVICE_FN detail::Result wait_for_message(uint64_t ticks_max) {
+        const uint64_t start = memory::ticks();
+        RGAPS_DEVICE_ROLLED
+        for (;;) {
+            if (++tries_ % detail::tries_between_looks == 0) {
+                if (words_.is_evicted(seat_)) return detail::Result{Status::evicted, 0, 0, 0};
+                if (words_.is_stopped(seat_)) return detail::Result{Status::stopped, 0, 0, 0};
+            }
+            detail::Result result = take();
+            if (result.status != Status::empty) return result;
+            if (memory::ticks() - start >= ticks_max) {
+                result.status = Status::timed_out;
+                return result;
+            }
+            memory::pause();
+        }
+    }
+
+    RGAPS_DEVICE_FN Status let_go(const Sample &sample) {
+        /* SYNC POINT release: pairs with the exchange in Publisher::find. */
+        memory::fence_release();
+        const uint64_t before = memory::fetch_and(words_.holder(sample.block), ~bit());
+        if (!is_told_) tell();
+        const bool was_held = detail::generation(before) == sample.sequence && (before & bit());
+        return was_held ? Status::ok : Status::evicted;
+    }
+
+    detail::Words words_{};
+    uint64_t next_ = 1;
+    uint64_t flags_ = 0;
+    uint64_t missed_ = 0;
+    uint64_t missed_all_ = 0;
+    uint64_t tries_ = 0;
+    uint32_t seat_ = 0;
+    bool is_told_ = true;
+};
+
+}  // namespace device
+}  // namespace rgaps
+
+#endif

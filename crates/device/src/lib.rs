@@ -1,0 +1,36 @@
+//! Device topics: memory in which GPU kernels publish messages to kernels of other processes, with no CPU on the way.
+//!
+//! This crate is the host's part. It makes the memory of a topic and maps it ([`DeviceTopic`]), gives seats to subscribers,
+//! and says stop. The protocol itself runs in the kernels: `rgaps/device.cuh`, of which every access is model-checked.
+//! `rgaps-layout` has the words that both share; `docs/decisions/0046-device-topics.md` says why each order is enough.
+//!
+//! A topic is three segments, each a file descriptor that travels between processes:
+//!
+//! | segment | where | who writes |
+//! |---|---|---|
+//! | control | host memory | hosts: seats, stop, eviction. Kernels read it, and seldom |
+//! | ring | the topic's domain | the publisher's kernel; subscribers map it for reading only |
+//! | words | the topic's domain | all kernels: holder words, and each subscriber its seat |
+//!
+//! The memory lives while any process has a descriptor or a mapping of it.
+
+mod geometry;
+mod topic;
+
+pub use geometry::Geometry;
+pub use topic::{DeviceTopic, Role, SeatState};
+
+/// Why a device topic cannot be made, opened or joined.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DeviceError {
+    /// Memory could not be made or mapped, or a descriptor is not what it should be.
+    #[error(transparent)]
+    Pool(#[from] rgaps_pool::PoolError),
+    /// Sizes that a topic cannot have.
+    #[error("{0}")]
+    Argument(String),
+    /// All seats are taken.
+    #[error("all {0} seats of the topic are taken; a subscriber has to leave first")]
+    NoSeat(u32),
+}

@@ -1,0 +1,382 @@
+//! A topic's memory, as one process sees it.
+
+use crate::{DeviceError, Geometry};
+use rgaps_cuda::{CudaMapping, CudaSource, Driver, Registered};
+use rgaps_layout::{
+    DeviceControl, DeviceSeat, DeviceTopicView, Domain, DEVICE_CONTROL_BYTES, DEVICE_CURSOR_JOINED,
+    DEVICE_CURSOR_RELIABLE, DEVICE_CURSOR_SHIFT, DEVICE_LAYOUT_VERSION, DEVICE_MAGIC,
+    DEVICE_PUBLISHER_ENDPOINT, DEVICE_SEQUENCE_SHIFT, MAX_DEVICE_SUBSCRIBERS,
+};
+use rgaps_pool::{
+    create_sealed_memfd, Access, HostConfig, HostMapping, HostSource, Mapping, PoolError,
+    SegmentSource, SharedMap,
+};
+use std::mem::{offset_of, size_of};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering};
+use std::sync::Arc;
+
+/// What a process's kernels do with the topic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// They publish.
+    Publisher,
+    /// They receive: the ring and the blocks are mapped for reading only.
+    Subscriber,
+}
+
+/// How far a subscriber is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SeatState {
+    /// Whether a kernel has joined in the seat.
+    pub joined: bool,
+    /// Whether the publisher waits for it.
+    pub reliable: bool,
+    /// Sequence number of the message that it wants next, as far as it has said so.
+    pub next_sequence: u64,
+    /// Messages that it missed, ever.
+    pub missed: u64,
+}
+
+/// A device topic, mapped into this process and reachable by its kernels.
+///
+/// Kernels that use it have ended before it is dropped.
+pub struct DeviceTopic {
+    // Fields drop in this order: the registration before its pages.
+    registered: Option<Registered>,
+    control: SharedMap,
+    ring: Box<dyn Mapping>,
+    words: Box<dyn Mapping>,
+    fds: [OwnedFd; 3],
+    geometry: Geometry,
+}
+
+impl DeviceTopic {
+    /// Makes the memory of a new topic. This process may publish in it.
+    pub fn create(domain: Domain, geometry: Geometry) -> Result<DeviceTopic, DeviceError> {
+        let geometry = geometry.checked()?;
+        let mut source = source(domain)?;
+        let unit = source.granularity();
+        let mut segment = |bytes: u64| source.create(bytes.next_multiple_of(unit));
+        let ring = segment(geometry.ring_bytes())?;
+        let words = segment(geometry.words_bytes())?;
+        let control = create_sealed_memfd("rgaps-device", DEVICE_CONTROL_BYTES)?;
+        let fds = [control, ring.fd, words.fd];
+        let sizes = [ring.bytes, words.bytes];
+        let topic = DeviceTopic::map(domain, fds, sizes, Role::Publisher, geometry)?;
+        // Memory of a GPU comes as its last owner left it.
+        topic
+            .ring
+            .write(0, &vec![0; geometry.blocks_at() as usize])?;
+        topic
+            .words
+            .write(0, &vec![0; geometry.words_bytes() as usize])?;
+        topic.describe(sizes);
+        Ok(topic)
+    }
+
+    /// Opens a topic by the descriptors of its three segments, in the order of [`descriptors`](Self::descriptors).
+    /// `domain` is the GPU whose kernels use it, which may be another than the one it lies on if the two are peers.
+    pub fn open(domain: Domain, fds: [OwnedFd; 3], role: Role) -> Result<DeviceTopic, DeviceError> {
+        let control = SharedMap::new(fds[0].as_fd(), DEVICE_CONTROL_BYTES, Access::ReadOnly)?;
+        let (geometry, sizes) = read_description(&control)?;
+        DeviceTopic::map(domain, fds, sizes, role, geometry)
+    }
+
+    fn map(
+        domain: Domain,
+        fds: [OwnedFd; 3],
+        [ring_bytes, words_bytes]: [u64; 2],
+        role: Role,
+        geometry: Geometry,
+    ) -> Result<DeviceTopic, DeviceError> {
+        let control = SharedMap::new(fds[0].as_fd(), DEVICE_CONTROL_BYTES, Access::ReadWrite)?;
+        let access = match role {
+            Role::Publisher => Access::ReadWrite,
+            Role::Subscriber => Access::ReadOnly,
+        };
+        let (ring, words, registered) = match domain {
+            Domain::Host => (
+                host_mapping(fds[1].as_fd(), ring_bytes, access)?,
+                host_mapping(fds[2].as_fd(), words_bytes, Access::ReadWrite)?,
+                None,
+            ),
+            Domain::Cuda(uuid) => {
+                let driver = Driver::load().map_err(|error| error.into_pool(uuid))?;
+                let map = |fd: BorrowedFd<'_>, bytes, access| {
+                    let mapping = CudaMapping::new(driver.clone(), uuid, bytes, access)?;
+                    mapping.extend(fd, bytes)?;
+                    Ok::<_, PoolError>(mapping)
+                };
+                let ring = map(fds[1].as_fd(), ring_bytes, access)?;
+                let words = map(fds[2].as_fd(), words_bytes, Access::ReadWrite)?;
+                let registered = register(&control, &ring)?;
+                let (ring, words): (Box<dyn Mapping>, Box<dyn Mapping>) =
+                    (Box::new(ring), Box::new(words));
+                (ring, words, Some(registered))
+            }
+        };
+        Ok(DeviceTopic {
+            registered,
+            control,
+            ring,
+            words,
+            fds,
+            geometry,
+        })
+    }
+
+    /// Writes what [`read_description`] reads. The magic number comes last.
+    fn describe(&self, [ring_bytes, words_bytes]: [u64; 2]) {
+        let Geometry {
+            depth,
+            blocks,
+            block_bytes,
+        } = self.geometry;
+        for (at, value) in [
+            (offset_of!(DeviceControl, version), DEVICE_LAYOUT_VERSION),
+            (offset_of!(DeviceControl, depth), depth),
+            (offset_of!(DeviceControl, blocks), blocks),
+        ] {
+            half_word(&self.control, at).store(value, Ordering::Relaxed);
+        }
+        for (at, value) in [
+            (offset_of!(DeviceControl, block_bytes), block_bytes),
+            (offset_of!(DeviceControl, ring_bytes), ring_bytes),
+            (offset_of!(DeviceControl, words_bytes), words_bytes),
+        ] {
+            word(&self.control, at).store(value, Ordering::Relaxed);
+        }
+        // SYNC POINT described: pairs with the load in `read_description`.
+        word(&self.control, offset_of!(DeviceControl, magic))
+            .store(DEVICE_MAGIC, Ordering::Release);
+    }
+
+    /// What kernels get as a parameter.
+    pub fn view(&self) -> DeviceTopicView {
+        let control = match &self.registered {
+            Some(registered) => registered.device_address(),
+            None => self.control.base().as_ptr() as u64,
+        };
+        DeviceTopicView {
+            control,
+            slots: self.ring.base(),
+            lengths: self.ring.base() + self.geometry.lengths_at(),
+            blocks_at: self.ring.base() + self.geometry.blocks_at(),
+            seats: self.words.base(),
+            holders: self.words.base() + self.geometry.holders_at(),
+            block_bytes: self.geometry.block_bytes,
+            depth: self.geometry.depth,
+            blocks: self.geometry.blocks,
+        }
+    }
+
+    /// Its sizes.
+    pub fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    /// The descriptors of control, ring and words, for other processes to open the topic by.
+    pub fn descriptors(&self) -> [BorrowedFd<'_>; 3] {
+        [
+            self.fds[0].as_fd(),
+            self.fds[1].as_fd(),
+            self.fds[2].as_fd(),
+        ]
+    }
+
+    /// Takes a seat for a subscriber, in which one kernel at a time may join.
+    pub fn take_seat(&self) -> Result<u32, DeviceError> {
+        let taken = self.control_word(offset_of!(DeviceControl, taken));
+        let mut seen = taken.load(Ordering::Relaxed);
+        let seat = loop {
+            let seat = (!seen).trailing_zeros();
+            if seat >= MAX_DEVICE_SUBSCRIBERS {
+                return Err(DeviceError::NoSeat(MAX_DEVICE_SUBSCRIBERS));
+            }
+            match taken.compare_exchange(
+                seen,
+                seen | 1 << seat,
+                Ordering::Acquire,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => break seat,
+                Err(now) => seen = now,
+            }
+        };
+        let reset = || {
+            self.words
+                .write(self.seat_at(seat), &[0; size_of::<DeviceSeat>()])?;
+            self.resume(seat)
+        };
+        if let Err(error) = reset() {
+            taken.fetch_and(!(1 << seat), Ordering::Release);
+            return Err(error);
+        }
+        // The publisher ignores the seat until here. What its last subscriber held, the kernel that joins clears.
+        self.control_word(offset_of!(DeviceControl, evicted))
+            .fetch_and(!(1 << seat), Ordering::Release);
+        fence(Ordering::SeqCst);
+        Ok(seat)
+    }
+
+    /// Gives a seat back. Its kernels have ended, or their process has and its GPU work with it: a kernel that still used
+    /// the seat would take away what the next subscriber holds.
+    pub fn leave_seat(&self, seat: u32) -> Result<(), DeviceError> {
+        self.evict(seat)?;
+        self.control_word(offset_of!(DeviceControl, taken))
+            .fetch_and(!(1 << seat), Ordering::Release);
+        Ok(())
+    }
+
+    /// Takes from a subscriber what it holds, and has the publisher wait for it no longer. Its waits end, and its releases
+    /// say that it was evicted. The seat stays taken until it is left.
+    pub fn evict(&self, seat: u32) -> Result<(), DeviceError> {
+        check_endpoint(seat, MAX_DEVICE_SUBSCRIBERS)?;
+        self.control_word(offset_of!(DeviceControl, evicted))
+            .fetch_or(1 << seat, Ordering::Release);
+        Ok(())
+    }
+
+    /// Ends the waits of a kernel: a seat's, or the publisher's ([`DEVICE_PUBLISHER_ENDPOINT`]).
+    pub fn stop(&self, endpoint: u32) -> Result<(), DeviceError> {
+        check_endpoint(endpoint, DEVICE_PUBLISHER_ENDPOINT + 1)?;
+        self.control_word(offset_of!(DeviceControl, stopped))
+            .fetch_or(1 << endpoint, Ordering::Release);
+        Ok(())
+    }
+
+    /// Takes [`stop`](Self::stop) back.
+    pub fn resume(&self, endpoint: u32) -> Result<(), DeviceError> {
+        check_endpoint(endpoint, DEVICE_PUBLISHER_ENDPOINT + 1)?;
+        self.control_word(offset_of!(DeviceControl, stopped))
+            .fetch_and(!(1 << endpoint), Ordering::Release);
+        Ok(())
+    }
+
+    /// How far a subscriber is.
+    pub fn seat(&self, seat: u32) -> Result<SeatState, DeviceError> {
+        check_endpoint(seat, MAX_DEVICE_SUBSCRIBERS)?;
+        let read = |field: usize| {
+            let mut bytes = [0; 8];
+            self.words
+                .read(self.seat_at(seat) + field as u64, &mut bytes)?;
+            Ok::<_, DeviceError>(u64::from_le_bytes(bytes))
+        };
+        let cursor = read(offset_of!(DeviceSeat, cursor))?;
+        Ok(SeatState {
+            joined: cursor & DEVICE_CURSOR_JOINED != 0,
+            reliable: cursor & DEVICE_CURSOR_RELIABLE != 0,
+            next_sequence: cursor >> DEVICE_CURSOR_SHIFT,
+            missed: read(offset_of!(DeviceSeat, missed))?,
+        })
+    }
+
+    /// Sequence number of the newest message; 0: there was none.
+    pub fn newest_sequence(&self) -> Result<u64, DeviceError> {
+        let mut slots = vec![0; self.geometry.depth as usize * 8];
+        self.ring.read(0, &mut slots)?;
+        let sequences = slots.chunks_exact(8).map(|slot| {
+            let slot = slot.try_into().expect("chunks of 8 bytes");
+            u64::from_le_bytes(slot) >> DEVICE_SEQUENCE_SHIFT
+        });
+        Ok(sequences.max().unwrap_or(0))
+    }
+
+    fn seat_at(&self, seat: u32) -> u64 {
+        u64::from(seat) * size_of::<DeviceSeat>() as u64
+    }
+
+    fn control_word(&self, at: usize) -> &AtomicU64 {
+        word(&self.control, at)
+    }
+}
+
+fn check_endpoint(endpoint: u32, end: u32) -> Result<(), DeviceError> {
+    if endpoint < end {
+        return Ok(());
+    }
+    Err(DeviceError::Argument(format!(
+        "there is no seat {endpoint}: the last is {}",
+        end - 1
+    )))
+}
+
+/// Sizes that the topic's maker wrote, which may be any bytes.
+fn read_description(control: &SharedMap) -> Result<(Geometry, [u64; 2]), DeviceError> {
+    let refuse = |why: String| DeviceError::Pool(PoolError::Untrusted(why));
+    // SYNC POINT described: pairs with the store in `describe`.
+    let magic = word(control, offset_of!(DeviceControl, magic)).load(Ordering::Acquire);
+    let version = half_word(control, offset_of!(DeviceControl, version)).load(Ordering::Relaxed);
+    if magic != DEVICE_MAGIC || version != DEVICE_LAYOUT_VERSION {
+        return Err(refuse(format!(
+            "it is no device topic of version {DEVICE_LAYOUT_VERSION} (found {magic:#x}, version {version})"
+        )));
+    }
+    let found = Geometry {
+        depth: half_word(control, offset_of!(DeviceControl, depth)).load(Ordering::Relaxed),
+        blocks: half_word(control, offset_of!(DeviceControl, blocks)).load(Ordering::Relaxed),
+        block_bytes: word(control, offset_of!(DeviceControl, block_bytes)).load(Ordering::Relaxed),
+    };
+    let geometry = found.checked().map_err(|error| refuse(error.to_string()))?;
+    let sizes = [
+        word(control, offset_of!(DeviceControl, ring_bytes)).load(Ordering::Relaxed),
+        word(control, offset_of!(DeviceControl, words_bytes)).load(Ordering::Relaxed),
+    ];
+    if geometry != found || sizes[0] < geometry.ring_bytes() || sizes[1] < geometry.words_bytes() {
+        return Err(refuse(format!(
+            "its segments of {sizes:?} bytes do not hold {found:?}"
+        )));
+    }
+    Ok((geometry, sizes))
+}
+
+fn source(domain: Domain) -> Result<Box<dyn SegmentSource>, PoolError> {
+    Ok(match domain {
+        Domain::Host => Box::new(HostSource::new(HostConfig::default())),
+        Domain::Cuda(uuid) => {
+            let driver = Driver::load().map_err(|error| error.into_pool(uuid))?;
+            Box::new(CudaSource::new(driver, uuid)?)
+        }
+    })
+}
+
+fn host_mapping(
+    fd: BorrowedFd<'_>,
+    bytes: u64,
+    access: Access,
+) -> Result<Box<dyn Mapping>, PoolError> {
+    let mapping = HostMapping::new(bytes, access)?;
+    mapping.extend(fd, bytes)?;
+    Ok(Box::new(mapping))
+}
+
+/// Makes the control segment reachable for kernels.
+fn register(control: &SharedMap, ring: &CudaMapping) -> Result<Registered, PoolError> {
+    let context = Arc::clone(ring.context());
+    let uuid = context.device().uuid;
+    // SAFETY: the range is mapped, readable and writable, until `control` is dropped, which is after the registration: the
+    // order of `DeviceTopic`'s fields, and in `map` until then that of its variables.
+    unsafe {
+        Registered::new(
+            context,
+            control.base().as_ptr().cast(),
+            control.bytes() as usize,
+        )
+    }
+    .map_err(|error| error.into_pool(uuid))
+}
+
+fn word(control: &SharedMap, at: usize) -> &AtomicU64 {
+    assert!(at % size_of::<AtomicU64>() == 0 && at < size_of::<DeviceControl>());
+    // SAFETY: inside the mapping, which starts at a page and lives as long as the result; all processes and kernels change
+    // it by atomics only.
+    unsafe { AtomicU64::from_ptr(control.base().as_ptr().add(at).cast()) }
+}
+
+fn half_word(control: &SharedMap, at: usize) -> &AtomicU32 {
+    assert!(at % size_of::<AtomicU32>() == 0 && at < size_of::<DeviceControl>());
+    // SAFETY: inside the mapping, which starts at a page and lives as long as the result; it is written once, before any
+    // other process has the descriptor.
+    unsafe { AtomicU32::from_ptr(control.base().as_ptr().add(at).cast()) }
+}

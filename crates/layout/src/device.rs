@@ -1,0 +1,194 @@
+//! Device topics: the words that kernels and hosts share: `docs/decisions/0046-device-topics.md`.
+//!
+//! ```text
+//! control segment, host memory       DeviceControl, then nothing
+//! ring segment, the topic's domain   slots[depth] | lengths[blocks] | blocks[blocks]
+//! words segment, the topic's domain  DeviceSeat[MAX_DEVICE_SUBSCRIBERS] | holders[blocks], one in each DEVICE_HOLDER_BYTES
+//!
+//! slot      sequence << 16 | block; 0: none yet
+//! length    bytes of the message in the block
+//! holder    generation << 18 | RING << 17 | PRODUCER << 16 | a bit for each seat;
+//!           the generation is the sequence number of the message that was published in the block
+//! cursor    sequence of the message that the subscriber wants next << 2 | JOINED << 1 | RELIABLE
+//! ```
+//! Kernels are compiled against `rgaps/device_layout.h`, which [`device_header`] writes and a test of `rgaps-capi` compares.
+
+use crate::define::define;
+use std::mem::{offset_of, size_of};
+
+/// First word of a device topic's control segment ("rgapsdev").
+pub const DEVICE_MAGIC: u64 = u64::from_le_bytes(*b"rgapsdev");
+/// Version of everything in this file.
+pub const DEVICE_LAYOUT_VERSION: u32 = 1;
+/// Subscribers of a device topic. One bit each in a holder word.
+pub const MAX_DEVICE_SUBSCRIBERS: u32 = 16;
+/// Longest ring of a device topic, in messages.
+pub const MAX_DEVICE_DEPTH: u32 = 1 << 15;
+/// Most blocks of a device topic.
+pub const MAX_DEVICE_BLOCKS: u32 = (1 << DEVICE_SEQUENCE_SHIFT) - 1;
+/// Blocks are multiples of this.
+pub const DEVICE_BLOCK_ALIGN: u64 = 256;
+/// Bit of a holder word that belongs to the publisher, from the loan until it is published.
+pub const DEVICE_PRODUCER_BIT: u32 = MAX_DEVICE_SUBSCRIBERS;
+/// Bit of a holder word that says that the ring holds the block.
+pub const DEVICE_RING_BIT: u32 = DEVICE_PRODUCER_BIT + 1;
+/// Where the generation of a holder word starts.
+pub const DEVICE_GENERATION_SHIFT: u32 = DEVICE_RING_BIT + 1;
+/// Where the sequence number of a slot starts.
+pub const DEVICE_SEQUENCE_SHIFT: u32 = 16;
+/// From one holder word to the next, so that no two share a cache line of the host.
+pub const DEVICE_HOLDER_BYTES: u64 = 64;
+/// Where the sequence number of a cursor starts.
+pub const DEVICE_CURSOR_SHIFT: u32 = 2;
+/// Flag of a cursor: the publisher waits for the subscriber.
+pub const DEVICE_CURSOR_RELIABLE: u64 = 1;
+/// Flag of a cursor: the subscriber has joined.
+pub const DEVICE_CURSOR_JOINED: u64 = 2;
+/// The publisher's bit in `stopped`; those of subscribers are their seats.
+pub const DEVICE_PUBLISHER_ENDPOINT: u32 = MAX_DEVICE_SUBSCRIBERS;
+/// Bytes of the control segment: a page of any host.
+pub const DEVICE_CONTROL_BYTES: u64 = 64 << 10;
+
+define! {
+    /// What hosts say to kernels. Host memory, which kernels only read, and seldom: it lies across a bus.
+    DeviceControl [512] {
+        /// [`DEVICE_MAGIC`].
+          0 magic: u64,
+        /// [`DEVICE_LAYOUT_VERSION`].
+          8 version: u32,
+        /// Messages in the ring, a power of two.
+         12 depth: u32,
+        /// Blocks, more than `depth`.
+         16 blocks: u32,
+        /// Padding.
+         20 reserved: u32,
+        /// Bytes of a block.
+         24 block_bytes: u64,
+        /// Bytes of the ring segment.
+         32 ring_bytes: u64,
+        /// Bytes of the words segment.
+         40 words_bytes: u64,
+        /// Padding.
+         48 padding: [u8; 80],
+        /// Seats that a process has, a bit each. Set by compare-and-swap.
+        128 taken: u64,
+        /// Padding.
+        136 taken_padding: [u8; 120],
+        /// Seats whose bits and cursors the publisher may ignore.
+        256 evicted: u64,
+        /// Padding.
+        264 evicted_padding: [u8; 120],
+        /// Whose waits end: a bit for each seat, and [`DEVICE_PUBLISHER_ENDPOINT`].
+        384 stopped: u64,
+        /// Padding.
+        392 stopped_padding: [u8; 120],
+    }
+
+    /// A subscriber's own words.
+    DeviceSeat [128] {
+        /// See above.
+          0 cursor: u64,
+        /// Messages that the subscriber missed, ever.
+          8 missed: u64,
+        /// Padding.
+         16 padding: [u8; 112],
+    }
+}
+
+/// What kernels get as a parameter: addresses in their process.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceTopicView {
+    /// [`DeviceControl`].
+    pub control: u64,
+    /// Slots.
+    pub slots: u64,
+    /// Lengths.
+    pub lengths: u64,
+    /// The first block.
+    pub blocks_at: u64,
+    /// The first [`DeviceSeat`].
+    pub seats: u64,
+    /// The first holder word.
+    pub holders: u64,
+    /// Bytes of a block.
+    pub block_bytes: u64,
+    /// Messages in the ring.
+    pub depth: u32,
+    /// Blocks.
+    pub blocks: u32,
+}
+
+const _: () = assert!(size_of::<DeviceTopicView>() == 64);
+const _: () = assert!(
+    MAX_DEVICE_SUBSCRIBERS <= 32 && size_of::<DeviceControl>() as u64 <= DEVICE_CONTROL_BYTES
+);
+const _: () = assert!(MAX_DEVICE_DEPTH < MAX_DEVICE_BLOCKS && MAX_DEVICE_DEPTH.is_power_of_two());
+
+/// The text of `rgaps/device_layout.h`.
+pub fn device_header() -> String {
+    let constants: [(&str, u64); 20] = [
+        ("LAYOUT_VERSION", DEVICE_LAYOUT_VERSION.into()),
+        ("MAX_SUBSCRIBERS", MAX_DEVICE_SUBSCRIBERS.into()),
+        ("MAX_DEPTH", MAX_DEVICE_DEPTH.into()),
+        ("MAX_BLOCKS", MAX_DEVICE_BLOCKS.into()),
+        ("BLOCK_ALIGN", DEVICE_BLOCK_ALIGN),
+        ("PRODUCER_BIT", DEVICE_PRODUCER_BIT.into()),
+        ("RING_BIT", DEVICE_RING_BIT.into()),
+        ("GENERATION_SHIFT", DEVICE_GENERATION_SHIFT.into()),
+        ("SEQUENCE_SHIFT", DEVICE_SEQUENCE_SHIFT.into()),
+        ("HOLDER_BYTES", DEVICE_HOLDER_BYTES),
+        ("CURSOR_SHIFT", DEVICE_CURSOR_SHIFT.into()),
+        ("CURSOR_RELIABLE", DEVICE_CURSOR_RELIABLE),
+        ("CURSOR_JOINED", DEVICE_CURSOR_JOINED),
+        (
+            "CURSOR_FLAGS",
+            DEVICE_CURSOR_RELIABLE | DEVICE_CURSOR_JOINED,
+        ),
+        ("PUBLISHER_ENDPOINT", DEVICE_PUBLISHER_ENDPOINT.into()),
+        ("CONTROL_EVICTED", offset_of!(DeviceControl, evicted) as u64),
+        ("CONTROL_STOPPED", offset_of!(DeviceControl, stopped) as u64),
+        ("SEAT_BYTES", size_of::<DeviceSeat>() as u64),
+        ("SEAT_CURSOR", offset_of!(DeviceSeat, cursor) as u64),
+        ("SEAT_MISSED", offset_of!(DeviceSeat, missed) as u64),
+    ];
+    let fields: [(&str, &str, usize); 9] = [
+        ("uint64_t", "control", offset_of!(DeviceTopicView, control)),
+        ("uint64_t", "slots", offset_of!(DeviceTopicView, slots)),
+        ("uint64_t", "lengths", offset_of!(DeviceTopicView, lengths)),
+        (
+            "uint64_t",
+            "blocks_at",
+            offset_of!(DeviceTopicView, blocks_at),
+        ),
+        ("uint64_t", "seats", offset_of!(DeviceTopicView, seats)),
+        ("uint64_t", "holders", offset_of!(DeviceTopicView, holders)),
+        (
+            "uint64_t",
+            "block_bytes",
+            offset_of!(DeviceTopicView, block_bytes),
+        ),
+        ("uint32_t", "depth", offset_of!(DeviceTopicView, depth)),
+        ("uint32_t", "blocks", offset_of!(DeviceTopicView, blocks)),
+    ];
+    let mut text = String::from(
+        "/* The words of device topics. Written by crates/layout/src/device.rs, which explains them: do not edit. */\n\
+         #ifndef RGAPS_DEVICE_LAYOUT_H\n#define RGAPS_DEVICE_LAYOUT_H\n\n#include <stddef.h>\n#include <stdint.h>\n\n",
+    );
+    for (name, value) in constants {
+        text += &format!("#define RGAPS_DEVICE_{name} {value}\n");
+    }
+    text += "\n/* A device topic as kernels of one process see it. Passed to them by value. */\ntypedef struct rgaps_device_topic {\n";
+    for (kind, name, _) in fields {
+        text += &format!("    {kind} {name};\n");
+    }
+    text += "} rgaps_device_topic_t;\n\n#ifdef __cplusplus\n";
+    for (_, name, at) in fields {
+        text += &format!("static_assert(offsetof(rgaps_device_topic_t, {name}) == {at}, \"layout of {name}\");\n");
+    }
+    text += &format!(
+        "static_assert(sizeof(rgaps_device_topic_t) == {}, \"layout of the topic\");\n#endif\n\n#endif\n",
+        size_of::<DeviceTopicView>()
+    );
+    text
+}

@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# Device topics between processes, with threads in place of kernels: in host memory, and in the memory of two GPUs of the test
+# driver. Seconds of each demo: SECONDS_EACH=4.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+each=${SECONDS_EACH:-4} seed=${SEED:-1}
+built=$PWD/target/${PROFILE:-release}
+tools/device/build.sh host
+check=target/device/check
+$check latency --messages 500 --bytes 4096 --subscribers 2
+$check rate --messages 2000 --blocks 2
+driver=$built/librgaps_test_driver.so
+[ -f "$driver" ] || driver=$built/deps/librgaps_test_driver.so
+export RGAPS_CUDA_LIBRARY=$driver RGAPS_TEST_DRIVER_DEVICES=2 RGAPS_TEST_DRIVER_PEERS=all
+$check demo --domain cuda --seconds "$each" --kills 12 --seed "$seed"
+$check latency --domain cuda --peer cuda:1 --messages 500 --bytes 65536
