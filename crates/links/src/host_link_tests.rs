@@ -255,6 +255,26 @@ fn a_host_that_lies_in_open_is_disconnected_and_harms_nobody_else() {
 }
 
 #[test]
+fn a_group_that_does_not_come_whole_delays_its_own_flows_only() {
+    let victim = endpoint(1);
+    let (_link, heard, landings) = listen(&victim, 2);
+    let honest = described().encode();
+    let two = Group {
+        number: 7,
+        flows: 2,
+    };
+    let half = encode_open(flow(5), two, &honest).unwrap();
+    let whole = encode_open(flow(6), alone(), &honest).unwrap();
+    let (_at, liar) = liar(2, &victim, &[half, whole]);
+    assert_eq!(wait(&heard, opened), [6]);
+    // The rest of it.
+    let rest = encode_open(flow(8), two, &honest).unwrap();
+    liar.change(|link| link.open(0, rest)).unwrap();
+    assert_eq!(wait(&heard, opened), [5, 8]);
+    assert!(landings.passed(flow(5)).is_none(), "nobody has decided");
+}
+
+#[test]
 fn flows_that_are_opened_together_are_one_group_and_again_after_a_restart() {
     let at = endpoint(1);
     let (link, heard, landings) = listen(&at, 2);

@@ -5,8 +5,8 @@
 //!
 //! ```text
 //!   user                     machine                         lanes
-//!   open, send, ready  -->   SendFlow    -> LaneQueue  -->   next, written
-//!   cancel, close            Granted: which chunk is next
+//!   open, send, say    -->   SendFlow    -> LaneQueue  -->   next, written
+//!   ready, cancel, close     Granted: which chunk is next
 //!   output             <--   Acknowledged, Refused, Ended
 //!                                                            frame (small bytes)
 //!   output: Deliver    <--   ReceiveFlow <- Grants     <--   frame -> WriteRange -> landed
