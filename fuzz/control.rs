@@ -2,20 +2,22 @@
 //! wrong. Used by `fuzz/` (libFuzzer) and by `crates/links/tests/fuzz.rs` (seeded, everywhere).
 use rgaps_links::keys::Token;
 use rgaps_links::plane::{read_question, read_reply};
-use rgaps_links::wire::{Meta, Said};
+use rgaps_links::wire::{FlowDescription, Meta, Said};
+use rgaps_transport::machine::frame::DESCRIPTION_BYTES_MAX;
 
 /// The first byte chooses what the others are: the key of a token, a question for lanes, its answer, what is said over a
-/// link, or a message's description. What is taken for one says the same when it is said again; returns whether it was.
+/// link, a message's description, or a flow's. What is taken for one says the same when it is said again; returns whether it was.
 pub fn control(data: &[u8]) -> bool {
     let Some((kind, bytes)) = data.split_first() else {
         return false;
     };
-    match kind % 5 {
+    match kind % 6 {
         0 => token(&String::from_utf8_lossy(bytes)),
         1 => read_question(bytes).is_ok_and(|node| token(&Token::Node(node, 1).key("lab"))),
         2 => read_reply(bytes).is_ok_and(|address| !address.lanes.is_empty()),
         3 => said(bytes),
-        _ => description(bytes),
+        4 => description(bytes),
+        _ => flow(bytes),
     }
 }
 
@@ -35,6 +37,17 @@ fn said(bytes: &[u8]) -> bool {
     };
     let again = said.encode().unwrap();
     assert_eq!(Said::decode(&again).unwrap(), said);
+    true
+}
+
+fn flow(bytes: &[u8]) -> bool {
+    let Ok(description) = FlowDescription::decode(5, bytes) else {
+        return false;
+    };
+    let again = description.encode();
+    assert_eq!(FlowDescription::decode(5, &again), Ok(description));
+    // It fits into OPEN, whatever it says.
+    assert!(again.len() + 28 <= DESCRIPTION_BYTES_MAX);
     true
 }
 

@@ -1,11 +1,11 @@
 //! What is fuzzed: bytes in, and nothing but panics if something is wrong. Used by `fuzz/` (libFuzzer) and by
 //! `tests/fuzz.rs` (seeded, everywhere).
 use rgaps_transport::machine::frame::{
-    Decoded, Description, Frame, Lanes, Remote, Tree, FLOW_ENDED, FRAME_BYTES_MAX,
+    Decoded, Description, Frame, Lanes, Remote, FLOW_ENDED, FRAME_BYTES_MAX,
 };
 use rgaps_transport::machine::{
-    BufferReply, FlowOptions, FrameStep, LinkLimits, LinkMachine, LinkOutput, ReceiveBuffer,
-    ReceiveConfig, SendConfig, SendOutcome, Turn, WriteLimit, WriteRange,
+    BufferReply, FrameStep, LinkLimits, LinkMachine, LinkOutput, ReceiveBuffer, ReceiveConfig,
+    SendConfig, Turn, WriteLimit, WriteRange,
 };
 use rgaps_transport::{
     Endpoint, EndpointConfig, FlowId, LaneKey, Link, LinkConfig, LinkEvent, LinkRuntime, LinkUser,
@@ -268,7 +268,7 @@ impl End {
                     }
                 }
                 LinkOutput::Ended { flow } => assert!(!self.machine.has_flow(flow)),
-                LinkOutput::Room { .. } | LinkOutput::Stuck { .. } => {}
+                LinkOutput::Accepted { .. } | LinkOutput::Stuck { .. } => {}
             }
         }
         self.is_over |= self.machine.violation().is_some();
@@ -337,20 +337,14 @@ fn step(end: &mut End, numbers: &mut Numbers<'_>) -> Option<()> {
         2 => machine.tick(),
         3 => {
             let first = numbers.next()? % 4;
-            machine.open(FlowOptions {
-                first,
-                base: first,
-                retained_bytes_max: 100_000,
-                ..FlowOptions::default()
-            });
+            machine.open(first, Description::default());
         }
         4 => {
             let (flow, sequence) = (numbers.flow()?, numbers.number()?);
             let bytes = numbers.number()? as usize % 20_000;
             let payload: Arc<dyn Payload> = Arc::new(vec![1; bytes]);
             let clone = payload.clone();
-            let outcome = machine.send(flow, sequence, clone, Description::default());
-            if outcome == SendOutcome::Taken {
+            if machine.send(flow, sequence, clone, Description::default()) {
                 let before = end.retained.insert((flow, sequence), payload);
                 assert!(before.is_none(), "{sequence} is taken twice");
             }
@@ -441,9 +435,7 @@ fn frame(op: u64, numbers: &mut Numbers<'_>) -> Option<Frame> {
         12 => Frame::Open {
             flow,
             first: a,
-            base: b,
             description: Description::default(),
-            tree: Tree::default(),
         },
         13 => {
             let bytes = b as u32 % 2000;

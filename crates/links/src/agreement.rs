@@ -80,11 +80,6 @@ impl Agreement {
         self.told = Some(sum);
         is_new.then_some(Said::Wanting(sum))
     }
-
-    /// It knows nothing of what it was told.
-    pub fn forget_told(&mut self) {
-        self.told = None;
-    }
 }
 
 #[cfg(test)]
@@ -125,7 +120,5 @@ mod tests {
         let mut agreement = Agreement::default();
         assert_eq!(agreement.tell(4), Some(Said::Wanting(4)));
         assert_eq!(agreement.tell(4), None);
-        agreement.forget_told();
-        assert_eq!(agreement.tell(4), Some(Said::Wanting(4)));
     }
 }

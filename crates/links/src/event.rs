@@ -1,7 +1,8 @@
 //! Events that links, and the threads that send to them, report to the coordinator.
 
-use crate::host_link::HostEvent;
+use crate::host_link::{Flow, HostEvent};
 use crate::plane::News;
+use crate::wire::FlowDescription;
 
 /// What links, and the threads that forward to them, tell the coordinator.
 #[derive(Debug)]
@@ -14,6 +15,8 @@ pub enum Heard {
     Room,
     /// Something happened to another host; it is said for no host.
     News(News),
-    /// All is done of a stream that goes to the host no more.
-    Over(u64),
+    /// Publishers' flows begin, all of a group.
+    Opened(Vec<(Flow, FlowDescription)>),
+    /// A publisher has published of which nothing is known yet; it is said for no host.
+    Unknown,
 }

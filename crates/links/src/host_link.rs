@@ -2,7 +2,8 @@
 //!
 //! A link's machine is for one life of the host, and never gives a message up. What lasts longer is here:
 //!
-//! - *Names.* A [`Flow`] has one name for both hosts, and a new number in each machine. OPEN carries the name.
+//! - *Names.* A [`Flow`] has one name for both hosts, and a new number in each machine. OPEN carries the name, and the description.
+//! - *Groups.* Flows that begin together are one [`Group`], so that the receiver knows all of them before it takes messages.
 //! - *Restart.* Each flow retains its messages until they are acknowledged. When the host restarts, all flows are opened again, and
 //!   what they retain is sent again.
 //! - *Outage.* A host without lanes for `outage_ms` gets nothing of what was retained; before that, no more than `outage_max` for a flow.
@@ -12,17 +13,19 @@
 //! **Locks.** The link's comes first, then `Sending` or `received`; none of them is held while topics learn what happened.
 
 use rgaps_transport::machine::frame::{Description, MESSAGE_BYTES_MAX, SEQUENCE_MAX};
-use rgaps_transport::machine::{BufferReply, FlowOptions, SendOutcome};
+use rgaps_transport::machine::{BufferReply, FLOWS_MAX};
 use rgaps_transport::{
-    Endpoint, EndpointError, FlowId, LaneEnd, Link, LinkChange, LinkConfig, LinkEvent, LinkRuntime,
-    LinkStatus, LinkUser, Payload, Peer,
+    Endpoint, EndpointError, FlowId, Link, LinkChange, LinkConfig, LinkEvent, LinkRuntime,
+    LinkStatus, LinkUser, OpenReply, Payload, Peer,
 };
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// One publisher's messages in one stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Flow {
     /// The stream.
     pub topic: u64,
@@ -31,73 +34,78 @@ pub struct Flow {
 }
 
 impl Flow {
-    fn describe(self) -> Description {
-        let [topic, publisher] = [self.topic, self.incarnation].map(u64::to_le_bytes);
-        Description::new(&[topic, publisher].concat()).expect("16 bytes are few")
+    /// All flows that a stream may have.
+    pub fn all_of(stream: u64) -> RangeInclusive<Flow> {
+        let flow = |incarnation| Flow {
+            topic: stream,
+            incarnation,
+        };
+        flow(0)..=flow(u64::MAX)
     }
+}
 
-    fn named(description: &Description) -> Option<Flow> {
-        let (topic, publisher) = description.as_slice().split_first_chunk()?;
-        Some(Flow {
-            topic: u64::from_le_bytes(*topic),
-            incarnation: u64::from_le_bytes(publisher.try_into().ok()?),
-        })
-    }
+/// Flows of a stream that are opened in one step: the receiver takes messages of none before it knows all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Group {
+    /// No other group of this machine has it.
+    pub number: u32,
+    /// How many flows.
+    pub flows: u16,
+}
+
+/// A flow that begins.
+pub struct NewFlow {
+    /// Its name.
+    pub flow: Flow,
+    /// It retains no more bytes than this.
+    pub retained_max: u64,
+    /// What the receiver is told of it.
+    pub description: Vec<u8>,
+    /// The host sends its messages on. Its next life needs more of them than the flow retains, and in their order: so it gets none of
+    /// this flow, and another takes its place.
+    pub leads_on: bool,
+}
+
+/// What OPEN carries: the flow's name, its group, and its own description.
+fn encode_open(flow: Flow, group: Group, description: &[u8]) -> Option<Description> {
+    let mut to = postcard::to_stdvec(&(flow, group)).ok()?;
+    to.extend(description);
+    Description::new(&to)
+}
+
+fn decode_open(from: &[u8]) -> Option<(Flow, Group, &[u8])> {
+    let ((flow, group), rest) = postcard::take_from_bytes::<(Flow, Group)>(from).ok()?;
+    (group.flows > 0).then_some((flow, group, rest))
 }
 
 /// What happened on the link with a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostEvent {
-    /// Messages that were sent were given up; the host misses them.
-    GaveUp {
-        /// Their flow.
-        flow: Flow,
-        /// The first.
-        first: u64,
-        /// The number after the last.
-        next: u64,
-    },
-    /// These messages never arrive.
-    Missed {
-        /// Their flow.
-        flow: Flow,
-        /// The number after the last.
-        next: u64,
-    },
+    /// A message that was sent was given up; the host misses it.
+    GaveUp(Flow),
+    /// The host takes the messages of a flow that is sent there.
+    Accepted(Flow),
+    /// The host takes nothing of a flow, which has ended: why, and how many messages it does not have.
+    Refused(Flow, String, u64),
     /// All of a flow that arrives was delivered, and nothing follows.
-    Closed {
-        /// The flow.
-        flow: Flow,
-    },
-    /// There is a lane, where there was none.
-    Up,
-    /// There is no lane any more.
-    Down {
-        /// Why.
-        why: String,
-    },
-    /// A lane ended; others may go on.
-    LaneEnded {
-        /// Its number.
-        lane: u32,
-        /// Why.
-        end: LaneEnd,
-        /// In words.
-        why: String,
-    },
-    /// The host restarted; it is sent again what its former life did not acknowledge.
-    Restarted,
-    /// The host refused a lane, or was refused one.
-    Refused {
-        /// Why.
-        why: String,
-    },
+    Closed(Flow),
+    /// To the link, and to no flow of it.
+    Link(LinkEvent),
 }
 
 /// What messages from a host become here.
 pub trait Ingress: Send + Sync + 'static {
+    /// A flow begins. It is asked again as long as it answers [`OpenReply::Waits`]. It does not block.
+    fn opened(&self, flow: Flow, group: Group, description: &[u8]) -> OpenReply;
+
     /// Memory for a message. It may be called with the link locked: it is quick and does not call the link.
     fn buffer(&self, flow: Flow, sequence: u64, bytes: u64) -> BufferReply;
+
+    /// Memory for something that the host says.
+    fn hear(&self, bytes: u64) -> BufferReply;
+
+    /// Messages of a flow below this one have come, or never will. It does not block.
+    fn missed(&self, flow: Flow, next: u64);
 
     /// Something happened. It does not block.
     fn event(&self, event: HostEvent);
@@ -134,9 +142,8 @@ pub struct HostLink {
 
 /// Messages that a flow has sent.
 struct SentFlow {
-    id: Option<FlowId>,
-    reliable: bool,
-    retained_max: u64,
+    id: FlowId,
+    of: NewFlow,
     /// The least number of the next message.
     next: u64,
     retained: VecDeque<Retained>,
@@ -166,9 +173,7 @@ impl SentFlow {
 
     /// Gives a message up. `None` if it is acknowledged, which is known in a moment.
     fn give_up(&mut self, sequence: u64, link: &mut LinkChange<'_>) -> Option<Retained> {
-        let is_acknowledged = self
-            .id
-            .is_some_and(|id| link.is_current(id) && !link.cancel(id, sequence));
+        let is_acknowledged = link.is_current(self.id) && !link.cancel(self.id, sequence);
         (!is_acknowledged).then(|| self.remove(sequence))?
     }
 }
@@ -180,57 +185,79 @@ struct Sending {
     names: HashMap<FlowId, Flow>,
     /// Since when the host has no lanes.
     down_since: Option<Instant>,
+    /// The last group that was opened.
+    groups: u32,
 }
 
 impl Sending {
-    fn begin(&mut self, flow: Flow, first: u64, link: &mut LinkChange<'_>) -> Option<FlowId> {
-        let id = link.open(FlowOptions {
-            first,
-            base: first,
-            description: flow.describe(),
-            // What a flow retains is limited here.
-            retained_bytes_max: u64::MAX,
-            ..FlowOptions::default()
-        });
-        match id {
-            Some(id) => {
-                self.names.insert(id, flow);
-            }
-            None => tracing::error!(
-                stream = flow.topic,
-                "a host gets too many publishers' messages; those of one more are not sent"
-            ),
+    fn group(&mut self, flows: usize) -> Group {
+        self.groups = self.groups.wrapping_add(1);
+        Group {
+            number: self.groups,
+            flows: u16::try_from(flows).expect("there are no more than FLOWS_MAX"),
         }
-        id
     }
 
-    /// The machine is a new one: it gets all flows that it does not have, and what they retain.
-    fn begin_again(&mut self, link: &mut LinkChange<'_>) {
+    /// Opens a flow in the link's machine. No more are opened than it takes.
+    fn begin(
+        &mut self,
+        of: &NewFlow,
+        (first, group): (u64, Group),
+        link: &mut LinkChange<'_>,
+    ) -> Option<FlowId> {
+        let description = encode_open(of.flow, group, &of.description)?;
+        let id = link.open(first, description)?;
+        self.names.insert(id, of.flow);
+        Some(id)
+    }
+
+    /// The machine is a new one: it gets all flows that it does not have, and what they retain. Those that are over are returned, to
+    /// be dropped without locks.
+    fn begin_again(&mut self, link: &mut LinkChange<'_>) -> Vec<SentFlow> {
         self.names.retain(|id, _| link.is_current(*id));
-        for (flow, mut sent) in std::mem::take(&mut self.flows) {
-            // It began when the machine was new, and that was not known here.
-            if sent.id.is_some_and(|id| link.is_current(id)) {
-                self.flows.insert(flow, sent);
-                continue;
-            }
+        // Some began when the machine was new, and that was not known here.
+        let is_current = |sent: &SentFlow| link.is_current(sent.id);
+        let all = std::mem::take(&mut self.flows).into_iter();
+        // Flows that lead on take messages until they are closed, and send none.
+        let (current, over): (BTreeMap<Flow, SentFlow>, BTreeMap<Flow, SentFlow>) =
+            all.partition(|(_, sent)| sent.of.leads_on || is_current(sent));
+        let (ended, current): (BTreeMap<Flow, SentFlow>, _) = current
+            .into_iter()
+            .partition(|(_, sent)| sent.is_closing && !is_current(sent));
+        self.flows = current;
+        let mut groups: BTreeMap<u64, Group> = BTreeMap::new();
+        for flow in over.keys() {
+            let count = || over.range(Flow::all_of(flow.topic)).count();
+            let group = groups.entry(flow.topic);
+            group.or_insert_with(|| self.group(count()));
+        }
+        for (flow, mut sent) in over {
             let first = sent.retained.front();
             let first = first.map_or(sent.next, |retained| retained.sequence);
-            sent.id = self.begin(flow, first, link);
-            if let Some(id) = sent.id {
-                for of in &sent.retained {
-                    link.send(id, of.sequence, &of.payload, of.description.clone());
-                }
-                if sent.is_closing {
-                    link.close(id);
-                }
+            let Some(id) = self.begin(&sent.of, (first, groups[&flow.topic]), link) else {
+                continue;
+            };
+            sent.id = id;
+            for of in &sent.retained {
+                link.send(id, of.sequence, &of.payload, of.description.clone());
+            }
+            if sent.is_closing {
+                link.close(id);
             }
             self.flows.insert(flow, sent);
         }
+        ended.into_values().collect()
+    }
+
+    /// A flow has ended, or the host refused it. What it retains is to be dropped without locks.
+    fn end(&mut self, id: FlowId) -> Option<SentFlow> {
+        let flow = self.names.remove(&id)?;
+        self.flows.remove(&flow)
     }
 }
 
 /// A message that was given up, and its payload, which is dropped without locks.
-type GivenUp = (Flow, u64, Retained);
+type GivenUp = (Flow, Retained);
 
 /// The user of the link.
 struct HostUser {
@@ -249,23 +276,37 @@ impl HostUser {
     }
 
     fn report(&self, given_up: Vec<GivenUp>) {
-        for (flow, first, retained) in given_up {
+        for (flow, retained) in given_up {
             drop(retained);
-            let next = first + 1;
-            self.ingress.event(HostEvent::GaveUp { flow, first, next });
+            self.ingress.event(HostEvent::GaveUp(flow));
         }
     }
 
-    fn opened(&self, id: FlowId, description: &Description, link: &LinkRuntime) {
-        match Flow::named(description) {
-            Some(flow) => {
-                self.received().insert(id, flow);
+    fn acknowledged(&self, id: FlowId, sequence: u64) {
+        let mut sending = self.sending();
+        let Sending { names, flows, .. } = &mut *sending;
+        let sent = names.get(&id).and_then(|name| flows.get_mut(name));
+        let acknowledged = sent.and_then(|sent| sent.remove(sequence));
+        drop(sending);
+        drop(acknowledged);
+    }
+
+    /// A flow that is sent has ended.
+    fn end(&self, id: FlowId) -> Option<SentFlow> {
+        self.sending().end(id)
+    }
+
+    /// Something happened to the link.
+    fn changed(&self, event: &LinkEvent, link: &LinkRuntime) {
+        match event {
+            LinkEvent::Up => self.sending().down_since = None,
+            LinkEvent::Down { .. } => self.sending().down_since = Some(Instant::now()),
+            LinkEvent::Restarted => {
+                self.received().clear();
+                let ended = link.change(|link| self.sending().begin_again(link));
+                drop(ended);
             }
-            None => {
-                let why = Description::new(b"its description is not a flow's name");
-                let why = why.expect("it is short");
-                link.change(|link| link.refuse(id, why));
-            }
+            _ => {}
         }
     }
 }
@@ -275,61 +316,58 @@ impl LinkUser for HostUser {
         let name = self.received().get(&flow).copied();
         match name {
             Some(flow) => self.ingress.buffer(flow, sequence, bytes),
-            // The flow is being refused.
+            None if flow.is_control() => self.ingress.hear(bytes),
             None => BufferReply::Full,
         }
     }
 
+    fn opened(&self, id: FlowId, description: &Description) -> OpenReply {
+        let Some((flow, group, description)) = decode_open(description.as_slice()) else {
+            return OpenReply::Violation("its description does not name it");
+        };
+        let mut received = self.received();
+        if !received.contains_key(&id) {
+            if received.values().any(|other| *other == flow) {
+                return OpenReply::Violation("its publisher has a flow of this stream already");
+            }
+            received.insert(id, flow);
+        }
+        drop(received);
+        let reply = self.ingress.opened(flow, group, description);
+        if matches!(reply, OpenReply::Refused(_) | OpenReply::Violation(_)) {
+            self.received().remove(&id);
+        }
+        reply
+    }
+
     fn event(&self, event: LinkEvent, link: &LinkRuntime) {
         let event = match event {
-            LinkEvent::Acknowledged { flow, sequence } => {
-                let mut sending = self.sending();
-                let Sending { names, flows, .. } = &mut *sending;
-                let name = names.get(&flow);
-                let sent = name.and_then(|name| flows.get_mut(name));
-                let acknowledged = sent.and_then(|sent| sent.remove(sequence));
-                drop(sending);
-                drop(acknowledged);
-                return;
+            LinkEvent::Acknowledged { flow, sequence } => return self.acknowledged(flow, sequence),
+            LinkEvent::Ended { flow } => return drop(self.end(flow)),
+            LinkEvent::Missed { flow, next, .. } => {
+                let flow = self.received().get(&flow).copied();
+                return flow.map_or((), |flow| self.ingress.missed(flow, next));
             }
-            LinkEvent::Ended { flow } => {
-                let mut sending = self.sending();
-                let ended = sending.names.remove(&flow);
-                let ended = ended.and_then(|name| sending.flows.remove(&name));
-                drop(sending);
-                drop(ended);
-                return;
+            LinkEvent::Accepted { flow } => {
+                let flow = self.sending().names.get(&flow).copied();
+                flow.map(HostEvent::Accepted)
             }
-            LinkEvent::Opened {
-                flow, description, ..
-            } => return self.opened(flow, &description, link),
-            LinkEvent::Missed { flow, next, .. } => match self.received().get(&flow) {
-                Some(flow) => HostEvent::Missed { flow: *flow, next },
-                None => return,
-            },
-            LinkEvent::Closed { flow, .. } => match self.received().remove(&flow) {
-                Some(flow) => HostEvent::Closed { flow },
-                None => return,
-            },
-            // A host refuses only what no host of this version sends.
-            LinkEvent::Room { .. } | LinkEvent::FlowRefused { .. } => return,
-            LinkEvent::Up => {
-                self.sending().down_since = None;
-                HostEvent::Up
+            LinkEvent::FlowRefused { flow, why, .. } => self.end(flow).map(|sent| {
+                let why = String::from_utf8_lossy(why.as_slice()).into_owned();
+                HostEvent::Refused(sent.of.flow, why, sent.retained.len() as u64)
+            }),
+            LinkEvent::Closed { flow, .. } => {
+                let flow = self.received().remove(&flow);
+                flow.map(HostEvent::Closed)
             }
-            LinkEvent::Down { why } => {
-                self.sending().down_since = Some(Instant::now());
-                HostEvent::Down { why }
+            event => {
+                self.changed(&event, link);
+                Some(HostEvent::Link(event))
             }
-            LinkEvent::LaneEnded { lane, end, why } => HostEvent::LaneEnded { lane, end, why },
-            LinkEvent::Restarted => {
-                self.received().clear();
-                link.change(|link| self.sending().begin_again(link));
-                HostEvent::Restarted
-            }
-            LinkEvent::LaneRefused { why } => HostEvent::Refused { why },
         };
-        self.ingress.event(event);
+        if let Some(event) = event {
+            self.ingress.event(event);
+        }
     }
 }
 
@@ -349,6 +387,7 @@ impl HostLink {
                 flows: BTreeMap::new(),
                 names: HashMap::new(),
                 down_since: Some(Instant::now()),
+                groups: 0,
             }),
             received: Mutex::default(),
         });
@@ -356,30 +395,46 @@ impl HostLink {
         Ok(HostLink { link, user })
     }
 
-    /// Begins a flow, unless it is there, that retains no more than so many bytes.
-    pub fn open(&self, flow: Flow, first: u64, reliable: bool, retained_max: u64) {
+    /// Says something to the host, in its turn. A host that restarts does not hear what it had not heard. False: too much waits.
+    pub fn say(&self, said: Vec<u8>) -> bool {
+        self.link.change(|link| link.say(Arc::new(said)))
+    }
+
+    /// Begins flows of one stream as a group, but for those that are there. Their messages may have any numbers.
+    pub fn open(&self, mut flows: Vec<NewFlow>) {
         self.link.change(|link| {
             let mut sending = self.user.sending();
-            if sending.flows.contains_key(&flow) {
-                return;
+            flows.retain(|new| !sending.flows.contains_key(&new.flow));
+            let room = FLOWS_MAX - sending.flows.len();
+            if flows.len() > room {
+                tracing::error!(
+                    "a host gets too many publishers' messages; those of some are not sent"
+                );
+                flows.truncate(room);
             }
-            let sent = SentFlow {
-                id: sending.begin(flow, first, link),
-                reliable,
-                retained_max,
-                next: first,
-                retained: VecDeque::new(),
-                retained_bytes: 0,
-                is_closing: false,
-            };
-            sending.flows.insert(flow, sent);
+            let group = sending.group(flows.len());
+            for new in flows {
+                let Some(id) = sending.begin(&new, (0, group), link) else {
+                    continue;
+                };
+                let sent = SentFlow {
+                    id,
+                    next: 0,
+                    retained: VecDeque::new(),
+                    retained_bytes: 0,
+                    is_closing: false,
+                    of: new,
+                };
+                sending.flows.insert(sent.of.flow, sent);
+            }
         });
     }
 
-    /// Sends a message; it does not block. Sequences ascend, and the host misses those that are left out.
+    /// Sends a message; it does not block. Sequences ascend, and the host misses those that are left out. `reliable`: it is not
+    /// to miss any for want of room.
     pub fn send(
         &self,
-        flow: Flow,
+        (flow, reliable): (Flow, bool),
         sequence: u64,
         payload: Arc<dyn Payload>,
         description: Description,
@@ -393,28 +448,27 @@ impl HostLink {
             };
             let bytes = payload.bytes() as u64;
             let [all, outage] =
-                [limits.in_flight_max, limits.outage_max].map(|max| max.min(sent.retained_max));
+                [limits.in_flight_max, limits.outage_max].map(|max| max.min(sent.of.retained_max));
             let is_sized = bytes > 0 && bytes <= all.min(outage).min(MESSAGE_BYTES_MAX);
             let is_next = sequence >= sent.next && sequence <= SEQUENCE_MAX;
-            let (Some(id), true) = (sent.id, is_sized && is_next && !sent.is_closing) else {
+            if !is_sized || !is_next || sent.is_closing {
                 return Sent::Never;
-            };
+            }
             let max = if link.has_lanes() { all } else { outage };
-            let holds_back = sent.reliable && link.has_lanes();
+            let holds_back = reliable && link.has_lanes();
             while sent.retained_bytes + bytes > max {
                 let oldest = match holds_back {
                     true => None,
-                    false => link.oldest_unsent(id),
+                    false => link.oldest_unsent(sent.id),
                 };
                 let Some(oldest) = oldest else {
                     return Sent::Full;
                 };
                 let retained = sent.give_up(oldest, link);
-                given_up.extend(retained.map(|retained| (flow, oldest, retained)));
+                given_up.extend(retained.map(|retained| (flow, retained)));
             }
             // The machine may be of the host's next life already: then the message is sent when that is known.
-            let outcome = link.send(id, sequence, &payload, description.clone());
-            debug_assert_ne!(outcome, SendOutcome::Full, "it has no limit of its own");
+            link.send(sent.id, sequence, &payload, description.clone());
             sent.next = sequence + 1;
             sent.retained_bytes += bytes;
             sent.retained.push_back(Retained {
@@ -432,8 +486,8 @@ impl HostLink {
     pub fn ready(&self, flow: Flow, sequence: u64, ready: u64) {
         self.link.change(|link| {
             let sending = self.user.sending();
-            if let Some(id) = sending.flows.get(&flow).and_then(|sent| sent.id) {
-                link.ready(id, sequence, ready);
+            if let Some(sent) = sending.flows.get(&flow) {
+                link.ready(sent.id, sequence, ready);
             }
         });
     }
@@ -446,22 +500,24 @@ impl HostLink {
             let payload = &sent.retained.get(sent.position(sequence)?)?.payload;
             let is_growing = payload.ready() < payload.bytes();
             let retained = is_growing.then(|| sent.give_up(sequence, link))??;
-            Some((flow, sequence, retained))
+            Some((flow, retained))
         });
         self.user.report(given_up.into_iter().collect());
     }
 
     /// No message of a flow follows. It ends when all that it retains is acknowledged or given up.
     pub fn close_flow(&self, flow: Flow) {
-        self.link.change(|link| {
+        let ended = self.link.change(|link| {
             let mut sending = self.user.sending();
-            if let Some(sent) = sending.flows.get_mut(&flow) {
-                sent.is_closing = true;
-                if let Some(id) = sent.id {
-                    link.close(id);
-                }
+            let sent = sending.flows.get_mut(&flow)?;
+            if !link.is_current(sent.id) && sent.of.leads_on {
+                return sending.flows.remove(&flow);
             }
+            sent.is_closing = true;
+            link.close(sent.id);
+            None
         });
+        drop(ended);
     }
 
     /// Gives up all that is retained for a host that has had no lanes for too long. To be called now and then.
@@ -484,7 +540,7 @@ impl HostLink {
                 let all: Vec<u64> = sent.retained.iter().map(|of| of.sequence).collect();
                 for sequence in all {
                     let retained = sent.give_up(sequence, link);
-                    given_up.extend(retained.map(|retained| (*flow, sequence, retained)));
+                    given_up.extend(retained.map(|retained| (*flow, retained)));
                 }
             }
         });
@@ -511,3 +567,7 @@ impl HostLink {
         self.link.close();
     }
 }
+
+#[cfg(test)]
+#[path = "host_link_tests.rs"]
+mod tests;

@@ -13,7 +13,7 @@ use rgaps_session::{check_topic_name, MAX_HOST_NAME};
 use serde::{Deserialize, Serialize};
 
 /// Version of all that hosts say to each other: these keys, the meeting, and what is said over links.
-pub const PLANE_VERSION: u32 = 6;
+pub const PLANE_VERSION: u32 = 7;
 /// Longest key that is looked at: a topic's name of 255 bytes, each escaped, and what is around it.
 const MAX_KEY_BYTES: usize = 1200;
 /// Subscribers of a topic on a host that are believed at most.

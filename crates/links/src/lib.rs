@@ -13,7 +13,6 @@ mod agreement;
 mod committed;
 mod coordinator;
 mod counts;
-mod ended;
 mod event;
 mod fetch;
 mod figures;

@@ -69,11 +69,6 @@ impl Notes {
         is_new
     }
 
-    /// Once more, for the reason that is known.
-    pub fn refused_again(&self, topic: &str) {
-        self.change(topic, |row| row.refused += 1);
-    }
-
     /// There is no reason any more.
     pub fn allowed(&self, topic: &str) {
         let mut notes = self.0.lock().unwrap_or_else(PoisonError::into_inner);

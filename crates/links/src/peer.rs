@@ -2,61 +2,74 @@
 
 use crate::agreement::Agreement;
 use crate::counts::EgressCounts;
-use crate::ended::Early;
-use crate::host_link::{Flow, HostLink, Sent};
+use crate::host_link::{Flow, HostEvent, HostLink};
 use crate::keys::{Node, Want};
 use crate::land::{Landing, Landings};
 use crate::through::Through;
-use crate::wire::{clip_to, Said, Stream, SAID};
+use crate::wire::{clip, clip_to, FlowDescription, Said};
 use rgaps_client::{LinkFigures, PathKind, PeerRow, PeerState};
 use rgaps_session::MAX_PEER_TOPICS;
-use rgaps_transport::{Description, LaneKind, LaneStatus, LinkStatus};
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use rgaps_transport::{LaneKind, LaneStatus, LinkStatus};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Pause between two words about messages that were given up.
 const TELL_GIVEN_UP: Duration = Duration::from_secs(1);
-/// What is to be said and could not yet.
-const MAX_UNSAID: usize = 4096;
+/// Pause before a flow that was refused is opened again.
+const OPEN_AGAIN: Duration = Duration::from_millis(900);
 /// Streams whose topics are known.
 const MAX_NAMES: usize = 16384;
 
-/// A topic of theirs that comes here.
+/// A publisher of theirs whose messages come here.
 pub struct Incoming {
-    /// What they said of it.
-    pub stream: Stream,
-    /// Where its publishers' messages land.
-    pub landings: HashMap<u64, Arc<Landing>>,
-    /// What was answered.
-    pub outcome: Result<(), String>,
+    /// What OPEN said of it, and what was said since.
+    pub description: FlowDescription,
+    /// Where its messages land.
+    pub landing: Option<Arc<Landing>>,
+    /// Why they do not, and since when.
+    pub refused: Option<(String, Instant)>,
+    /// Since when it waits for others to leave the topic; until that is given up nothing is answered.
+    pub waits: Option<Instant>,
     /// Since when the life of the host that it came from is over.
     pub former: Option<Instant>,
-    /// Something of it had no place, which is tried again.
-    pub again: bool,
-    /// Since when all of it waits for others to leave the topic; until it is given up nothing is answered.
-    pub waits: Option<Instant>,
-    /// It was answered.
-    pub said: bool,
-    /// What was said of whether cards write it where it lands.
+    /// What was told of whether cards write them where they land.
     pub written: Option<Result<(), String>>,
 }
 
-impl Incoming {
-    /// Nothing of it has a place yet.
-    pub fn new(stream: Stream) -> Incoming {
-        Incoming {
-            stream,
-            landings: HashMap::new(),
-            outcome: Ok(()),
-            former: None,
-            again: false,
-            waits: None,
-            said: false,
-            written: None,
-        }
+/// What of a topic goes there.
+#[derive(Default)]
+pub struct OutgoingStream {
+    /// Publishers whose flows are opened.
+    pub publishers: BTreeMap<u64, OutgoingFlow>,
+    /// Messages were to go on from there.
+    pub leads_on: bool,
+    /// What was said of it since.
+    pub told: Option<Said>,
+    /// What the host said of whether cards write there what they read here.
+    pub written: Option<Result<(), String>>,
+    /// Which hosts behind it the stream reaches, as far as it said.
+    pub reached: BTreeMap<String, Result<(), String>>,
+}
+
+impl OutgoingStream {
+    /// Whether messages of a publisher whose flow is open are for more hosts than OPEN said, and would not be carried on there.
+    pub fn lacks(&self, of: &FlowDescription) -> bool {
+        let known = self.publishers.get(&of.publisher);
+        known.is_some_and(|flow| {
+            let mut carry = of.carry.iter();
+            carry.any(|on| !flow.description.carry.contains(on))
+        })
     }
+}
+
+/// A publisher whose flow is opened.
+pub struct OutgoingFlow {
+    /// As it is described.
+    pub description: Arc<FlowDescription>,
+    /// What the host answered: it takes its messages, or why not, and when it said so.
+    pub answer: Option<Result<(), (String, Instant)>>,
 }
 
 /// Another host.
@@ -91,29 +104,14 @@ pub struct Peer {
     pub wanted: BTreeMap<String, (Want, Instant)>,
     /// Whether that is what it says itself.
     pub agreement: Agreement,
-    /// What it said of streams that go there.
-    pub ready: HashMap<u64, Result<(), String>>,
-    /// What it said of whether cards write there what they read here.
-    pub written: HashMap<u64, Result<(), String>>,
-    /// What it was told of streams that go there.
-    pub announced: HashMap<u64, Stream>,
-    /// Streams that come from there.
-    pub incoming: HashMap<u64, Incoming>,
+    /// Streams that go there.
+    pub outgoing: HashMap<u64, OutgoingStream>,
+    /// Flows that come from there.
+    pub incoming: BTreeMap<Flow, Incoming>,
     /// It was gone for so long that nothing is kept for it.
     pub given_up: bool,
-    /// Topics by the streams that went or go there.
-    pub names: BTreeMap<u64, String>,
-    /// Streams of which what is not acknowledged went another way.
-    pub moved: BTreeSet<u64>,
-    /// Streams that ended just now, and their topics: whoever forwards these is to hear of it.
-    pub ended: Vec<(u64, String)>,
-    /// Flows from there that ended before it was heard of them.
-    pub early_ends: Early,
-    /// Something that was said was given up.
-    pub said_lost: bool,
-    said: u64,
-    said_open: bool,
-    unsaid: VecDeque<Vec<u8>>,
+    /// Topics by the streams that went or go there, and whether what was not acknowledged of it went another way.
+    names: BTreeMap<u64, (String, bool)>,
     /// Messages that were given up since that was told last, and when that was.
     pub gave_up: (u64, Option<Instant>),
     /// What went wrong last.
@@ -201,19 +199,10 @@ impl Peer {
             wants: BTreeMap::new(),
             wanted: BTreeMap::new(),
             agreement: Agreement::default(),
-            ready: HashMap::new(),
-            written: HashMap::new(),
-            announced: HashMap::new(),
-            incoming: HashMap::new(),
+            outgoing: HashMap::new(),
+            incoming: BTreeMap::new(),
             given_up: false,
             names: BTreeMap::new(),
-            moved: BTreeSet::new(),
-            ended: Vec::new(),
-            early_ends: Early::default(),
-            said_lost: false,
-            said: 0,
-            said_open: false,
-            unsaid: VecDeque::new(),
             gave_up: (0, None),
             detail: String::new(),
             over: Over::default(),
@@ -246,56 +235,22 @@ impl Peer {
         self.refused.is_none() && !self.given_up && !away
     }
 
-    /// Says something, in its turn. `own` is this life of ours.
-    pub fn say(&mut self, own: u64, said: &Said) {
-        match said.encode() {
-            Ok(bytes) if self.unsaid.len() < MAX_UNSAID => self.unsaid.push_back(bytes),
-            Ok(_) => tracing::error!(
+    /// Says something, in its turn. What it has not heard when it restarts, its next life is told again.
+    pub fn say(&self, said: &Said) {
+        let Some(link) = self.linked() else { return };
+        match said.encode().map(|bytes| link.say(bytes)) {
+            Ok(true) => {}
+            Ok(false) => tracing::error!(
                 host = self.node.host,
                 "too many control messages to a host are waiting; one was dropped"
             ),
             Err(error) => tracing::error!(%error, "encoding a control message failed"),
-        }
-        self.say_more(own);
-    }
-
-    /// Says what could not be said before.
-    pub fn say_more(&mut self, own: u64) {
-        let Some((_, link)) = &self.link else { return };
-        let flow = Flow {
-            topic: SAID,
-            incarnation: own,
-        };
-        if !self.said_open {
-            link.open(flow, 0, true, u64::MAX);
-            self.said_open = true;
-        }
-        while let Some(bytes) = self.unsaid.front() {
-            match link.send(
-                flow,
-                self.said,
-                Arc::new(bytes.clone()),
-                Description::default(),
-            ) {
-                Sent::Full => return,
-                Sent::Taken => {}
-                Sent::Never => {
-                    tracing::error!(
-                        host = self.node.host,
-                        "a control message is too large to send to a host; dropped"
-                    );
-                }
-            }
-            self.unsaid.pop_front();
-            self.said += 1;
         }
     }
 
     /// A link that has said nothing yet.
     pub fn begin_link(&mut self, life: u64, link: HostLink) {
         self.link = Some((life, link));
-        (self.said, self.said_open) = (0, false);
-        self.unsaid.clear();
         self.forget_said();
     }
 
@@ -314,9 +269,14 @@ impl Peer {
 
     /// Another life of it knows nothing of what was said.
     pub fn forget_said(&mut self) {
-        self.announced.clear();
-        self.ready.clear();
-        self.written.clear();
+        for stream in self.outgoing.values_mut() {
+            (stream.told, stream.written) = (None, None);
+            stream.reached.clear();
+            let flows = stream.publishers.values_mut();
+            flows.for_each(|flow| flow.answer = None);
+        }
+        let incoming = self.incoming.values_mut();
+        incoming.for_each(|flow| flow.written = None);
         self.through.forget_said();
         self.agreement = Agreement::default();
     }
@@ -324,84 +284,132 @@ impl Peer {
     /// A stream of a topic goes there.
     pub fn begin_stream(&mut self, number: u64, topic: &str) {
         if self.names.len() >= MAX_NAMES {
-            if let Some((oldest, _)) = self.names.pop_first() {
-                self.moved.remove(&oldest);
-            }
+            self.names.pop_first();
         }
-        self.names.insert(number, topic.to_owned());
+        self.names.insert(number, (topic.to_owned(), false));
+        self.outgoing.insert(number, OutgoingStream::default());
+    }
+
+    /// The topic of a stream that went or goes there.
+    pub fn topic_of(&self, stream: u64) -> Option<&String> {
+        self.names.get(&stream).map(|(topic, _)| topic)
     }
 
     /// A topic does not go there any more, or goes there in another stream.
-    pub fn end_stream(&mut self, number: u64, topic: &str, moved: bool) {
-        if moved && self.names.contains_key(&number) {
-            self.moved.insert(number);
+    pub fn end_stream(&mut self, number: u64, moved: bool) {
+        if let Some((_, has_moved)) = self.names.get_mut(&number) {
+            *has_moved |= moved;
         }
-        self.announced.remove(&number);
-        self.ready.remove(&number);
-        self.written.remove(&number);
-        self.through
-            .reached
-            .retain(|(stream, _), _| *stream != number);
-        self.ended.push((number, topic.to_owned()));
+        self.outgoing.remove(&number);
     }
 
-    /// A publisher's flow has ended: where its messages landed.
-    pub fn end_flow(&mut self, flow: Flow) -> Option<Arc<Landing>> {
-        let (mut landing, mut is_known) = (None, false);
-        if let Some(incoming) = self.incoming.get_mut(&flow.topic) {
-            landing = incoming.landings.remove(&flow.incarnation);
-            let publishers = &mut incoming.stream.publishers;
-            let count = publishers.len();
-            publishers.retain(|source| source.publisher != flow.incarnation);
-            is_known = landing.is_some() || publishers.len() < count;
-            if incoming.landings.is_empty() && publishers.is_empty() {
-                self.incoming.remove(&flow.topic);
+    /// A publisher has nothing more to send in a stream: it is closed.
+    pub fn end_publisher(&mut self, flow: Flow) {
+        if let Some(stream) = self.outgoing.get_mut(&flow.topic) {
+            stream.publishers.remove(&flow.incarnation);
+        }
+    }
+
+    /// A flow that comes from there is over.
+    pub fn end_flow(&mut self, flow: Flow) -> Option<Incoming> {
+        self.landings.remove(flow);
+        self.incoming.remove(&flow)
+    }
+
+    /// Its life is over; another may go on with what comes from there.
+    pub fn end_life(&mut self) {
+        let now = Instant::now();
+        self.incoming.retain(|_, of| of.landing.is_some());
+        for incoming in self.incoming.values_mut() {
+            incoming.former.get_or_insert(now);
+        }
+    }
+
+    /// Nothing comes from there any more.
+    pub fn end_incoming(&mut self) {
+        self.incoming.clear();
+        self.landings.clear();
+    }
+
+    /// It takes the messages of a flow, or refused them.
+    pub fn answered(&mut self, event: HostEvent) {
+        let (flow, answer) = match event {
+            HostEvent::Accepted(flow) => (flow, Ok(())),
+            HostEvent::Refused(flow, why, dropped) => {
+                let why = clip(&why);
+                if let Some(topic) = self.topic_of(flow.topic) {
+                    self.landings.notes.refused(topic, dropped, &why);
+                }
+                (flow, Err((why, Instant::now())))
+            }
+            _ => return,
+        };
+        let stream = self.outgoing.get_mut(&flow.topic);
+        if let Some(of) = stream.and_then(|of| of.publishers.get_mut(&flow.incarnation)) {
+            of.answer = Some(answer);
+        }
+    }
+
+    /// A message that went there was given up. What has gone another way is none.
+    pub fn has_given_up(&mut self, flow: Flow) {
+        if matches!(self.names.get(&flow.topic), Some((_, true))) {
+            return;
+        }
+        let given_up = &self.landings.arrived.given_up;
+        given_up.fetch_add(1, Ordering::Relaxed);
+        self.gave_up.0 += 1;
+        if let Some(topic) = self.topic_of(flow.topic) {
+            self.landings.notes.gave_up(topic, 1);
+        }
+        self.tell_given_up();
+    }
+
+    /// One flow of each stream that comes from there: one that lands, or else one that was refused, if there is any.
+    pub fn incoming_streams(&self) -> impl Iterator<Item = &Incoming> {
+        let mut streams: BTreeMap<u64, &Incoming> = BTreeMap::new();
+        let rank = |i: &Incoming| (i.landing.is_some(), i.refused.is_some());
+        for (flow, incoming) in self.incoming.iter().filter(|(_, i)| i.former.is_none()) {
+            let known = streams.entry(flow.topic).or_insert(incoming);
+            if rank(incoming) > rank(known) {
+                *known = incoming;
             }
         }
-        if !is_known {
-            self.early_ends.add(flow);
-        }
-        self.landings.remove(flow);
-        landing
+        streams.into_values()
     }
 
-    /// Nothing lands any more of those publishers of a stream of which nothing did: their flows do not end, as none began.
-    pub fn end_unused(&mut self, stream: u64) {
-        let Some(incoming) = self.incoming.get(&stream) else {
-            return;
-        };
-        let named = incoming.stream.publishers.iter();
-        let named = named.map(|source| source.publisher);
-        let publishers: BTreeSet<u64> = named.chain(incoming.landings.keys().copied()).collect();
-        let flows = publishers.into_iter().map(|incarnation| Flow {
-            topic: stream,
-            incarnation,
+    /// What it answered to a stream: one of its flows is enough. None: nothing yet.
+    fn answer(&self, stream: u64) -> Option<Result<(), &str>> {
+        let publishers = &self.outgoing.get(&stream)?.publishers;
+        let answers = || publishers.values().map(|flow| flow.answer.as_ref());
+        if publishers.is_empty() || answers().any(|answer| matches!(answer, Some(Ok(())))) {
+            return Some(Ok(()));
+        }
+        let refused = answers().try_fold(None, |why, answer| match answer {
+            Some(Err((other, _))) => Some(why.or(Some(&other[..]))),
+            _ => None,
         });
-        let unused: Vec<Flow> = flows
-            .filter(|flow| self.landings.is_unused(*flow))
-            .collect();
-        for flow in unused {
-            // A publisher leaves when it is dropped.
-            drop(self.end_flow(flow));
-        }
+        refused.flatten().map(Err)
     }
 
-    /// Nothing lands of a stream any more.
-    pub fn end_incoming(&mut self, stream: u64) {
-        let incoming = self.incoming.remove(&stream);
-        for incarnation in incoming.iter().flat_map(|i| i.landings.keys()) {
-            self.landings.remove(Flow {
-                topic: stream,
-                incarnation: *incarnation,
-            });
-        }
+    /// Publishers that it has refused just now. In a moment they are opened again.
+    pub fn refused(&self, stream: u64) -> impl Iterator<Item = u64> + '_ {
+        let stream = self.outgoing.get(&stream);
+        let flows = stream.into_iter().flat_map(|stream| &stream.publishers);
+        let refused = flows.filter(
+            |(_, flow)| matches!(&flow.answer, Some(Err((_, at))) if at.elapsed() < OPEN_AGAIN),
+        );
+        refused.map(|(publisher, _)| *publisher)
     }
 
     /// Whether a stream reaches this host, or one that it leads to; if not, why.
     pub fn reaches(&self, stream: u64, host: &str) -> Result<(), &str> {
         let said = match host == self.node.host {
-            true => self.ready.get(&stream),
-            false => self.through.reached.get(&(stream, host.to_owned())),
+            true => self.answer(stream),
+            false => {
+                let stream = self.outgoing.get(&stream);
+                let reached = stream.and_then(|stream| stream.reached.get(host));
+                reached.map(|outcome| outcome.as_ref().copied().map_err(String::as_str))
+            }
         };
         match (said, self.up) {
             (Some(Err(why)), _) => Err(why),
@@ -440,6 +448,22 @@ impl Peer {
         )
     }
 
+    /// Streams of which it takes messages.
+    fn topics_out(&self) -> usize {
+        let is_taken = |flow: &OutgoingFlow| matches!(flow.answer, Some(Ok(())));
+        let streams = self.outgoing.values();
+        let taken = streams.filter(|stream| stream.publishers.values().any(is_taken));
+        taken.count()
+    }
+
+    /// Streams whose messages land here.
+    fn topics_in(&self) -> usize {
+        let streams = self.incoming_streams();
+        streams
+            .filter(|incoming| incoming.landing.is_some())
+            .count()
+    }
+
     /// As others see it.
     pub fn row(&self) -> PeerRow {
         let status = self.status.as_ref();
@@ -461,13 +485,13 @@ impl Peer {
             incarnation: self.node.incarnation,
             protocol: self.protocol,
             state,
-            detail: crate::wire::clip(&detail),
+            detail: clip(&detail),
             lanes: status.map_or(0, |status| status.lanes.len() as u32),
             path: self.over.path,
             over: self.over.words.clone(),
             why_not: self.over.why_not.clone(),
-            topics_out: self.ready.values().filter(|ready| ready.is_ok()).count() as u32,
-            topics_in: self.landings.streams() as u32,
+            topics_out: self.topics_out() as u32,
+            topics_in: self.topics_in() as u32,
             messages_out: self.departed.messages.load(Ordering::Relaxed),
             messages_in: arrived.messages.load(Ordering::Relaxed),
             bytes_out: self.departed.bytes.load(Ordering::Relaxed),

@@ -6,7 +6,7 @@
 //! confirmed to the host before, so whatever ends in between, that host still has them and sends them again.
 //! What was published here already then goes on without being published again ([`Again`]).
 
-use crate::wire::Source;
+use crate::wire::FlowDescription;
 use rgaps_transport::Description;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -27,7 +27,7 @@ pub struct Carry {
 
 impl Carry {
     /// Of a publisher whose messages come from this host; none: they go nowhere.
-    pub fn new(source: &Source, from: &str) -> Option<Arc<Carry>> {
+    pub fn new(source: &FlowDescription, from: &str) -> Option<Arc<Carry>> {
         let mut way = source.way.clone();
         way.push(from.to_owned());
         let hosts: BTreeSet<String> = source.carry.iter().cloned().collect();
@@ -88,15 +88,6 @@ pub struct Relay {
     ours: Ours,
 }
 
-/// Whether a message may be published here now.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Admission {
-    /// It may.
-    Now,
-    /// There is no way on yet, and perhaps soon.
-    Wait,
-}
-
 impl Relay {
     /// One of a topic.
     pub fn new(publisher: u64, topic: &str, ours: &Ours) -> Arc<Relay> {
@@ -151,21 +142,17 @@ impl Relay {
         state.until = others.chain(missing).collect();
     }
 
-    /// Whether a message that is for these may go on, or waits until there is a way.
-    pub fn admit(&self, carry: &Carry) -> Admission {
+    /// Whether a message that is for these waits, as there is no way on yet and perhaps soon.
+    pub fn waits(&self, carry: &Carry) -> bool {
         let state = self.state();
         let now = Instant::now();
         // Those that it was for when it set out, and is for still.
         let expected = carry.way.last().and_then(|from| state.expected.get(from));
         let mut missing = carry.hosts.difference(&state.served);
-        let waits = missing.any(|host| {
+        missing.any(|host| {
             expected.is_some_and(|hosts| hosts.contains(host))
                 && state.until.get(host).is_some_and(|until| now < *until)
-        });
-        match waits {
-            true => Admission::Wait,
-            false => Admission::Now,
-        }
+        })
     }
 
     /// A message is about to be published here as number `number`.
@@ -445,11 +432,11 @@ mod tests {
         let carry = carry(&["c"]);
         let again =
             |sequence, after| relay.repeat(sequence, &[], Box::new([1]), carry.clone(), after);
-        assert_eq!(relay.admit(&carry), Admission::Now);
+        assert!(!relay.waits(&carry));
         relay.expect(&carry, Instant::now() + Duration::from_secs(60));
-        assert_eq!(relay.admit(&carry), Admission::Wait);
+        assert!(relay.waits(&carry));
         relay.serve(["c".to_owned()].into());
-        assert_eq!(relay.admit(&carry), Admission::Now);
+        assert!(!relay.waits(&carry));
         assert!(ours.again("t").is_empty());
         again(3, 0);
         again(4, 1);
@@ -473,22 +460,22 @@ mod tests {
         let relay = served(&["c"]);
         let (both, one) = (carry(&["c", "d"]), carry(&["c"]));
         let soon = Instant::now() + Duration::from_secs(60);
-        assert_eq!(relay.admit(&both), Admission::Now);
+        assert!(!relay.waits(&both));
         relay.expect(&both, soon);
-        assert_eq!(relay.admit(&both), Admission::Wait);
-        assert_eq!(relay.admit(&one), Admission::Now);
+        assert!(relay.waits(&both));
+        assert!(!relay.waits(&one));
         // It is not for them any more.
         relay.expect(&one, soon);
-        assert_eq!(relay.admit(&both), Admission::Now);
+        assert!(!relay.waits(&both));
         // For long, and from then on again and again.
         relay.expect(&both, Instant::now());
         relay.expect(&both, soon);
-        assert_eq!(relay.admit(&both), Admission::Now);
+        assert!(!relay.waits(&both));
         // They were reached.
         relay.serve(["c", "d"].map(str::to_owned).into());
         relay.serve(["c"].map(str::to_owned).into());
         relay.expect(&both, soon);
-        assert_eq!(relay.admit(&both), Admission::Wait);
+        assert!(relay.waits(&both));
     }
 
     #[test]

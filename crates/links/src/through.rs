@@ -1,8 +1,9 @@
 //! What another host says of those that it leads to, and what it was told of those that this host leads to.
 
+use crate::host_link::Flow;
 use crate::keys::Want;
 use crate::ways::Way;
-use crate::wire::{Passed, Said, Wants, MAX_PASSED_SAID, MAX_WANTS_SAID};
+use crate::wire::{Said, Wants, MAX_PASSED_SAID, MAX_WANTS_SAID};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
@@ -60,33 +61,24 @@ impl Lead {
 pub struct Through {
     /// What hosts want that it leads to.
     pub leads: BTreeMap<String, Lead>,
-    /// Which of our streams reach which of these hosts, as far as it says.
-    pub reached: Reached,
     /// The hosts that it asks for.
     pub asks: BTreeSet<String>,
     told_ways: Vec<Way>,
     told_asks: BTreeSet<String>,
     told_wants: BTreeMap<String, Wanted>,
     told_reached: Reached,
-    /// By streams and publishers.
-    told_passed: BTreeMap<(u64, u64), u64>,
+    told_passed: BTreeMap<Flow, u64>,
 }
 
 impl Through {
-    /// It knows nothing of what it was told.
-    pub fn forget_told(&mut self) {
+    /// It is another life, which has said nothing and knows nothing of what it was told.
+    pub fn forget_said(&mut self) {
+        self.asks.clear();
         self.told_ways.clear();
         self.told_asks.clear();
         self.told_wants.clear();
         self.told_reached.clear();
         self.told_passed.clear();
-    }
-
-    /// It is another life, which has said nothing.
-    pub fn forget_said(&mut self) {
-        self.forget_told();
-        self.reached.clear();
-        self.asks.clear();
     }
 
     /// What a host wants that it was asked for.
@@ -179,18 +171,12 @@ impl Through {
 
     /// Says how far its messages are that are carried on, as far as that is new; those that are not any more, are all
     /// where they are to go.
-    pub fn tell_passed(&mut self, all: BTreeMap<(u64, u64), u64>) -> Vec<Said> {
+    pub fn tell_passed(&mut self, all: BTreeMap<Flow, u64>) -> Vec<Said> {
         let told = &self.told_passed;
         let gone = told.keys().filter(|of| !all.contains_key(*of));
         let news = all.iter().filter(|(of, next)| told.get(of) != Some(next));
         let passed = news.map(|(of, next)| (*of, *next));
-        let passed = passed.chain(gone.map(|of| (*of, u64::MAX)));
-        let passed = passed.map(|((stream, publisher), next)| Passed {
-            stream,
-            publisher,
-            next,
-        });
-        let passed: Vec<Passed> = passed.collect();
+        let passed: Vec<(Flow, u64)> = passed.chain(gone.map(|of| (*of, u64::MAX))).collect();
         self.told_passed = all;
         let parts = passed.chunks(MAX_PASSED_SAID);
         parts.map(|part| Said::Passed(part.to_vec())).collect()
@@ -234,7 +220,7 @@ mod tests {
         // Nobody asked.
         assert_eq!(cross(&mut here, &mut there, &wants), 4);
         assert!(there.leads.is_empty());
-        here.forget_told();
+        here.forget_said();
         assert!(there.ask(["c".to_owned()].into()).is_some());
         assert!(there.ask(["c".to_owned()].into()).is_none());
         assert_eq!(cross(&mut here, &mut there, &wants), 4);
@@ -245,7 +231,7 @@ mod tests {
         assert_eq!(cross(&mut here, &mut there, &wants), 1);
         assert!(there.leads["c"].wants == wants);
         // Said by another life, which knows less.
-        here.forget_told();
+        here.forget_said();
         wants.clear();
         let before = there.leads["c"].wants.clone();
         assert_eq!(cross(&mut here, &mut there, &wants), 1);
@@ -266,7 +252,7 @@ mod tests {
         there.ask(["c".to_owned()].into());
         let wants: Wanted = (0..600).map(|at| (format!("t/{at}"), want(1))).collect();
         cross(&mut here, &mut there, &wants);
-        here.forget_told();
+        here.forget_said();
         for said in here.tell_wants("c", Some(wants.clone())) {
             let Said::Wants(part) = said else { continue };
             there.hear(part);
@@ -285,15 +271,15 @@ mod tests {
         assert_eq!(here.tell_reached(reached(Ok(()))).len(), 1);
         assert_eq!(here.tell_reached(reached(Ok(()))).len(), 0);
         assert_eq!(here.tell_reached(reached(Err(String::new()))).len(), 1);
-        let passed = |next| BTreeMap::from([((3, 4), next)]);
+        let flow = Flow {
+            topic: 3,
+            incarnation: 4,
+        };
+        let passed = |next| BTreeMap::from([(flow, next)]);
         assert_eq!(here.tell_passed(passed(7)).len(), 1);
         assert_eq!(here.tell_passed(passed(7)).len(), 0);
         assert_eq!(here.tell_passed(passed(8)).len(), 1);
-        let last = Said::Passed(vec![Passed {
-            stream: 3,
-            publisher: 4,
-            next: u64::MAX,
-        }]);
+        let last = Said::Passed(vec![(flow, u64::MAX)]);
         assert_eq!(here.tell_passed(BTreeMap::new()), [last]);
         assert_eq!(here.tell_passed(BTreeMap::new()).len(), 0);
         here.forget_said();

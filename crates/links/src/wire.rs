@@ -1,7 +1,8 @@
-//! What two hosts' links say to each other over the link itself: a description with each message, and, in a
-//! flow of its own, what the messages belong to, and which other hosts are reached through them. What a peer says is
+//! What two hosts' links say to each other over the link itself: a description of each publisher in OPEN, one with each
+//! message, and, in the link's control flow, what changes, and which other hosts are reached through them. What a peer says is
 //! bounded and checked here.
 
+pub use crate::host_link::Flow;
 use crate::keys::{is_host, Want, MAX_WANTED};
 use crate::ways::{Way, MAX_HOPS, MAX_WAYS};
 use anyhow::{bail, Context};
@@ -23,14 +24,10 @@ const META_BYTES_MAX: usize = 160 + 8 + MAX_METADATA_BYTES;
 pub const MAX_SAID_BYTES: usize = 128 << 10;
 /// Longest type name, and reason.
 const MAX_TEXT: usize = 300;
-/// Publishers of a topic.
-pub const MAX_PUBLISHERS: usize = 16;
 /// Flows of which is said at once how far they are.
 pub const MAX_PASSED_SAID: usize = 1024;
 /// Topics that are said to be wanted at once.
 pub const MAX_WANTS_SAID: usize = 256;
-/// `Flow::topic` of what is said.
-pub const SAID: u64 = 0;
 
 /// A message's description.
 #[derive(Clone, Debug, PartialEq)]
@@ -134,10 +131,9 @@ impl Meta {
 /// What one end says to the other.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Said {
-    /// Messages of a topic come to you, in flows of this number. Said again when it changes.
-    Stream(Stream),
-    /// What comes in flows of this number has a place here, or why not.
-    Ready(u64, Result<(), String>),
+    /// What comes in flows of this number is read by network cards on the GPU that it lives on, or why it is not; and it is to be
+    /// carried on to no other hosts than these. OPEN said so of what was so then.
+    Update(u64, Result<(), String>, Vec<String>),
     /// These ways are all that lead on from here.
     Ways(Vec<Way>),
     /// Say what these hosts want, of those that you lead to: all that are asked for.
@@ -146,27 +142,13 @@ pub enum Said {
     Wants(Wants),
     /// What comes in flows of this number, and is for this host, reaches it, or why not.
     Reached(u64, String, Result<(), String>),
-    /// How far messages are where they are to go.
-    Passed(Vec<Passed>),
-    /// Nothing new comes in flows of this number. What still does and has no place here is nobody's to wait for: it goes
-    /// in another stream, or is not wanted any more.
-    Over(u64),
+    /// Messages of a flow below a sequence are at all hosts that they are carried on to, or were given up.
+    Passed(Vec<(Flow, u64)>),
     /// What comes in flows of this number is written by network cards on the GPU that it lands on, where cards read it on the
     /// other host's, or why it is not.
     Written(u64, Result<(), String>),
     /// The sum of all that this host wants: who knows something else asks for it.
     Wanting(u64),
-}
-
-/// Messages of a flow below a sequence are at all hosts that they are carried on to, or were given up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Passed {
-    /// `Flow::topic`.
-    pub stream: u64,
-    /// `Flow::incarnation`.
-    pub publisher: u64,
-    /// The sequence.
-    pub next: u64,
 }
 
 /// What a host wants, as another says that leads to it.
@@ -182,24 +164,14 @@ pub struct Wants {
     pub wants: Vec<(String, Option<Want>)>,
 }
 
-/// Where a topic's messages come from.
+/// A publisher whose messages come in a flow: what OPEN carries.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Stream {
-    /// `Flow::topic` of its flows; random, used once.
-    pub number: u64,
+pub struct FlowDescription {
+    /// `Flow::incarnation`, which precedes this.
+    #[serde(skip)]
+    pub publisher: u64,
     /// The topic.
     pub topic: String,
-    /// Who publishes.
-    pub publishers: Vec<Source>,
-    /// Network cards read the messages on the GPU that they live on, or why they do not.
-    pub read: Result<(), String>,
-}
-
-/// A publisher whose messages come in a stream.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Source {
-    /// `Flow::incarnation`.
-    pub publisher: u64,
     /// What is promised.
     pub offer: Offer,
     /// The type of its messages; empty: any.
@@ -210,15 +182,33 @@ pub struct Source {
     pub carry: Vec<String>,
     /// Sequence below which its messages are history, published before the host asked for the topic.
     pub history: u64,
+    /// Network cards read the messages on the GPU that they live on, or why they do not.
+    pub read: Result<(), String>,
 }
 
-impl Source {
-    fn check(&self) -> bool {
-        let mut hosts = self.way.iter().chain(&self.carry);
-        self.way.len() < MAX_HOPS
-            && self.type_name.len() <= MAX_TEXT
-            && self.carry.len() <= MAX_REMOTE_HOSTS
-            && hosts.all(|host| is_host(host))
+impl FlowDescription {
+    /// As it travels.
+    pub fn encode(&self) -> Vec<u8> {
+        postcard::to_stdvec(self).expect("it has only what can be written")
+    }
+
+    /// What a peer says of this publisher.
+    pub fn decode(publisher: u64, from: &[u8]) -> Result<FlowDescription, &'static str> {
+        let decoded = postcard::take_from_bytes::<FlowDescription>(from);
+        let (mut description, rest) = decoded.map_err(|_| "its description does not decode")?;
+        description.publisher = publisher;
+        let mut hosts = description.way.iter().chain(&description.carry);
+        let is_bounded = description.way.len() < MAX_HOPS
+            && description.type_name.len() <= MAX_TEXT
+            && description.carry.len() <= MAX_REMOTE_HOSTS
+            && fits(&description.read);
+        match (rest.is_empty(), check_topic_name(&description.topic)) {
+            (false, _) => Err("its description is longer than it says"),
+            (_, Err(_)) => Err("its topic has no valid name"),
+            _ if !is_bounded => Err("its description has too much to say"),
+            _ if !hosts.all(|host| is_host(host)) => Err("it names a host that cannot be"),
+            _ => Ok(description),
+        }
     }
 }
 
@@ -254,17 +244,9 @@ impl Said {
             bail!("it says something more");
         }
         match &said {
-            Said::Stream(stream) => {
-                check_topic_name(&stream.topic)?;
-                if stream.number == SAID
-                    || stream.publishers.len() > MAX_PUBLISHERS
-                    || !stream.publishers.iter().all(Source::check)
-                    || !fits(&stream.read)
-                {
-                    bail!("it announces a topic that cannot be");
-                }
-            }
-            Said::Ready(_, outcome) | Said::Written(_, outcome) | Said::Reached(_, _, outcome)
+            Said::Update(_, outcome, _)
+            | Said::Written(_, outcome)
+            | Said::Reached(_, _, outcome)
                 if !fits(outcome) =>
             {
                 bail!("it has too much to say")
@@ -272,11 +254,7 @@ impl Said {
             Said::Reached(_, host, _) if !is_host(host) => {
                 bail!("it reaches a host that cannot be")
             }
-            Said::Ready(..)
-            | Said::Reached(..)
-            | Said::Written(..)
-            | Said::Over(_)
-            | Said::Wanting(_) => {}
+            Said::Reached(..) | Said::Written(..) | Said::Wanting(_) => {}
             Said::Ways(ways) => {
                 let fits =
                     |way: &Way| way.len() <= MAX_HOPS && way.iter().all(|host| is_host(host));
@@ -284,9 +262,9 @@ impl Said {
                     bail!("it leads to hosts that cannot be");
                 }
             }
-            Said::Ask(hosts) => {
+            Said::Ask(hosts) | Said::Update(_, _, hosts) => {
                 if hosts.len() > MAX_REMOTE_HOSTS || !hosts.iter().all(|host| is_host(host)) {
-                    bail!("it asks for hosts that cannot be");
+                    bail!("it names hosts that cannot be");
                 }
             }
             Said::Wants(wants) => wants.check()?,
@@ -356,7 +334,6 @@ mod tests {
     use rgaps_client::links::Demand;
     use rgaps_client::tensor::strided;
     use rgaps_client::{MAX_ATTACHMENT_BYTES, MAX_MESSAGE_PARTS};
-    use rgaps_session::History;
 
     fn tensor() -> Meta {
         Meta {
@@ -423,30 +400,6 @@ mod tests {
         assert_eq!(Meta::decode(&bytes), None);
     }
 
-    fn stream(topic: &str, number: u64, publishers: usize) -> Said {
-        let offer = Offer {
-            history: History::KeepLast(3),
-            reliable: true,
-            transient_local: false,
-            loans: 1,
-        };
-        Said::Stream(Stream {
-            number,
-            topic: topic.to_owned(),
-            publishers: (0..publishers)
-                .map(|publisher| Source {
-                    publisher: publisher as u64,
-                    offer,
-                    type_name: "t".to_owned(),
-                    way: vec!["a".to_owned(), "b".to_owned()],
-                    carry: vec!["d".to_owned()],
-                    history: u64::MAX,
-                })
-                .collect(),
-            read: Err("a reason".to_owned()),
-        })
-    }
-
     fn wants(host: &str, topic: &str, subscribers: u32) -> Said {
         let demand = Demand {
             reliable: true,
@@ -465,11 +418,11 @@ mod tests {
         })
     }
 
-    const PASSED: Passed = Passed {
-        stream: u64::MAX,
-        publisher: u64::MAX,
-        next: u64::MAX,
+    const FLOW: Flow = Flow {
+        topic: u64::MAX,
+        incarnation: u64::MAX,
     };
+    const PASSED: (Flow, u64) = (FLOW, u64::MAX);
 
     fn names(hosts: &[&str]) -> Vec<String> {
         hosts.iter().map(|host| (*host).to_owned()).collect()
@@ -478,9 +431,8 @@ mod tests {
     #[test]
     fn what_is_said_is_checked() {
         for said in [
-            stream("a/b", 1, 16),
-            Said::Ready(3, Ok(())),
-            Said::Ready(3, Err(clip(&"ä".repeat(500)))),
+            Said::Update(3, Ok(()), names(&["c", "d"])),
+            Said::Update(3, Err(clip(&"ä".repeat(500))), Vec::new()),
             Said::Ways(vec![names(&["b", "c"]), names(&["b", "c", "d"])]),
             Said::Ask(names(&["c", "d"])),
             wants("c", "a/b", 1),
@@ -498,10 +450,9 @@ mod tests {
             Said::decode(&[&bytes[..], &[0]].concat()).unwrap_err();
         }
         for said in [
-            stream("a//b", 1, 1),
-            stream("a", 0, 1),
-            stream("a", 1, 17),
-            Said::Ready(3, Err("x".repeat(301))),
+            Said::Update(3, Err("x".repeat(301)), Vec::new()),
+            Said::Update(3, Ok(()), names(&["c/d"])),
+            Said::Update(3, Ok(()), names(&["c"; MAX_REMOTE_HOSTS + 1])),
             Said::Written(3, Err("x".repeat(301))),
             Said::Reached(3, "c".to_owned(), Err("x".repeat(301))),
             Said::Reached(3, "c/d".to_owned(), Ok(())),

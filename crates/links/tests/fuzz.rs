@@ -9,9 +9,9 @@ use rgaps::tensor::strided;
 use rgaps::{DType, History};
 use rgaps_client::links::{Demand, Metadata, Offer};
 use rgaps_links::keys::{Node, Token, Want, PLANE_VERSION};
-use rgaps_links::wire::{Meta, Passed, Said, Source, Stream, Wants};
+use rgaps_links::wire::{Flow, FlowDescription, Meta, Said, Wants};
 
-/// Tokens, a question, what is said over a link, and a description; `fuzz/corpus` has answers.
+/// Tokens, a question, what is said over a link, and descriptions; `fuzz/corpus` has answers.
 fn seeds() -> Vec<Vec<u8>> {
     let node = Node {
         host: "robot-1".to_owned(),
@@ -31,42 +31,24 @@ fn seeds() -> Vec<Vec<u8>> {
         Token::Node(node.clone(), PLANE_VERSION),
         Token::Want(node, topic.clone(), want),
     ];
-    let source = Source {
-        publisher: 5,
-        offer: Offer {
-            history: History::KeepLast(3),
-            reliable: true,
-            transient_local: false,
-            loans: 1,
-        },
-        type_name: "image".to_owned(),
-        way: vec!["a".to_owned(), "b".to_owned()],
-        carry: vec!["d".to_owned()],
-        history: 3,
-    };
     let said = [
-        Said::Stream(Stream {
-            number: 9,
-            topic: topic.clone(),
-            publishers: vec![source],
-            read: Err("no network card".to_owned()),
-        }),
-        Said::Ready(9, Err("a rule".to_owned())),
+        Said::Update(9, Err("no network card".to_owned()), vec!["d".to_owned()]),
         Said::Ways(vec![vec!["b".to_owned(), "c".to_owned()]]),
         Said::Ask(vec!["c".to_owned()]),
         Said::Wants(Wants {
             host: "c".to_owned(),
             first: true,
             last: true,
-            wants: vec![(topic, Some(want)), ("gone".to_owned(), None)],
+            wants: vec![(topic.clone(), Some(want)), ("gone".to_owned(), None)],
         }),
         Said::Reached(9, "c".to_owned(), Ok(())),
-        Said::Passed(vec![Passed {
-            stream: 9,
-            publisher: 5,
-            next: 7,
-        }]),
-        Said::Over(9),
+        Said::Passed(vec![(
+            Flow {
+                topic: 9,
+                incarnation: 5,
+            },
+            7,
+        )]),
         Said::Wanting(9),
         Said::Written(9, Err("no network card".to_owned())),
     ];
@@ -79,6 +61,21 @@ fn seeds() -> Vec<Vec<u8>> {
         tensor: Some(strided(DType::F32, &[3, 2, 2], &[4, 2, 1]).unwrap()),
         metadata,
     };
+    let flow = FlowDescription {
+        publisher: 5,
+        topic,
+        offer: Offer {
+            history: History::KeepLast(3),
+            reliable: true,
+            transient_local: false,
+            loans: 1,
+        },
+        type_name: "image".to_owned(),
+        way: vec!["a".to_owned(), "b".to_owned()],
+        carry: vec!["d".to_owned()],
+        history: 3,
+        read: Err("no network card".to_owned()),
+    };
     let of = |kind: u8, bytes: &[u8]| [&[kind], bytes].concat();
     let mut all = Vec::new();
     all.extend(tokens.map(|token| of(0, token.key("lab").as_bytes())));
@@ -87,6 +84,7 @@ fn seeds() -> Vec<Vec<u8>> {
     let question = (PLANE_VERSION, "robot-1", 0xfeed_u64);
     all.push(of(1, &postcard::to_stdvec(&question).unwrap()));
     all.push(of(4, &meta.encode()));
+    all.push(of(5, &flow.encode()));
     all
 }
 

@@ -3,7 +3,7 @@
 //! fro, whose lanes poll for so long, or sleep; where they sleep, of streams of large ones, too. Messages are in registered
 //! memory, as those of a host's pool are.
 
-use rgaps_transport::machine::{BufferReply, FlowOptions, ReceiveBuffer, SendOutcome};
+use rgaps_transport::machine::{BufferReply, ReceiveBuffer};
 use rgaps_transport::*;
 use rgaps_verbs::in_process::{Faults, Network};
 use rgaps_verbs::{Access, Allocation, ChannelConfig, Device, Memory, Verbs};
@@ -126,11 +126,11 @@ impl Here {
         }
     }
 
-    fn send(&self, topic: u64, sequence: u64, bytes: usize) -> SendOutcome {
+    fn send(&self, topic: u64, sequence: u64, bytes: usize) -> bool {
         let payload: Arc<dyn Payload> = Arc::new(self.slot(true, topic, bytes));
         let (link, flows) = self.link.get().expect("it was made");
         let flow = flows[usize::from(topic == LARGE)];
-        link.send(flow, sequence, &payload, Description::default())
+        link.change(|link| link.send(flow, sequence, &payload, Description::default()))
     }
 
     /// Small messages go to and fro, from within the lane's own thread.
@@ -243,7 +243,7 @@ fn stream(here: &Here, messages: Range<u64>, figure: &str) -> Result<(), Box<dyn
             let wanted = sequence - SLOTS as u64 / 4;
             here.acknowledged.until("places", wanted)?;
         }
-        if here.send(LARGE, sequence, STREAM_BYTES) != SendOutcome::Taken {
+        if !here.send(LARGE, sequence, STREAM_BYTES) {
             return Err("the link is full".into());
         }
     }
@@ -309,11 +309,10 @@ fn end(
         dial: dial.into_iter().collect(),
     };
     let link = endpoint.link("peer", config, peer, Arc::new(Ears(here.clone())))?;
-    let options = FlowOptions {
-        retained_bytes_max: u64::MAX,
-        ..FlowOptions::default()
+    let open = || {
+        let flow = link.change(|link| link.open(0, Description::default()));
+        flow.ok_or("no flow")
     };
-    let open = || link.open(options.clone()).ok_or("no flow");
     let flows = [open()?, open()?];
     here.link.get_or_init(|| (link, flows));
     Ok((here, endpoint, registered))

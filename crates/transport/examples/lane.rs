@@ -2,7 +2,7 @@
 //! `lane listen IP DEVICE tcp|rdma BYTES COUNT [LANES]` there, and with `dial` and the same IP here, which prints a
 //! line of JSON. Up to 4096 bytes go to and fro, one at a time; larger ones go one way, as many as there is memory for
 //! at once. `SPIN_US` is how long lanes poll.
-use rgaps_transport::machine::{BufferReply, FlowOptions, ReceiveBuffer, SendOutcome};
+use rgaps_transport::machine::{BufferReply, ReceiveBuffer};
 use rgaps_transport::{
     Description, Endpoint, EndpointConfig, FlowId, LaneKey, LaneKind, Link, LinkConfig, LinkEvent,
     LinkRuntime, LinkUser, Payload, Peer, Rdma, RdmaMode, Registered, Security,
@@ -50,8 +50,9 @@ struct Ends {
 impl Ends {
     fn send(&self, sequence: u64) {
         let (link, flow) = self.link.get().expect("set at the start");
-        let sent = link.send(*flow, sequence, &self.payload, Description::default());
-        assert_eq!(sent, SendOutcome::Taken);
+        let (none, payload) = (Description::default(), &self.payload);
+        let sent = link.change(|link| link.send(*flow, sequence, payload, none));
+        assert!(sent);
     }
 
     fn arrived(&self, sequence: u64) {
@@ -206,11 +207,9 @@ fn main() {
     };
     let owner = Arc::new(Owning(Arc::clone(&ends)));
     let link = endpoint.link("peer", config, peer, owner).expect("a link");
-    let options = FlowOptions {
-        retained_bytes_max: u64::MAX,
-        ..FlowOptions::default()
-    };
-    let flow = link.open(options).expect("a flow");
+    let flow = link
+        .change(|link| link.open(0, Description::default()))
+        .expect("a flow");
     assert!(ends.link.set((link.clone(), flow)).is_ok());
     let is_lane = |lane: &rgaps_transport::LaneStatus| (lane.kind == LaneKind::Rdma) == is_rdma;
     let until = Instant::now() + LIMIT;

@@ -4,7 +4,7 @@
 //! Large: messages of `size` from memory into memory (buffers are used again, as a pool's are), four on their way.
 //! Small: 64 bytes to and fro, answered by whoever gets them; bare TCP's floor is the same with `read` and `write`.
 #![forbid(unsafe_code)]
-use rgaps_transport::machine::{BufferReply, FlowOptions, ReceiveBuffer, SendOutcome};
+use rgaps_transport::machine::{BufferReply, ReceiveBuffer};
 use rgaps_transport::{
     Description, Endpoint, EndpointConfig, FlowId, LaneKey, Link, LinkConfig, LinkEvent,
     LinkRuntime, LinkUser, Payload, Peer, Security,
@@ -115,10 +115,8 @@ enum OnArrival {
 impl Memory {
     fn send(&self, sequence: u64) {
         let (link, flow) = self.link.get().unwrap();
-        assert_eq!(
-            link.send(*flow, sequence, &self.answer, Description::default()),
-            SendOutcome::Taken
-        );
+        let answer = &self.answer;
+        assert!(link.change(|link| link.send(*flow, sequence, answer, Description::default())));
     }
 }
 
@@ -218,11 +216,9 @@ fn ends(lanes: usize, buffers: &[usize], at_a: OnArrival, at_b: OnArrival) -> (E
         };
         let owner = Arc::new(Owning(Arc::clone(&memory)));
         let link = endpoint.link("peer", config, peer, owner).unwrap();
-        let options = FlowOptions {
-            retained_bytes_max: u64::MAX,
-            ..FlowOptions::default()
-        };
-        let flow = link.open(options).unwrap();
+        let flow = link
+            .change(|link| link.open(0, Description::default()))
+            .unwrap();
         assert!(memory.link.set((link.clone(), flow)).is_ok());
         End {
             _endpoint: endpoint,
@@ -243,8 +239,10 @@ fn link_rate(size: usize, lanes: usize, messages: usize) -> (f64, f64) {
     let wait = |on: &Receiver<u64>| on.recv_timeout(LIMIT).expect("a message within the limit");
     let send = |sequence| {
         let description = Description::default();
-        let sent = a.link.send(a.flow, sequence, &payload, description);
-        assert_eq!(sent, SendOutcome::Taken);
+        let sent = a
+            .link
+            .change(|link| link.send(a.flow, sequence, &payload, description));
+        assert!(sent);
     };
     // Lanes are open, and memory was touched.
     (0..4).for_each(&send);

@@ -25,6 +25,6 @@ pub use rdma::{Rdma, RdmaError, Registered, Registrar};
 pub use runtime::{
     Endpoint, EndpointConfig, EndpointCounts, EndpointError, FlowId, HelloError, LaneEnd, LaneKind,
     LaneStatus, Link, LinkChange, LinkConfig, LinkCounts, LinkEvent, LinkRuntime, LinkStatus,
-    LinkUser, Peer, RdmaCounts, Security,
+    LinkUser, OpenReply, Peer, RdmaCounts, Security,
 };
 pub use tls::{Tls, TlsError, TlsFiles};

@@ -9,7 +9,7 @@ use lanes::hosts::{peer, LIMIT};
 use lanes::rdma::Fabric;
 use rgaps_testkit::{allocations, CountingAllocator};
 use rgaps_transport::machine::frame::Description;
-use rgaps_transport::machine::{BufferReply, FlowOptions, ReceiveBuffer, SendOutcome};
+use rgaps_transport::machine::{BufferReply, ReceiveBuffer};
 use rgaps_transport::{FlowId, Link, LinkConfig, LinkEvent, LinkRuntime, LinkUser};
 use rgaps_transport::{Payload, Registered};
 use rgaps_verbs::in_process::Faults;
@@ -107,8 +107,8 @@ fn per_message(
             }
             before = all;
         }
-        let sent = link.send(flow, *sequence, payload, description.clone());
-        assert_eq!(sent, SendOutcome::Taken);
+        let sent = link.change(|link| link.send(flow, *sequence, payload, description.clone()));
+        assert!(sent);
         *sequence += 1;
         let until = Instant::now() + LIMIT;
         while user.acknowledged.load(SeqCst) < *sequence {
@@ -149,11 +149,8 @@ fn of_messages_small_and_large() {
         assert!(Instant::now() < until, "waited {LIMIT:?} for lanes");
         std::thread::sleep(Duration::from_millis(2));
     }
-    let options = FlowOptions {
-        retained_bytes_max: 1 << 30,
-        ..FlowOptions::default()
-    };
-    let flow = to_b.open(options).unwrap();
+    let flow = to_b.change(|link| link.open(0, Description::default()));
+    let flow = flow.unwrap();
     let mut sequence = 0;
     let of_small = per_message(&to_b, &user, flow, &small, &mut sequence);
     let of_large = per_message(&to_b, &user, flow, &large, &mut sequence);

@@ -5,7 +5,7 @@ mod seeded;
 #[path = "../../../fuzz/targets.rs"]
 mod targets;
 
-use rgaps_transport::machine::frame::{Decoded, Description, Frame, RdmaMode, Tree};
+use rgaps_transport::machine::frame::{Decoded, Description, Frame, RdmaMode};
 use rgaps_transport::LaneKey;
 use seeded::run;
 
@@ -33,9 +33,7 @@ fn seeds(target: &str) -> Vec<Vec<u8>> {
     let open = Frame::Open {
         flow: 1,
         first: 0,
-        base: 0,
         description: description.clone(),
-        tree: Tree::default(),
     };
     let request = Frame::Request {
         flow: 1,

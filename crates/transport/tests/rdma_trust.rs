@@ -9,7 +9,7 @@ use lanes::hosts::*;
 use lanes::raw::{hello, Raw};
 use lanes::rdma::{Fabric, Pool};
 use rgaps_transport::machine::frame::{
-    Decoded, Description, Frame, Lanes, RdmaMode, Remote, ResetReason, Tree,
+    Decoded, Description, Frame, Lanes, RdmaMode, Remote, ResetReason,
 };
 use rgaps_transport::{Endpoint, LinkConfig};
 use rgaps_verbs::in_process::Faults;
@@ -36,9 +36,7 @@ fn open() -> Frame {
     Frame::Open {
         flow: NUMBER,
         first: 0,
-        base: 0,
         description: FLOW.description(),
-        tree: Tree::default(),
     }
 }
 

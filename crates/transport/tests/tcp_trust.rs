@@ -9,7 +9,7 @@ mod lanes {
 use lanes::certificates::Authority;
 use lanes::hosts::*;
 use lanes::raw::{hello, Raw};
-use rgaps_transport::machine::frame::{Description, Frame, Lanes, ResetReason, Tree, WIRE_VERSION};
+use rgaps_transport::machine::frame::{Description, Frame, Lanes, ResetReason, WIRE_VERSION};
 use rgaps_transport::{Endpoint, EndpointConfig, LaneKind, LinkConfig, Security};
 use rgaps_transport::{LaneKey, Tls, TlsFiles};
 use std::io::Write;
@@ -372,9 +372,7 @@ fn open(flow: u64) -> Frame {
     Frame::Open {
         flow,
         first: 0,
-        base: 0,
         description: FLOW.description(),
-        tree: Tree::default(),
     }
 }
 

@@ -3,9 +3,10 @@
 
 use super::egress_plan::Outward;
 use super::Coordinator;
+use crate::host_link::Flow;
 use crate::peer::Peer;
 use crate::rails::Known;
-use crate::wire::{clip, clip_to, Said, Source, Stream};
+use crate::wire::{clip, clip_to, FlowDescription, Said};
 use rgaps_client::links::{CameOver, InterestRow, LinksNode};
 use rgaps_client::{Domain, PathKind};
 use rgaps_session::MAX_PATH_BYTES;
@@ -37,14 +38,13 @@ pub(super) fn reads_in(
 }
 
 /// How a publisher's messages come from a host. `written`: as [`Coordinator::written`] says.
-fn came_over(
+pub(super) fn came_over(
     peer: &Peer,
-    stream: &Stream,
-    source: &Source,
+    source: &FlowDescription,
     (written, relays): (&Result<(), String>, bool),
 ) -> CameOver {
     let host = &peer.node.host;
-    let (path, why) = match (peer.over.path, &stream.read, written) {
+    let (path, why) = match (peer.over.path, &source.read, written) {
         (PathKind::Rdma, ..) if !source.way.is_empty() => {
             let why = format!("{host} passes them on, out of its memory");
             (PathKind::Rdma, why)
@@ -76,57 +76,43 @@ impl Coordinator {
         }
     }
 
-    /// How messages come of each publisher of a stream.
-    pub(super) fn come_over(&self, host: &str, stream: &Stream) -> BTreeMap<u64, CameOver> {
-        let Some(peer) = self.peers.get(host) else {
-            return BTreeMap::new();
-        };
-        let (written, relays) = (self.written(&stream.topic), self.config.links.relay);
-        let over = |source: &Source| came_over(peer, stream, source, (&written, relays));
-        let sources = stream.publishers.iter();
-        sources
-            .map(|source| (source.publisher, over(source)))
-            .collect()
-    }
-
     /// Says how what comes here lands to the hosts that it comes from, and over what to this host's daemon.
     pub(super) fn tell_landings(&mut self) {
         let relays = self.config.links.relay;
         let mut ways = BTreeMap::new();
-        let mut news = Vec::new();
+        let mut news = BTreeMap::new();
         for (host, peer) in &self.peers {
             let here = peer.incoming.iter();
-            for (number, incoming) in here.filter(|(_, incoming)| incoming.former.is_none()) {
-                let written = self.written(&incoming.stream.topic);
-                for source in &incoming.stream.publishers {
-                    let Some(landing) = incoming.landings.get(&source.publisher) else {
-                        continue;
-                    };
-                    let over = came_over(peer, &incoming.stream, source, (&written, relays));
-                    match ways.entry(landing.publisher().id()) {
-                        Entry::Vacant(entry) => {
-                            entry.insert((landing.clone(), over));
-                        }
-                        // In two streams at once: the slower one counts.
-                        Entry::Occupied(mut entry) if over.path < entry.get().1.path => {
-                            entry.insert((landing.clone(), over));
-                        }
-                        Entry::Occupied(_) => {}
-                    }
-                }
+            for (flow, incoming) in here.filter(|(_, incoming)| incoming.former.is_none()) {
+                let of = &incoming.description;
+                let written = self.written(&of.topic);
                 if incoming.written.as_ref() != Some(&written) {
-                    news.push((host.clone(), *number, written));
+                    news.insert((host.clone(), flow.topic), written.clone());
+                }
+                let Some(landing) = &incoming.landing else {
+                    continue;
+                };
+                let over = came_over(peer, of, (&written, relays));
+                match ways.entry(landing.publisher().id()) {
+                    Entry::Vacant(entry) => {
+                        entry.insert((landing.clone(), over));
+                    }
+                    // In two streams at once: the slower one counts.
+                    Entry::Occupied(mut entry) if over.path < entry.get().1.path => {
+                        entry.insert((landing.clone(), over));
+                    }
+                    Entry::Occupied(_) => {}
                 }
             }
         }
-        for (host, number, written) in news {
+        for ((host, number), written) in news {
             let Some(peer) = self.peers.get_mut(&host).filter(|peer| peer.up) else {
                 continue;
             };
-            if let Some(incoming) = peer.incoming.get_mut(&number) {
+            for (_, incoming) in peer.incoming.range_mut(Flow::all_of(number)) {
                 incoming.written = Some(written.clone());
             }
-            peer.say(self.own.incarnation, &Said::Written(number, written));
+            peer.say(&Said::Written(number, written));
         }
         self.came_over.retain(|id, _| ways.contains_key(id));
         for (id, (landing, over)) in ways {

@@ -1,16 +1,18 @@
 //! What of a topic goes to which host: its streams, and what rules and quotas let cross.
 
 use super::onward::{carried, Onward};
-use crate::ended::Gone;
 use crate::forward::Limits;
 use crate::keys::Want;
-use crate::peer::Peer;
+use crate::peer::{OutgoingStream, Peer};
 use crate::quotas::{Kind, Quotas, Reserved};
-use crate::wire::{clip, Source, MAX_PUBLISHERS};
-use rgaps_client::links::{Demand, InterestPublisher, InterestRow, Links, LinksSubscriber};
+use crate::wire::{clip, FlowDescription};
+use rgaps_client::links::{Demand, InterestPublisher, InterestRow, Links, LinksSubscriber, Quota};
 use rgaps_client::{Domain, PathKind, RemoteRow, Subscriber};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
+
+/// Publishers that are remembered when they are gone.
+const MAX_GONE: usize = 1024;
 
 /// A topic that other hosts want.
 #[derive(Default)]
@@ -34,20 +36,30 @@ pub(super) struct Outward {
     histories: BTreeMap<String, BTreeMap<u64, u64>>,
     /// Publishers that were seen.
     pub(super) publishers: BTreeSet<u64>,
-    /// Publishers that were gone.
-    pub(super) gone: Gone,
+    /// Publishers that were gone, the last ones.
+    gone: VecDeque<u64>,
     /// One of them is back: its flows have ended in all streams that there are.
     pub(super) renews: bool,
     /// Hosts that want it and do not get it: their subscribers, and why.
     pub(super) refused: BTreeMap<String, (u32, String)>,
-    /// What its publishers have of quotas, or why not.
-    reserved: BTreeMap<(String, u64), Result<Reserved, String>>,
+    /// What its publishers have of quotas.
+    reserved: BTreeMap<(String, u64), Reserved>,
     /// What of it may go to each host; and why nothing, if that is so.
     pub(super) limits: BTreeMap<String, (Limits, Option<String>)>,
 }
 
 /// The hosts that a topic goes to, and those that each of them leads to: what each wants.
 pub(super) type Hosts = BTreeMap<String, BTreeMap<String, Want>>;
+
+/// What becomes of a topic's stream to a host.
+pub(super) struct StreamChange {
+    /// It goes where others went: what links still hold goes there first.
+    pub(super) takes_over: bool,
+    /// Hosts are new there that want history, and get all of it in a new stream.
+    pub(super) begins_history: bool,
+    /// Nobody there wanted history so far: what it was not sent of it goes there in the same stream.
+    pub(super) wants_history: bool,
+}
 
 /// All that any of them wants.
 pub(super) fn all_of<'a>(wants: impl Iterator<Item = &'a Want>) -> Want {
@@ -59,19 +71,18 @@ pub(super) fn all_of<'a>(wants: impl Iterator<Item = &'a Want>) -> Want {
 }
 
 impl Outward {
-    /// What the forwarder knows of where it goes.
-    pub(super) fn routes(&self) -> Vec<(String, u64, bool, Vec<String>)> {
-        let streams = self.streams.iter();
-        let routes = streams.map(|(host, (stream, want))| {
-            let ends = self.hosts.get(host).into_iter().flat_map(BTreeMap::keys);
-            (
-                host.clone(),
-                *stream,
-                want.demand.reliable,
-                ends.cloned().collect(),
-            )
-        });
-        routes.collect()
+    /// Publishers of this and other hosts are these now. Those that are gone, and those that are back.
+    pub(super) fn set_publishers(&mut self, publishers: BTreeSet<u64>) -> (Vec<u64>, Vec<u64>) {
+        let gone: Vec<u64> = self.publishers.difference(&publishers).copied().collect();
+        let come = publishers.difference(&self.publishers);
+        let back: Vec<u64> = come.filter(|of| self.gone.contains(of)).copied().collect();
+        self.gone.retain(|of| !back.contains(of));
+        self.gone.extend(&gone);
+        let forgotten = self.gone.len().saturating_sub(MAX_GONE);
+        self.gone.drain(..forgotten);
+        self.publishers = publishers;
+        self.renews |= !back.is_empty();
+        (gone, back)
     }
 
     /// Whether something was refused that may be there in a moment, or the daemon could not be told.
@@ -80,7 +91,7 @@ impl Outward {
         self.failed.is_some()
             || !self.refused.is_empty()
             || self.has.is_some() && self.told.is_none()
-            || limits.any(|(limits, _)| !limits.barred.is_empty())
+            || limits.any(|(limits, _)| !(limits.barred.is_empty() && limits.refused.is_empty()))
     }
 
     /// Whether it reaches a host by way of another.
@@ -94,34 +105,66 @@ impl Outward {
         stream.is_some_and(|((number, _), peer)| peer.reaches(*number, end).is_ok())
     }
 
+    /// How it goes to a host from now on. `former`: the hosts before; `restarted`: what the host had, if it was started again.
+    pub(super) fn change(
+        &self,
+        next: &str,
+        former: &Hosts,
+        restarted: Option<&OutgoingStream>,
+    ) -> StreamChange {
+        let none = BTreeMap::new();
+        let ends = self.hosts.get(next).unwrap_or(&none);
+        let had = former.get(next).unwrap_or(&none);
+        let others = || former.iter().filter(|(other, _)| *other != next);
+        let is_moved = |end: &String| others().any(|(_, ends)| ends.contains_key(end));
+        let mut begun = ends.iter().filter(|(end, _)| !had.contains_key(*end));
+        // What it had and had not carried on goes there once more.
+        let again =
+            restarted.is_some_and(|stream| stream.leads_on || had.keys().any(|end| end != next));
+        let has_stream = self.streams.contains_key(next);
+        StreamChange {
+            takes_over: again || begun.clone().any(|(end, _)| is_moved(end)),
+            // A host that the topic goes to already gets what landed there.
+            begins_history: begun
+                .any(|(end, want)| want.demand.transient_local && !(has_stream && end == next)),
+            wants_history: ends.iter().any(|(end, want)| {
+                let had = had.get(end);
+                want.demand.transient_local && had.is_some_and(|had| !had.demand.transient_local)
+            }),
+        }
+    }
+
     /// Who publishes what goes to a host.
     pub(super) fn sources(
         &self,
+        name: &str,
         host: &str,
         row: Option<&InterestRow>,
         onward: &[Onward],
-    ) -> Vec<Source> {
+    ) -> Vec<FlowDescription> {
         let none = BTreeMap::new();
         let leads_to = self.hosts.get(host).unwrap_or(&none);
         let here = row.map_or(&[][..], |row| &row.publishers[..]);
         let behind = leads_to.keys().filter(|end| *end != host);
         let carry: Vec<String> = behind.cloned().collect();
-        let mut sources: Vec<Source> = here
+        let mut sources: Vec<FlowDescription> = here
             .iter()
-            .map(|publisher| Source {
+            .map(|publisher| FlowDescription {
                 publisher: publisher.incarnation,
+                topic: name.to_owned(),
                 offer: publisher.offer,
                 type_name: publisher.type_name.clone(),
                 way: Vec::new(),
                 carry: carry.clone(),
                 history: self.history(leads_to, publisher.incarnation),
+                read: self.is_read(),
             })
             .collect();
-        sources.extend(carried(onward, host, leads_to));
-        if let Some((limits, _)) = self.limits.get(host) {
-            sources.retain(|source| !limits.barred.contains(&source.publisher));
+        sources.extend(carried(onward, host, leads_to, &self.is_read()));
+        if let Some((Limits { barred, asks, .. }, _)) = self.limits.get(host) {
+            let goes = |of: &u64| !barred.contains(of) || asks.contains(of);
+            sources.retain(|source| goes(&source.publisher));
         }
-        sources.truncate(MAX_PUBLISHERS);
         sources
     }
 
@@ -152,79 +195,98 @@ impl Outward {
     pub(super) fn set_limits(
         &mut self,
         name: &str,
-        links: &Links,
-        quotas: &Quotas,
+        (links, quotas): (&Links, &Quotas),
         peers: &BTreeMap<String, Peer>,
         publishers: &[InterestPublisher],
     ) {
         let mut used = BTreeSet::new();
         let mut all = BTreeMap::new();
-        for (host, (stream, _)) in &self.streams {
-            let Some(peer) = peers.get(host) else {
+        for (host, (stream, _)) in self.streams.clone() {
+            let Some(peer) = peers.get(&host) else {
                 continue;
             };
             let mut limits = Limits {
-                paused: matches!(peer.ready.get(stream), Some(Err(_))),
+                refused: peer.refused(stream).collect(),
                 ..Limits::default()
             };
-            let mut why = None;
-            let (path, no_better) = self.path_to(host, peer);
-            for publisher in publishers {
-                let Some(require) = publisher.require.filter(|require| *require > path) else {
-                    continue;
-                };
-                limits.barred.insert(publisher.incarnation);
-                let slow = format!(
-                    "the publisher requires a path of {require} or better, and this one is {path}: {no_better}"
-                );
-                peer.landings.notes.refused(name, 0, &slow);
-                why = Some(slow);
+            let mut why = self.bar_slow(&mut limits, name, (&host, peer), publishers);
+            if self.not_read.is_none() && self.written(&host, peer).is_none() {
+                limits.asks.clone_from(&limits.barred);
             }
-            if let Some(quota) = links.quota(host, name) {
+            if let Some(quota) = links.quota(&host, name) {
                 limits.quota = quota.name.clone();
                 limits.message_max = quota.message_max.map(|max| max.0);
                 limits.rate = quota.rate_max.map(|rate| rate.0);
                 let goes = |p: &&InterestPublisher| !limits.barred.contains(&p.incarnation);
                 for publisher in publishers.iter().filter(goes).collect::<Vec<_>>() {
-                    let key = (quota.name.clone(), publisher.incarnation);
-                    used.insert(key.clone());
-                    if !matches!(self.reserved.get(&key), Some(Ok(_))) {
-                        let (number, offer) = (publisher.incarnation, &publisher.offer);
-                        match quotas.reserve(quota, Kind::Staging, number, offer) {
-                            Ok(None) => continue,
-                            Ok(Some(reserved)) => {
-                                self.reserved.insert(key.clone(), Ok(reserved));
-                            }
-                            Err(why) => {
-                                self.reserved.insert(key.clone(), Err(why));
-                            }
+                    used.insert((quota.name.clone(), publisher.incarnation));
+                    let short = self.stage(&mut limits, publisher, (quota, quotas)).err();
+                    if let Some(short) = short {
+                        if peer.landings.notes.refused(name, 0, &short) {
+                            tracing::warn!(
+                                host,
+                                topic = name,
+                                "the messages of a publisher are not sent to a host: {short}"
+                            );
                         }
-                    }
-                    match &self.reserved[&key] {
-                        Ok(reserved) => {
-                            limits.staging.insert(publisher.incarnation, reserved.bytes);
-                        }
-                        Err(short) => {
-                            limits.barred.insert(publisher.incarnation);
-                            if peer.landings.notes.refused(name, 0, short) {
-                                tracing::warn!(
-                                    host,
-                                    topic = name,
-                                    "the messages of a publisher are not sent to a host: {short}"
-                                );
-                            }
-                            why = Some(short.clone());
-                        }
+                        why = Some(short);
                     }
                 }
             }
             let some = publishers
                 .iter()
                 .any(|publisher| !limits.barred.contains(&publisher.incarnation));
-            all.insert(host.clone(), (limits, why.filter(|_| !some)));
+            all.insert(host, (limits, why.filter(|_| !some)));
         }
         self.reserved.retain(|key, _| used.contains(key));
         self.limits = all;
+    }
+
+    /// Bars publishers that require a better path to a host than there is. Why, if there are any.
+    fn bar_slow(
+        &self,
+        limits: &mut Limits,
+        name: &str,
+        (host, peer): (&str, &Peer),
+        publishers: &[InterestPublisher],
+    ) -> Option<String> {
+        let mut why = None;
+        let (path, no_better) = self.path_to(host, peer);
+        for publisher in publishers {
+            let Some(require) = publisher.require.filter(|require| *require > path) else {
+                continue;
+            };
+            limits.barred.insert(publisher.incarnation);
+            let slow = format!(
+                "the publisher requires a path of {require} or better, and this one is {path}: {no_better}"
+            );
+            peer.landings.notes.refused(name, 0, &slow);
+            why = Some(slow);
+        }
+        why
+    }
+
+    /// Reserves what a publisher needs of a quota, or bars it.
+    fn stage(
+        &mut self,
+        limits: &mut Limits,
+        publisher: &InterestPublisher,
+        (quota, quotas): (&Quota, &Quotas),
+    ) -> Result<(), String> {
+        let (number, offer) = (publisher.incarnation, &publisher.offer);
+        let key = (quota.name.clone(), number);
+        if !self.reserved.contains_key(&key) {
+            let reserved = quotas.reserve(quota, Kind::Staging, number, offer);
+            if reserved.is_err() {
+                limits.barred.insert(number);
+            }
+            let Some(reserved) = reserved? else {
+                return Ok(());
+            };
+            self.reserved.insert(key.clone(), reserved);
+        }
+        limits.staging.insert(number, self.reserved[&key].bytes);
+        Ok(())
     }
 
     /// Whether its subscriber reads on the GPU, or why not.
@@ -237,16 +299,20 @@ impl Outward {
         }
     }
 
+    /// What a host said of whether cards write its messages there.
+    fn written<'a>(&self, host: &str, peer: &'a Peer) -> Option<&'a Result<(), String>> {
+        let (number, _) = self.streams.get(host)?;
+        peer.outgoing.get(number)?.written.as_ref()
+    }
+
     /// The path to a host that it goes to, and why it is no better.
     pub(super) fn path_to(&self, host: &str, peer: &Peer) -> (PathKind, String) {
         if peer.over.path != PathKind::Rdma {
             return (peer.over.path, peer.over.why_not.clone());
         }
-        let stream = self.streams.get(host);
-        let written = stream.and_then(|(stream, _)| peer.written.get(stream));
         let mut ends = self.hosts.get(host).into_iter().flat_map(BTreeMap::keys);
         let onward = ends.find(|end| *end != host);
-        let why = match (onward, &self.not_read, written) {
+        let why = match (onward, &self.not_read, self.written(host, peer)) {
             (Some(end), ..) => {
                 format!("they go on to {end}, and so land in the memory of {host}")
             }

@@ -298,14 +298,13 @@ impl Coordinator {
     pub(super) fn reconcile_peers(&mut self) {
         let now = Instant::now();
         let outage = Duration::from_millis(self.config.links.outage_ms);
-        let own = self.own.clone();
         let own_sum = self.own_sum.settled(self.plane.sum(), now);
         for (host, peer) in &mut self.peers {
             if let Some(said) = own_sum
                 .filter(|_| peer.up)
                 .and_then(|sum| peer.agreement.tell(sum))
             {
-                peer.say(own.incarnation, &said);
+                peer.say(&said);
             }
             let life = self.lives.iter().find(|life| life.node == peer.node);
             // Of a host that asked for its lanes before its token came, nothing was heard yet.
@@ -332,8 +331,7 @@ impl Coordinator {
                 peer.through.leads.clear();
                 peer.wants.clear();
                 peer.wanted.clear();
-                peer.incoming.clear();
-                peer.landings.clear();
+                peer.end_incoming();
                 // The host may not have noticed. With a new link it says everything again.
                 peer.end_link();
                 self.dirty = true;
@@ -355,7 +353,7 @@ impl Coordinator {
                 }
             }
             // One of the two opens the lanes; the other one asks where that does not: perhaps it has not heard of it.
-            let opens = own.host < *host;
+            let opens = self.own.host < *host;
             let linked = peer.link.as_ref().map(|(life, _)| *life);
             let pause = match opens {
                 true => Duration::ZERO,
@@ -374,17 +372,8 @@ impl Coordinator {
             }
             // What a former life of it published ends if this one does not go on with it.
             let over = |incoming: &Incoming| incoming.former.is_some_and(|at| now - at > outage);
-            let former: Vec<u64> = peer
-                .incoming
-                .iter()
-                .filter(|(_, incoming)| over(incoming))
-                .map(|(stream, _)| *stream)
-                .collect();
-            for stream in former {
-                peer.end_incoming(stream);
-            }
+            peer.incoming.retain(|_, incoming| !over(incoming));
             peer.tell_given_up();
-            peer.say_more(own.incarnation);
         }
     }
 }

@@ -31,8 +31,8 @@ impl Coordinator {
 
     /// Where a topic lands, if a rule says so or a network card could write there; none where it does not land.
     pub(super) fn landing_row(&self, peer: &Peer, incoming: &Incoming) -> Option<String> {
-        let topic = &incoming.stream.topic;
-        let domain = incoming.landings.values().next()?.domain();
+        let topic = &incoming.description.topic;
+        let domain = incoming.landing.as_ref()?.publisher().domain();
         let written = self.written_row(peer, topic, domain);
         match self.config.links.landing(topic) {
             Some(rule) => Some(describe(rule, domain) + &written.unwrap_or_default()),

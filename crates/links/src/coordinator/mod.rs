@@ -7,6 +7,7 @@ mod egress_plan;
 mod figures;
 mod hosts;
 mod incoming;
+mod ingress_plan;
 mod landing;
 mod lanes;
 mod onward;

@@ -2,28 +2,33 @@
 
 use crate::keys::Want;
 use crate::ways::MAX_HOPS;
-use crate::wire::Source;
-use rgaps_client::links::InterestPublisher;
+use crate::wire::FlowDescription;
+use rgaps_client::links::{InterestPublisher, InterestRow};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A publisher of another host's whose messages go on from here.
 pub(super) struct Onward {
     /// The host that they come from.
     pub(super) peer: String,
-    pub(super) source: Source,
+    pub(super) source: FlowDescription,
 }
 
-impl Onward {
-    /// As one of this host's.
-    pub(super) fn publisher(&self) -> InterestPublisher {
-        InterestPublisher {
-            incarnation: self.source.publisher,
-            type_name: self.source.type_name.clone(),
-            offer: self.source.offer,
+/// The publishers of a topic: this host's, and those of others whose messages go on.
+pub(super) fn publishers(row: Option<&InterestRow>, onward: &[Onward]) -> Vec<InterestPublisher> {
+    let of_others = onward
+        .iter()
+        .map(|Onward { source, .. }| InterestPublisher {
+            incarnation: source.publisher,
+            type_name: source.type_name.clone(),
+            offer: source.offer,
             orphan: false,
             require: None,
-        }
-    }
+        });
+    let here = row.map_or_else(Vec::new, |row| row.publishers.clone());
+    let mut all: Vec<InterestPublisher> = here.into_iter().chain(of_others).collect();
+    all.sort_by_key(|publisher| publisher.incarnation);
+    all.dedup_by_key(|publisher| publisher.incarnation);
+    all
 }
 
 /// The publishers of a stream to `to`, which leads to these hosts: those elsewhere.
@@ -31,8 +36,9 @@ pub(super) fn carried(
     onward: &[Onward],
     to: &str,
     leads_to: &BTreeMap<String, Want>,
-) -> Vec<Source> {
-    let mut all: BTreeMap<u64, Source> = BTreeMap::new();
+    read: &Result<(), String>,
+) -> Vec<FlowDescription> {
+    let mut all: BTreeMap<u64, FlowDescription> = BTreeMap::new();
     for Onward { peer, source, .. } in onward {
         let mut way = source.way.clone();
         way.push(peer.clone());
@@ -43,14 +49,14 @@ pub(super) fn carried(
         let on = source.carry.iter();
         let on = on.filter(|host| *host != to && leads_to.contains_key(*host));
         let carry: BTreeSet<String> = on.cloned().collect();
-        let known = all.entry(source.publisher).or_insert_with(|| Source {
-            publisher: source.publisher,
-            offer: source.offer,
-            type_name: source.type_name.clone(),
-            way: way.clone(),
-            carry: Vec::new(),
-            history: source.history,
-        });
+        let known = all
+            .entry(source.publisher)
+            .or_insert_with(|| FlowDescription {
+                way: way.clone(),
+                carry: Vec::new(),
+                read: read.clone(),
+                ..source.clone()
+            });
         known.history = known.history.max(source.history);
         if (way.len(), &way) < (known.way.len(), &known.way) {
             known.way = way;

@@ -7,10 +7,10 @@ use crate::forward::Order;
 use crate::host_link::Flow;
 use crate::keys::Want;
 use crate::land::Landing;
-use crate::peer::Peer;
+use crate::peer::{Incoming, Peer};
 use crate::through::{Reached, Wanted};
 use crate::ways::{self, Way};
-use crate::wire::clip;
+use crate::wire::{clip, FlowDescription};
 use rgaps_client::links::Direction;
 use rgaps_client::{PeerRow, PeerState};
 use std::collections::{BTreeMap, BTreeSet};
@@ -52,7 +52,7 @@ pub(super) struct Routes {
     /// What lands here, by topics and publishers; it may come through several hosts.
     landings: BTreeMap<(String, u64), Landed>,
     /// Publishers that are gone, and of which something is on its way on; with the hosts they came from.
-    leaving: Vec<(String, Flow, Arc<Landing>)>,
+    leaving: Vec<(String, Flow, FlowDescription, Arc<Landing>)>,
     /// Hosts that were started again: what they had and did not carry on goes there once more.
     pub(super) restarted: BTreeSet<String>,
 }
@@ -82,9 +82,11 @@ impl Routes {
     }
 
     /// A publisher is gone; what is on its way on is not.
-    pub(super) fn leave(&mut self, host: &str, flow: Flow, landing: Arc<Landing>) {
-        if !landing.relay.is_idle() {
-            self.leaving.push((host.to_owned(), flow, landing));
+    pub(super) fn leave(&mut self, host: &str, flow: Flow, incoming: Incoming) {
+        if let Some(landing) = incoming.landing.filter(|landing| !landing.relay.is_idle()) {
+            let host = host.to_owned();
+            self.leaving
+                .push((host, flow, incoming.description, landing));
         }
     }
 
@@ -207,11 +209,10 @@ impl Coordinator {
                 }
             }
         }
-        let own = self.own.clone();
         for (host, peer) in self.peers.iter_mut().filter(|(_, peer)| peer.up) {
-            let told = ways::tell(&own.host, host, ways.iter().map(Vec::as_slice));
+            let told = ways::tell(&self.own.host, host, ways.iter().map(Vec::as_slice));
             if let Some(said) = peer.through.tell_ways(told) {
-                peer.say(own.incarnation, &said);
+                peer.say(&said);
             }
         }
     }
@@ -233,7 +234,7 @@ impl Coordinator {
                 hosts.insert(host.clone());
             }
             if let Some(said) = peer.through.ask(hosts) {
-                peer.say(self.own.incarnation, &said);
+                peer.say(&said);
             }
         }
     }
@@ -274,7 +275,7 @@ impl Coordinator {
                 continue;
             };
             for said in peer.through.tell_wants(&end, wants) {
-                peer.say(self.own.incarnation, &said);
+                peer.say(&said);
             }
         }
     }
@@ -335,30 +336,26 @@ impl Coordinator {
         all
     }
 
-    /// A host has said something about those behind it.
-    pub(super) fn learn_ways(&mut self, host: &str, ways: Vec<Way>) {
-        self.routes.ways.hear(&self.own.host, host, ways);
-    }
-
     /// What goes on from here, by topics.
     pub(super) fn onward(&self) -> BTreeMap<String, Vec<Onward>> {
         let mut all: BTreeMap<String, Vec<Onward>> = BTreeMap::new();
         if !self.config.links.relay {
             return all;
         }
-        for (host, peer) in &self.peers {
-            for incoming in peer.incoming.values().filter(|i| i.former.is_none()) {
-                for source in &incoming.stream.publishers {
-                    let lands = incoming.landings.contains_key(&source.publisher);
-                    if !lands || source.carry.is_empty() {
-                        continue;
-                    }
-                    let of_topic = all.entry(incoming.stream.topic.clone()).or_default();
-                    of_topic.push(Onward {
-                        peer: host.clone(),
-                        source: source.clone(),
-                    });
-                }
+        let incoming = self.peers.iter().flat_map(|(host, peer)| {
+            let lands = |i: &&Incoming| i.former.is_none() && i.landing.is_some();
+            let lands = peer.incoming.values().filter(lands);
+            lands.map(move |incoming| (host, &incoming.description))
+        });
+        let leaving = self.routes.leaving.iter();
+        let leaving = leaving.map(|(host, _, description, _)| (host, description));
+        for (host, description) in incoming.chain(leaving) {
+            if !description.carry.is_empty() {
+                let of_topic = all.entry(description.topic.clone()).or_default();
+                of_topic.push(Onward {
+                    peer: host.clone(),
+                    source: description.clone(),
+                });
             }
         }
         all
@@ -397,31 +394,25 @@ impl Coordinator {
         let mut passing = false;
         for (host, peer) in self.peers.iter_mut().filter(|(_, peer)| peer.up) {
             let mut all = BTreeMap::new();
-            for (stream, incoming) in &peer.incoming {
-                let sources = incoming.stream.publishers.iter();
-                for source in sources.filter(|source| !source.carry.is_empty()) {
-                    let flow = Flow {
-                        topic: *stream,
-                        incarnation: source.publisher,
-                    };
-                    // What is refused here is nobody's to wait for. What waits for a place here, is.
-                    let passed = peer.landings.passed(flow);
-                    let passed = passed.unwrap_or_else(|| match peer.landings.is_refused(flow) {
-                        true => u64::MAX,
-                        false => 0,
-                    });
-                    let landing = incoming.landings.get(&source.publisher);
-                    passing |= landing.is_some_and(|landing| !landing.relay.is_idle());
-                    all.insert((*stream, source.publisher), passed);
-                }
+            let onward = peer.incoming.iter();
+            for (flow, incoming) in onward.filter(|(_, i)| !i.description.carry.is_empty()) {
+                // What is refused here is nobody's to wait for. What waits for a place here, is.
+                let passed = peer.landings.passed(*flow);
+                let passed = passed.unwrap_or(match incoming.refused {
+                    Some(_) => u64::MAX,
+                    None => 0,
+                });
+                let landing = incoming.landing.as_ref();
+                passing |= landing.is_some_and(|landing| !landing.relay.is_idle());
+                all.insert(*flow, passed);
             }
             let leaving = self.routes.leaving.iter().filter(|(of, ..)| of == host);
-            for (_, flow, landing) in leaving {
+            for (_, flow, _, landing) in leaving {
                 // All of it has come.
-                all.insert((flow.topic, flow.incarnation), landing.relay.floor());
+                all.insert(*flow, landing.relay.floor());
             }
             for said in peer.through.tell_passed(all) {
-                peer.say(self.own.incarnation, &said);
+                peer.say(&said);
                 // Something moved, and more may in a moment.
                 passing = true;
             }
@@ -434,16 +425,15 @@ impl Coordinator {
         let mut all: BTreeMap<String, Reached> = BTreeMap::new();
         for (host, peer) in self.peers.iter().filter(|(_, peer)| peer.up) {
             let of_peer = all.entry(host.clone()).or_default();
-            for (number, incoming) in &peer.incoming {
-                let sources = incoming.stream.publishers.iter();
-                let ends: BTreeSet<&String> = sources.flat_map(|source| &source.carry).collect();
-                for end in ends {
-                    let topic = self.topics.get(&incoming.stream.topic);
+            for (flow, incoming) in &peer.incoming {
+                let of = &incoming.description;
+                for end in &of.carry {
+                    let topic = self.topics.get(&of.topic);
                     let outcome = match incoming.former.is_some() || !self.config.links.relay {
                         true => Err("this host carries nothing on".to_owned()),
                         false => self.reaches(topic, end, host).map_err(|why| clip(&why)),
                     };
-                    of_peer.insert((*number, end.clone()), outcome);
+                    of_peer.insert((flow.topic, end.clone()), outcome);
                 }
             }
         }
@@ -452,7 +442,7 @@ impl Coordinator {
                 continue;
             };
             for said in peer.through.tell_reached(reached) {
-                peer.say(self.own.incarnation, &said);
+                peer.say(&said);
             }
         }
     }

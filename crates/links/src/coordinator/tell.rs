@@ -113,12 +113,12 @@ impl Coordinator {
             }
         }
         for (host, peer) in &self.peers {
-            for incoming in peer.incoming.values().filter(|i| i.former.is_none()) {
-                let topic = &incoming.stream.topic;
-                match (&incoming.outcome, self.landing_row(peer, incoming)) {
-                    (Err(why), _) => push(topic, host, 0, Err(why)),
-                    (Ok(()), Some(where_it_lands)) => push(topic, host, 0, Ok(where_it_lands)),
-                    (Ok(()), None) => {}
+            for incoming in peer.incoming_streams() {
+                let topic = &incoming.description.topic;
+                match (&incoming.refused, self.landing_row(peer, incoming)) {
+                    (Some((why, _)), None) => push(topic, host, 0, Err(why)),
+                    (_, Some(where_it_lands)) => push(topic, host, 0, Ok(where_it_lands)),
+                    (None, None) => {}
                 }
             }
         }

@@ -2,18 +2,19 @@
 
 use super::direct::reads_in;
 use super::egress_plan::{all_of, Hosts, Outward};
-use super::onward::Onward;
+use super::onward::{publishers, Onward};
 use super::{forwarder, Coordinator, GATHER, LOOK_ALL, TRY_AGAIN};
-use crate::ended;
 use crate::forward::{Order, Route};
+use crate::host_link::Flow;
 use crate::keys::{number_of, Want};
-use crate::peer::Peer;
+use crate::peer::{OutgoingFlow, Peer};
 use crate::plane::random_u64;
 use crate::quotas::Quotas;
-use crate::wire::{clip, Said, Stream};
+use crate::wire::{clip, Said};
 use rgaps_client::links::{Direction, Links, LinksSubscriberBuilder};
-use rgaps_client::{Domain, Late, SubscriberQos};
+use rgaps_client::{Domain, Late, Subscriber, SubscriberQos};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// Whether a topic goes to a host, as far as rules and the quotas of links say.
@@ -60,18 +61,21 @@ impl Coordinator {
                     .flat_map(|row| &row.publishers)
                     .map(|p| p.incarnation),
             );
-            let gone: Vec<u64> = topic.publishers.difference(&publishers).copied().collect();
-            let come = publishers.difference(&topic.publishers);
-            let back = topic.gone.take_back(come);
-            topic.publishers = publishers;
-            topic.gone.add(&gone);
-            topic.renews |= !back.is_empty();
-            let forwarder = forwarder(&self.forwarders, name);
-            if !gone.is_empty() {
-                forwarder.order(Order::Gone(name.clone(), gone));
+            let (gone, back) = topic.set_publishers(publishers);
+            for (host, (stream, _)) in &topic.streams {
+                let Some(peer) = self.peers.get_mut(host) else {
+                    continue;
+                };
+                for publisher in &gone {
+                    peer.end_publisher(Flow {
+                        topic: *stream,
+                        incarnation: *publisher,
+                    });
+                }
             }
-            if !back.is_empty() {
-                forwarder.order(Order::Back(name.clone(), back));
+            if !gone.is_empty() || !back.is_empty() {
+                let order = Order::Publishers(name.clone(), gone, back);
+                forwarder(&self.forwarders, name).order(order);
             }
         }
     }
@@ -102,30 +106,20 @@ impl Coordinator {
             let onward = onward.get(&name).map_or(&[][..], Vec::as_slice);
             self.reconcile_topic(&name, wants, onward);
         }
-        self.order_over();
         self.routes.restarted.clear();
         self.serve(&onward);
         self.tell_reached();
         self.tell_landings();
-        self.ask_again();
+        self.place_again();
         self.tell_unserved();
         let outward = self.topics.values();
         let mut incoming = self.peers.values().flat_map(|peer| peer.incoming.values());
-        if outward.into_iter().any(Outward::lacks_something) || incoming.any(|i| i.again) {
+        if outward.into_iter().any(Outward::lacks_something) || incoming.any(|i| i.waits.is_some())
+        {
             self.reconcile_at = now + TRY_AGAIN;
         }
         if self.gathers() {
             self.reconcile_at = now;
-        }
-    }
-
-    /// Hosts hear that streams are over when the threads that forward their topics have closed them, and have taken again what
-    /// goes on in others: what comes after that word is thrown away there.
-    fn order_over(&mut self) {
-        for (host, peer) in &mut self.peers {
-            for (stream, topic) in peer.ended.drain(..) {
-                forwarder(&self.forwarders, &topic).order(Order::Over(host.clone(), stream));
-            }
         }
     }
 
@@ -141,7 +135,7 @@ impl Coordinator {
             for (host, (stream, _)) in &topic.streams {
                 self.quotas.give(host, name);
                 if let Some(peer) = self.peers.get_mut(host) {
-                    peer.end_stream(*stream, name, false);
+                    peer.end_stream(*stream, false);
                 }
             }
             forwarder(&self.forwarders, name).order(Order::End(name.to_owned()));
@@ -193,121 +187,85 @@ impl Coordinator {
         hosts
     }
 
-    /// Begins and ends streams. What is to have history is told.
-    fn set_streams(&mut self, name: &str, hosts: Hosts) -> bool {
+    /// Ends the streams to hosts that a topic does not go to any more.
+    fn end_streams(&mut self, name: &str, hosts: &Hosts) {
         let Some(topic) = self.topics.get_mut(name) else {
-            return false;
+            return;
         };
-        let gone = topic
-            .streams
-            .keys()
-            .filter(|host| !hosts.contains_key(*host));
+        let gone = topic.streams.keys();
+        let gone = gone.filter(|host| !hosts.contains_key(*host));
         for host in gone.cloned().collect::<Vec<_>>() {
-            let moved = topic.hosts.get(&host).is_some_and(|ends| {
-                ends.keys()
-                    .all(|end| hosts.values().any(|ends| ends.contains_key(end)))
-            });
+            let is_reached = |end| hosts.values().any(|ends| ends.contains_key(end));
+            let ends = topic.hosts.get(&host);
+            let moved = ends.is_some_and(|ends| ends.keys().all(is_reached));
             self.quotas.give(&host, name);
-            if let Some((stream, _)) = topic.streams.remove(&host) {
-                if let Some(peer) = self.peers.get_mut(&host) {
-                    peer.end_stream(stream, name, moved);
-                }
+            let stream = topic.streams.remove(&host);
+            if let Some(((number, _), peer)) = stream.zip(self.peers.get_mut(&host)) {
+                peer.end_stream(number, moved);
             }
         }
+    }
+
+    /// Begins streams, some of them again under another number. Whether something is to have history.
+    fn begin_streams(&mut self, name: &str, hosts: Hosts, onward: &[Onward]) -> bool {
+        let (Some(topic), row) = (self.topics.get_mut(name), self.rows.get(name)) else {
+            return false;
+        };
+        let former = std::mem::replace(&mut topic.hosts, hosts);
+        let renews = std::mem::take(&mut topic.renews);
         let mut wants_history = false;
-        for (next, ends) in &hosts {
-            let want = all_of(ends.values());
-            let had = topic.hosts.get(next);
-            let is_new = |end: &String| had.is_none_or(|had| !had.contains_key(end));
-            let is_moved = |end: &String| {
-                let mut others = topic.hosts.iter().filter(|(other, _)| *other != next);
-                others.any(|(_, ends)| ends.contains_key(end))
+        for (next, ends) in topic.hosts.clone() {
+            let Some(peer) = self.peers.get_mut(&next) else {
+                continue;
             };
-            let mut begun = ends.iter().filter(|(end, _)| is_new(end));
-            // What a host had that was started again, and had not carried on, goes there once more.
-            let again = self.routes.restarted.contains(next)
-                && had.is_some_and(|had| had.keys().any(|end| end != next));
-            let takes_over = again || begun.clone().any(|(end, _)| is_moved(end));
-            let has_stream = topic.streams.contains_key(next);
-            // A host that the topic goes to already gets what landed there.
-            let history = begun
-                .any(|(end, want)| want.demand.transient_local && !(has_stream && end == next));
-            // Nobody there wanted history so far: what it was not sent of it goes there in the same stream.
-            wants_history |= ends.iter().any(|(end, want)| {
-                let had = had.and_then(|had| had.get(end));
-                want.demand.transient_local && had.is_some_and(|had| !had.demand.transient_local)
-            });
-            if let Some((_, known)) = topic.streams.get_mut(next) {
+            let known = topic.streams.get(&next);
+            let known = known.and_then(|(number, _)| peer.outgoing.get(number));
+            let sources = || topic.sources(name, &next, row, onward);
+            let is_described_otherwise =
+                known.is_some_and(|known| renews || sources().iter().any(|of| known.lacks(of)));
+            let is_restarted = self.routes.restarted.contains(&next);
+            let mut change = topic.change(&next, &former, known.filter(|_| is_restarted));
+            change.takes_over |= is_described_otherwise;
+            wants_history |= change.wants_history;
+            let want = all_of(ends.values());
+            if let Some((_, known)) = topic.streams.get_mut(&next) {
                 *known = want;
-                if !takes_over && !history {
+                if !change.takes_over && !change.begins_history {
                     continue;
                 }
             }
             // Without a number there is no stream; there will be one in a moment.
-            let (Ok(number), Some(peer)) = (random_u64(), self.peers.get_mut(next)) else {
+            let Ok(number) = random_u64() else {
                 continue;
             };
-            if let Some((former, _)) = topic.streams.insert(next.clone(), (number, want)) {
-                peer.end_stream(former, name, true);
+            if let Some((former, _)) = topic.streams.insert(next, (number, want)) {
+                peer.end_stream(former, true);
             }
             peer.begin_stream(number, name);
-            if takes_over {
+            if change.takes_over {
                 topic.takes_over.insert(number);
             }
-            wants_history |= history;
+            wants_history |= change.begins_history;
         }
         let streams = &topic.streams;
         topic
             .takes_over
             .retain(|number| streams.values().any(|(stream, _)| stream == number));
-        topic.hosts = hosts;
         wants_history
-    }
-
-    /// Streams begin again under other numbers where what is said of them could come too late.
-    fn renew_streams(&mut self, name: &str, onward: &[Onward]) {
-        let (Some(topic), row) = (self.topics.get_mut(name), self.rows.get(name)) else {
-            return;
-        };
-        let streams = topic.streams.iter();
-        let streams: Vec<(String, u64)> = streams
-            .map(|(host, (number, _))| (host.clone(), *number))
-            .collect();
-        let renews = std::mem::take(&mut topic.renews);
-        for (host, former) in streams {
-            let Some(peer) = self.peers.get_mut(&host) else {
-                continue;
-            };
-            let said = peer.announced.get(&former);
-            let grows = |said| ended::grows(said, &topic.sources(&host, row, onward));
-            if !(renews || said.is_some_and(grows)) {
-                continue;
-            }
-            if let (Ok(number), Some((_, want))) = (random_u64(), topic.streams.remove(&host)) {
-                topic.streams.insert(host, (number, want));
-                topic.takes_over.insert(number);
-                peer.end_stream(former, name, true);
-                peer.begin_stream(number, name);
-            }
-        }
     }
 
     /// `wants`: of all hosts; `onward`: publishers elsewhere whose messages go on.
     fn reconcile_topic(&mut self, name: &str, wants: BTreeMap<String, Want>, onward: &[Onward]) {
-        let (now, gathers) = (Instant::now(), self.gathers());
+        let gathers = self.gathers();
         self.topics.entry(name.to_owned()).or_default();
         let hosts = self.set_hosts(name, wants);
         let Some(topic) = self.topics.get(name) else {
             return;
         };
-        let (before, limited) = (topic.routes(), topic.limits.clone());
-        let wants_history = self.set_streams(name, hosts);
-        self.renew_streams(name, onward);
-        let row = self.rows.get(name);
-        let mut publishers = row.map_or_else(Vec::new, |row| row.publishers.clone());
-        publishers.extend(onward.iter().map(Onward::publisher));
-        publishers.sort_by_key(|publisher| publisher.incarnation);
-        publishers.dedup_by_key(|publisher| publisher.incarnation);
+        let (streams, ends) = (topic.streams.clone(), topic.hosts.clone());
+        let limits = topic.limits.clone();
+        self.end_streams(name, &hosts);
+        let wants_history = self.begin_streams(name, hosts, onward);
         let Some(topic) = self.topics.get_mut(name) else {
             return;
         };
@@ -318,93 +276,136 @@ impl Coordinator {
             topic.told = None;
             return;
         }
-        let demand = all_of(topic.streams.values().map(|(_, want)| want)).demand;
+        let row = self.rows.get(name);
         let direct = reads_in(row, self.known.as_deref(), topic, &self.peers);
         let domain = direct.clone().unwrap_or(Domain::Host);
         topic.not_read = direct.err();
-        topic.set_limits(
-            name,
-            &self.config.links,
-            &self.quotas,
-            &self.peers,
-            &publishers,
-        );
-        let fits = topic
-            .has
-            .as_ref()
-            .is_some_and(|(has, at, _)| (*has, *at) == (demand, domain) && !wants_history);
-        let waits = topic.failed.as_ref().is_some_and(|(_, at)| now < *at);
-        let mut subscriber = None;
+        let publishers = publishers(row, onward);
+        let of_links = (&self.config.links, &self.quotas);
+        topic.set_limits(name, of_links, &self.peers, &publishers);
         if topic.has.is_none() && gathers {
             return;
         }
-        if !fits && (!waits || before.len() != topic.streams.len()) {
-            let qos = SubscriberQos {
-                reliable: demand.reliable,
-                late: match demand.transient_local {
-                    true => Late::AllKept,
-                    false => Late::Nothing,
-                },
-                depth: (demand.depth > 0).then_some(demand.depth),
-                max_held: self.config.links.held_max,
-                spin: self.config.links.spin(),
-            };
-            // It stands for subscribers elsewhere: each of them is matched where it is, and what one of them
-            // demands keeps nothing from the others.
-            let builder = self.node.subscriber(name).domain(domain).qos(qos);
-            let builder = builder.observer().of_links();
-            match builder.create() {
-                Ok(created) => {
-                    topic.has = Some((demand, domain, created.clone()));
-                    (topic.failed, topic.told) = (None, None);
-                    subscriber = Some(created);
-                }
-                Err(error) => {
-                    let why = clip(&error.to_string());
-                    if let (Domain::Cuda(gpu), Some(known)) = (domain, &self.known) {
-                        known.reads_not(gpu, &why);
-                    }
-                    if topic.failed.as_ref().is_none_or(|(known, _)| *known != why) {
-                        tracing::warn!(
-                            topic = name,
-                            "a topic cannot be sent to other hosts: {why}"
-                        );
-                    }
-                    topic.failed = Some((why, now + TRY_AGAIN));
-                }
-            }
-        }
-        if topic.has.is_none() {
+        let is_new = streams.len() != topic.streams.len();
+        let subscriber = self.subscribe(name, domain, (wants_history, is_new));
+        let Some(topic) = self.topics.get_mut(name).filter(|of| of.has.is_some()) else {
             return;
-        }
+        };
         topic.note_histories();
-        if before != topic.routes() || limited != topic.limits || subscriber.is_some() {
-            let routes = topic.streams.iter().filter_map(|(host, (stream, want))| {
-                let peer = self.peers.get(host)?;
-                Some(Route {
-                    host: host.clone(),
-                    leads_to: topic.hosts.get(host)?.keys().cloned().collect(),
-                    link: peer.linked()?.clone(),
-                    stream: *stream,
-                    reliable: want.demand.reliable,
-                    sent: peer.departed.clone(),
-                    notes: peer.landings.notes.clone(),
-                    limits: topic.limits.get(host)?.0.clone(),
-                    takes_over: topic.takes_over.contains(stream),
-                    unconfirmed_max: self.config.links.in_flight_max.0,
-                    longest: longest(&self.config.links),
-                })
-            });
-            let order = Order::Topic(name.to_owned(), subscriber, routes.collect());
+        let described = self.describe(name, onward);
+        let Some(topic) = self.topics.get(name) else {
+            return;
+        };
+        let goes_elsewhere = (&streams, &ends) != (&topic.streams, &topic.hosts);
+        if described || goes_elsewhere || limits != topic.limits || subscriber.is_some() {
+            let order = Order::Topic(name.to_owned(), subscriber, self.routes_of(topic));
             forwarder(&self.forwarders, name).order(order);
         }
-        self.announce(name, onward);
+        self.announce(name);
         self.tell_remote(name);
     }
 
-    /// Says what goes where, where that has changed.
-    fn announce(&mut self, name: &str, onward: &[Onward]) {
+    /// Gives a topic a subscriber as it is to be, unless it has one. `is_new`: another host wants it, so what failed is tried again.
+    fn subscribe(
+        &mut self,
+        name: &str,
+        domain: Domain,
+        (wants_history, is_new): (bool, bool),
+    ) -> Option<Subscriber> {
+        let topic = self.topics.get_mut(name)?;
+        let now = Instant::now();
+        let demand = all_of(topic.streams.values().map(|(_, want)| want)).demand;
+        let has = topic.has.as_ref();
+        let fits = has.is_some_and(|(has, at, _)| (*has, *at) == (demand, domain));
+        let waits = topic.failed.as_ref().is_some_and(|(_, at)| now < *at);
+        if fits && !wants_history || waits && !is_new {
+            return None;
+        }
+        let qos = SubscriberQos {
+            reliable: demand.reliable,
+            late: match demand.transient_local {
+                true => Late::AllKept,
+                false => Late::Nothing,
+            },
+            depth: (demand.depth > 0).then_some(demand.depth),
+            max_held: self.config.links.held_max,
+            spin: self.config.links.spin(),
+        };
+        // It stands for subscribers elsewhere: each of them is matched where it is, and what one of them
+        // demands keeps nothing from the others.
+        let builder = self.node.subscriber(name).domain(domain).qos(qos);
+        match builder.observer().of_links().create() {
+            Ok(created) => {
+                topic.has = Some((demand, domain, created.clone()));
+                (topic.failed, topic.told) = (None, None);
+                Some(created)
+            }
+            Err(error) => {
+                let why = clip(&error.to_string());
+                if let (Domain::Cuda(gpu), Some(known)) = (domain, &self.known) {
+                    known.reads_not(gpu, &why);
+                }
+                if topic.failed.as_ref().is_none_or(|(known, _)| *known != why) {
+                    tracing::warn!(topic = name, "a topic cannot be sent to other hosts: {why}");
+                }
+                topic.failed = Some((why, now + TRY_AGAIN));
+                None
+            }
+        }
+    }
+
+    fn routes_of(&self, topic: &Outward) -> Vec<Route> {
+        let routes = topic.streams.iter().filter_map(|(host, (stream, want))| {
+            let peer = self.peers.get(host)?;
+            let publishers = peer.outgoing.get(stream)?.publishers.values();
+            let publishers = publishers.map(|flow| flow.description.clone());
+            Some(Route {
+                host: host.clone(),
+                leads_to: topic.hosts.get(host)?.keys().cloned().collect(),
+                link: peer.linked()?.clone(),
+                stream: *stream,
+                publishers: publishers.collect(),
+                reliable: want.demand.reliable,
+                sent: peer.departed.clone(),
+                notes: peer.landings.notes.clone(),
+                limits: topic.limits.get(host)?.0.clone(),
+                takes_over: topic.takes_over.contains(stream),
+                unconfirmed_max: self.config.links.in_flight_max.0,
+                longest: longest(&self.config.links),
+            })
+        });
+        routes.collect()
+    }
+
+    /// Describes publishers whose flows are to be opened. Whether there are any.
+    fn describe(&mut self, name: &str, onward: &[Onward]) -> bool {
         let (Some(topic), row) = (self.topics.get(name), self.rows.get(name)) else {
+            return false;
+        };
+        let mut any = false;
+        for (host, (number, _)) in &topic.streams {
+            let stream = self.peers.get_mut(host);
+            let Some(stream) = stream.and_then(|peer| peer.outgoing.get_mut(number)) else {
+                continue;
+            };
+            for source in topic.sources(name, host, row, onward) {
+                stream.leads_on |= !source.carry.is_empty();
+                let flow = stream.publishers.entry(source.publisher);
+                flow.or_insert_with(|| {
+                    any = true;
+                    OutgoingFlow {
+                        description: Arc::new(source),
+                        answer: None,
+                    }
+                });
+            }
+        }
+        any
+    }
+
+    /// Says what has changed of streams since their flows were opened.
+    fn announce(&mut self, name: &str) {
+        let Some(topic) = self.topics.get(name) else {
             return;
         };
         for (host, (number, _)) in &topic.streams {
@@ -412,15 +413,22 @@ impl Coordinator {
             let Some(peer) = self.peers.get_mut(host).filter(|peer| peer.up) else {
                 continue;
             };
-            let stream = Stream {
-                number: *number,
-                topic: name.to_owned(),
-                publishers: topic.sources(host, row, onward),
-                read: topic.is_read(),
+            let Some(stream) = peer.outgoing.get_mut(number) else {
+                continue;
             };
-            if peer.announced.get(number) != Some(&stream) {
-                peer.announced.insert(*number, stream.clone());
-                peer.say(self.own.incarnation, &Said::Stream(stream));
+            let ends = topic.hosts.get(host).into_iter().flat_map(BTreeMap::keys);
+            let ends: Vec<String> = ends.filter(|end| *end != host).cloned().collect();
+            // If they are for more hosts again, the stream begins again.
+            for flow in stream.publishers.values_mut() {
+                if flow.description.carry.iter().any(|on| !ends.contains(on)) {
+                    let description = Arc::make_mut(&mut flow.description);
+                    description.carry.retain(|on| ends.contains(on));
+                }
+            }
+            let said = Said::Update(*number, topic.is_read(), ends);
+            if stream.told.as_ref() != Some(&said) {
+                stream.told = Some(said.clone());
+                peer.say(&said);
             }
         }
     }

@@ -3,13 +3,18 @@
 use super::held::{Held, Outgoing};
 use super::timed::Carried;
 use super::Route;
-use crate::host_link::{Flow, Sent};
+use crate::host_link::{Flow, NewFlow, Sent};
 use crate::rate::Rate;
+use crate::relay::Carry;
+use crate::wire::FlowDescription;
 use rgaps_transport::Payload;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// How long a message waits for its publisher to be known.
+const UNKNOWN_LIMIT: Duration = Duration::from_secs(2);
 
 /// A host that a topic goes to, and how far that is.
 pub struct Going {
@@ -17,8 +22,11 @@ pub struct Going {
     /// Its bytes a second, by this clock.
     rate: Option<Rate>,
     clock: Instant,
-    /// Per publisher, what it gets next.
+    /// Per publisher whose flow is open, what it gets next.
     next: HashMap<u64, u64>,
+    /// A publisher that is not known yet, of which a message waits since then; and whether that was told.
+    unknown: Option<(u64, Instant)>,
+    asks: bool,
     /// What goes there before anything else.
     backlog: VecDeque<Outgoing>,
     /// Messages that the host has, and hosts behind it perhaps not yet: by publishers, in their order.
@@ -35,6 +43,8 @@ impl Going {
             rate: None,
             clock: Instant::now(),
             next: HashMap::new(),
+            unknown: None,
+            asks: false,
             backlog,
             unconfirmed: HashMap::new(),
             unconfirmed_bytes: 0,
@@ -42,6 +52,7 @@ impl Going {
             route,
         };
         going.set_rate();
+        going.open_flows();
         going
     }
 
@@ -49,6 +60,56 @@ impl Going {
     pub fn set_route(&mut self, route: Route) {
         self.route = route;
         self.set_rate();
+        self.open_flows();
+    }
+
+    /// Opens the flows of publishers that are known, all at once: before their messages, or with the first of them.
+    fn open_flows(&mut self) {
+        let refused = &self.route.limits.refused;
+        for publisher in refused.clone() {
+            self.next.remove(&publisher);
+            self.confirm(publisher, u64::MAX);
+        }
+        let Route {
+            limits,
+            publishers,
+            link,
+            ..
+        } = &self.route;
+        let is_new = |of: &&Arc<FlowDescription>| {
+            !limits.refused.contains(&of.publisher) && !self.next.contains_key(&of.publisher)
+        };
+        let new = publishers.iter().filter(is_new);
+        let new: Vec<NewFlow> = new
+            .map(|of| NewFlow {
+                flow: self.flow(of.publisher),
+                retained_max: *limits.staging.get(&of.publisher).unwrap_or(&u64::MAX),
+                description: of.encode(),
+                leads_on: !of.carry.is_empty(),
+            })
+            .collect();
+        self.next
+            .extend(new.iter().map(|new| (new.flow.incarnation, 0)));
+        if !new.is_empty() {
+            link.open(new);
+        }
+    }
+
+    /// Whether somebody is to find out who publishes.
+    pub fn asks(&mut self) -> bool {
+        std::mem::take(&mut self.asks)
+    }
+
+    /// A message's publisher is not known yet. Whether that has been so for too long: one that is gone never will be.
+    fn skips_unknown(&mut self, publisher: u64) -> bool {
+        match self.unknown {
+            Some((of, since)) if of == publisher => since.elapsed() >= UNKNOWN_LIMIT,
+            _ => {
+                self.unknown = Some((publisher, Instant::now()));
+                self.asks = true;
+                false
+            }
+        }
     }
 
     fn set_rate(&mut self) {
@@ -104,13 +165,14 @@ impl Going {
 
     /// Whether it leads to other hosts, which are not to miss anything.
     fn leads_on(&self) -> bool {
-        let Route {
-            reliable,
-            leads_to,
-            host,
-            ..
-        } = &self.route;
-        *reliable && leads_to.iter().any(|end| end != host)
+        self.leads_on_with(None)
+    }
+
+    /// The same for messages that are for these hosts; `None`: for all.
+    fn leads_on_with(&self, carry: Option<&Carry>) -> bool {
+        let is_for = |end: &String| carry.is_none_or(|carry| carry.hosts.contains(end));
+        let mut ends = self.route.leads_to.iter();
+        self.route.reliable && ends.any(|end| *end != self.route.host && is_for(end))
     }
 
     /// Whether something of a publisher's waits to go before anything else.
@@ -133,122 +195,106 @@ impl Going {
     /// False: not now.
     pub fn offer(&mut self, topic: &str, message: &Outgoing) -> bool {
         let letter = &message.letter;
-        let (publisher, sequence) = (letter.publisher, letter.sequence);
-        let flow = self.flow(publisher);
+        let (publisher, carry) = (letter.publisher, letter.carry.as_deref());
+        let Route {
+            host,
+            leads_to,
+            limits,
+            ..
+        } = &self.route;
+        if carry.is_some_and(|carry| !carry.goes(host, leads_to))
+            || limits.refused.contains(&publisher)
+            || limits.barred.contains(&publisher)
+        {
+            return true;
+        }
+        let Some(next) = self.next.get(&publisher).copied() else {
+            let skips = self.skips_unknown(publisher);
+            self.leave_out(u64::from(skips));
+            return skips;
+        };
+        let bytes = message.held.bytes() as u64;
+        if let Some(why) = self.route.too_long(bytes) {
+            if self.route.notes.refused(topic, 1, &why) {
+                tracing::warn!(topic, "messages are not sent to another host: {why}");
+            }
+            self.leave_out(1);
+            return true;
+        }
+        let leads_on = self.leads_on_with(carry);
+        let unconfirmed = self.unconfirmed_bytes;
+        if leads_on && unconfirmed > 0 && unconfirmed + bytes > self.route.unconfirmed_max {
+            return false;
+        }
         let now_ns = self.now_ns();
+        if self.rate.as_mut().is_some_and(|rate| !rate.is_open(now_ns)) {
+            self.leave_out(u64::from(!self.route.reliable));
+            return !self.route.reliable;
+        }
+        // Of a subscriber that began again where the history does.
+        if letter.sequence < next {
+            return true;
+        }
+        match self.send(topic, message) {
+            Sent::Taken => {
+                if let Some(rate) = &mut self.rate {
+                    rate.spend(bytes);
+                }
+                if leads_on {
+                    let messages = self.unconfirmed.entry(publisher).or_default();
+                    messages.push_back((letter.sequence, message.held.clone()));
+                    self.unconfirmed_bytes += bytes;
+                }
+            }
+            Sent::Full if self.route.reliable => return false,
+            Sent::Full | Sent::Never => self.leave_out(1),
+        }
+        self.next.insert(publisher, letter.sequence + 1);
+        true
+    }
+
+    fn leave_out(&self, messages: u64) {
+        let left_out = &self.route.sent.left_out;
+        left_out.fetch_add(messages, Ordering::Relaxed);
+    }
+
+    fn send(&self, topic: &str, message: &Outgoing) -> Sent {
+        let (letter, bytes) = (&message.letter, message.held.bytes() as u64);
+        let (publisher, sequence) = (letter.publisher, letter.sequence);
         let Route {
             link,
             reliable,
             sent,
-            notes,
-            limits,
-            host,
-            leads_to,
             ..
         } = &self.route;
-        if letter
-            .carry
-            .as_ref()
-            .is_some_and(|carry| !carry.goes(host, leads_to))
-        {
-            return true;
-        }
-        if limits.paused || limits.barred.contains(&publisher) {
-            return true;
-        }
-        let bytes = message.held.bytes() as u64;
-        let (longest, key) = self.route.longest;
-        let too_long = match limits.message_max.is_some_and(|max| bytes > max) {
-            true => Some(format!(
-                "quota '{}': message_max: a message of {bytes} bytes",
-                limits.quota
-            )),
-            false if bytes > longest => Some(format!(
-                "a message of {bytes} bytes; raise {key} on this host, which is {longest}"
-            )),
-            false => None,
-        };
-        if let Some(why) = too_long {
-            if notes.refused(topic, 1, &why) {
-                tracing::warn!(topic, "messages are not sent to another host: {why}");
-            }
-            sent.left_out.fetch_add(1, Ordering::Relaxed);
-            return true;
-        }
-        let is_for = |end: &String| {
-            let carry = letter.carry.as_ref();
-            end != host && carry.is_none_or(|carry| carry.hosts.contains(end))
-        };
-        let leads_on = *reliable && leads_to.iter().any(is_for);
-        let most = self.route.unconfirmed_max;
-        if leads_on && self.unconfirmed_bytes > 0 && self.unconfirmed_bytes + bytes > most {
-            return false;
-        }
-        if let Some(rate) = &mut self.rate {
-            if !rate.is_open(now_ns) {
-                if !*reliable {
-                    sent.left_out.fetch_add(1, Ordering::Relaxed);
-                }
-                return !*reliable;
-            }
-        }
-        let staging = limits.staging.get(&publisher).copied();
-        let next = self.next.entry(publisher).or_insert_with(|| {
-            link.open(flow, sequence, *reliable, staging.unwrap_or(u64::MAX));
-            sequence
-        });
-        // Of a subscriber that began again where the history does.
-        if sequence < *next {
-            return true;
-        }
         let traces = sent.traces.as_ref();
         let mut trace = traces.and_then(|traces| traces.pick(topic, publisher, sequence, bytes));
         if let (Some(trace), Some(carry)) = (&mut trace, &letter.carry) {
             trace.came_from = carry.way.last().cloned();
         }
-        let carried = Carried::new(
-            message.held.clone(),
-            sent.clone(),
-            letter.taken_ns,
-            trace.clone(),
-        );
-        match link.send(flow, sequence, carried, letter.meta.clone()) {
-            Sent::Taken => {
-                if let Some(rate) = &mut self.rate {
-                    rate.spend(bytes);
-                }
-                sent.times.take.span(letter.published_ns, letter.taken_ns);
-                if let (Some(traces), Some(trace)) = (traces, &trace) {
-                    if letter.carry.is_none() && message.held.trace_once() {
-                        traces.taken(trace, letter.published_ns, letter.taken_ns);
-                    }
-                }
-                sent.messages.fetch_add(1, Ordering::Relaxed);
-                sent.bytes.fetch_add(bytes, Ordering::Relaxed);
-                if leads_on {
-                    let messages = self.unconfirmed.entry(publisher).or_default();
-                    messages.push_back((sequence, message.held.clone()));
-                    self.unconfirmed_bytes += bytes;
+        let (held, taken_ns) = (message.held.clone(), letter.taken_ns);
+        let carried = Carried::new(held, sent.clone(), taken_ns, trace.clone());
+        let flow = (self.flow(publisher), *reliable);
+        let outcome = link.send(flow, sequence, carried, letter.meta.clone());
+        if outcome == Sent::Taken {
+            sent.times.take.span(letter.published_ns, taken_ns);
+            if let (Some(traces), Some(trace)) = (traces, &trace) {
+                if letter.carry.is_none() && message.held.trace_once() {
+                    traces.taken(trace, letter.published_ns, taken_ns);
                 }
             }
-            Sent::Full if *reliable => return false,
-            Sent::Full | Sent::Never => {
-                sent.left_out.fetch_add(1, Ordering::Relaxed);
-            }
+            sent.messages.fetch_add(1, Ordering::Relaxed);
+            sent.bytes.fetch_add(bytes, Ordering::Relaxed);
         }
-        *next = sequence + 1;
-        true
+        outcome
     }
 
     /// A publisher is gone, and all that was taken of its messages is sent.
     pub fn close(&mut self, publisher: u64) {
         let flow = self.flow(publisher);
-        let Route { link, reliable, .. } = &self.route;
-        // One that sent nothing has a place there, too, until its flow ends.
-        if self.next.remove(&publisher).is_none() {
-            link.open(flow, 0, *reliable, u64::MAX);
+        if self.next.remove(&publisher).is_some() {
+            self.route.link.close_flow(flow);
         }
-        link.close_flow(flow);
     }
 
     /// The topic does not go there any more.

@@ -14,10 +14,10 @@ pub use self::held::Held;
 use self::topic::Topic;
 use crate::counts::EgressCounts;
 use crate::event::Heard;
-use crate::host_link::HostLink;
+use crate::host_link::{Flow, HostLink};
 use crate::notes::Notes;
 use crate::relay::{Ours, Relay};
-use crate::wire::Passed;
+use crate::wire::FlowDescription;
 use rgaps_client::{Node, Subscriber, Token, WaitSet};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
@@ -44,6 +44,8 @@ pub struct Route {
     pub link: HostLink,
     /// `Flow::topic` of its flows.
     pub stream: u64,
+    /// Publishers whose flows are opened there.
+    pub publishers: Vec<Arc<FlowDescription>>,
     /// Somebody there is not to miss anything.
     pub reliable: bool,
     /// What was sent.
@@ -60,13 +62,33 @@ pub struct Route {
     pub longest: (u64, &'static str),
 }
 
+impl Route {
+    /// Why a message is too long to go there, if it is.
+    fn too_long(&self, bytes: u64) -> Option<String> {
+        let (longest, key) = self.longest;
+        let Limits {
+            message_max, quota, ..
+        } = &self.limits;
+        if message_max.is_some_and(|max| bytes > max) {
+            return Some(format!(
+                "quota '{quota}': message_max: a message of {bytes} bytes"
+            ));
+        }
+        (bytes > longest).then(|| {
+            format!("a message of {bytes} bytes; raise {key} on this host, which is {longest}")
+        })
+    }
+}
+
 /// What of a topic may go to a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// The host has no place for it now.
-    pub paused: bool,
+    /// Publishers whose messages have no place there now.
+    pub refused: BTreeSet<u64>,
     /// Publishers whose messages do not go there.
     pub barred: BTreeSet<u64>,
+    /// Those of them whose flows are opened: the host says then how their messages land, which decides.
+    pub asks: BTreeSet<u64>,
     /// The quota that the rest is of.
     pub quota: String,
     /// The longest message.
@@ -81,18 +103,14 @@ pub struct Limits {
 pub enum Order {
     /// A topic goes to these hosts. With a subscriber, it takes the place of the former one.
     Topic(String, Option<Subscriber>, Vec<Route>),
-    /// Publishers of a topic that are gone.
-    Gone(String, Vec<u64>),
-    /// Publishers of a topic that were gone, and are there again.
-    Back(String, Vec<u64>),
+    /// Publishers of a topic that are gone, and those that were and are there again.
+    Publishers(String, Vec<u64>, Vec<u64>),
     /// How far messages of a topic are at hosts that others lead to.
-    Passed(String, Passed),
+    Passed(String, Flow, u64),
     /// A topic goes nowhere any more.
     End(String),
     /// Messages that come through here go to these hosts, as was ordered before.
     Serve(Arc<Relay>, BTreeSet<String>),
-    /// A stream to this host is over. That is told back, for the host is to hear of it when what was ordered before is done.
-    Over(String, u64),
 }
 
 /// A thread that forwards topics.
@@ -226,6 +244,9 @@ impl Thread {
             };
             seen.grew |= topic.grow(&name);
             let more = topic.forward(&name, &self.ours);
+            if topic.asks() {
+                let _ = self.tell.send((String::new(), Heard::Unknown));
+            }
             let (held_up, growing) = (topic.held_up, topic.is_growing());
             match (held_up, topic.token) {
                 // It would not let us sleep.
@@ -276,15 +297,15 @@ impl Thread {
                 self.due.insert(name.clone());
                 self.set_topic(name, subscriber, routes);
             }
-            Order::Gone(name, publishers) => {
+            Order::Publishers(name, gone, back) => {
                 self.due.insert(name.clone());
                 if let Some(topic) = self.topics.get_mut(&name) {
-                    topic.end_publishers(publishers);
+                    topic.set_publishers(gone, &back);
                 }
             }
-            Order::Passed(name, passed) => {
+            Order::Passed(name, flow, next) => {
                 if let Some(topic) = self.topics.get_mut(&name) {
-                    topic.passed(passed);
+                    topic.passed(flow, next);
                 }
             }
             Order::End(name) => {
@@ -292,15 +313,7 @@ impl Thread {
                     self.take_leave(topic);
                 }
             }
-            Order::Back(name, publishers) => {
-                if let Some(topic) = self.topics.get_mut(&name) {
-                    topic.take_back(&publishers);
-                }
-            }
             Order::Serve(relay, hosts) => relay.serve(hosts),
-            Order::Over(host, stream) => {
-                let _ = self.tell.send((host, Heard::Over(stream)));
-            }
         }
     }
 

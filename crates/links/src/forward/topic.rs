@@ -3,12 +3,13 @@
 use super::going::Going;
 use super::held::{Growing, Held, Kept, Letter, Outgoing};
 use super::Route;
+use crate::host_link::Flow;
 use crate::relay::{Origin, Ours, Relay};
-use crate::wire::{monotonic_ns, to_wall, Meta, Passed};
+use crate::wire::{monotonic_ns, to_wall, FlowDescription, Meta};
 use rgaps_client::links::WithMetadata;
 use rgaps_client::{Domain, RecvError, Sample, Subscriber, Token};
 use rgaps_transport::{Description, Payload};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 /// Messages of a topic before others get their turn.
@@ -31,6 +32,8 @@ pub struct Topic {
     growing: Vec<Growing>,
     /// What links may hold, the oldest first.
     kept: VecDeque<Kept>,
+    /// Publishers of all that is kept or to come, as they were described last.
+    described: BTreeMap<u64, Arc<FlowDescription>>,
     /// Publishers that are to be closed, and those of what is kept that were.
     gone: Vec<u64>,
     past: BTreeSet<u64>,
@@ -59,6 +62,7 @@ impl Topic {
             outgoing: None,
             growing: Vec::new(),
             kept: VecDeque::new(),
+            described: BTreeMap::new(),
             gone: Vec::new(),
             past: BTreeSet::new(),
             held_up: false,
@@ -79,6 +83,7 @@ impl Topic {
 
     /// The hosts that it goes to.
     pub fn set_routes(&mut self, routes: Vec<Route>) {
+        self.note_described(&routes);
         let mut former = std::mem::take(&mut self.going);
         let mut reopened = BTreeSet::new();
         for route in routes {
@@ -103,6 +108,7 @@ impl Topic {
                         .map(|message: &Outgoing| message.letter.publisher);
                     reopened.extend(begun.filter(|publisher| self.past.contains(publisher)));
                     let skips_former = self.former.is_some() && !route.takes_over;
+                    let route = self.with_past(route, &backlog);
                     Going::new(route, backlog, skips_former)
                 }
             });
@@ -115,11 +121,48 @@ impl Topic {
             .for_each(Going::confirm_nothing_needed);
     }
 
-    /// Messages are at hosts that one leads to.
-    pub fn passed(&mut self, passed: Passed) {
+    fn note_described(&mut self, routes: &[Route]) {
+        let kept: BTreeSet<u64> = self.kept.iter().map(Kept::publisher).collect();
+        self.described
+            .retain(|publisher, _| kept.contains(publisher));
+        for of in routes.iter().flat_map(|route| &route.publishers) {
+            self.described.insert(of.publisher, of.clone());
+        }
+    }
+
+    /// A route also opens flows of publishers that are gone, for what is sent of theirs again.
+    fn with_past(&self, mut route: Route, backlog: &VecDeque<Outgoing>) -> Route {
+        for Letter {
+            publisher, carry, ..
+        } in backlog.iter().map(|message| &message.letter)
+        {
+            let is_described = |of: &Arc<FlowDescription>| of.publisher == *publisher;
+            if route.publishers.iter().any(is_described) {
+                continue;
+            }
+            let Some(past) = self.described.get(publisher) else {
+                continue;
+            };
+            let is_for = |end: &&String| {
+                **end != route.host
+                    && carry
+                        .as_ref()
+                        .is_none_or(|carry| carry.hosts.contains(*end))
+            };
+            let ends = route.leads_to.iter().filter(is_for).cloned().collect();
+            route.publishers.push(Arc::new(FlowDescription {
+                carry: ends,
+                ..(**past).clone()
+            }));
+        }
+        route
+    }
+
+    /// Messages below this one are at hosts that one leads to.
+    pub fn passed(&mut self, flow: Flow, next: u64) {
         let mut going = self.going.iter_mut();
-        if let Some(going) = going.find(|going| going.route.stream == passed.stream) {
-            going.confirm(passed.publisher, passed.next);
+        if let Some(going) = going.find(|going| going.route.stream == flow.topic) {
+            going.confirm(flow.incarnation, next);
         }
     }
 
@@ -128,17 +171,19 @@ impl Topic {
         self.going.iter_mut().for_each(Going::close_all);
     }
 
-    /// Publishers are gone.
-    pub fn end_publishers(&mut self, publishers: Vec<u64>) {
-        self.past.extend(&publishers);
-        self.gone.extend(publishers);
+    /// Publishers are gone, and others are there again.
+    pub fn set_publishers(&mut self, gone: Vec<u64>, back: &[u64]) {
+        self.past.extend(&gone);
+        self.gone.extend(gone);
         self.close_gone();
+        self.gone.retain(|gone| !back.contains(gone));
+        self.past.retain(|past| !back.contains(past));
     }
 
-    /// They are there again.
-    pub fn take_back(&mut self, publishers: &[u64]) {
-        self.gone.retain(|gone| !publishers.contains(gone));
-        self.past.retain(|past| !publishers.contains(past));
+    /// Whether somebody is to find out who publishes.
+    pub fn asks(&mut self) -> bool {
+        let all = self.going.iter_mut();
+        all.fold(false, |asks, going| going.asks() | asks)
     }
 
     /// Whether there are messages that are not whole yet.

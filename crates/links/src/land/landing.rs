@@ -6,7 +6,7 @@ use crate::event::Heard;
 use crate::quotas::Reserved;
 use crate::relay::{Carry, Ours, Relay};
 use rgaps_client::links::{LinksLoan, LinksPublisher};
-use rgaps_client::{Domain, Loan, LoanError, Publisher};
+use rgaps_client::{Loan, LoanError, Publisher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -111,11 +111,6 @@ impl Landing {
     /// Publishes here what lands.
     pub fn publisher(&self) -> &Publisher {
         &self.publisher
-    }
-
-    /// The domain that messages land in.
-    pub fn domain(&self) -> Domain {
-        self.publisher.domain()
     }
 
     /// Memory that is there. If there is none, it is asked for.

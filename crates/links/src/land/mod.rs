@@ -9,98 +9,41 @@ pub use self::landing::{Landing, LandingLimits, Wanted};
 use self::places::{receive_buffer, Saying};
 use crate::counts::IngressCounts;
 use crate::event::Heard;
-use crate::host_link::{Flow, HostEvent, Ingress};
+use crate::host_link::{Flow, Group, HostEvent, Ingress};
 use crate::notes::Notes;
 use crate::relay::Carry;
 use crate::traces::LinkTraces;
-use crate::wire::{MAX_SAID_BYTES, SAID};
+use crate::wire::{FlowDescription, MAX_SAID_BYTES};
 use rgaps_transport::machine::BufferReply;
-use std::collections::{HashMap, HashSet};
+use rgaps_transport::{Description, LinkEvent, OpenReply};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
-
-/// How long messages wait for a place where there is none yet.
-pub const PLACE_LIMIT: Duration = Duration::from_secs(20);
-/// Flows that were not announced, whose time is taken.
-const MAX_STRANGERS: usize = 1024;
-
-/// Flows and streams that have no place, and are known by it.
-const MAX_REFUSED: usize = 8192;
 
 /// Where a flow's messages land, and where they go on to.
 #[derive(Clone)]
 struct Bound {
     landing: Arc<Landing>,
     carry: Option<Arc<Carry>>,
-    came: Came,
+    /// Messages below this one have come in the flow, or never will.
+    came: Arc<AtomicU64>,
 }
 
-/// How far a flow's messages have come, in their order.
-#[derive(Clone, Default)]
-struct Came(Arc<AtomicU64>);
-
-impl Came {
-    /// Those below this have, or never will.
-    fn up_to(&self, next: u64) {
-        self.0.fetch_max(next, Ordering::AcqRel);
-    }
+/// A flow that its sender has opened.
+enum Standing {
+    /// The coordinator has not decided yet.
+    Pending,
+    Lands(Bound),
+    /// It does not, for this reason.
+    Refused(String),
 }
 
 #[derive(Default)]
 struct Flows {
-    known: HashMap<Flow, Bound>,
-    /// Flows that have no place here, and their topics.
-    refused: HashMap<Flow, String>,
-    /// Topics that have none, by their streams, and why.
-    refused_streams: HashMap<u64, (String, String)>,
-    /// Streams that are over.
-    over: HashSet<u64>,
-    /// Since when others were waited for.
-    strangers: HashMap<Flow, Instant>,
-}
-
-/// Why messages of a flow are refused.
-enum Refusal {
-    /// Its publisher has no place in this topic, which was said.
-    Flow(String),
-    /// The topic has none, and why.
-    Stream(String, String),
-    /// The stream is over.
-    Over,
-    /// It was not heard of.
-    Unheard,
-}
-
-impl Flows {
-    /// Why messages of a flow are refused that has no place here; none: they wait for one.
-    fn refusal(&self, flow: Flow) -> Option<Refusal> {
-        if let Some(topic) = self.refused.get(&flow) {
-            return Some(Refusal::Flow(topic.clone()));
-        }
-        if let Some((topic, why)) = self.refused_streams.get(&flow.topic) {
-            return Some(Refusal::Stream(topic.clone(), why.clone()));
-        }
-        if self.over.contains(&flow.topic) {
-            return Some(Refusal::Over);
-        }
-        let since = self.strangers.get(&flow);
-        let is_late = since.is_some_and(|since| since.elapsed() >= PLACE_LIMIT);
-        is_late.then_some(Refusal::Unheard)
-    }
-
-    /// What a flow belongs to was said before, or is being said again. Refused, if too many wait.
-    fn wait(&mut self, flow: Flow) -> Option<Refusal> {
-        if self.strangers.contains_key(&flow) {
-            return None;
-        }
-        if self.strangers.len() >= MAX_STRANGERS {
-            return Some(Refusal::Unheard);
-        }
-        self.strangers.insert(flow, Instant::now());
-        None
-    }
+    standing: HashMap<Flow, Standing>,
+    /// Of groups that are not whole yet, what has come.
+    groups: HashMap<u32, Vec<(Flow, FlowDescription)>>,
 }
 
 /// What messages from a host become here.
@@ -140,106 +83,53 @@ impl Landings {
         self.flows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A flow's messages land there, and go on to others.
-    pub fn insert(&self, flow: Flow, landing: Arc<Landing>, carry: Option<Arc<Carry>>) {
+    fn bound(&self, flow: Flow) -> Option<Bound> {
+        match self.flows().standing.get(&flow) {
+            Some(Standing::Lands(bound)) => Some(bound.clone()),
+            _ => None,
+        }
+    }
+
+    /// An open flow's messages land there, and go on to others.
+    pub fn accept(&self, flow: Flow, landing: Arc<Landing>, carry: Option<Arc<Carry>>) {
         let mut flows = self.flows();
-        flows.strangers.remove(&flow);
-        flows.refused.remove(&flow);
-        let known = flows.known.get(&flow);
-        let came = known.map(|known| known.came.clone()).unwrap_or_default();
+        let Some(standing) = flows.standing.get_mut(&flow) else {
+            return;
+        };
+        let came = match standing {
+            Standing::Lands(bound) => bound.came.clone(),
+            _ => Arc::default(),
+        };
         let bound = Bound {
             landing,
             carry,
             came,
         };
-        flows.known.insert(flow, bound);
+        let before = std::mem::replace(standing, Standing::Lands(bound));
+        drop(flows);
+        drop(before);
     }
 
-    /// Where a flow's messages land, and the publisher's others.
-    pub fn landing(&self, flow: Flow) -> Option<Arc<Landing>> {
-        let flows = self.flows();
-        let bound = flows.known.get(&flow);
-        bound.map(|bound| bound.landing.clone())
+    /// An open flow's messages have no place here, for this reason.
+    pub fn refuse(&self, flow: Flow, why: &str) {
+        if let Some(standing @ Standing::Pending) = self.flows().standing.get_mut(&flow) {
+            *standing = Standing::Refused(why.to_owned());
+        }
     }
 
     /// A flow's messages below this are where they are to go. What was published here in a former life, or came another
     /// way, is not unless it has come in this flow too: who sends it holds it for those that it goes on to.
     pub fn passed(&self, flow: Flow) -> Option<u64> {
-        let bound = self.flows().known.get(&flow).cloned()?;
+        let bound = self.bound(flow)?;
         // In this order: what comes between is not passed.
-        let came = bound.came.0.load(Ordering::Acquire);
+        let came = bound.came.load(Ordering::Acquire);
         Some(bound.landing.relay.floor().min(came))
-    }
-
-    /// Whether no message has come in a flow.
-    pub fn is_unused(&self, flow: Flow) -> bool {
-        let flows = self.flows();
-        let known = flows.known.get(&flow);
-        known.is_none_or(|bound| bound.came.0.load(Ordering::Acquire) == 0)
-    }
-
-    /// Whether messages of a flow are refused that has no place here. If not, they wait for one.
-    pub fn is_refused(&self, flow: Flow) -> bool {
-        self.flows().refusal(flow).is_some()
-    }
-
-    /// A message was refused.
-    fn note(&self, refusal: Refusal) {
-        match refusal {
-            Refusal::Flow(topic) => self.notes.refused_again(&topic),
-            Refusal::Stream(topic, why) => {
-                if self.notes.refused(&topic, 1, &why) {
-                    let host = &self.host;
-                    tracing::warn!(host, topic, "messages of another host are refused: {why}");
-                }
-            }
-            Refusal::Over | Refusal::Unheard => {}
-        }
-    }
-
-    /// A stream of this topic has no place here, for this reason, or has again.
-    pub fn refuse(&self, stream: u64, topic: &str, why: Option<&str>) {
-        let mut flows = self.flows();
-        match why {
-            Some(why) => {
-                if flows.refused_streams.len() >= MAX_REFUSED {
-                    flows.refused_streams.clear();
-                }
-                let refused = (topic.to_owned(), why.to_owned());
-                flows.refused_streams.insert(stream, refused);
-            }
-            None => {
-                flows.refused_streams.remove(&stream);
-            }
-        }
-    }
-
-    /// One publisher's messages have none.
-    pub fn refuse_flow(&self, flow: Flow, topic: &str) {
-        let mut flows = self.flows();
-        flows.strangers.remove(&flow);
-        if flows.refused.len() >= MAX_REFUSED {
-            flows.refused.clear();
-        }
-        flows.refused.insert(flow, topic.to_owned());
-    }
-
-    /// What of a stream has no place here is not waited for any more.
-    pub fn end_stream(&self, stream: u64) {
-        let mut flows = self.flows();
-        if flows.over.len() >= MAX_REFUSED {
-            flows.over.clear();
-        }
-        flows.over.insert(stream);
     }
 
     /// A flow has ended.
     pub fn remove(&self, flow: Flow) {
         // A publisher leaves when it is dropped, which is not for this lock.
-        let mut flows = self.flows();
-        flows.refused.remove(&flow);
-        let gone = flows.known.remove(&flow);
-        drop(flows);
+        let gone = self.flows().standing.remove(&flow);
         drop(gone);
     }
 
@@ -248,46 +138,44 @@ impl Landings {
         let gone = std::mem::take(&mut *self.flows());
         drop(gone);
     }
-
-    /// Streams that messages come in.
-    pub fn streams(&self) -> usize {
-        let flows = self.flows();
-        let streams: HashSet<u64> = flows.known.keys().map(|flow| flow.topic).collect();
-        streams.len()
-    }
 }
 
 impl Ingress for Landings {
-    fn buffer(&self, flow: Flow, sequence: u64, bytes: u64) -> BufferReply {
-        if flow.topic == SAID {
-            if bytes > MAX_SAID_BYTES as u64 {
-                return BufferReply::Refused;
-            }
-            return BufferReply::Buffer(Box::new(Saying {
-                bytes: vec![0; bytes as usize],
-                to: self.to.clone(),
-                host: self.host.clone(),
-            }));
-        }
+    fn opened(&self, flow: Flow, group: Group, description: &[u8]) -> OpenReply {
         let mut flows = self.flows();
-        let known = flows.known.get(&flow).cloned();
-        let Some(Bound {
+        match flows.standing.get(&flow) {
+            Some(Standing::Lands(_)) => return OpenReply::Accepted,
+            Some(Standing::Pending) => return OpenReply::Waits,
+            Some(Standing::Refused(why)) => {
+                let why = Description::new(why.as_bytes()).unwrap_or_default();
+                flows.standing.remove(&flow);
+                return OpenReply::Refused(why);
+            }
+            None => {}
+        }
+        let description = match FlowDescription::decode(flow.incarnation, description) {
+            Ok(description) => description,
+            Err(what) => return OpenReply::Violation(what),
+        };
+        flows.standing.insert(flow, Standing::Pending);
+        let of_group = flows.groups.entry(group.number).or_default();
+        of_group.push((flow, description));
+        if of_group.len() >= usize::from(group.flows) {
+            let all = flows.groups.remove(&group.number).unwrap_or_default();
+            let _ = self.to.send((self.host.clone(), Heard::Opened(all)));
+        }
+        OpenReply::Waits
+    }
+
+    fn buffer(&self, flow: Flow, sequence: u64, bytes: u64) -> BufferReply {
+        let Some(bound) = self.bound(flow) else {
+            return BufferReply::Full;
+        };
+        let Bound {
             landing,
             carry,
             came,
-        }) = known
-        else {
-            let refusal = flows.refusal(flow).or_else(|| flows.wait(flow));
-            drop(flows);
-            return match refusal {
-                None => BufferReply::Full,
-                Some(refusal) => {
-                    self.note(refusal);
-                    BufferReply::Refused
-                }
-            };
-        };
-        drop(flows);
+        } = bound;
         let room = receive_buffer(&landing, sequence, bytes, carry, came, self);
         if matches!(room, BufferReply::Buffer(_)) {
             self.arrived.messages.fetch_add(1, Ordering::Relaxed);
@@ -296,24 +184,31 @@ impl Ingress for Landings {
         room
     }
 
+    fn hear(&self, bytes: u64) -> BufferReply {
+        if bytes > MAX_SAID_BYTES as u64 {
+            return BufferReply::Refused;
+        }
+        BufferReply::Buffer(Box::new(Saying {
+            bytes: vec![0; bytes as usize],
+            to: self.to.clone(),
+            host: self.host.clone(),
+        }))
+    }
+
+    fn missed(&self, flow: Flow, next: u64) {
+        if let Some(Bound { came, landing, .. }) = self.bound(flow) {
+            // The next message counts them: by its number, which no lost frame and no kill makes wrong.
+            came.fetch_max(next, Ordering::AcqRel);
+            landing.follow_history(next);
+        }
+    }
+
     fn event(&self, event: HostEvent) {
         match &event {
-            HostEvent::Up => {
+            // Its flows of before are over.
+            HostEvent::Link(LinkEvent::Restarted) => self.clear(),
+            HostEvent::Link(LinkEvent::Up) => {
                 self.arrived.connects.fetch_add(1, Ordering::Relaxed);
-            }
-            HostEvent::GaveUp { flow, first, next } if flow.topic != SAID => {
-                let given_up = &self.arrived.given_up;
-                given_up.fetch_add(next.saturating_sub(*first), Ordering::Relaxed);
-            }
-            HostEvent::Missed { flow, next } => {
-                let landing = self.flows().known.get(flow).cloned();
-                let Some(Bound { came, landing, .. }) = landing else {
-                    return;
-                };
-                // The next message counts them: by its number, which no lost frame and no kill makes wrong.
-                came.up_to(*next);
-                landing.follow_history(*next);
-                return;
             }
             _ => {}
         }

@@ -1,15 +1,15 @@
 //! Memory that messages land in, and what is done with them in their turn.
 
-use super::{Came, Landing, Landings};
+use super::{Landing, Landings};
 use crate::counts::IngressCounts;
 use crate::event::Heard;
 use crate::notes::Notes;
-use crate::relay::{Admission, Carry};
+use crate::relay::Carry;
 use crate::wire::{from_wall, monotonic_ns, Meta};
 use rgaps_client::links::{LinksLoan, SetMetadata, StreamingCopy};
 use rgaps_client::{Domain, Loan, LoanError, PublishError};
 use rgaps_transport::machine::{BufferReply, CardBuffer, ReceiveBuffer};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub(super) fn receive_buffer(
     sequence: u64,
     bytes: u64,
     carry: Option<Arc<Carry>>,
-    came: Came,
+    came: Arc<AtomicU64>,
     owner: &Landings,
 ) -> BufferReply {
     let (arrived, notes) = (&owner.arrived, &owner.notes);
@@ -99,7 +99,7 @@ pub(super) struct Landed {
     pub(super) bytes: u64,
     pub(super) landing: Arc<Landing>,
     pub(super) carry: Option<Arc<Carry>>,
-    pub(super) came: Came,
+    pub(super) came: Arc<AtomicU64>,
     pub(super) arrived: Arc<IngressCounts>,
     /// When it had its place, and its turn.
     pub(super) placed_ns: u64,
@@ -146,7 +146,7 @@ impl ReceiveBuffer for Landed {
         let landing = self.landing.clone();
         let topic = landing.publisher.topic();
         if let Some(carry) = &self.carry {
-            if landing.relay.admit(carry) == Admission::Wait {
+            if landing.relay.waits(carry) {
                 return Err(self);
             }
         }
@@ -157,7 +157,7 @@ impl ReceiveBuffer for Landed {
                 let bytes: Box<[u8]> = self.memory().into();
                 landing.repeat(sequence, description, bytes, carry);
             }
-            self.came.up_to(sequence + 1);
+            self.came.fetch_max(sequence + 1, Ordering::AcqRel);
             return Ok(());
         }
         let Some(mut loan) = self.loan.take() else {
@@ -172,7 +172,7 @@ impl ReceiveBuffer for Landed {
                 "a message's description does not decode; dropped"
             );
             landing.follow_history(sequence + 1);
-            self.came.up_to(sequence + 1);
+            self.came.fetch_max(sequence + 1, Ordering::AcqRel);
             return Ok(());
         };
         loan.truncate(meta.bytes);
@@ -228,7 +228,7 @@ impl ReceiveBuffer for Landed {
             },
         }
         landing.follow_history(sequence + 1);
-        self.came.up_to(sequence + 1);
+        self.came.fetch_max(sequence + 1, Ordering::AcqRel);
         Ok(())
     }
 }
@@ -259,7 +259,7 @@ pub(super) struct Repeated {
     pub(super) length: u64,
     pub(super) landing: Arc<Landing>,
     pub(super) carry: Arc<Carry>,
-    pub(super) came: Came,
+    pub(super) came: Arc<AtomicU64>,
 }
 
 impl ReceiveBuffer for Repeated {
@@ -272,7 +272,7 @@ impl ReceiveBuffer for Repeated {
         sequence: u64,
         description: &[u8],
     ) -> Result<(), Box<dyn ReceiveBuffer>> {
-        if self.landing.relay.admit(&self.carry) == Admission::Wait {
+        if self.landing.relay.waits(&self.carry) {
             return Err(self);
         }
         let described = Meta::decode(description);
@@ -281,7 +281,7 @@ impl ReceiveBuffer for Repeated {
             let carry = self.carry.clone();
             self.landing.repeat(sequence, description, bytes, carry);
         }
-        self.came.up_to(sequence + 1);
+        self.came.fetch_max(sequence + 1, Ordering::AcqRel);
         Ok(())
     }
 }

@@ -5,38 +5,6 @@ use super::values::{
     LANES_MAX, RAILS_MAX,
 };
 use crate::wire::{Fields, Sink};
-use std::sync::Arc;
-
-/// Hosts of a tree.
-pub const TREE_HOSTS_MAX: usize = 64;
-/// Bytes of a host of a tree: its number, and how many children follow it.
-const TREE_HOST_BYTES: usize = 9;
-/// Bytes of a tree.
-pub const TREE_BYTES_MAX: usize = TREE_HOSTS_MAX * TREE_HOST_BYTES;
-
-/// The hosts below the receiver of a flow, depth first, each with its number of children. This crate passes it on and does
-/// not read it.
-#[derive(Clone, Default, PartialEq, Eq)]
-pub struct Tree(Option<Arc<[u8]>>);
-
-impl Tree {
-    /// A tree; `None` if these are not whole hosts or more than [`TREE_HOSTS_MAX`].
-    pub fn new(from: &[u8]) -> Option<Self> {
-        let is_tree = from.len() <= TREE_BYTES_MAX && from.len() % TREE_HOST_BYTES == 0;
-        is_tree.then(|| Self((!from.is_empty()).then(|| from.into())))
-    }
-
-    /// Its bytes.
-    pub fn as_slice(&self) -> &[u8] {
-        self.0.as_deref().unwrap_or_default()
-    }
-}
-
-impl std::fmt::Debug for Tree {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Tree({:02x?})", self.as_slice())
-    }
-}
 
 /// The bytes are no value of the field's type.
 pub(super) struct Invalid;
@@ -74,19 +42,6 @@ impl Field for Description {
     fn take(from: &mut Fields<'_>) -> Option<Result<Self, Invalid>> {
         let length = usize::from(from.u16()?);
         Some(Self::new(from.bytes(length)?).ok_or(Invalid))
-    }
-}
-
-impl Field for Tree {
-    const BYTES: (usize, usize) = (1, 1 + TREE_BYTES_MAX);
-    fn put(&self, into: &mut Sink<'_>) {
-        let hosts = self.as_slice().len() / TREE_HOST_BYTES;
-        into.u8(u8::try_from(hosts).expect("a tree has few hosts"));
-        into.bytes(self.as_slice());
-    }
-    fn take(from: &mut Fields<'_>) -> Option<Result<Self, Invalid>> {
-        let hosts = usize::from(from.u8()?);
-        Some(Self::new(from.bytes(hosts * TREE_HOST_BYTES)?).ok_or(Invalid))
     }
 }
 

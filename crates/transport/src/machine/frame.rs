@@ -7,11 +7,10 @@
 //! 0      1        2         4            8
 //! | kind | version | 0 | body bytes | body ...
 //! ```
-//! The decoder copies fixed numbers and checks each, takes memory only for descriptions and trees, and cannot panic.
+//! The decoder copies fixed numbers and checks each, takes memory only for descriptions, and cannot panic.
 //! Whether a frame is valid in a link's state (a grant, a window, a flow), only the machine knows, and checks.
 
 use super::field::Field;
-pub use super::field::{Tree, TREE_BYTES_MAX, TREE_HOSTS_MAX};
 pub use super::values::{
     Description, LaneKey, Lanes, RdmaMode, Remote, ResetReason, CHUNK_BYTES_MAX,
     DESCRIPTION_BYTES_MAX, HEADER_BYTES, LANES_MAX, RAILS_MAX,
@@ -22,7 +21,7 @@ use thiserror::Error;
 /// The version of these frames.
 pub const WIRE_VERSION: u8 = 5;
 /// The longest frame, header included, without the message's bytes.
-pub const FRAME_BYTES_MAX: usize = 128 + DESCRIPTION_BYTES_MAX + TREE_BYTES_MAX;
+pub const FRAME_BYTES_MAX: usize = 128 + DESCRIPTION_BYTES_MAX;
 /// Chunks of a message; all but its last have one size.
 pub const CHUNKS_MAX: u32 = 1 << 16;
 /// Bytes of a message.
@@ -157,12 +156,8 @@ frames! {
         flow: u64,
         /// Its first message.
         first: u64,
-        /// Below this number the origin retains nothing.
-        base: u64,
-        /// The publisher, its topic, type and quality of service.
+        /// What the users of both ends know it by. This crate does not read it.
         description: Description,
-        /// The hosts below the receiver that want the messages.
-        tree: Tree,
     }
     /// A small message; its bytes follow, the description first.
     3 Small {
@@ -352,12 +347,9 @@ pub(super) fn chunk_length(bytes: u64, chunk_bytes: u32, chunk: u32) -> Option<u
 /// Bounds that hold whatever the state of the link.
 fn check(frame: &Frame) -> Result<(), &'static str> {
     let rules: &[(bool, &'static str)] = match *frame {
-        Frame::Open {
-            flow, first, base, ..
-        } => &[
+        Frame::Open { flow, first, .. } => &[
             (flow != CONTROL_FLOW, "flow"),
             (first <= SEQUENCE_MAX, "first"),
-            (base <= first, "base"),
         ],
         Frame::Small {
             sequence,

@@ -63,9 +63,10 @@ impl Default for ReceiveConfig {
 }
 
 impl ReceiveConfig {
-    /// Bytes that a flow may send in addition once it is accepted.
+    /// Bytes that a flow may send in addition once it is accepted. Never none: by the wider window its sender knows that it is.
     pub(super) fn more_window(&self) -> u64 {
-        self.window_bytes.saturating_sub(self.first_window.into())
+        let more = self.window_bytes.saturating_sub(self.first_window.into());
+        more.max(1)
     }
 }
 

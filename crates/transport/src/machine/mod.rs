@@ -5,9 +5,9 @@
 //!
 //! ```text
 //!   user                     machine                         lanes
-//!   open, send, ready  -->   SendFlow    -> LaneQueue  -->   next, written
-//!   cancel, close            Granted: which chunk is next
-//!   output             <--   Acknowledged, Room, Refused, Ended
+//!   open, send, say    -->   SendFlow    -> LaneQueue  -->   next, written
+//!   ready, cancel, close     Granted: which chunk is next
+//!   output             <--   Acknowledged, Refused, Ended
 //!                                                            frame (small bytes)
 //!   output: Deliver    <--   ReceiveFlow <- Grants     <--   frame -> WriteRange -> landed
 //!   delivered          -->   Landed, Delivering, BackPressured
@@ -56,7 +56,6 @@ pub use buffer::{CardBuffer, ChunkLanded, ReceiveBuffer, UnfinishedBuffer, Write
 pub use lanes::{QueuedFrame, WriteLimit};
 pub use limits::{LaneLimits, LinkLimits, ReceiveConfig, SendConfig, FLOWS_MAX};
 pub use receiving::FrameStep;
-pub use send_flow::{FlowOptions, SendOutcome};
 pub use user::{BufferReply, LinkOutput, LinkUser, ProtocolViolation, Turn, WindowViolation};
 
 use crate::payload::Payload;
@@ -98,21 +97,29 @@ impl LinkMachine {
         }
     }
 
-    /// A flow that begins. Its number; `None` if there are [`FLOWS_MAX`] already, or `base` is above `first`.
-    pub fn open(&mut self, options: FlowOptions) -> Option<u64> {
-        self.sending.open(options, &mut self.out)
+    /// A flow that begins with this message, and what the receiver's user is told of it. Its number; `None` if there are [`FLOWS_MAX`] already.
+    pub fn open(&mut self, first: u64, description: Description) -> Option<u64> {
+        self.sending.open(first, description, &mut self.out)
     }
 
-    /// Sends a message of a flow. Its bytes stay where they are, unchanged, until the last clone of `payload` is dropped.
+    /// Sends a message of a flow, which retains it until it is acknowledged or cancelled; how many that may be is for its user to limit.
+    /// Its bytes stay where they are, unchanged, until the last clone of `payload` is dropped. False: never, for the flow is closed or
+    /// refused, or the message too large or empty, or its sequence has passed.
     pub fn send(
         &mut self,
         flow: u64,
         sequence: u64,
         payload: Arc<dyn Payload>,
         description: Description,
-    ) -> SendOutcome {
+    ) -> bool {
         self.sending
             .send(flow, sequence, payload, description, &mut self.out)
+    }
+
+    /// Sends the next message of the control flow, which lasts as long as this machine. False: too much of it waits, or it is empty or
+    /// too large.
+    pub fn say(&mut self, said: Arc<dyn Payload>) -> bool {
+        self.sending.say(said, &mut self.out)
     }
 
     /// So many bytes of a message that grows are there now.

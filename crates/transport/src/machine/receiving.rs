@@ -189,9 +189,7 @@ impl ReceiveSide {
         let Frame::Open {
             flow,
             first,
-            base,
             ref description,
-            ref tree,
         } = *frame
         else {
             unreachable!("its caller looked");
@@ -209,9 +207,7 @@ impl ReceiveSide {
         }
         let opening = Turn::Opened {
             first,
-            base,
             description: description.clone(),
-            tree: tree.clone(),
         };
         let new = ReceiveFlow::new(self.config, first, Some(opening));
         self.flows.insert(flow, new);

@@ -1,6 +1,6 @@
 //! One flow at its sender: what it retains, what it may charge, and which frame is next.
 
-use super::frame::{Description, Frame, Tree, FLOW_ENDED, LANES_MAX, SEQUENCE_MAX};
+use super::frame::{Description, Frame, FLOW_ENDED, LANES_MAX, MESSAGE_BYTES_MAX, SEQUENCE_MAX};
 use super::lanes::{Outgoing, QueuedFrame};
 use super::limits::SendConfig;
 use super::send_message::{QueuedItem, SendGrant, SendMessage, SendState};
@@ -10,33 +10,6 @@ use crate::credits::SendWindow;
 use crate::payload::Payload;
 use std::collections::VecDeque;
 use std::sync::Arc;
-
-/// What a flow is, as its sender opens it.
-#[derive(Clone, Debug, Default)]
-pub struct FlowOptions {
-    /// Its first message.
-    pub first: u64,
-    /// Below this number the origin retains nothing. At most `first`.
-    pub base: u64,
-    /// The publisher, its topic, type and quality of service.
-    pub description: Description,
-    /// The hosts below the receiver that want the messages.
-    pub tree: Tree,
-    /// Bytes that the flow retains until they are acknowledged.
-    pub retained_bytes_max: u64,
-}
-
-/// The result of sending a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SendOutcome {
-    /// It is retained until it is acknowledged or cancelled.
-    Taken,
-    /// Not before [`super::LinkOutput::Room`].
-    Full,
-    /// Never: the flow is closed or refused, or the message is larger than what a flow may retain, or empty, or its sequence
-    /// has passed.
-    Never,
-}
 
 /// The result of looking for something to send.
 pub(super) enum Step {
@@ -50,18 +23,19 @@ pub(super) enum Step {
 
 pub(super) struct SendFlow {
     number: u64,
-    options: FlowOptions,
+    first: u64,
+    description: Description,
     /// The number of the next message.
     pub(super) next: u64,
     /// Behind the last message of which a frame has left.
     sent_next: u64,
     queue: SendQueue,
     pub(super) retained: u64,
-    wants_room: bool,
     window: SendWindow,
     /// Lanes on which OPEN has left, as long as the receiver has not answered.
     opened_on: Vec<u32>,
     is_confirmed: bool,
+    is_accepted: bool,
     was_opened: bool,
     close_was_sent: bool,
     pub(super) is_closing: bool,
@@ -73,21 +47,27 @@ pub(super) struct SendFlow {
 }
 
 impl SendFlow {
-    pub(super) fn new(number: u64, options: FlowOptions, first_window: u64) -> Self {
+    pub(super) fn new(
+        number: u64,
+        first: u64,
+        description: Description,
+        first_window: u64,
+    ) -> Self {
         let mut window = SendWindow::default();
         window.raise(first_window);
         let is_control = number == super::frame::CONTROL_FLOW;
         Self {
             number,
-            next: options.first,
-            sent_next: options.first,
-            options,
+            first,
+            description,
+            next: first,
+            sent_next: first,
             queue: SendQueue::default(),
             retained: 0,
-            wants_room: false,
             window,
             opened_on: Vec::with_capacity(LANES_MAX),
             is_confirmed: is_control,
+            is_accepted: is_control,
             was_opened: is_control,
             close_was_sent: false,
             is_closing: false,
@@ -101,23 +81,18 @@ impl SendFlow {
         self.window.raise(limit);
     }
 
-    /// Retains a message, if it can.
+    /// Retains a message; false: never. See [`super::LinkMachine::send`].
     pub(super) fn push(
         &mut self,
         sequence: u64,
         payload: Arc<dyn Payload>,
         description: Description,
-    ) -> SendOutcome {
+    ) -> bool {
         let bytes = payload.bytes() as u64;
-        let max = self.options.retained_bytes_max;
-        let fits = bytes > 0 && bytes <= max.min(super::frame::MESSAGE_BYTES_MAX);
+        let fits = bytes > 0 && bytes <= MESSAGE_BYTES_MAX;
         let is_next = sequence >= self.next && sequence <= SEQUENCE_MAX;
         if !fits || !is_next || self.is_closing {
-            return SendOutcome::Never;
-        }
-        if self.retained + bytes > max {
-            self.wants_room = true;
-            return SendOutcome::Full;
+            return false;
         }
         if sequence > self.next {
             self.queue.push_gap(self.next, sequence);
@@ -133,7 +108,7 @@ impl SendFlow {
         });
         self.retained += bytes;
         self.next = sequence + 1;
-        SendOutcome::Taken
+        true
     }
 
     /// More bytes of a message are there.
@@ -174,12 +149,6 @@ impl SendFlow {
         self.queue.oldest_unsent()
     }
 
-    /// Whether it wanted room and may have some.
-    pub(super) fn take_room(&mut self) -> bool {
-        let has_room = self.retained < self.options.retained_bytes_max;
-        has_room && std::mem::take(&mut self.wants_room)
-    }
-
     /// The receiver has answered: it knows the flow.
     pub(super) fn confirm(&mut self, frame: &'static str) -> Result<(), ProtocolViolation> {
         if !self.was_opened {
@@ -187,6 +156,11 @@ impl SendFlow {
         }
         self.is_confirmed = true;
         Ok(())
+    }
+
+    /// Whether the receiver has accepted the flow just now: by a limit above the first window.
+    pub(super) fn accepts(&mut self, limit: u64, first_window: u64) -> bool {
+        limit > first_window && !std::mem::replace(&mut self.is_accepted, true)
     }
 
     /// Checks an acknowledgement, and takes what it covers out of the queue.
@@ -218,7 +192,6 @@ impl SendFlow {
         }
         let all = self.queue.take_all();
         self.retained = 0;
-        self.wants_room = false;
         self.close();
         Some(all)
     }
@@ -319,10 +292,8 @@ impl SendFlow {
     fn open_frame(&self) -> Frame {
         Frame::Open {
             flow: self.number,
-            first: self.options.first,
-            base: self.options.base,
-            description: self.options.description.clone(),
-            tree: self.options.tree.clone(),
+            first: self.first,
+            description: self.description.clone(),
         }
     }
 

@@ -4,14 +4,14 @@ use super::frame::{Description, Frame, Lanes, Remote, CONTROL_FLOW, FLOW_ENDED, 
 use super::lanes::Outgoing;
 use super::limits::SendConfig;
 use super::limits::FLOWS_MAX;
-use super::send_flow::{FlowOptions, SendFlow, SendOutcome};
+use super::send_flow::SendFlow;
 use super::send_message::{QueuedItem, SendGrant, SendMessage, SendState};
 use super::user::{violation, LinkOutput, ProtocolViolation};
 use crate::payload::Payload;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-/// Bytes that the control flow retains.
+/// Bytes that the control flow retains, but for its last message.
 const CONTROL_RETAINED_MAX: u64 = 64 << 20;
 
 /// The sending end.
@@ -34,11 +34,7 @@ pub(super) struct SendSide {
 
 impl SendSide {
     pub(super) fn new(config: SendConfig) -> Self {
-        let control = FlowOptions {
-            retained_bytes_max: CONTROL_RETAINED_MAX,
-            ..FlowOptions::default()
-        };
-        let control = SendFlow::new(CONTROL_FLOW, control, 0);
+        let control = SendFlow::new(CONTROL_FLOW, 0, Description::default(), 0);
         Self {
             config,
             flows: BTreeMap::from([(CONTROL_FLOW, control)]),
@@ -52,14 +48,18 @@ impl SendSide {
     }
 
     /// A flow that begins. Its number; `None` if there are [`FLOWS_MAX`] already.
-    pub(super) fn open(&mut self, options: FlowOptions, out: &mut Outgoing) -> Option<u64> {
-        let is_valid = options.base <= options.first && options.first <= SEQUENCE_MAX;
-        if self.flows.len() > FLOWS_MAX || !is_valid {
+    pub(super) fn open(
+        &mut self,
+        first: u64,
+        description: Description,
+        out: &mut Outgoing,
+    ) -> Option<u64> {
+        if self.flows.len() > FLOWS_MAX || first > SEQUENCE_MAX {
             return None;
         }
         self.last += 1;
         let window = self.first_window.unwrap_or(0);
-        let flow = SendFlow::new(self.last, options, window.into());
+        let flow = SendFlow::new(self.last, first, description, window.into());
         self.flows.insert(self.last, flow);
         self.wake(self.last);
         self.pump(out);
@@ -73,16 +73,20 @@ impl SendSide {
         payload: Arc<dyn Payload>,
         description: Description,
         out: &mut Outgoing,
-    ) -> SendOutcome {
-        let Some(flow) = self.flows.get_mut(&number) else {
-            return SendOutcome::Never;
-        };
-        let outcome = flow.push(sequence, payload, description);
-        if outcome == SendOutcome::Taken {
+    ) -> bool {
+        let flow = self.flows.get_mut(&number);
+        let is_taken = flow.is_some_and(|flow| flow.push(sequence, payload, description));
+        if is_taken {
             self.wake(number);
             self.pump(out);
         }
-        outcome
+        is_taken
+    }
+
+    pub(super) fn say(&mut self, said: Arc<dyn Payload>, out: &mut Outgoing) -> bool {
+        let control = &self.flows[&CONTROL_FLOW];
+        let (next, has_room) = (control.next, control.retained < CONTROL_RETAINED_MAX);
+        has_room && self.send(CONTROL_FLOW, next, said, Description::default(), out)
     }
 
     pub(super) fn ready(&mut self, number: u64, sequence: u64, ready: u64, out: &mut Outgoing) {
@@ -105,7 +109,6 @@ impl SendSide {
         if let Some(left) = left {
             abandon(left.grant, left.lanes, out);
         }
-        self.report_room(number, out);
         self.wake(number);
         self.pump(out);
         Some(payload)
@@ -211,10 +214,14 @@ impl SendSide {
         out: &mut Outgoing,
     ) -> Result<(), ProtocolViolation> {
         let mut done = std::mem::take(&mut self.done);
+        let first_window = self.first_window.unwrap_or(0);
         let Some(flow) = self.flow(number, "Ack")? else {
             return Ok(());
         };
         flow.acknowledge(next, limit, &mut done)?;
+        if flow.accepts(limit, first_window.into()) {
+            out.report(LinkOutput::Accepted { flow: number });
+        }
         for message in done.drain(..) {
             abandon_unfinished(&message, out);
             if let QueuedItem::Message { payload, .. } = message.item {
@@ -232,7 +239,6 @@ impl SendSide {
             out.report(LinkOutput::Ended { flow: number });
             return Ok(());
         }
-        self.report_room(number, out);
         self.wake(number);
         Ok(())
     }
@@ -289,13 +295,6 @@ impl SendSide {
         });
         self.wake(number);
         Ok(())
-    }
-
-    fn report_room(&mut self, number: u64, out: &mut Outgoing) {
-        let flow = self.flows.get_mut(&number);
-        if flow.is_some_and(SendFlow::take_room) {
-            out.report(LinkOutput::Room { flow: number });
-        }
     }
 
     /// Sends what can be sent, one frame of each flow after the other.

@@ -1,7 +1,7 @@
 //! What a link's machine asks of its user, and what it reports.
 
 use super::buffer::{ReceiveBuffer, UnfinishedBuffer};
-use super::frame::{Description, Remote, Tree};
+use super::frame::{Description, Remote};
 pub use crate::credits::WindowViolation;
 use crate::payload::Payload;
 use std::sync::Arc;
@@ -39,12 +39,8 @@ pub enum Turn {
     Opened {
         /// Its first message.
         first: u64,
-        /// Below this number the origin retains nothing.
-        base: u64,
-        /// The publisher, its topic, type and quality of service.
+        /// What its sender says of it.
         description: Description,
-        /// The hosts below this one that want the messages.
-        tree: Tree,
     },
     /// A small message that had to wait for its turn.
     Small {
@@ -96,8 +92,8 @@ pub enum LinkOutput {
         /// Its bytes, to be dropped; lanes may still read them, and hold them as long.
         payload: Arc<dyn Payload>,
     },
-    /// Sending: a flow that was full may take a message again.
-    Room {
+    /// Sending: the receiver's user has taken a flow's [`Turn::Opened`].
+    Accepted {
         /// The flow.
         flow: u64,
     },

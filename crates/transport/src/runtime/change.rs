@@ -3,7 +3,7 @@
 use super::user::FlowId;
 use super::LinkRuntime;
 use crate::machine::frame::Description;
-use crate::machine::{FlowOptions, LinkMachine, SendOutcome};
+use crate::machine::LinkMachine;
 use crate::payload::Payload;
 use std::sync::Arc;
 
@@ -28,8 +28,8 @@ impl LinkChange<'_> {
     }
 
     /// See [`LinkMachine::open`].
-    pub fn open(&mut self, options: FlowOptions) -> Option<FlowId> {
-        let number = self.machine.open(options)?;
+    pub fn open(&mut self, first: u64, description: Description) -> Option<FlowId> {
+        let number = self.machine.open(first, description)?;
         Some(FlowId {
             machine: self.number,
             number,
@@ -43,13 +43,18 @@ impl LinkChange<'_> {
         sequence: u64,
         payload: &Arc<dyn Payload>,
         description: Description,
-    ) -> SendOutcome {
-        if !self.is_current(flow) {
-            return SendOutcome::Never;
-        }
+    ) -> bool {
         let payload = Arc::clone(payload);
-        self.machine
-            .send(flow.number, sequence, payload, description)
+        let sends = || {
+            self.machine
+                .send(flow.number, sequence, payload, description)
+        };
+        flow.machine == self.number && sends()
+    }
+
+    /// See [`LinkMachine::say`].
+    pub fn say(&mut self, said: Arc<dyn Payload>) -> bool {
+        self.machine.say(said)
     }
 
     /// See [`LinkMachine::ready`].
@@ -106,26 +111,5 @@ impl LinkRuntime {
         drop(dropped);
         self.settle();
         result
-    }
-
-    /// A flow that begins; none if there are too many.
-    pub fn open(&self, options: FlowOptions) -> Option<FlowId> {
-        self.change(|link| link.open(options))
-    }
-
-    /// Sends a message of a flow; it does not block. Sequences ascend, and the peer misses those that are left out.
-    pub fn send(
-        &self,
-        flow: FlowId,
-        sequence: u64,
-        payload: &Arc<dyn Payload>,
-        description: Description,
-    ) -> SendOutcome {
-        self.change(|link| link.send(flow, sequence, payload, description))
-    }
-
-    /// No message of a flow follows: [`super::LinkEvent::Ended`] comes when the receiver has all of it.
-    pub fn close_flow(&self, flow: FlowId) {
-        self.change(|link| link.close(flow));
     }
 }

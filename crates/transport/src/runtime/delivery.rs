@@ -1,9 +1,9 @@
 //! What a link does without its lock: it delivers messages to its user, and tells the user what happened.
 
-use super::user::{FlowId, LinkEvent, LinkUser};
+use super::user::{FlowId, LinkEvent, LinkUser, OpenReply};
 use super::LinkRuntime;
 use crate::machine::frame::{Description, Remote};
-use crate::machine::{self, BufferReply, LinkOutput, Turn};
+use crate::machine::{self, BufferReply, LinkOutput, ProtocolViolation, Turn};
 use crate::rdma::RegistrationTable;
 use std::sync::Arc;
 
@@ -73,7 +73,7 @@ impl Task {
                 });
                 drop(payload);
             }
-            LinkOutput::Room { flow } => tell(LinkEvent::Room { flow: id(flow) }),
+            LinkOutput::Accepted { flow } => tell(LinkEvent::Accepted { flow: id(flow) }),
             LinkOutput::Ended { flow } => tell(LinkEvent::Ended { flow: id(flow) }),
             LinkOutput::Refused { flow, why, dropped } => tell(LinkEvent::FlowRefused {
                 flow: id(flow),
@@ -91,17 +91,11 @@ fn deliver(link: &LinkRuntime, flow: FlowId, turn: Turn) -> Result<(), Turn> {
     let tell = |event| link.user.event(event, link);
     match turn {
         Turn::Opened {
-            first,
-            base,
-            description,
-            tree,
-        } => tell(LinkEvent::Opened {
-            flow,
-            first,
-            base,
-            description,
-            tree,
-        }),
+            ref description, ..
+        } => {
+            let is_answered = open(link, flow, description);
+            return is_answered.then_some(()).ok_or(turn);
+        }
         Turn::Missed { first, next } => tell(LinkEvent::Missed { flow, first, next }),
         Turn::Closed { next } => tell(LinkEvent::Closed { flow, next }),
         Turn::Large {
@@ -140,6 +134,24 @@ fn deliver(link: &LinkRuntime, flow: FlowId, turn: Turn) -> Result<(), Turn> {
         }
     }
     Ok(())
+}
+
+/// Asks the user for a flow that begins; false: it is not ready for it.
+fn open(link: &LinkRuntime, flow: FlowId, description: &Description) -> bool {
+    let refuse = |why: Description| link.change(|change| change.refuse(flow, why));
+    match link.user.opened(flow, description) {
+        OpenReply::Accepted => {}
+        OpenReply::Waits => return false,
+        OpenReply::Refused(why) => {
+            refuse(why);
+        }
+        OpenReply::Violation(what) => {
+            refuse(Description::new(what.as_bytes()).unwrap_or_default());
+            let frame = "Open";
+            link.disconnect(None, &ProtocolViolation::State { frame, what });
+        }
+    }
+    true
 }
 
 /// The result of delivering a small message.

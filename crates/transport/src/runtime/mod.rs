@@ -28,7 +28,7 @@ pub use config::{LinkConfig, LinkCounts, LinkStatus, Peer, RdmaCounts};
 pub use endpoint::{Endpoint, EndpointConfig, EndpointCounts, EndpointError, Link, Security};
 pub use handshake::HelloError;
 pub use lane::{LaneEnd, LaneKind, LaneStatus};
-pub use user::{FlowId, LinkEvent, LinkUser};
+pub use user::{FlowId, LinkEvent, LinkUser, OpenReply};
 
 use crate::machine::frame::{Frame, RdmaMode, ResetReason, LANES_MAX};
 use crate::machine::{

@@ -2,7 +2,7 @@
 
 use super::lane::LaneEnd;
 use super::LinkRuntime;
-use crate::machine::frame::{Description, Tree};
+use crate::machine::frame::{Description, CONTROL_FLOW};
 use crate::machine::BufferReply;
 
 /// A flow of a link, in one direction, as long as the peer lives. After [`LinkEvent::Restarted`] no flow of before exists, and a new
@@ -14,15 +14,42 @@ pub struct FlowId {
     pub(super) number: u64,
 }
 
+impl FlowId {
+    /// Whether it is what the ends say to each other with [`super::LinkChange::say`].
+    pub fn is_control(self) -> bool {
+        self.number == CONTROL_FLOW
+    }
+}
+
 /// The user of a link.
 pub trait LinkUser: Send + Sync + 'static {
     /// Memory for a message: of a large one when it is requested, with the link locked; of a small one in its turn. It is quick
     /// and does not call the link.
     fn buffer(&self, flow: FlowId, sequence: u64, description: &[u8], bytes: u64) -> BufferReply;
 
+    /// A flow begins, as its sender describes it, in its turn with the events. A user that is not ready for it is asked again, at each tick and after
+    /// [`LinkRuntime::buffer_free`]; until it is, nothing of the flow is delivered, and no buffer is asked for.
+    fn opened(&self, flow: FlowId, description: &Description) -> OpenReply {
+        let _ = (flow, description);
+        OpenReply::Accepted
+    }
+
     /// Something happened. One at a time for a link and in order, but for small messages: their buffers are delivered by whichever
     /// thread read them. The link is not locked and may be called. It does not block.
     fn event(&self, event: LinkEvent, link: &LinkRuntime);
+}
+
+/// The user's answer to a flow that begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OpenReply {
+    /// Its messages are taken.
+    Accepted,
+    /// Not yet.
+    Waits,
+    /// Never: its sender learns why.
+    Refused(Description),
+    /// No correct peer describes a flow so. The flow is refused, and the peer disconnected and counted.
+    Violation(&'static str),
 }
 
 /// What happened on a link.
@@ -35,8 +62,8 @@ pub enum LinkEvent {
         /// The message.
         sequence: u64,
     },
-    /// Sending: a flow that was full may take a message again.
-    Room {
+    /// Sending: the receiver takes a flow's messages; it had answered [`OpenReply::Accepted`].
+    Accepted {
         /// The flow.
         flow: FlowId,
     },
@@ -53,19 +80,6 @@ pub enum LinkEvent {
     Ended {
         /// The flow.
         flow: FlowId,
-    },
-    /// Receiving: a flow begins.
-    Opened {
-        /// The flow.
-        flow: FlowId,
-        /// Its first message.
-        first: u64,
-        /// Below this number the origin retains nothing.
-        base: u64,
-        /// What its sender says of it.
-        description: Description,
-        /// The hosts below this one that want the messages.
-        tree: Tree,
     },
     /// Receiving: these messages never arrive, or this end refused them.
     Missed {

@@ -1,12 +1,12 @@
 //! Two ends of a link on loopback: what one sends, and what the other got.
 use rgaps_transport::machine::frame::Description;
-use rgaps_transport::machine::{BufferReply, CardBuffer, FlowOptions, ReceiveBuffer, SendOutcome};
+use rgaps_transport::machine::{BufferReply, CardBuffer, ReceiveBuffer};
 use rgaps_transport::{
-    Endpoint, EndpointConfig, FlowId, LaneEnd, LinkConfig, LinkEvent, LinkRuntime, LinkUser, Peer,
-    Security,
+    Endpoint, EndpointConfig, FlowId, LaneEnd, LinkConfig, LinkEvent, LinkRuntime, LinkUser,
+    OpenReply, Peer, Security,
 };
 use rgaps_transport::{LaneKey, Payload, Rdma};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex};
@@ -46,17 +46,16 @@ impl Flow {
 /// What happened, of flows by these names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    Room {
-        flow: Flow,
-    },
     Ended {
         flow: Flow,
     },
     Opened {
         flow: Flow,
-        first: u64,
     },
     Closed {
+        flow: Flow,
+    },
+    Accepted {
         flow: Flow,
     },
     FlowRefused {
@@ -197,6 +196,8 @@ pub struct Host {
     pub refused_topic: u64,
     /// How long hearing of landed bytes takes, once.
     pub dawdle: Mutex<Duration>,
+    /// What is answered to the next flows that begin; then all are accepted.
+    pub replies: Mutex<VecDeque<OpenReply>>,
     /// Called when the last lane has ended.
     pub at_down: Mutex<Option<Box<dyn FnMut() + Send>>>,
     flows: Mutex<Flows>,
@@ -318,6 +319,19 @@ impl LinkUser for Host {
         }))
     }
 
+    fn opened(&self, id: FlowId, description: &Description) -> OpenReply {
+        let flow = Flow::of(description);
+        let reply = match self.replies.lock().unwrap().pop_front() {
+            Some(OpenReply::Waits) => return OpenReply::Waits,
+            reply => reply.unwrap_or(OpenReply::Accepted),
+        };
+        self.flows.lock().unwrap().received.insert(id, flow);
+        let mut seen = self.seen.lock().unwrap();
+        seen.events.push(Event::Opened { flow });
+        self.changed.notify_all();
+        reply
+    }
+
     fn event(&self, event: LinkEvent, link: &LinkRuntime) {
         if let (LinkEvent::Down { .. }, Some(at_down)) =
             (&event, &mut *self.at_down.lock().unwrap())
@@ -342,9 +356,6 @@ impl LinkUser for Host {
                 seen.missed.entry(flow).or_default().push((first, next));
                 None
             }
-            LinkEvent::Room { flow } => Some(Event::Room {
-                flow: flows.name(flow),
-            }),
             LinkEvent::Ended { flow } => Some(Event::Ended {
                 flow: flows.name(flow),
             }),
@@ -353,16 +364,9 @@ impl LinkUser for Host {
                 why: String::from_utf8(why.as_slice().to_vec()).unwrap(),
                 dropped,
             }),
-            LinkEvent::Opened {
-                flow: id,
-                first,
-                description,
-                ..
-            } => {
-                let flow = Flow::of(&description);
-                flows.received.insert(id, flow);
-                Some(Event::Opened { flow, first })
-            }
+            LinkEvent::Accepted { flow } => Some(Event::Accepted {
+                flow: flows.name(flow),
+            }),
             LinkEvent::Closed { flow, .. } => Some(Event::Closed {
                 flow: flows.received[&flow],
             }),
@@ -386,13 +390,13 @@ impl Host {
                 let old = sent.id;
                 let first = sent.retained.keys().next().copied();
                 let first = first.unwrap_or(sent.next);
-                sent.id = link.open(options(*flow, first)).unwrap();
+                sent.id = link.open(first, flow.description()).unwrap();
                 for (sequence, payload) in &sent.retained {
                     let description = described(*sequence);
                     let never = link.send(old, *sequence, payload, description.clone());
-                    assert_eq!(never, SendOutcome::Never, "a flow of the last peer");
+                    assert!(!never, "a flow of the last peer");
                     let taken = link.send(sent.id, *sequence, payload, description);
-                    assert_eq!(taken, SendOutcome::Taken);
+                    assert!(taken);
                 }
             }
         });
@@ -421,6 +425,7 @@ impl Host {
             refused_topic: u64::MAX,
             dawdle: Mutex::default(),
             at_down: Mutex::default(),
+            replies: Mutex::default(),
             flows: Mutex::default(),
             arena,
             me: me.clone(),
@@ -458,6 +463,13 @@ impl Host {
 
     pub fn has(&self, what: &str, event: impl Fn(&Event) -> bool) {
         self.wait(what, |seen| seen.events.iter().any(&event));
+    }
+
+    /// Bytes of a flow's messages that are not acknowledged.
+    fn retained_bytes(&self, flow: Flow) -> usize {
+        let flows = self.flows.lock().unwrap();
+        let retained = flows.sent[&flow].retained.values();
+        retained.map(|payload| payload.bytes()).sum()
     }
 
     pub fn count(&self, event: impl Fn(&Event) -> bool) -> usize {
@@ -506,18 +518,8 @@ pub fn peer(incarnation: u64, dial: &[SocketAddr]) -> Peer {
     }
 }
 
-/// Bytes that a flow retains.
-const RETAINED_MAX: u64 = 256 << 20;
-
-fn options(flow: Flow, first: u64) -> FlowOptions {
-    FlowOptions {
-        first,
-        base: first,
-        description: flow.description(),
-        retained_bytes_max: RETAINED_MAX,
-        ..FlowOptions::default()
-    }
-}
+/// Bytes of a flow that may wait for their acknowledgement.
+const RETAINED_MAX: usize = 256 << 20;
 
 /// A link whose flows have names.
 pub struct Link {
@@ -536,7 +538,7 @@ impl std::ops::Deref for Link {
 impl Link {
     pub fn open(&self, flow: Flow, first: u64) {
         self.link.change(|link| {
-            let id = link.open(options(flow, first)).unwrap();
+            let id = link.open(first, flow.description()).unwrap();
             let sent = SentFlow {
                 id,
                 next: first,
@@ -546,16 +548,16 @@ impl Link {
         });
     }
 
-    pub fn offer(&self, flow: Flow, sequence: u64, payload: &Arc<dyn Payload>) -> SendOutcome {
+    pub fn offer(&self, flow: Flow, sequence: u64, payload: &Arc<dyn Payload>) -> bool {
         self.link.change(|link| {
             let mut flows = self.host.flows.lock().unwrap();
             let sent = flows.sent.get_mut(&flow).unwrap();
-            let outcome = link.send(sent.id, sequence, payload, described(sequence));
-            if outcome == SendOutcome::Taken {
+            let is_taken = link.send(sent.id, sequence, payload, described(sequence));
+            if is_taken {
                 sent.next = sequence + 1;
                 sent.retained.insert(sequence, Arc::clone(payload));
             }
-            outcome
+            is_taken
         })
     }
 
@@ -570,7 +572,7 @@ impl Link {
 
     pub fn close_flow(&self, flow: Flow) {
         let id = self.host.flows.lock().unwrap().sent[&flow].id;
-        self.link.close_flow(id);
+        self.link.change(|link| link.close(id));
     }
 
     /// Refuses a flow that arrives.
@@ -615,20 +617,18 @@ pub fn send(link: &Link, host: &Host, flow: Flow, sequence: u64, bytes: usize) {
     let payload: Arc<dyn Payload> = Arc::new(Message(piece, bytes));
     let until = Instant::now() + LIMIT;
     loop {
-        let before = host.count(|event| *event == Event::Room { flow });
-        match link.offer(flow, sequence, &payload) {
-            SendOutcome::Taken => return,
-            SendOutcome::Never => panic!("{sequence} of {bytes} bytes was refused"),
-            SendOutcome::Full => {}
+        let acknowledged = |seen: &Seen| seen.acknowledged.get(&flow).map_or(0, Vec::len);
+        let before = acknowledged(&host.seen.lock().unwrap());
+        if host.retained_bytes(flow) + bytes <= RETAINED_MAX {
+            let is_taken = link.offer(flow, sequence, &payload);
+            assert!(is_taken, "{sequence} of {bytes} bytes was refused");
+            return;
         }
         assert!(
             Instant::now() < until,
             "waited {LIMIT:?} to send {sequence}"
         );
-        let room = |event: &&Event| **event == Event::Room { flow };
-        host.wait("room", |seen| {
-            seen.events.iter().filter(room).count() > before
-        });
+        host.wait("room", |seen| acknowledged(seen) > before);
     }
 }
 

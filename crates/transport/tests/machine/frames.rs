@@ -7,10 +7,6 @@ fn description() -> impl Strategy<Value = Description> {
     bytes.prop_map(|bytes| Description::new(&bytes).unwrap())
 }
 
-fn tree() -> impl Strategy<Value = Tree> {
-    (0..=TREE_HOSTS_MAX).prop_map(|hosts| Tree::new(&vec![5; hosts * 9]).unwrap())
-}
-
 fn lanes() -> impl Strategy<Value = Lanes> {
     proptest::collection::btree_set(any::<u32>(), 1..=LANES_MAX)
         .prop_map(|set| Lanes::new(&set.into_iter().collect::<Vec<_>>()).unwrap())
@@ -24,14 +20,11 @@ fn remote() -> impl Strategy<Value = Option<Remote>> {
 fn flows() -> impl Strategy<Value = Frame> {
     let (number, sequence) = (any::<u64>, || 0..=SEQUENCE_MAX);
     prop_oneof![
-        (1u64.., sequence(), description(), tree()).prop_map(|(flow, first, description, tree)| {
-            let base = first / 2;
+        (1u64.., sequence(), description()).prop_map(|(flow, first, description)| {
             Frame::Open {
                 flow,
                 first,
-                base,
                 description,
-                tree,
             }
         }),
         (number(), sequence(), 1u32.., number(), any::<u16>()).prop_map(

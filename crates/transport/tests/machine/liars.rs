@@ -1,8 +1,8 @@
 //! Peers that break the protocol: each violation has its name, and nothing a peer sends panics or writes outside a grant.
-use crate::wire::{limits, options, Pair, CHUNK};
+use crate::wire::{limits, Pair, CHUNK};
 use rgaps_testkit::Random;
 use rgaps_transport::machine::frame::{
-    Decoded, Description, Frame, Lanes, ResetReason, Tree, FLOW_ENDED,
+    Decoded, Description, Frame, Lanes, ResetReason, FLOW_ENDED,
 };
 use rgaps_transport::machine::{
     BufferReply, FrameStep, LinkMachine, LinkOutput, LinkUser, ReceiveBuffer, Turn, WriteLimit,
@@ -198,9 +198,7 @@ fn any_frame(random: &mut Random) -> Frame {
         0 | 1 => Frame::Open {
             flow: 1 + random.below(4),
             first: random.below(3),
-            base: 0,
             description: description(random),
-            tree: Tree::default(),
         },
         2..=4 => Frame::Small {
             flow,
@@ -263,8 +261,11 @@ fn seeds() -> std::ops::Range<u64> {
 
 /// What a target has in flight while it is lied to.
 fn with_flows(target: &mut Target, random: &mut Random) {
-    for publisher in 0..2 {
-        let flow = target.machine.open(options(publisher, 0)).unwrap();
+    for publisher in 0_u64..2 {
+        let flow = target
+            .machine
+            .open(0, Description::new(&publisher.to_le_bytes()).unwrap())
+            .unwrap();
         for sequence in 0..6 {
             let bytes = 1 + random.below(3 * CHUNK) as usize;
             let payload = Arc::new(vec![3u8; bytes]);
@@ -379,9 +380,7 @@ fn open(flow: u64) -> Frame {
     Frame::Open {
         flow,
         first: 0,
-        base: 0,
         description: Description::new(&7u64.to_le_bytes()).unwrap(),
-        tree: Tree::default(),
     }
 }
 
@@ -613,7 +612,7 @@ fn a_sender_names_what_a_receiver_does_wrong() {
     ];
     for (expected, frame) in cases {
         let mut pair = Pair::new(&[1]);
-        let flow = pair.ends[1].machine.open(options(7, 0)).unwrap();
+        let flow = pair.ends[1].open(7, 0);
         pair.ends[1].send(flow, 7, 0, 50);
         pair.ends[1].send(flow, 7, 1, 2500);
         let text = blamed(&mut pair, &[frame]);

@@ -1,14 +1,16 @@
 //! One thing after the other: what crosses in which trip, and what a lost lane, a refusal or an end leaves.
 use crate::host::SimPayload;
-use crate::wire::{end, limits, names, options, Pair, Sent, CHUNK};
+use crate::wire::{end, limits, names, Pair, Sent, CHUNK};
 use rgaps_transport::machine::frame::{Description, Frame, FLOW_ENDED};
-use rgaps_transport::machine::{LinkMachine, SendOutcome, FLOWS_MAX};
+use rgaps_transport::machine::{LinkMachine, FLOWS_MAX};
+use rgaps_transport::Payload;
+use std::sync::Arc;
 
 #[test]
 fn open_and_the_first_small_messages_leave_in_one_write_and_take_half_a_round_trip() {
     let mut pair = Pair::new(&[1]);
     pair.run();
-    let flow = pair.ends[0].machine.open(options(7, 0)).unwrap();
+    let flow = pair.ends[0].open(7, 0);
     for sequence in 0..3 {
         pair.ends[0].send(flow, 7, sequence, 64);
     }
@@ -19,12 +21,33 @@ fn open_and_the_first_small_messages_leave_in_one_write_and_take_half_a_round_tr
     );
 }
 
+/// A publisher's flow is opened when it is known, and its messages have numbers by then.
+#[test]
+fn a_first_message_with_any_number_takes_as_long() {
+    let mut pair = Pair::new(&[1]);
+    pair.run();
+    let flow = pair.ends[0].open(7, 0);
+    pair.ends[0].send(flow, 7, 500, 64);
+    pair.ends[0].send(flow, 7, 501, 3 * CHUNK);
+    let frames = pair.ends[0].write(1);
+    assert_eq!(names(&frames), ["Open", "Gap", "Small", "Request"]);
+    frames
+        .iter()
+        .for_each(|sent| pair.ends[1].read(sent).unwrap());
+    pair.ends[1].carry_out();
+    let delivered = pair.ends[1].take_delivered();
+    assert_eq!(delivered.len(), 3, "{delivered:?}");
+    assert_eq!(delivered[2], "small 500");
+    // The answer, and the bytes.
+    assert_eq!(pair.trips_until("large 501"), 2);
+}
+
 #[test]
 fn what_the_first_window_covers_needs_no_answer_and_what_it_does_not_waits_for_one() {
     let mut pair = Pair::new(&[1]);
     pair.run();
     // More payloads than a lane has in hand at a time: written here one by one.
-    let flow = pair.ends[0].machine.open(options(7, 0)).unwrap();
+    let flow = pair.ends[0].open(7, 0);
     for sequence in 0..600 {
         pair.ends[0].send(flow, 7, sequence, 192);
     }
@@ -45,14 +68,14 @@ fn a_flow_that_its_user_does_not_accept_gets_no_more_than_the_first_window() {
     let mut pair = Pair::new(&[1]);
     pair.run();
     pair.ends[1].is_slow = true;
-    let flow = pair.ends[0].machine.open(options(7, 0)).unwrap();
+    let flow = pair.ends[0].open(7, 0);
     for sequence in 0..64 {
         let payload = SimPayload::new(7, sequence, 192, 192);
         let description = Description::new(&[0; 8]).unwrap();
         let sent = pair.ends[0]
             .machine
             .send(flow, sequence, payload, description);
-        assert_eq!(sent, SendOutcome::Taken);
+        assert!(sent);
     }
     pair.ends[0].send(flow, 7, 64, 5000);
     pair.run();
@@ -62,8 +85,10 @@ fn a_flow_that_its_user_does_not_accept_gets_no_more_than_the_first_window() {
         (1, 0),
         "no buffer before it is accepted"
     );
+    assert!(pair.ends[0].accepted.is_empty());
     pair.ends[1].is_slow = false;
     pair.run();
+    assert_eq!(pair.ends[0].accepted, [flow], "once");
     assert_eq!(pair.ends[1].take_delivered().len(), 66);
 }
 
@@ -71,7 +96,7 @@ fn a_flow_that_its_user_does_not_accept_gets_no_more_than_the_first_window() {
 fn a_large_first_message_takes_one_and_a_half_round_trips() {
     let mut pair = Pair::new(&[1]);
     pair.run();
-    let flow = pair.ends[0].machine.open(options(7, 0)).unwrap();
+    let flow = pair.ends[0].open(7, 0);
     pair.ends[0].send(flow, 7, 0, 3 * CHUNK);
     assert_eq!(pair.trips_until("large 0"), 3);
 }
@@ -80,7 +105,7 @@ fn a_large_first_message_takes_one_and_a_half_round_trips() {
 fn large_messages_request_while_others_are_on_their_way() {
     let mut pair = Pair::new(&[1, 2]);
     pair.run();
-    let flow = pair.ends[0].machine.open(options(7, 0)).unwrap();
+    let flow = pair.ends[0].open(7, 0);
     for sequence in 0..8 {
         pair.ends[0].send(flow, 7, sequence, 2 * CHUNK);
     }
@@ -93,7 +118,7 @@ fn large_messages_request_while_others_are_on_their_way() {
 fn a_message_goes_on_behind_what_has_landed_when_its_lane_is_lost() {
     let mut pair = Pair::new(&[1, 2]);
     pair.run();
-    let flow = pair.ends[0].machine.open(options(7, 0)).unwrap();
+    let flow = pair.ends[0].open(7, 0);
     pair.ends[0].send(flow, 7, 0, 10 * CHUNK);
     pair.trip();
     pair.trip();
@@ -142,7 +167,7 @@ fn a_message_goes_on_behind_what_has_landed_when_its_lane_is_lost() {
 fn another_link_goes_on_with_a_message_that_has_landed_in_part() {
     let mut pair = Pair::new(&[1]);
     pair.run();
-    let flow = pair.ends[0].machine.open(options(7, 0)).unwrap();
+    let flow = pair.ends[0].open(7, 0);
     pair.ends[0].send(flow, 7, 0, 10 * CHUNK);
     pair.trip();
     pair.trip();
@@ -175,7 +200,7 @@ fn another_link_goes_on_with_a_message_that_has_landed_in_part() {
     other.ends[1].user = user;
     other.lane_up(1);
     other.run();
-    let flow = other.ends[0].machine.open(options(7, 0)).unwrap();
+    let flow = other.ends[0].open(7, 0);
     other.ends[0].send(flow, 7, 0, 10 * CHUNK);
     other.trip();
     other.trip();
@@ -195,7 +220,7 @@ fn a_message_that_the_user_has_by_another_route_does_not_cross() {
     pair.run();
     let user = pair.ends[1].user.clone();
     user.decisions.lock().unwrap().positions.insert(7, 2);
-    let flow = pair.ends[0].machine.open(options(7, 0)).unwrap();
+    let flow = pair.ends[0].open(7, 0);
     for sequence in 0..3 {
         pair.ends[0].send(flow, 7, sequence, 5000);
     }
@@ -214,7 +239,7 @@ fn a_message_without_a_buffer_is_missed_and_its_bytes_do_not_cross() {
     let mut pair = Pair::new(&[1]);
     pair.run();
     pair.ends[1].user.decisions.lock().unwrap().refuses_large = true;
-    let flow = pair.ends[0].machine.open(options(7, 0)).unwrap();
+    let flow = pair.ends[0].open(7, 0);
     pair.ends[0].send(flow, 7, 0, 5000);
     pair.ends[0].send(flow, 7, 1, 10);
     pair.trip();
@@ -231,7 +256,7 @@ fn a_message_without_a_buffer_is_missed_and_its_bytes_do_not_cross() {
 fn a_refused_flow_ends_with_its_reason_and_leaves_nothing() {
     let mut pair = Pair::new(&[1]);
     pair.run();
-    let flow = pair.ends[0].machine.open(options(7, 0)).unwrap();
+    let flow = pair.ends[0].open(7, 0);
     pair.ends[0].send(flow, 7, 0, 50);
     pair.ends[0].send(flow, 7, 1, 5 * CHUNK);
     pair.trip();
@@ -247,7 +272,7 @@ fn a_refused_flow_ends_with_its_reason_and_leaves_nothing() {
         "{reports:?}"
     );
     assert!(reports.contains(&format!("{flow} ended")));
-    assert_eq!(pair.ends[0].send(flow, 7, 2, 50), SendOutcome::Never);
+    assert!(!pair.ends[0].send(flow, 7, 2, 50));
     let held = pair.ends[1].machine.held();
     assert_eq!((held.flows, held.large, held.grants), (0, 0, 0));
 }
@@ -257,7 +282,7 @@ fn a_refused_flow_ends_with_its_reason_and_leaves_nothing() {
 fn a_refused_message_whose_chunks_are_lost_holds_no_buffer() {
     let mut pair = Pair::new(&[1, 2]);
     pair.run();
-    let flow = pair.ends[0].machine.open(options(7, 0)).unwrap();
+    let flow = pair.ends[0].open(7, 0);
     pair.ends[0].send(flow, 7, 0, 6 * CHUNK);
     pair.trip();
     pair.trip();
@@ -280,7 +305,7 @@ fn a_flow_that_is_refused_behind_its_end_acknowledges_nothing() {
     let mut pair = Pair::new(&[1]);
     pair.run();
     pair.ends[1].is_slow = true;
-    let flow = pair.ends[0].machine.open(options(7, 0)).unwrap();
+    let flow = pair.ends[0].open(7, 0);
     pair.ends[0].send(flow, 7, 0, 50);
     pair.ends[0].machine.close(flow);
     pair.trip();
@@ -299,9 +324,9 @@ fn a_flow_that_is_refused_behind_its_end_acknowledges_nothing() {
 fn an_acknowledgement_that_is_lost_with_its_lane_is_sent_again() {
     let mut pair = Pair::new(&[1, 2]);
     pair.run();
-    let first = pair.ends[0].machine.open(options(7, 0)).unwrap();
+    let first = pair.ends[0].open(7, 0);
     pair.ends[0].send(first, 7, 0, 50);
-    let second = pair.ends[0].machine.open(options(8, 0)).unwrap();
+    let second = pair.ends[0].open(8, 0);
     pair.ends[0].send(second, 8, 0, 50);
     let frames = pair.ends[0].write(2);
     assert_eq!(
@@ -330,7 +355,7 @@ fn an_acknowledgement_that_is_lost_with_its_lane_is_sent_again() {
 fn a_refusal_that_is_lost_with_its_lane_is_sent_again() {
     let mut pair = Pair::new(&[1, 2]);
     pair.run();
-    let flow = pair.ends[0].machine.open(options(7, 0)).unwrap();
+    let flow = pair.ends[0].open(7, 0);
     pair.trip();
     assert!(pair.ends[1].machine.refuse(flow, Description::default()));
     assert!(names(&pair.ends[1].write(1)).contains(&"Refuse"));
@@ -346,7 +371,7 @@ fn a_refusal_that_is_lost_with_its_lane_is_sent_again() {
 fn an_end_that_is_lost_with_its_lane_is_told_again_from_the_number_alone() {
     let mut pair = Pair::new(&[1, 2]);
     pair.run();
-    let flow = pair.ends[0].machine.open(options(7, 0)).unwrap();
+    let flow = pair.ends[0].open(7, 0);
     pair.ends[0].send(flow, 7, 0, 50);
     pair.ends[0].machine.close(flow);
     pair.trip();
@@ -388,7 +413,7 @@ fn an_end_that_is_lost_with_its_lane_is_told_again_from_the_number_alone() {
 fn an_end_is_answered_on_the_lane_of_its_copy_though_a_lost_lane_brings_it_later() {
     let mut pair = Pair::new(&[1, 2]);
     pair.run();
-    let flow = pair.ends[0].machine.open(options(7, 0)).unwrap();
+    let flow = pair.ends[0].open(7, 0);
     pair.ends[0].send(flow, 7, 0, 50);
     pair.ends[0].machine.close(flow);
     let is_end = |sent: &&Sent| matches!(sent.frame, Frame::Close { .. });
@@ -422,13 +447,11 @@ fn numbers_of_flows_are_not_used_again_and_thousands_leave_nothing() {
     pair.run();
     let mut last = 0;
     for _ in 0..5 {
-        let flows: Vec<u64> = (0..FLOWS_MAX)
-            .map(|_| pair.ends[0].machine.open(options(7, 0)).unwrap())
-            .collect();
+        let flows: Vec<u64> = (0..FLOWS_MAX).map(|_| pair.ends[0].open(7, 0)).collect();
         assert!(flows[0] > last);
         last = *flows.last().unwrap();
         assert_eq!(
-            pair.ends[0].machine.open(options(7, 0)),
+            pair.ends[0].machine.open(0, Description::default()),
             None,
             "one too many"
         );
@@ -470,10 +493,22 @@ fn the_control_flow_needs_no_opening() {
 }
 
 #[test]
+fn what_is_said_waits_up_to_a_limit() {
+    let mut one = end(limits());
+    assert!(!one.machine.say(Arc::new(Vec::new())), "empty");
+    let large: Arc<dyn Payload> = Arc::new(vec![1; 32 << 20]);
+    assert!(one.machine.say(large.clone()) && one.machine.say(large.clone()));
+    assert!(!one.machine.say(large.clone()), "64 MiB wait");
+    assert!(one.machine.cancel(0, 0).is_some());
+    assert!(one.machine.say(large.clone()));
+    assert_eq!(one.machine.retained_bytes(), 64 << 20);
+}
+
+#[test]
 fn a_cancelled_message_that_grows_becomes_a_gap_and_its_buffer_returns() {
     let mut pair = Pair::new(&[1]);
     pair.run();
-    let flow = pair.ends[0].machine.open(options(7, 0)).unwrap();
+    let flow = pair.ends[0].open(7, 0);
     let payload = SimPayload::new(7, 0, 5 * CHUNK, 2 * CHUNK);
     let description = Description::new(&crate::host::describe(0)).unwrap();
     let machine = &mut pair.ends[0].machine;
@@ -498,28 +533,12 @@ fn a_cancelled_message_that_grows_becomes_a_gap_and_its_buffer_returns() {
 }
 
 #[test]
-fn a_flow_that_is_full_says_when_it_has_room() {
-    let mut pair = Pair::new(&[1]);
-    pair.run();
-    let mut options = options(7, 0);
-    options.retained_bytes_max = 100;
-    let flow = pair.ends[0].machine.open(options).unwrap();
-    assert_eq!(pair.ends[0].send(flow, 7, 0, 101), SendOutcome::Never);
-    assert_eq!(pair.ends[0].send(flow, 7, 0, 60), SendOutcome::Taken);
-    assert_eq!(pair.ends[0].send(flow, 7, 1, 60), SendOutcome::Full);
-    pair.run();
-    let expected = [format!("{flow} acknowledged 0"), format!("{flow} room")];
-    assert_eq!(pair.ends[0].take_reported(), expected);
-    assert_eq!(pair.ends[0].send(flow, 7, 1, 60), SendOutcome::Taken);
-}
-
-#[test]
 fn a_message_has_at_most_65536_chunks() {
     let mut limits = limits();
     limits.send.chunk_bytes = 1;
     let mut sender = end(limits);
     assert!(sender.machine.lane_up(1, 64 << 10));
-    let flow = sender.machine.open(options(7, 0)).unwrap();
+    let flow = sender.open(7, 0);
     sender.send(flow, 7, 0, 65_537);
     let frames = sender.write(1);
     let Frame::Request { chunk_bytes, .. } = frames.last().unwrap().frame else {

@@ -2,8 +2,7 @@
 use crate::host::{describe, SimPayload, SimUser};
 use rgaps_transport::machine::frame::{Decoded, Description, Frame};
 use rgaps_transport::machine::{
-    FlowOptions, FrameStep, LinkLimits, LinkMachine, LinkOutput, ProtocolViolation, SendOutcome,
-    Turn, WriteLimit,
+    FrameStep, LinkLimits, LinkMachine, LinkOutput, ProtocolViolation, Turn, WriteLimit,
 };
 use std::sync::Arc;
 
@@ -20,6 +19,8 @@ pub struct End {
     /// What was delivered: messages with their bytes, and all else by its name.
     pub delivered: Vec<(u64, String)>,
     pub reported: Vec<String>,
+    /// Flows that the receiver has accepted.
+    pub accepted: Vec<u64>,
     /// The user takes nothing.
     pub is_slow: bool,
 }
@@ -46,22 +47,18 @@ pub fn end(limits: LinkLimits) -> End {
         user,
         delivered: Vec::new(),
         reported: Vec::new(),
+        accepted: Vec::new(),
         is_slow: false,
     }
 }
 
-pub fn options(publisher: u64, first: u64) -> FlowOptions {
-    FlowOptions {
-        first,
-        base: first,
-        description: Description::new(&publisher.to_le_bytes()).unwrap(),
-        retained_bytes_max: 1 << 30,
-        ..FlowOptions::default()
-    }
-}
-
 impl End {
-    pub fn send(&mut self, flow: u64, publisher: u64, sequence: u64, bytes: u64) -> SendOutcome {
+    pub fn open(&mut self, publisher: u64, first: u64) -> u64 {
+        let description = Description::new(&publisher.to_le_bytes()).unwrap();
+        self.machine.open(first, description).unwrap()
+    }
+
+    pub fn send(&mut self, flow: u64, publisher: u64, sequence: u64, bytes: u64) -> bool {
         let payload = SimPayload::new(publisher, sequence, bytes, bytes);
         let description = Description::new(&describe(sequence)).unwrap();
         self.machine.send(flow, sequence, payload, description)
@@ -136,7 +133,7 @@ impl End {
                     self.reported
                         .push(format!("{flow} acknowledged {sequence}"));
                 }
-                LinkOutput::Room { flow } => self.reported.push(format!("{flow} room")),
+                LinkOutput::Accepted { flow } => self.accepted.push(flow),
                 LinkOutput::Ended { flow } => self.reported.push(format!("{flow} ended")),
                 LinkOutput::Stuck { lane } => self.reported.push(format!("lane {lane} stuck")),
                 LinkOutput::Refused { flow, why, dropped } => {

@@ -2,10 +2,10 @@
 use crate::content::content;
 use crate::host::{describe, name, SimPayload, SimUser, ARENA_AT};
 use rgaps_testkit::Random;
-use rgaps_transport::machine::frame::{Decoded, Description, Frame, Tree, FLOW_ENDED};
+use rgaps_transport::machine::frame::{Decoded, Description, Frame, FLOW_ENDED};
 use rgaps_transport::machine::{
-    FlowOptions, FrameStep, LaneLimits, LinkLimits, LinkMachine, LinkOutput, QueuedFrame,
-    ReceiveConfig, SendConfig, SendOutcome, Turn, WriteLimit, WriteRange,
+    FrameStep, LaneLimits, LinkLimits, LinkMachine, LinkOutput, QueuedFrame, ReceiveConfig,
+    SendConfig, Turn, WriteLimit, WriteRange,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::Ordering;
@@ -131,6 +131,17 @@ struct Publisher {
     is_done: bool,
     /// Its receiver wants none of it.
     is_refused: bool,
+}
+
+/// Bytes of messages of a publisher that may wait for their acknowledgement.
+const RETAINED_MAX: u64 = 2500;
+
+impl Publisher {
+    fn retained_bytes(&self) -> u64 {
+        let open = self.confirmed..self.offered;
+        let open = open.filter(|sequence| !self.cancelled.contains(sequence));
+        open.map(|sequence| self.sizes[sequence as usize]).sum()
+    }
 }
 
 /// What a host's sending end was told, and has used.
@@ -262,14 +273,8 @@ impl World {
             return;
         }
         let machine = &mut self.hosts[publisher.host].machine;
-        let options = FlowOptions {
-            first: publisher.confirmed,
-            base: publisher.confirmed,
-            description: Description::new(&(id as u64).to_le_bytes()).unwrap(),
-            tree: Tree::new(&[id as u8; 9]).unwrap(),
-            retained_bytes_max: 2500,
-        };
-        publisher.flow = Some(machine.open(options).unwrap());
+        let description = Description::new(&(id as u64).to_le_bytes()).unwrap();
+        publisher.flow = Some(machine.open(publisher.confirmed, description).unwrap());
         publisher.offered = publisher.confirmed;
         publisher.flow_next = publisher.confirmed;
         publisher.is_closed = false;
@@ -356,17 +361,18 @@ impl World {
         let payload = SimPayload::new(id as u64, sequence, bytes, ready);
         let description = Description::new(&describe(sequence)).unwrap();
         let weak = Arc::downgrade(&payload);
-        match machine.send(flow, sequence, payload.clone(), description) {
-            SendOutcome::Taken => {
-                publisher.payloads.push(weak);
-                publisher.offered += 1;
-                publisher.flow_next = publisher.offered;
-                if ready < bytes {
-                    publisher.growing.insert(sequence, (payload, ready));
-                }
+        if publisher.retained_bytes() + bytes > RETAINED_MAX {
+            return;
+        }
+        if machine.send(flow, sequence, payload.clone(), description) {
+            publisher.payloads.push(weak);
+            publisher.offered += 1;
+            publisher.flow_next = publisher.offered;
+            if ready < bytes {
+                publisher.growing.insert(sequence, (payload, ready));
             }
-            SendOutcome::Full => {}
-            SendOutcome::Never => assert!(publisher.is_refused, "{sequence} of {bytes} bytes"),
+        } else {
+            assert!(publisher.is_refused, "{sequence} of {bytes} bytes");
         }
     }
 
@@ -657,7 +663,7 @@ impl World {
                 assert!(!self.hosts[host].machine.has_flow(flow));
                 self.open_flow(id as usize);
             }
-            Some(LinkOutput::Room { .. }) | None => {}
+            Some(LinkOutput::Accepted { .. }) | None => {}
             Some(LinkOutput::Refused { flow, why, .. }) => {
                 let (_, publisher) = self.publisher_of(host, flow);
                 assert!(publisher.is_refused && why.as_slice() == b"not wanted");
@@ -687,15 +693,8 @@ impl World {
             self.counts.back_pressured += 1;
             return Err(turn);
         }
-        if let Turn::Opened {
-            description,
-            first,
-            base,
-            tree,
-        } = turn
-        {
+        if let Turn::Opened { description, first } = turn {
             let id = u64::from_le_bytes(description.as_slice().try_into().unwrap());
-            assert_eq!((first, tree.as_slice()), (base, &[id as u8; 9][..]));
             assert!(first <= self.position(host, id));
             let mut decisions = self.hosts[host].user.decisions.lock().unwrap();
             assert!(decisions.publishers.insert(flow, id).is_none(), "twice");

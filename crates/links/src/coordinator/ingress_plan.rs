@@ -1,0 +1,250 @@
+//! Publishers of other hosts, and those that stand for them here.
+
+use super::direct::came_over;
+use super::routes::WAY_PATIENCE;
+use super::Coordinator;
+use crate::host_link::Flow;
+use crate::land::{Landing, LandingLimits};
+use crate::peer::Incoming;
+use crate::quotas::Kind;
+use crate::relay::{Carry, Relay};
+use crate::wire::{clip, FlowDescription};
+use rgaps_client::links::{Direction, LinksPublisherBuilder};
+use rgaps_client::{ClientError, OpenError, PublisherQos, RefusalCode};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Loans of a publisher that stands for one elsewhere.
+const LANDING_LOANS: u32 = 256;
+/// How long a flow waits for a place where there is none yet.
+const PLACE_LIMIT: Duration = Duration::from_secs(20);
+/// A flow that was refused is shown for so long, unless its sender opens it again.
+const REFUSED_SHOWN: Duration = Duration::from_secs(15);
+
+/// Why a publisher of another host has no place here.
+struct NoRoom {
+    why: String,
+    /// Others will leave the topic in a moment, or the daemon is away: messages of reliable publishers wait.
+    passes: bool,
+    /// Whether former publishers may be in the way.
+    crowded: bool,
+}
+
+impl NoRoom {
+    fn lasting(why: String) -> NoRoom {
+        NoRoom {
+            why,
+            passes: false,
+            crowded: false,
+        }
+    }
+
+    fn of(error: &OpenError) -> NoRoom {
+        let (passes, crowded) = match error {
+            OpenError::Client(ClientError::Refused(refusal)) => {
+                (refusal.code == RefusalCode::LimitReached, true)
+            }
+            OpenError::Client(_) => (true, false),
+            _ => (false, true),
+        };
+        NoRoom {
+            why: error.to_string(),
+            passes,
+            crowded,
+        }
+    }
+}
+
+impl Coordinator {
+    /// A host opens flows. Whoever sees the history of one of these publishers sees that of all: so messages are taken of none before
+    /// all of them have been looked at.
+    pub(super) fn opened(&mut self, host: &str, all: Vec<(Flow, FlowDescription)>) {
+        let Some(peer) = self.peers.get_mut(host) else {
+            return;
+        };
+        let flows: Vec<Flow> = all.iter().map(|(flow, _)| *flow).collect();
+        for (flow, description) in all {
+            // One of the host's former life goes on.
+            let known = peer.incoming.remove(&flow);
+            let incoming = Incoming {
+                description,
+                landing: known.and_then(|known| known.landing),
+                refused: None,
+                waits: None,
+                former: None,
+                written: None,
+            };
+            peer.incoming.insert(flow, incoming);
+        }
+        self.place_all(host, &flows);
+    }
+
+    fn place_all(&mut self, host: &str, flows: &[Flow]) {
+        flows.iter().for_each(|flow| self.place(host, *flow));
+        flows
+            .iter()
+            .for_each(|flow| self.take_messages(host, *flow));
+        self.buffer_free(host);
+    }
+
+    /// Messages of a flow are taken, if it has a place.
+    pub(super) fn take_messages(&mut self, host: &str, flow: Flow) {
+        let Some(peer) = self.peers.get(host) else {
+            return;
+        };
+        let Some(incoming) = peer.incoming.get(&flow) else {
+            return;
+        };
+        if let Some(landing) = &incoming.landing {
+            let relays = self.config.links.relay;
+            let carry = relays.then(|| Carry::new(&incoming.description, host));
+            let carry = carry.flatten();
+            if let Some(carry) = &carry {
+                // A host that was started again does not know whom it reaches, and those that it did may be away too.
+                let outage = Duration::from_millis(self.config.links.outage_ms);
+                let until = (Instant::now() + WAY_PATIENCE).max(self.begun + outage);
+                landing.relay.expect(carry, until);
+            }
+            peer.landings.accept(flow, landing.clone(), carry);
+        }
+    }
+
+    /// Finds a flow its place here, or says why there is none.
+    fn place(&mut self, host: &str, flow: Flow) {
+        let outcome = self.landing_of(host, flow);
+        let Some(peer) = self.peers.get_mut(host) else {
+            return;
+        };
+        let Some(incoming) = peer.incoming.get_mut(&flow) else {
+            return;
+        };
+        let topic = incoming.description.topic.clone();
+        let no_room = match outcome {
+            Ok(landing) => {
+                (incoming.refused, incoming.waits) = (None, None);
+                let publisher = flow.incarnation;
+                self.routes.landed(&topic, publisher, &landing);
+                incoming.landing = Some(landing);
+                peer.landings.notes.allowed(&topic);
+                return;
+            }
+            Err(no_room) => no_room,
+        };
+        let why = clip(&no_room.why);
+        if peer.landings.notes.refused(&topic, 0, &why) {
+            tracing::warn!(
+                host,
+                topic,
+                "this host cannot take messages of another host: {why}"
+            );
+        }
+        let waits = no_room.passes && incoming.description.offer.reliable;
+        let since = *incoming.waits.get_or_insert_with(Instant::now);
+        // Messages wait as long as this; a host that hears that there is no place would send none at all.
+        if !waits || since.elapsed() >= PLACE_LIMIT {
+            incoming.waits = None;
+            peer.landings.refuse(flow, &why);
+            incoming.refused = Some((why, Instant::now()));
+        }
+        if no_room.crowded {
+            self.end_former(&topic);
+        }
+    }
+
+    /// The publisher that stands for one of another host's.
+    fn landing_of(&mut self, host: &str, flow: Flow) -> Result<Arc<Landing>, NoRoom> {
+        let incoming = self.peers.get(host).and_then(|p| p.incoming.get(&flow));
+        let incoming = incoming.ok_or_else(|| NoRoom::lasting("it has ended".to_owned()))?;
+        let of = &incoming.description;
+        // What another host said of it does not count less because it came through this one.
+        let mut through = std::iter::once(host).chain(of.way.iter().map(String::as_str));
+        let links = &self.config.links;
+        let barred =
+            through.find_map(|on| links.may_cross(Direction::Receive, on, &of.topic).err());
+        if let Some(why) = barred {
+            return Err(NoRoom::lasting(why));
+        }
+        // The same publisher may come in a stream that takes the place of another, or through another host, and goes on
+        // where that one stands.
+        let known = incoming.landing.clone();
+        let known = known.or_else(|| self.routes.landing(&of.topic, flow.incarnation));
+        match known {
+            Some(landing) => Ok(landing),
+            None => self.create_landing(host, flow, of.clone()),
+        }
+    }
+
+    fn create_landing(
+        &mut self,
+        host: &str,
+        flow: Flow,
+        of: FlowDescription,
+    ) -> Result<Arc<Landing>, NoRoom> {
+        let (topic, publisher) = (&of.topic, flow.incarnation);
+        let domain = self.lands_in(topic).map_err(NoRoom::lasting)?;
+        let links = &self.config.links;
+        let quota = links.quota(host, topic);
+        let reserved = quota.map_or(Ok(None), |quota| {
+            self.quotas
+                .reserve(quota, Kind::Landing, publisher, &of.offer)
+        });
+        let reserved = reserved.map_err(NoRoom::lasting)?;
+        let qos = PublisherQos {
+            history: of.offer.history,
+            reliable: of.offer.reliable,
+            transient_local: of.offer.transient_local,
+            deadline: Duration::ZERO,
+            loan_timeout: Duration::ZERO,
+            max_loans: LANDING_LOANS,
+            ..PublisherQos::default()
+        };
+        let mut builder = self.node.publisher(topic).type_name(&of.type_name).qos(qos);
+        if let Some(domain) = domain {
+            builder = builder.domain(domain);
+        }
+        if let Some(peer) = self.peers.get(host) {
+            let here = (&self.written(topic), links.relay);
+            builder = builder.came_over(came_over(peer, &of, here));
+        }
+        let created = builder.create().map_err(|error| NoRoom::of(&error))?;
+        let message_max = quota.and_then(|quota| Some((quota.message_max?.0, quota.name.clone())));
+        let limits = LandingLimits {
+            landing_max: links.landing_max.0,
+            message_max,
+            reserved,
+        };
+        Ok(Landing::new(
+            created,
+            Relay::new(publisher, topic, &self.ours),
+            self.ours.clone(),
+            self.committed.mark(publisher, topic),
+            of.history,
+            limits,
+        ))
+    }
+
+    /// Looks again whether there is a place for what waits for one.
+    pub(super) fn place_again(&mut self) {
+        let mut all = Vec::new();
+        for (host, peer) in &mut self.peers {
+            let is_shown = |since: &Instant| since.elapsed() < REFUSED_SHOWN;
+            peer.incoming
+                .retain(|_, i| i.refused.as_ref().is_none_or(|(_, at)| is_shown(at)));
+            let waits = peer.incoming.iter();
+            let waits = waits.filter(|(_, i)| i.waits.is_some() && i.former.is_none());
+            let flows: Vec<Flow> = waits.map(|(flow, _)| *flow).collect();
+            all.extend((!flows.is_empty()).then(|| (host.clone(), flows)));
+        }
+        for (host, flows) in all {
+            self.place_all(&host, &flows);
+        }
+    }
+
+    /// Gives up the places of publishers whose host's links ended, and may come back: what they published here is known.
+    fn end_former(&mut self, topic: &str) {
+        for peer in self.peers.values_mut() {
+            let stays = |i: &Incoming| i.former.is_none() || i.description.topic != topic;
+            peer.incoming.retain(|_, incoming| stays(incoming));
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! What a peer says in OPEN, true or not, over links on loopback.
+
+use super::*;
+use crate::event::Heard;
+use crate::land::Landings;
+use crate::wire::FlowDescription;
+use rgaps_client::links::Offer;
+use rgaps_client::History;
+use rgaps_transport::{EndpointConfig, LaneEnd, LaneKey, Security};
+use std::sync::mpsc::{channel, Receiver};
+
+const LIMIT: Duration = Duration::from_secs(120);
+
+fn endpoint(incarnation: u64) -> Endpoint {
+    Endpoint::new(EndpointConfig {
+        incarnation,
+        realm: 7,
+        listen: Some(([127, 0, 0, 1], 0).into()),
+        security: Security::Loopback,
+        rdma: None,
+    })
+    .unwrap()
+}
+
+fn key(incarnation: u64) -> LaneKey {
+    LaneKey([incarnation as u8; 32])
+}
+
+fn limits() -> RetainLimits {
+    RetainLimits {
+        in_flight_max: 1 << 20,
+        outage_max: 1 << 20,
+        outage: LIMIT,
+    }
+}
+
+/// The end that listens, of a link with the host of this incarnation, and what it reports.
+fn listen(at: &Endpoint, host: u64) -> (HostLink, Receiver<(String, Heard)>, Arc<Landings>) {
+    let (to, heard) = channel();
+    let landings = Landings::new("peer", to, channel().0, None);
+    let peer = Peer {
+        incarnation: host,
+        key: key(host),
+        dial: Vec::new(),
+    };
+    let config = (LinkConfig::default(), limits());
+    let link = HostLink::new(at, &host.to_string(), config, peer, landings.clone());
+    (link.unwrap(), heard, landings)
+}
+
+/// A host that says what it likes.
+struct Liar;
+
+impl LinkUser for Liar {
+    fn buffer(&self, _: FlowId, _: u64, _: &[u8], _: u64) -> BufferReply {
+        BufferReply::Refused
+    }
+
+    fn event(&self, _: LinkEvent, _: &LinkRuntime) {}
+}
+
+fn dial(from: &Endpoint, to: &Endpoint, own: u64) -> Peer {
+    assert!(from.local_addr().is_some());
+    Peer {
+        incarnation: 1,
+        key: key(own),
+        dial: vec![to.local_addr().unwrap()],
+    }
+}
+
+fn liar(own: u64, to: &Endpoint, lies: &[Description]) -> (Endpoint, Link) {
+    let at = endpoint(own);
+    let peer = dial(&at, to, own);
+    let link = at.link("1", LinkConfig::default(), peer, Arc::new(Liar));
+    let link = link.unwrap();
+    for description in lies {
+        let id = link.change(|link| link.open(0, description.clone()));
+        id.unwrap();
+    }
+    (at, link)
+}
+
+fn described() -> FlowDescription {
+    FlowDescription {
+        publisher: 5,
+        topic: "camera/left".to_owned(),
+        offer: Offer {
+            history: History::KeepLast(3),
+            reliable: true,
+            transient_local: false,
+            loans: 1,
+        },
+        type_name: "image".to_owned(),
+        way: vec!["a".to_owned()],
+        carry: vec!["d".to_owned()],
+        history: 3,
+        read: Ok(()),
+    }
+}
+
+fn flow(incarnation: u64) -> Flow {
+    Flow {
+        topic: 9,
+        incarnation,
+    }
+}
+
+fn alone() -> Group {
+    Group {
+        number: 1,
+        flows: 1,
+    }
+}
+
+fn wait<T>(heard: &Receiver<(String, Heard)>, is: impl Fn(Heard) -> Option<T>) -> T {
+    loop {
+        let (_, heard) = heard.recv_timeout(LIMIT).expect("it is reported");
+        if let Some(found) = is(heard) {
+            return found;
+        }
+    }
+}
+
+fn is_violation(heard: Heard) -> Option<()> {
+    match heard {
+        Heard::Event(HostEvent::Link(LinkEvent::LaneEnded {
+            end: LaneEnd::ProtocolViolation,
+            ..
+        })) => Some(()),
+        _ => None,
+    }
+}
+
+/// The publishers of a group that begins.
+fn opened(heard: Heard) -> Option<Vec<u64>> {
+    let Heard::Opened(flows) = heard else {
+        return None;
+    };
+    let described = flows.iter().map(|(flow, description)| {
+        assert_eq!(*flow, self::flow(description.publisher));
+        flow.incarnation
+    });
+    Some(described.collect())
+}
+
+#[test]
+fn a_description_that_lies_is_none() {
+    let bytes = described().encode();
+    assert_eq!(FlowDescription::decode(5, &bytes), Ok(described()));
+    for length in 0..bytes.len() {
+        let cut = FlowDescription::decode(5, &bytes[..length]);
+        assert!(cut.is_err(), "{length}");
+    }
+    assert!(FlowDescription::decode(5, &[&bytes[..], &[0]].concat()).is_err());
+    // The topic's length, and the kind of history.
+    let kind = 1 + described().topic.len();
+    for (at, byte) in [(0, 0), (0, 0x7f), (0, 0xff), (kind, 7), (kind, 0xff)] {
+        let mut lie = bytes.clone();
+        lie[at] = byte;
+        assert!(FlowDescription::decode(5, &lie).is_err(), "{at} {byte}");
+    }
+    let of = described;
+    let long = |bytes: usize| "x".repeat(bytes);
+    let lies = [
+        FlowDescription {
+            topic: long(256),
+            ..of()
+        },
+        FlowDescription {
+            topic: String::new(),
+            ..of()
+        },
+        FlowDescription {
+            type_name: long(301),
+            ..of()
+        },
+        FlowDescription {
+            read: Err(long(301)),
+            ..of()
+        },
+        FlowDescription {
+            way: vec![long(65)],
+            ..of()
+        },
+        FlowDescription {
+            way: vec!["a".to_owned(); 8],
+            ..of()
+        },
+        FlowDescription {
+            carry: vec!["a/b".to_owned()],
+            ..of()
+        },
+        FlowDescription {
+            carry: vec!["a".to_owned(); 1000],
+            ..of()
+        },
+    ];
+    for lie in lies {
+        assert!(
+            FlowDescription::decode(5, &lie.encode()).is_err(),
+            "{lie:?}"
+        );
+    }
+}
+
+#[test]
+fn a_host_that_lies_in_open_is_disconnected_and_harms_nobody_else() {
+    let victim = endpoint(1);
+    let honest = described().encode();
+    let all = |description: &[u8], flow, group| encode_open(flow, group, description).unwrap();
+    let none = Group {
+        number: 1,
+        flows: 0,
+    };
+    let lies: Vec<Vec<Description>> = vec![
+        // It does not name a flow.
+        vec![Description::new(&[0xff; 21]).unwrap()],
+        vec![Description::default()],
+        // Of a group without flows.
+        vec![all(&honest, flow(5), none)],
+        // It does not describe it.
+        vec![all(&honest[..honest.len() - 1], flow(5), alone())],
+        // Its publisher has a flow.
+        vec![
+            all(&honest, flow(5), alone()),
+            all(&honest, flow(5), alone()),
+        ],
+    ];
+    let (_link, heard, _) = listen(&victim, 2);
+    let at = endpoint(2);
+    let config = (LinkConfig::default(), limits());
+    let friend = Landings::new("1", channel().0, channel().0, None);
+    let friend = HostLink::new(&at, "1", config, dial(&at, &victim, 2), friend).unwrap();
+    let open = |publisher| {
+        friend.open(vec![NewFlow {
+            flow: flow(publisher),
+            retained_max: u64::MAX,
+            description: honest.clone(),
+            leads_on: false,
+        }]);
+    };
+    open(100);
+    assert_eq!(wait(&heard, opened), [100]);
+    for (lie, own) in lies.iter().zip(10..) {
+        let (link, of_liar, _) = listen(&victim, own);
+        let liar = liar(own, &victim, lie);
+        wait(&of_liar, is_violation);
+        // Another host's link does not notice.
+        open(own);
+        assert_eq!(wait(&heard, opened), [own]);
+        link.close();
+        drop(liar);
+    }
+    assert!(!friend.status().lanes.is_empty());
+}
+
+#[test]
+fn a_group_that_does_not_come_whole_delays_its_own_flows_only() {
+    let victim = endpoint(1);
+    let (_link, heard, landings) = listen(&victim, 2);
+    let honest = described().encode();
+    let two = Group {
+        number: 7,
+        flows: 2,
+    };
+    let half = encode_open(flow(5), two, &honest).unwrap();
+    let whole = encode_open(flow(6), alone(), &honest).unwrap();
+    let (_at, liar) = liar(2, &victim, &[half, whole]);
+    assert_eq!(wait(&heard, opened), [6]);
+    // The rest of it.
+    let rest = encode_open(flow(8), two, &honest).unwrap();
+    liar.change(|link| link.open(0, rest)).unwrap();
+    assert_eq!(wait(&heard, opened), [5, 8]);
+    assert!(landings.passed(flow(5)).is_none(), "nobody has decided");
+}
+
+#[test]
+fn flows_that_are_opened_together_are_one_group_and_again_after_a_restart() {
+    let at = endpoint(1);
+    let (link, heard, landings) = listen(&at, 2);
+    let sender = endpoint(2);
+    let (to, answers) = channel();
+    let quiet = Landings::new("1", to, channel().0, None);
+    let config = (LinkConfig::default(), limits());
+    let from = HostLink::new(&sender, "1", config, dial(&sender, &at, 2), quiet).unwrap();
+    let description = described().encode();
+    let new = |publisher| NewFlow {
+        flow: flow(publisher),
+        retained_max: u64::MAX,
+        description: description.clone(),
+        leads_on: false,
+    };
+    from.open(vec![new(1), new(2), new(3)]);
+    from.open(vec![new(3), new(4)]);
+    let mut groups = [wait(&heard, opened), wait(&heard, opened)];
+    groups.iter_mut().for_each(|group| group.sort_unstable());
+    groups.sort();
+    assert_eq!(groups, [vec![1, 2, 3], vec![4]]);
+    // A refused flow has ended, and may begin again.
+    landings.refuse(flow(4), "a rule");
+    link.buffer_free();
+    let refused = wait(&answers, |heard| match heard {
+        Heard::Event(HostEvent::Refused(flow, why, _)) => Some((flow, why)),
+        _ => None,
+    });
+    assert_eq!(refused, (flow(4), "a rule".to_owned()));
+    from.open(vec![new(4)]);
+    assert_eq!(wait(&heard, opened), [4]);
+    // The receiver is another life: the groups are the streams' flows.
+    drop((link, at));
+    let other = endpoint(3);
+    let (_link, heard, _) = listen(&other, 2);
+    let peer = Peer {
+        incarnation: 3,
+        ..dial(&sender, &other, 2)
+    };
+    from.set_peer(peer).unwrap();
+    let mut group = wait(&heard, opened);
+    group.sort_unstable();
+    assert_eq!(group, [1, 2, 3, 4]);
+}
+
+#[test]
+fn no_more_flows_are_opened_than_a_link_has_and_each_group_comes_whole() {
+    let at = endpoint(1);
+    let (_link, heard, _) = listen(&at, 2);
+    let sender = endpoint(2);
+    let quiet = Landings::new("1", channel().0, channel().0, None);
+    let config = (LinkConfig::default(), limits());
+    let from = HostLink::new(&sender, "1", config, dial(&sender, &at, 2), quiet).unwrap();
+    let description = described().encode();
+    let new = |publisher| NewFlow {
+        flow: flow(publisher),
+        retained_max: u64::MAX,
+        description: description.clone(),
+        leads_on: false,
+    };
+    let last = FLOWS_MAX as u64;
+    from.open((0..1000).map(new).collect());
+    from.open((1000..=last).map(new).collect());
+    let mut sizes = [wait(&heard, opened).len(), wait(&heard, opened).len()];
+    sizes.sort_unstable();
+    assert_eq!(sizes, [1000, FLOWS_MAX - 1000]);
+    let send = |publisher| {
+        let payload = Arc::new(vec![1]);
+        from.send((flow(publisher), true), 0, payload, Description::default())
+    };
+    assert_eq!([send(last - 1), send(last)], [Sent::Taken, Sent::Never]);
+}
