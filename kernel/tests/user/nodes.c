@@ -110,21 +110,6 @@ TEST(histogram_is_the_files_own)
 	REFUSED(EFAULT, ioctl(dev, DMAPLANE_GET_HISTOGRAM, NULL));
 }
 
-TEST(gpu_calls_say_that_there_is_none)
-{
-	struct dmaplane_gpu_pin_params pin = { .gpu_va = 1 << 16, .size = 1 << 16 };
-	struct dmaplane_gpu_unpin_params unpin = {};
-	struct dmaplane_gpu_dma_params dma = {};
-	struct dmaplane_gpu_stats s;
-	int dev = open_device();
-
-	REFUSED(ENODEV, ioctl(dev, DMAPLANE_GPU_PIN, &pin));
-	REFUSED(ENODEV, ioctl(dev, DMAPLANE_GPU_UNPIN, &unpin));
-	REFUSED(ENODEV, ioctl(dev, DMAPLANE_GPU_DMA_TO_HOST, &dma));
-	REFUSED(ENODEV, ioctl(dev, DMAPLANE_GPU_DMA_FROM_HOST, &dma));
-	CHECK(ioctl(dev, DMAPLANE_GET_GPU_STATS, &s) == 0 && !s.pins_total);
-}
-
 TEST(debugfs_tells_of_buffers)
 {
 	int dev = open_device(), seen = 0;
