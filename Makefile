@@ -149,11 +149,14 @@ races: ## Kernels that write and read late, every byte checked: RACES="--message
 
 # What the suites run.
 vm-programs:
-	@tools/setup.sh base rust vm
+	@tools/setup.sh base rust vm kernel
 	cargo build --release --locked --quiet -p rgaps-verbs --features raw --example verbs-check
 	cargo build --locked --quiet -p rgapsd -p rgaps-links -p rgaps-cli -p rgaps-test-driver
 	cargo build --locked --quiet -p rgaps-links --example crossing
 	@tests/vm/programs.sh rgaps-transport rdma
+	@tests/vm/programs.sh rgaps-links dma_bufs
+	@tests/vm/programs.sh rgaps-client host_memory
+	@kernel/build.sh 6.1
 
 test-rdma: vm-programs ## RDMA on Soft-RoCE: tests/vm/suites in two virtual machines with a wire between them; logs in target/vm
 	@tests/vm/run.py
