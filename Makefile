@@ -33,7 +33,7 @@ PRODUCTS := -p rgapsd -p rgaps-cli -p rgaps-capi
 RUNNER = --config 'target."cfg(all())".runner="$(CURDIR)/tools/run-test.sh"'
 LOOM := --config 'target."cfg(all())".rustflags=["--cfg","loom"]' --target-dir target/loom
 
-.PHONY: help build links links-many test steady test-driver demo demo-hosts demo-kv demo-kv-rdma demo-rdma check unit loom python wheel c-test chaos soak races kernel test-kernel test-providers test-rdma test-rdma-lossy test-rdma-kills test-netem vm-programs vm-shell sim fuzz bench bench-rdma plots docs docs-test miri asan tsan aarch64 install uninstall dist clean setup
+.PHONY: help build links links-many test steady test-driver demo demo-hosts demo-kv demo-kv-rdma demo-rdma check unit loom python wheel c-test chaos soak races kernel test-kernel test-providers test-rdma test-rdma-lossy test-rdma-kills test-netem vm-programs vm-shell sim fuzz bench bench-rdma bench-dmaplane plots docs docs-test miri asan tsan aarch64 install uninstall dist clean setup
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -193,6 +193,10 @@ test-netem: ## Links between network namespaces over cables that are slow and lo
 	cargo build --locked --quiet -p rgapsd
 	@tests/vm/programs.sh rgaps-links namespaces
 	@tests/vm/run.py tests/vm/netem.sh
+
+bench-dmaplane: kernel ## The module's figures beside those of its paper, in a virtual machine: target/vm/dmaplane.json
+	@tools/setup.sh base rust vm
+	@MEASURE=1 tests/vm/providers.sh 6.12
 
 vm-shell: ## A shell in one of the two virtual machines
 	@tools/setup.sh vm

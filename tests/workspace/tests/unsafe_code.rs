@@ -23,7 +23,7 @@ const UNSAFE_CRATES: [(&str, &str); 10] = [
 ];
 
 /// Files of other crates that may, and what for.
-const UNSAFE_FILES: [(&str, &str, &str); 11] = [
+const UNSAFE_FILES: [(&str, &str, &str); 12] = [
     (
         "transport",
         "machine/buffer.rs",
@@ -39,6 +39,11 @@ const UNSAFE_FILES: [(&str, &str, &str); 11] = [
     ("session", "ready.rs", "a descriptor that the parent named"),
     ("engine", "registry.rs", "records in shared memory"),
     ("engine", "control.rs", "the control segment"),
+    (
+        "bench",
+        "bar.rs",
+        "memory of a GPU that the module dmaplane pins",
+    ),
     ("bench", "board.rs", "words in shared memory"),
     ("bench", "gpu.rs", "kernels and copies on a GPU"),
     ("bench", "handover.rs", "numbers that streams write"),

@@ -11,7 +11,7 @@ const AGREED: [(&str, &str, &str, u64); 2] = [
         "crates/session/src/message.rs",
         "PROTOCOL_VERSION",
         "10",
-        0x2039_fd42_9c89_9a10,
+        0xd522_ec4e_c801_4902,
     ),
     (
         "crates/layout/src",
