@@ -33,7 +33,7 @@ PRODUCTS := -p rgapsd -p rgaps-cli -p rgaps-capi
 RUNNER = --config 'target."cfg(all())".runner="$(CURDIR)/tools/run-test.sh"'
 LOOM := --config 'target."cfg(all())".rustflags=["--cfg","loom"]' --target-dir target/loom
 
-.PHONY: help build links links-many test steady test-driver demo demo-hosts demo-kv demo-kv-rdma demo-rdma check unit loom python wheel c-test chaos soak races kernel test-kernel test-providers test-rdma test-rdma-lossy test-rdma-kills test-netem vm-programs vm-shell sim fuzz bench bench-rdma bench-dmaplane plots docs docs-test miri asan tsan aarch64 install uninstall dist clean setup
+.PHONY: help build links links-many test steady test-driver demo demo-hosts demo-kv demo-kv-rdma demo-rdma check unit loom python wheel c-test chaos soak races kernel test-kernel test-kernel-debug test-providers test-rdma test-rdma-lossy test-rdma-kills test-netem vm-programs vm-shell sim fuzz bench bench-rdma bench-dmaplane plots docs docs-test miri asan tsan aarch64 install uninstall dist clean setup
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -182,6 +182,11 @@ kernel: ## The kernel module dmaplane, for Debian's kernels: KERNEL_SERIES="6.1 
 test-kernel: kernel ## Build it by dkms, boot it in QEMU and test it: KERNEL_KILLS=300 KERNEL_FUZZ_S=60 SEED=1 FILTER=buffer; last line is JSON
 	@kernel/tests/dkms.sh $(KERNEL_SERIES)
 	@KILLS=$(KERNEL_KILLS) FUZZ_S=$(KERNEL_FUZZ_S) SEED=$(SEED) FILTER="$(FILTER)" kernel/tests/run.sh $(KERNEL_SERIES)
+
+test-kernel-debug: ## The same on a kernel with KASAN, lockdep, leak detection, KUnit and kcov, which is built first (20 min of two cores); last line is JSON
+	@tools/setup.sh base linux
+	@kernel/build.sh 6.12-debug
+	@LIMIT_S=3000 KILLS=$(KERNEL_KILLS) FUZZ_S=$(KERNEL_FUZZ_S) SEED=$(SEED) FILTER="$(FILTER)" kernel/tests/run.sh 6.12-debug
 
 # Of Debian's kernels, 6.12 has udmabuf.
 test-providers: kernel ## Segments and daemons with each provider of host memory, in a virtual machine: KERNEL_SERIES=6.12; last line is JSON

@@ -9,7 +9,7 @@
  */
 #include "test.h"
 
-#define LIMIT_S 120
+#define LIMIT_S 600
 
 static struct test *tests;
 
