@@ -33,7 +33,7 @@ PRODUCTS := -p rgapsd -p rgaps-cli -p rgaps-capi -p rgaps-interpose
 RUNNER = --config 'target."cfg(all())".runner="$(CURDIR)/tools/run-test.sh"'
 LOOM := --config 'target."cfg(all())".rustflags=["--cfg","loom"]' --target-dir target/loom
 
-.PHONY: help build links links-many test steady test-driver demo demo-hosts demo-kv demo-kv-rdma demo-rdma demo-remote test-remote check unit loom python wheel c-test chaos soak races kernel test-kernel test-providers test-rdma test-rdma-lossy test-rdma-kills test-netem test-device demo-device vm-programs vm-shell sim fuzz bench bench-rdma plots docs docs-test miri asan tsan aarch64 install uninstall dist clean setup
+.PHONY: help build links links-many test steady test-driver demo demo-hosts demo-kv demo-kv-rdma demo-rdma demo-remote test-remote check unit loom python wheel c-test chaos soak races kernel test-kernel test-kernel-debug test-providers test-rdma test-rdma-lossy test-rdma-kills test-netem test-device demo-device vm-programs vm-shell sim fuzz bench bench-rdma bench-dmaplane plots docs docs-test miri asan tsan aarch64 install uninstall dist clean setup
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -173,11 +173,14 @@ races: ## Kernels that write and read late, every byte checked: RACES="--message
 
 # What the suites run.
 vm-programs:
-	@tools/setup.sh base rust vm
+	@tools/setup.sh base rust vm kernel
 	cargo build --release --locked --quiet -p rgaps-verbs --features raw --example verbs-check
 	cargo build --locked --quiet -p rgapsd -p rgaps-links -p rgaps-cli -p rgaps-test-driver
 	cargo build --locked --quiet -p rgaps-links --example crossing
 	@tests/vm/programs.sh rgaps-transport rdma
+	@tests/vm/programs.sh rgaps-links dma_bufs
+	@tests/vm/programs.sh rgaps-client host_memory
+	@kernel/build.sh 6.1
 
 test-rdma: vm-programs ## RDMA on Soft-RoCE: tests/vm/suites in two virtual machines with a wire between them; logs in target/vm
 	@tests/vm/run.py
@@ -204,6 +207,11 @@ test-kernel: kernel ## Build it by dkms, boot it in QEMU and test it: KERNEL_KIL
 	@kernel/tests/dkms.sh $(KERNEL_SERIES)
 	@KILLS=$(KERNEL_KILLS) FUZZ_S=$(KERNEL_FUZZ_S) SEED=$(SEED) FILTER="$(FILTER)" kernel/tests/run.sh $(KERNEL_SERIES)
 
+test-kernel-debug: ## The same on a kernel with KASAN, lockdep, leak detection, KUnit and kcov, which is built first (20 min of two cores); last line is JSON
+	@tools/setup.sh base linux
+	@kernel/build.sh 6.12-debug
+	@LIMIT_S=3000 KILLS=$(KERNEL_KILLS) FUZZ_S=$(KERNEL_FUZZ_S) SEED=$(SEED) FILTER="$(FILTER)" kernel/tests/run.sh 6.12-debug
+
 # Of Debian's kernels, 6.12 has udmabuf.
 test-providers: kernel ## Segments and daemons with each provider of host memory, in a virtual machine: KERNEL_SERIES=6.12; last line is JSON
 	@tools/setup.sh base rust vm
@@ -214,6 +222,10 @@ test-netem: ## Links between network namespaces over cables that are slow and lo
 	cargo build --locked --quiet -p rgapsd
 	@tests/vm/programs.sh rgaps-links namespaces
 	@tests/vm/run.py tests/vm/netem.sh
+
+bench-dmaplane: kernel ## The module's figures beside those of its paper, in a virtual machine: target/vm/dmaplane.json
+	@tools/setup.sh base rust vm
+	@MEASURE=1 tests/vm/providers.sh 6.12
 
 vm-shell: ## A shell in one of the two virtual machines
 	@tools/setup.sh vm

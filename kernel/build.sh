@@ -10,7 +10,9 @@ for series in "${@:-6.1}"; do
     # Kbuild writes beside the sources, so it gets copies. Those that are the same keep their times.
     rsync -a --checksum kernel/"$part"/ "$out"/
   done
-  make -C "$kernel/headers" M="$PWD/target/kernel/$series/dmaplane" CC=gcc CROSS_COMPILE= CONFIG_DEBUG_INFO_BTF_MODULES= W=1 modules
-  [ ! -e "kernel/tests/Kbuild" ] || make -C "$kernel/headers" M="$PWD/target/kernel/$series/tests" CC=gcc CROSS_COMPILE= CONFIG_DEBUG_INFO_BTF_MODULES= W=1 modules
+  for part in dmaplane tests; do
+    make -C "$kernel/headers" M="$PWD/target/kernel/$series/$part" CC=gcc CROSS_COMPILE= CONFIG_DEBUG_INFO_BTF_MODULES= W=1 \
+      DMAPLANE_KUNIT="$(grep -qs '^CONFIG_KUNIT=y' "$kernel/headers/.config" && echo 1)" modules
+  done
   echo "kernel: $series: target/kernel/$series/dmaplane/dmaplane.ko"
 done

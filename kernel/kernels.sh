@@ -1,16 +1,18 @@
 #!/usr/bin/env bash
 # Unpacks Debian's kernel of a series with its headers, installing nothing, and prints the folder, which is kept:
 # .cache/kernel/SERIES/VERSION with `headers` (for Kbuild), `vmlinuz` and `lib/modules`. Series: 6.1 is Debian 12's,
-# 6.12 its backports'; apt reads their lists in a folder of this repository, so the system's sources stay as they are.
+# 6.12 its backports'; apt reads their lists in a folder of this repository, so the system's sources stay as they are. 6.12-debug is
+# built here, by kernel/debug-kernel.sh.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 PATH=$PATH:/usr/sbin:/sbin
 
-series=${1:?usage: kernels.sh 6.1|6.12}
+series=${1:?usage: kernels.sh 6.1|6.12|6.12-debug}
 case $series in
+  6.12-debug) exec kernel/debug-kernel.sh ;;
   6.1) suites=("bookworm main" "bookworm-security main") ;;
   6.12) suites=("bookworm-backports main") ;;
-  *) echo "kernels: no series $series; there are 6.1 and 6.12" >&2; exit 1 ;;
+  *) echo "kernels: no series $series; there are 6.1, 6.12 and 6.12-debug" >&2; exit 1 ;;
 esac
 cache=$PWD/.cache/kernel/$series
 say() { printf 'kernels: %s\n' "$*" >&2; }

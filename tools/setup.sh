@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what the build needs, and nothing that is already there: a second call takes well under
-# a second. Each argument is a group: base, hosts, torch, vm, kernel, valgrind, rust, python, docs, aarch64,
+# a second. Each argument is a group: base, hosts, torch, vm, kernel, linux, valgrind, rust, python, docs, aarch64,
 # deny, nightly, miri, fuzz, nvcc.
 #
 # System packages come from apt-get (through sudo if we are not root), Rust parts from rustup,
@@ -71,6 +71,12 @@ setup_kernel() {
   setup_vm
   # What Kbuild's own programs need. Kernel headers are unpacked by kernel/kernels.sh, not installed.
   apt_need build-essential bc libelf1 rsync perl debian-archive-keyring
+}
+
+# Building a kernel (kernel/debug-kernel.sh).
+setup_linux() {
+  setup_kernel
+  apt_need flex bison libelf-dev
 }
 
 setup_valgrind() {

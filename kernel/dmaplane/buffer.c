@@ -234,3 +234,7 @@ int dp_buffers_show(struct seq_file *m, void *unused)
 	mutex_unlock(&all_lock);
 	return 0;
 }
+
+#ifdef DMAPLANE_KUNIT
+#include "buffer_kunit.c"
+#endif

@@ -214,3 +214,7 @@ void dp_channel_exit(void)
 {
 	destroy_workqueue(workers);
 }
+
+#ifdef DMAPLANE_KUNIT
+#include "channel_kunit.c"
+#endif

@@ -73,7 +73,13 @@ DEFINE_SHOW_ATTRIBUTE(histogram);
 
 static int gpu_show(struct seq_file *m, void *unused)
 {
-	seq_puts(m, "no peer-to-peer interface of a GPU driver\n");
+	if (dp_gpu_absent())
+		seq_puts(m, "no peer-to-peer interface of a GPU driver\n");
+	LINE(m, gpu_pins);
+	LINE(m, gpu_unpins);
+	LINE(m, gpu_callbacks);
+	LINE(m, host_to_gpu);
+	LINE(m, gpu_to_host);
 	return 0;
 }
 DEFINE_SHOW_ATTRIBUTE(gpu);

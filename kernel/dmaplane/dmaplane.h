@@ -100,6 +100,9 @@ struct dp_file {
 	struct dp_hist hist;
 	spinlock_t rdma_lock;		/* of the pointer */
 	struct dp_rdma *rdma;
+	struct xarray pins;		/* of GPU memory */
+	u32 next_pin;
+	atomic_t npins;
 };
 
 /*
@@ -126,6 +129,8 @@ struct dp_totals {
 	atomic64_t sends, recvs, polled, errors, bytes_sent, bytes_received;
 	atomic64_t stalls, high_events, low_events, overflows;
 	atomic64_t sustained_bytes, sustained_ops;
+	atomic64_t gpu_pins, gpu_unpins, gpu_callbacks;
+	atomic64_t host_to_gpu, gpu_to_host;
 };
 
 extern struct dp_totals dp_totals;
@@ -201,6 +206,16 @@ long dp_numa_topo(void __user *arg);
 long dp_numa_bench(struct dp_file *f, void __user *arg);
 int dp_numa_init(void);
 void dp_numa_exit(void);
+
+/* gpu.c */
+long dp_gpu_pin(struct dp_file *f, void __user *arg);
+long dp_gpu_unpin(struct dp_file *f, void __user *arg);
+long dp_gpu_copy(struct dp_file *f, void __user *arg, bool to_host);
+long dp_gpu_bench(struct dp_file *f, void __user *arg);
+long dp_gpu_mr(void);
+long dp_gpu_stats(void __user *arg);
+bool dp_gpu_absent(void);
+void dp_gpu_drop(struct dp_file *f);
 
 /* hist.c */
 void dp_hist_init(struct dp_hist *h);

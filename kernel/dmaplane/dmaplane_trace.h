@@ -95,6 +95,44 @@ TRACE_EVENT(dmaplane_rdma_write_imm,
 	TP_printk("imm=0x%08x bytes=%u status=%u", __entry->imm, __entry->bytes, __entry->status)
 );
 
+TRACE_EVENT(dmaplane_gpu_pin,
+	TP_PROTO(u32 handle, u64 va, u64 size, u32 pages),
+	TP_ARGS(handle, va, size, pages),
+	TP_STRUCT__entry(
+		__field(u32, handle)
+		__field(u64, va)
+		__field(u64, size)
+		__field(u32, pages)
+	),
+	TP_fast_assign(
+		__entry->handle = handle;
+		__entry->va = va;
+		__entry->size = size;
+		__entry->pages = pages;
+	),
+	TP_printk("handle=%u va=0x%llx size=%llu pages=%u",
+		  __entry->handle, __entry->va, __entry->size, __entry->pages)
+);
+
+TRACE_EVENT(dmaplane_gpu_dma,
+	TP_PROTO(u32 handle, bool to_host, u64 bytes, u64 ns),
+	TP_ARGS(handle, to_host, bytes, ns),
+	TP_STRUCT__entry(
+		__field(u32, handle)
+		__field(bool, to_host)
+		__field(u64, bytes)
+		__field(u64, ns)
+	),
+	TP_fast_assign(
+		__entry->handle = handle;
+		__entry->to_host = to_host;
+		__entry->bytes = bytes;
+		__entry->ns = ns;
+	),
+	TP_printk("handle=%u to_host=%d bytes=%llu ns=%llu",
+		  __entry->handle, __entry->to_host, __entry->bytes, __entry->ns)
+);
+
 TRACE_EVENT(dmaplane_flow_stall,
 	TP_PROTO(u32 in_flight, u32 credits),
 	TP_ARGS(in_flight, credits),

@@ -41,6 +41,7 @@ static int dp_open(struct inode *inode, struct file *file)
 		return -ENOMEM;
 	}
 	xa_init_flags(&f->buffers, XA_FLAGS_ALLOC1);
+	xa_init_flags(&f->pins, XA_FLAGS_ALLOC1);
 	spin_lock_init(&f->rdma_lock);
 	dp_hist_init(&f->hist);
 	file->private_data = f;
@@ -53,18 +54,12 @@ static int dp_release(struct inode *inode, struct file *file)
 	struct dp_file *f = file->private_data;
 
 	dp_rdma_drop(f);
+	dp_gpu_drop(f);
 	dp_channel_destroy(f->channel);
 	dp_buffers_drop(f);
 	dp_user_put(f->user);
 	kfree(f);
 	return 0;
-}
-
-static long gpu_stats(void __user *arg)
-{
-	struct dmaplane_gpu_stats s = {};
-
-	return copy_to_user(arg, &s, sizeof(s)) ? -EFAULT : 0;
 }
 
 static long flow_stats(void __user *arg)
@@ -134,15 +129,19 @@ static long dp_ioctl(struct file *file, unsigned int cmd, unsigned long value)
 	case DMAPLANE_GET_HISTOGRAM:
 		return dp_hist_get(f, arg);
 	case DMAPLANE_GET_GPU_STATS:
-		return gpu_stats(arg);
+		return dp_gpu_stats(arg);
 	case DMAPLANE_GPU_PIN:
+		return dp_gpu_pin(f, arg);
 	case DMAPLANE_GPU_UNPIN:
+		return dp_gpu_unpin(f, arg);
 	case DMAPLANE_GPU_DMA_TO_HOST:
 	case DMAPLANE_GPU_DMA_FROM_HOST:
+		return dp_gpu_copy(f, arg, cmd == DMAPLANE_GPU_DMA_TO_HOST);
 	case DMAPLANE_GPU_BENCH:
+		return dp_gpu_bench(f, arg);
 	case DMAPLANE_GPU_REGISTER_MR:
 	case DMAPLANE_GPU_LOOPBACK:
-		return -ENODEV;
+		return dp_gpu_mr();
 	case DMAPLANE_SETUP_RDMA:
 	case DMAPLANE_TEARDOWN_RDMA:
 	case DMAPLANE_REGISTER_MR:

@@ -458,3 +458,7 @@ long dp_flow_configure(struct dp_rdma *r, void __user *arg)
 	p.status = 0;
 	return give(arg, &p, sizeof(p), 0);
 }
+
+#ifdef DMAPLANE_KUNIT
+#include "stream_kunit.c"
+#endif

@@ -9,7 +9,7 @@ LIMIT_S=${LIMIT_S:-900}
 # What the tests use of the kernel's own modules.
 MODULES=(crc32_generic veth rdma_rxe)
 # Lines of the kernel's log that mean a bug. What the kernel says of itself at boot is not among them.
-SPLAT='WARNING:|BUG:|KASAN|Oops|general protection|possible (circular|recursive) locking|INFO: task .* blocked|possible deadlock|refcount_t|Call Trace'
+SPLAT='WARNING:|BUG:|KASAN|UBSAN|unreferenced object|Oops|general protection|possible (circular|recursive) locking|INFO: task .* blocked|possible deadlock|refcount_t|Call Trace'
 
 # A program of this machine with the libraries that it needs.
 copy_program() {
@@ -38,7 +38,7 @@ make_image() {
     case $module in *.xz) xz -dc "$module" >"$root/modules/$(basename "${module%.xz}")" ;; *) cp "$module" "$root/modules/" ;; esac
     basename "${module%.xz}" >>"$root/modules/order"
   done
-  for module in dmaplane/dmaplane.ko tests/dmaplane_importer.ko; do
+  for module in dmaplane/dmaplane.ko tests/dmaplane_importer.ko tests/nvidia_p2p_stand_in.ko; do
     cp "target/kernel/$series/$module" "$root/modules/"
     basename "$module" >>"$root/modules/order"
   done
@@ -46,16 +46,21 @@ make_image() {
 }
 
 boot() {
-  local out=$1 kernel=$2
-  timeout --kill-after=10 "$LIMIT_S" qemu-system-x86_64 -accel tcg,thread=multi -cpu max -m 1280 \
+  local out=$1 kernel=$2 m0=768 m1=512 khz
+  gcc -O1 -Wall -Wextra -Werror -o "$out/tsc" kernel/tests/tsc.c
+  khz=$("$out/tsc")
+  # The checkers' own memory.
+  case $kernel in *-debug/*) m0=1536 ;; esac
+  timeout --kill-after=10 "$LIMIT_S" qemu-system-x86_64 -accel tcg,thread=multi -cpu max -m $((m0 + m1)) \
     -smp 4,sockets=2,cores=2 \
-    -object memory-backend-ram,id=m0,size=768M -object memory-backend-ram,id=m1,size=512M \
+    -object memory-backend-ram,id=m0,size=${m0}M -object memory-backend-ram,id=m1,size=${m1}M \
     -numa node,nodeid=0,cpus=0-1,memdev=m0 -numa node,nodeid=1,cpus=2-3,memdev=m1 \
     -numa dist,src=0,dst=1,val=21 \
+    -object memory-backend-ram,id=gpu,size=16M,share=on -device ivshmem-plain,memdev=gpu \
     -nodefaults -no-reboot -display none -monitor none -serial stdio \
     -kernel "$kernel/vmlinuz" -initrd "$out/initramfs.gz" \
-    -append "console=ttyS0 panic=-1 oops=panic quiet no_timer_check tsc=reliable clocksource=tsc kills=$KILLS fuzz=$FUZZ_S seed=$SEED filter=$FILTER" \
-    </dev/null | tr -d '\r' >"$out/log"
+    -append "console=ttyS0 panic=-1 oops=panic quiet no_timer_check tsc=reliable clocksource=tsc tsc_early_khz=$khz kunit.enable=1 kills=$KILLS fuzz=$FUZZ_S seed=$SEED filter=$FILTER" \
+    </dev/null | stdbuf -oL tr -d '\r' >"$out/log"
 }
 
 tests=0 failed=0 kills=0 fuzz_s=0 splats=0
@@ -67,7 +72,9 @@ for series in "${@:-6.1}"; do
   begun=$SECONDS
   boot "$out" "$kernel" || echo "kernel: $series: QEMU ended with $?"
   grep -aE '^(ok|not ok|#|dmaplane-test:)|dmaplane: ended' "$out/log" || true
-  sum=$(sed -nE 's/^dmaplane-test: ([0-9]+) tests, ([0-9]+) failed$/\1 \2/p' "$out/log")
+  # Those of user space, and of KUnit where the kernel has it.
+  sum=$(sed -nE 's/^dmaplane-test: ([0-9]+) tests, ([0-9]+) failed$/\1 \2/p' "$out/log" |
+    awk '{ n += $1; bad += $2 } END { if (NR) print n, bad }')
   read -r n bad <<<"${sum:-1 1}"
   tests=$((tests + n)) failed=$((failed + bad))
   sum=$(sed -nE 's/^dmaplane-test: ([0-9]+) kills, ([0-9]+) failed$/\1 \2/p' "$out/log")
@@ -76,6 +83,8 @@ for series in "${@:-6.1}"; do
   sum=$(sed -nE 's/^dmaplane-test: ([0-9]+) s of fuzzing, ([0-9]+) failed$/\1 \2/p' "$out/log")
   read -r n bad <<<"${sum:-0 0}"
   fuzz_s=$((fuzz_s + n)) failed=$((failed + bad))
+  points=$(objdump -dr "target/kernel/$series/dmaplane/dmaplane.ko" | grep -c __sanitizer_cov_trace_pc || true)
+  [ "$points" = 0 ] || echo "# of $points points in the module, those of KUnit tests and of loading included"
   # Whatever else went wrong in there counts as one, too.
   grep -aq 'dmaplane: ended with 0$' "$out/log" || [ "$failed" -gt 0 ] || failed=1
   bad=$(grep -aEc "$SPLAT" "$out/log" || true)

@@ -46,6 +46,23 @@ daemon() {
   grep -q first "/tmp/$1.echo"
 }
 
+# Figures of the module, like the tables of its paper (docs/performance/dmaplane.md); nothing else.
+measure() {
+  for run in "small --copy 1MiB --copies 500 --depth 64 --seconds 10" "large --copy 64MiB --copies 5 --depth 64 --seconds 2 --messages 100" \
+    "stress --copy 1MiB --copies 1 --depth 64 --credits 4 --high 3 --low 1 --seconds 5 --messages 100"; do
+    set -- $run
+    printf 'figures: "%s": ' "$1"
+    shift
+    rgaps dmaplane bench "$@" --json || echo null
+  done
+}
+if grep -q measure=1 /proc/cmdline; then
+  check measure measure
+  echo "providers: end"
+  echo o >/proc/sysrq-trigger
+  sleep 60
+fi
+
 check "calls of dmaplane" device-tests --nocapture
 check conformance pool-tests --nocapture --test-threads 2 conforms fallback_conform provider dma_buf discarded prefaulted \
   module quota

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the conformance suite of segments over each provider of host memory, a daemon with each, and what each costs, with
 # Debian's kernels in QEMU: 6.12 has udmabuf (6.1 does not); the module dmaplane is loaded where it is built (kernel/build.sh). Arguments:
-# the series. The last line is JSON.
+# the series. The last line is JSON. With MEASURE=1 it only measures the module, as the tables of its paper do: target/vm/dmaplane.json.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 PATH=$PATH:/usr/sbin:/sbin
@@ -49,6 +49,11 @@ make_image() {
   (cd "$root" && find . | cpio --quiet -o -H newc | gzip -1) >"$root.gz"
 }
 
+# Where the figures are from.
+machine() {
+  printf '{"cpu": "%s", "cores": %d, "kernel": "%s"}' "$(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -n 1)" "$(nproc)" "$(uname -r)"
+}
+
 cargo build --locked --quiet -p rgaps-cli -p rgapsd
 cargo build --locked --quiet -p rgaps-pool --example provider_costs
 # The program of a test.
@@ -63,13 +68,14 @@ for series in "${@:-6.12}"; do
   kernel=$(kernel/kernels.sh "$series")
   mkdir -p "$out"
   make_image "$series" "$out/root" "$kernel"
+  gcc -O1 -o "$out/tsc" kernel/tests/tsc.c
   timeout --kill-after=10 "$LIMIT_S" qemu-system-x86_64 -accel tcg,thread=multi -cpu max -m 1536 \
     -smp 2,sockets=2,cores=1 \
     -object memory-backend-ram,id=m0,size=1024M -object memory-backend-ram,id=m1,size=512M \
     -numa node,nodeid=0,cpus=0,memdev=m0 -numa node,nodeid=1,cpus=1,memdev=m1 \
     -nodefaults -no-reboot -display none -monitor none -serial stdio \
     -kernel "$kernel/vmlinuz" -initrd "$out/root.gz" \
-    -append "console=ttyS0 panic=-1 oops=panic quiet no_timer_check tsc=reliable clocksource=tsc" \
+    -append "console=ttyS0 panic=-1 oops=panic quiet no_timer_check tsc=reliable clocksource=tsc tsc_early_khz=$("$out/tsc") measure=${MEASURE:-0}" \
     </dev/null | tr -d '\r' >"$out/log" || echo "providers: $series: QEMU ended with $?"
   sed -n '/^providers: begin/,/^providers: end/p' "$out/log" | grep -aE '^(test |left out|failures|providers:|\{|(thread|assertion) )' || true
   ran=$((ran + $(grep -acE '^providers: (ok|not ok)' "$out/log" || true)))
@@ -78,5 +84,14 @@ for series in "${@:-6.12}"; do
   splats=$((splats + $(grep -aEc "$SPLAT" "$out/log" || true)))
   echo "providers: $series: log in $out/log"
 done
+if [ "${MEASURE:-0}" = 1 ]; then
+  {
+    printf '{"tool": "dmaplane", "date": "%s", "revision": "%s", "command": "make bench-dmaplane", "machine": %s, "emulated": "Linux %s in QEMU (TCG), two NUMA nodes of a processor each, Soft-RoCE over veth"' \
+      "$(date -u +%FT%TZ)" "$(git rev-parse --short HEAD)" "$(machine)" "$series"
+    sed -n 's/^figures: \("[a-z]*"\): \({.*\)/, \1: \2/p' "$out/log"
+    echo '}'
+  } | python3 -c 'import json, sys; print(json.dumps(json.load(sys.stdin)))' >target/vm/dmaplane.json
+  echo "providers: figures in target/vm/dmaplane.json"
+fi
 printf '{"tests": %d, "failed": %d, "splats": %d}\n' "$ran" "$failed" "$splats"
 [ "$failed" = 0 ] && [ "$splats" = 0 ]

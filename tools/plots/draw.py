@@ -10,6 +10,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 
+import dmaplane
 import links
 import page
 import tables
@@ -215,7 +216,7 @@ def profile(figures):
 
 PLOTS = {
     "latency": latency, "handoff": handoff, "fanout": fanout, "transfer": transfer, "pipeline": pipeline,
-    "profile": profile, **links.PLOTS,
+    "profile": profile, **links.PLOTS, **dmaplane.PLOTS,
 }
 
 

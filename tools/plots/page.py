@@ -30,6 +30,11 @@ thesis measured, with 1, 2, 4, 8 subscribers, 0.40, 0.52, 0.87, 2.24 ms for 4 MB
     "thesis-4-6": ("From publishing to the last subscriber (thesis, Figure 4.6)", """Three designs, all over TCP: rgaps; pinned memory with one
 stage after the other, as in RGAPS; and the thesis's baseline. With 8 subscribers the thesis measured 0.76, 10.4, 165 ms over RDMA, and 7.2, 87.7,
 1279 ms for its baseline over TCP."""),
+    "dmaplane-copies": ("dmaplane: copies between NUMA nodes", """The processors of one node copy to the memory of another, by the kernel module, in a
+virtual machine that emulates two nodes: it shows that each pair is measured, and nothing of the bandwidth of nodes. The paper's figures are of
+AWS c5.metal. [dmaplane's tables](dmaplane.md) say what can be compared."""),
+    "dmaplane-sweep": ("dmaplane: streams by depth", """Messages of 64 KiB by kernel verbs over Soft-RoCE, in the same virtual machine. Saturated is the
+least depth with 95 % of the best throughput."""),
 }
 
 

@@ -1,7 +1,7 @@
 """Finds figures in JSON files, whatever file and depth they are at, by what they look like.
 
 A figure is one of: `latency`, `header`, `handoff`, `fanout`, `spread`, `link`, `copies` (documents of `rgaps bench`), `compare` (of
-bench/compare/run), `python` (bench/python_latency.py), `weights` (bench/weights.py), `kv-cache` (make demo-kv), `races`, `kills` (rgaps-races, rgaps-chaos). Files may be whole reports or one figure each; a figure that is in several is taken once.
+bench/compare/run), `python` (bench/python_latency.py), `weights` (bench/weights.py), `kv-cache` (make demo-kv), `dmaplane` (make bench-dmaplane), `races`, `kills` (rgaps-races, rgaps-chaos). Files may be whole reports or one figure each; a figure that is in several is taken once.
 """
 import json
 import re
@@ -30,7 +30,7 @@ def kind_of(value):
     keys = value.keys()
     if value.get("tool") == "compare":
         return "compare"
-    if value.get("tool") in ("weights", "kv-cache"):
+    if value.get("tool") in ("weights", "kv-cache", "dmaplane"):
         return value["tool"]
     if {"clock", "sizes"} <= keys:
         return "handoff"

@@ -14,6 +14,7 @@
 //! these benchmarks.
 
 pub mod alloc;
+mod bar;
 pub mod board;
 pub mod contents;
 mod copied;
@@ -38,6 +39,7 @@ pub mod summary;
 mod throughput;
 
 pub use alloc::{alloc, Alloc};
+pub use bar::{bar, Bar};
 pub use copies::{copies, Copies};
 pub use exchange::Wait;
 pub use fanin::{fanin, Fanin};

@@ -116,8 +116,28 @@ struct Report<'a> {
     links: LinksInfo,
     peers: Vec<Peer<'a>>,
     troubles: &'a [String],
+    /// None: no card knows a pool, or the pools' segments are no dma-bufs.
+    dma_bufs: Option<DmaBufs<'a>>,
     /// None: no messages are traced.
     traces: Option<Traces<'a>>,
+}
+
+/// How network cards know the host's pools.
+#[derive(Serialize)]
+#[serde(rename_all = "snake_case")]
+enum DmaBufs<'a> {
+    Registered,
+    /// With the reason.
+    ByAddress(&'a str),
+}
+
+impl<'a> From<&'a Result<(), String>> for DmaBufs<'a> {
+    fn from(known: &'a Result<(), String>) -> Self {
+        match known {
+            Ok(()) => DmaBufs::Registered,
+            Err(why) => DmaBufs::ByAddress(why),
+        }
+    }
 }
 
 /// What a collector was told of single messages since the links were started.
@@ -182,6 +202,7 @@ pub fn peers(common: &Common, output: &mut Output) -> anyhow::Result<()> {
         links,
         peers: info.peers.iter().map(Peer::from).collect(),
         troubles: &info.troubles,
+        dma_bufs: info.dma_bufs.as_ref().map(DmaBufs::from),
         traces: Traces::of(&info.traces),
     };
     for peer in &mut report.peers {
@@ -243,6 +264,16 @@ fn write_text(report: &Report<'_>, connect: &[String], to: &mut dyn Write) -> io
         writeln!(to)?;
         let heads = ["HOST", "TOPIC", "GIVEN UP", "MISSED", "REFUSED", "WHY"];
         table(to, &heads, &topics)?;
+    }
+    match report.dma_bufs {
+        None => {}
+        Some(DmaBufs::Registered) => {
+            writeln!(to, "\nnetwork cards know the host's pools as dma-bufs")?
+        }
+        Some(DmaBufs::ByAddress(why)) => writeln!(
+            to,
+            "\nnetwork cards know the host's pools by their addresses, and not as dma-bufs: {why}"
+        )?,
     }
     if let Some(traces) = &report.traces {
         write!(
@@ -464,6 +495,7 @@ mod tests {
             links: LinksInfo::default(),
             peers: Vec::new(),
             troubles: &[],
+            dma_bufs: None,
             traces: None,
         };
         let mut out = Vec::new();

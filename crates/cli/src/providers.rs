@@ -1,7 +1,7 @@
 //! Providers of host pools: which work here, and what each costs. Found out by taking a segment of each.
 
 use rgaps_layout::SEGMENT_UNIT_BYTES;
-use rgaps_pool::{HostConfig, HostSource, PoolError, Provider, SegmentSource};
+use rgaps_pool::{HostConfig, HostSource, PoolError, Provider, Segment, SegmentSource};
 use rgaps_session::HostProvider;
 
 /// All of them.
@@ -18,11 +18,16 @@ pub fn configured(provider: HostProvider) -> Provider {
 
 /// Takes a segment, as small as they are, and gives it back.
 pub fn try_provider(provider: Provider) -> Result<(), PoolError> {
+    segment(provider).map(drop)
+}
+
+/// A segment, as small as they are.
+pub fn segment(provider: Provider) -> Result<Segment, PoolError> {
     let config = HostConfig {
         provider,
         ..HostConfig::default()
     };
-    HostSource::new(config).create(SEGMENT_UNIT_BYTES).map(drop)
+    HostSource::new(config).create(SEGMENT_UNIT_BYTES)
 }
 
 /// What a provider costs and what it is for.

@@ -3,7 +3,12 @@
 
 use rgaps_client::links::{HostMemory, LinksLoan, LinksNodeBuilder, MappedRange, LINKS_CLIENT};
 use rgaps_client::{Domain, Node};
+use rgaps_pool::{Access, HostMapping, Mapping};
 use rgaps_testkit::Daemon;
+use std::fs::File;
+use std::io::{Seek, SeekFrom};
+use std::os::fd::AsFd;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -37,6 +42,7 @@ fn ends(range: &MappedRange) -> (usize, usize) {
 
 impl HostMemory for Known {
     fn mapped(&self, range: MappedRange) {
+        assert!(range.dma_buf().is_none(), "it is a memfd's");
         self.mapped.lock().unwrap().push(ends(&range));
         let meanwhile = range.writable_while(|| rights(ends(&range).0));
         self.writable.lock().unwrap().push(meanwhile);
@@ -107,6 +113,72 @@ fn what_is_leased_and_read_is_told_until_it_is_given_back() {
     while sum(&known.leased) > 0 {
         assert!(begun.elapsed() < SOON, "its ranges are given back");
         std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Keeps what it is told of.
+#[derive(Debug, Default)]
+struct Kept {
+    mapped: Mutex<Vec<MappedRange>>,
+    leased: Mutex<Vec<MappedRange>>,
+}
+
+impl HostMemory for Kept {
+    fn mapped(&self, range: MappedRange) {
+        self.mapped.lock().unwrap().push(range);
+    }
+    fn leased(&self, range: MappedRange) -> Box<dyn Send + Sync> {
+        self.leased.lock().unwrap().push(range);
+        Box::new(())
+    }
+}
+
+/// The byte at this address, read through the dma-buf of the range that it is in.
+fn through_dma_buf(ranges: &Mutex<Vec<MappedRange>>, address: u64) -> u8 {
+    let ranges = ranges.lock().unwrap();
+    let (range, at) = ranges
+        .iter()
+        .find_map(|range| Some((range, (address as usize).checked_sub(ends(range).0)?)))
+        .filter(|(range, at)| *at < range.bytes())
+        .expect("the range was told of");
+    let (fd, offset) = range.dma_buf().expect("it is a dma-buf's").unwrap();
+    let mut file = File::from(fd.try_clone().unwrap());
+    let segment = file.seek(SeekFrom::End(0)).unwrap();
+    let map = HostMapping::new(segment, Access::ReadOnly).unwrap();
+    map.extend(fd.as_fd(), segment).unwrap();
+    let mut byte = [0];
+    map.read(offset + at as u64, &mut byte).unwrap();
+    byte[0]
+}
+
+#[test]
+fn what_lies_in_a_dma_buf_comes_with_it() {
+    let devices = [
+        ("dmaplane", "/dev/dmaplane-pool"),
+        ("udmabuf", "/dev/udmabuf"),
+    ];
+    let is_here = |of: &&(&str, &str)| Path::new(of.1).exists();
+    let Some((provider, _)) = devices.iter().find(is_here) else {
+        println!("left out: no device here gives dma-bufs");
+        return;
+    };
+    let config = format!("[pool.host]\nprovider = \"{provider}\"\nsegment = \"8MiB\"\n");
+    let daemon = Daemon::start_with(&config);
+    let kept = Arc::new(Kept::default());
+    let node = Node::builder("tells").config(daemon.config());
+    let node = node.host_memory(kept.clone()).build().unwrap();
+    let publisher = node.publisher("t").create().unwrap();
+    let subscriber = node.subscriber("t").create().unwrap();
+    // In two segments.
+    for number in [1, 2] {
+        let mut loan = publisher.loan(MESSAGE).unwrap();
+        loan.write(MESSAGE - 1, &[number]).unwrap();
+        let last = loan.address() + MESSAGE - 1;
+        assert_eq!(through_dma_buf(&kept.leased, last), number);
+        loan.publish().unwrap();
+        let sample = subscriber.recv_timeout(SOON).unwrap();
+        let last = sample.address() + MESSAGE - 1;
+        assert_eq!(through_dma_buf(&kept.mapped, last), number);
     }
 }
 

@@ -160,11 +160,16 @@ fn is_within_limits(peers: &PeersInfo) -> bool {
     let rows = &peers.peers;
     let mut topics = rows.iter().flat_map(|row| &row.topics);
     let traces = &peers.traces;
+    let dma_bufs = match &peers.dma_bufs {
+        Some(Err(why)) => why,
+        _ => "",
+    };
     rows.len() <= MAX_REMOTE_HOSTS
         && rows.iter().all(is_row)
         && rows.iter().map(|row| row.topics.len()).sum::<usize>() <= MAX_PEER_TOPICS
         && topics.all(|row| fits(&row.topic, MAX_TOPIC_NAME) && fits(&row.why, MAX_PEER_TEXT))
         && fits(&peers.host, MAX_HOST_NAME)
+        && fits(dma_bufs, MAX_PEER_TEXT)
         && fits(&traces.endpoint, MAX_PEER_TEXT)
         && fits(&traces.error, MAX_PEER_TEXT)
         && peers.troubles.len() <= MAX_TROUBLES

@@ -1,5 +1,6 @@
 //! The host's network cards with RDMA, and the memory that lanes have them know.
 
+use crate::wire::clip;
 use rgaps_client::links::{GpuRange, HostMemory, Links, MappedRange, Rdma as Wanted};
 use rgaps_client::GpuUuid;
 use rgaps_cuda::{CudaMapping, CudaSource, Driver};
@@ -117,6 +118,8 @@ fn choose<'a>(ports: &'a [Port], named: &[String], near: &Near) -> Result<Vec<&'
 /// peers may write there; afterwards the card refuses them.
 pub struct Known {
     registrar: Registrar,
+    /// What came of the last range of host memory that lies in a dma-buf.
+    dma_bufs: Mutex<Option<Result<(), String>>>,
     /// Segments are mapped until the process ends.
     segments: Mutex<Vec<Registered>>,
     /// What came of the last memory of each GPU.
@@ -138,6 +141,7 @@ impl Known {
     pub fn new(registrar: Registrar) -> Arc<Known> {
         Arc::new(Known {
             registrar,
+            dma_bufs: Mutex::default(),
             segments: Mutex::default(),
             gpus: Mutex::default(),
             trials: Mutex::default(),
@@ -205,9 +209,42 @@ impl Known {
         registered.ok()
     }
 
+    /// Whether the cards know the host's pools as dma-bufs, or why by their addresses. None: no range lies in a dma-buf.
+    pub fn dma_bufs(&self) -> Option<Result<(), String>> {
+        self.dma_bufs
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// As a part of a dma-buf where it is one and the card's driver takes it, else by its address.
     fn register(&self, range: &MappedRange, access: Access) -> Result<Registered, RdmaError> {
         let memory: Arc<dyn Memory> = Arc::new(Mapped(range.clone()));
-        self.registrar.register(&memory, access)
+        let Some(dma_buf) = range.dma_buf() else {
+            return self.registrar.register(&memory, access);
+        };
+        let registered = dma_buf.map_err(|spans| spans.to_string());
+        let registered = registered.and_then(|(fd, offset)| {
+            let fd = fd.as_fd();
+            let registered = self.registrar.register_dmabuf(fd, offset, &memory, access);
+            registered.map_err(|error| error.to_string())
+        });
+        self.note_dma_buf(registered.as_ref().map(drop).map_err(|why| clip(why)));
+        registered.or_else(|_| self.registrar.register(&memory, access))
+    }
+
+    fn note_dma_buf(&self, outcome: Result<(), String>) {
+        let mut known = self.dma_bufs.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = known.replace(outcome.clone());
+        if before.as_ref() == Some(&outcome) {
+            return;
+        }
+        match outcome {
+            Ok(()) => tracing::info!("network cards know the host's pools as dma-bufs"),
+            Err(why) => tracing::info!(
+                "network cards know the host's pools by their addresses, and not as dma-bufs: {why}"
+            ),
+        }
     }
 }
 

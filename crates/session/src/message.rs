@@ -1017,6 +1017,9 @@ pub struct PeersInfo {
     /// Configured hosts that cannot be reached, with the reason: one line each, at most [`MAX_TROUBLES`] of
     /// [`MAX_PEER_TEXT`] bytes.
     pub troubles: Vec<String>,
+    /// Whether network cards know the host's pools as dma-bufs, or why by their addresses; none where no card knows any
+    /// or segments are no dma-bufs. The reason has at most [`MAX_PEER_TEXT`] bytes.
+    pub dma_bufs: Option<Result<(), String>>,
     /// Traces of single messages.
     pub traces: TraceFigures,
 }

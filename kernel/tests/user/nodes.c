@@ -110,39 +110,30 @@ TEST(histogram_is_the_files_own)
 	REFUSED(EFAULT, ioctl(dev, DMAPLANE_GET_HISTOGRAM, NULL));
 }
 
-TEST(gpu_calls_say_that_there_is_none)
+TEST(debugfs_tells_of_buffers_and_all_tracepoints_are_there)
 {
-	struct dmaplane_gpu_pin_params pin = { .gpu_va = 1 << 16, .size = 1 << 16 };
-	struct dmaplane_gpu_unpin_params unpin = {};
-	struct dmaplane_gpu_dma_params dma = {};
-	struct dmaplane_gpu_stats s;
-	int dev = open_device();
-
-	REFUSED(ENODEV, ioctl(dev, DMAPLANE_GPU_PIN, &pin));
-	REFUSED(ENODEV, ioctl(dev, DMAPLANE_GPU_UNPIN, &unpin));
-	REFUSED(ENODEV, ioctl(dev, DMAPLANE_GPU_DMA_TO_HOST, &dma));
-	REFUSED(ENODEV, ioctl(dev, DMAPLANE_GPU_DMA_FROM_HOST, &dma));
-	CHECK(ioctl(dev, DMAPLANE_GET_GPU_STATS, &s) == 0 && !s.pins_total);
-}
-
-TEST(debugfs_tells_of_buffers)
-{
+	static const char *const events[] = { "ring_submit", "ring_complete", "rdma_post", "rdma_completion", "buf_alloc",
+					      "flow_stall", "gpu_pin", "gpu_dma", "rdma_write_imm" };
 	int dev = open_device(), seen = 0;
 	uint32_t id = make_buffer(dev, DMAPLANE_BUF_PAGES, 123456);
 	char line[256];
+	size_t i;
 	FILE *f;
 
 	f = fopen("/sys/kernel/debug/dmaplane/buffers", "r");
 	CHECK(f);
 	while (fgets(line, sizeof(line), f)) {
-		unsigned int i;
+		unsigned int found;
 
-		if (sscanf(line, "%u 0 pages 123456 ", &i) == 1 && i == id && strstr(line, "123456"))
+		if (sscanf(line, "%u 0 pages 123456 ", &found) == 1 && found == id && strstr(line, "123456"))
 			seen++;
 	}
 	CHECK(seen == 1);
 	fclose(f);
 	CHECK(access("/sys/kernel/debug/dmaplane/stats", R_OK) == 0);
 	CHECK(access("/sys/kernel/debug/dmaplane/histogram", R_OK) == 0);
-	CHECK(access("/sys/kernel/debug/tracing/events/dmaplane/dmaplane_buf_alloc/enable", W_OK) == 0);
+	for (i = 0; i < sizeof(events) / sizeof(*events); i++) {
+		snprintf(line, sizeof(line), "/sys/kernel/debug/tracing/events/dmaplane/dmaplane_%s/enable", events[i]);
+		CHECK(access(line, W_OK) == 0);
+	}
 }

@@ -9,7 +9,7 @@
  */
 #include "test.h"
 
-#define LIMIT_S 120
+#define LIMIT_S 600
 
 static struct test *tests;
 
@@ -48,11 +48,11 @@ static bool left_nothing(void)
 
 	for (tries = 0; tries < 20000; tries++) {
 		l = live();
-		if (!l.buffers && !l.dmabufs && !l.mrs)
+		if (!l.buffers && !l.dmabufs && !l.mrs && !l.pins)
 			return true;
 		usleep(1000);
 	}
-	printf("# leaked: %ld buffers, %ld dma-bufs, %ld memory regions\n", l.buffers, l.dmabufs, l.mrs);
+	printf("# leaked: %ld buffers, %ld dma-bufs, %ld memory regions, %ld pins\n", l.buffers, l.dmabufs, l.mrs, l.pins);
 	return false;
 }
 

@@ -95,9 +95,10 @@ void reap(pid_t child);
 int setup_rdma(int dev, const char *name);
 uint32_t register_mr(int dev, uint32_t buf, uint32_t access, struct dmaplane_mr_params *p);
 
-struct live { long buffers, dmabufs, mrs; };
+struct live { long buffers, dmabufs, mrs, pins; };
 struct live live(void);
 
+void gpu_step(int dev, unsigned int *seed);
 void keep_pool(void);
 void pool_step(unsigned int *seed);
 void any_call(int dev, int pool, unsigned int *seed);

@@ -45,6 +45,11 @@ const UNSAFE_FILES: [(&str, &str, &str); 12] = [
     ("session", "ready.rs", "a descriptor that the parent named"),
     ("engine", "registry.rs", "records in shared memory"),
     ("engine", "control.rs", "the control segment"),
+    (
+        "bench",
+        "bar.rs",
+        "memory of a GPU that the module dmaplane pins",
+    ),
     ("bench", "board.rs", "words in shared memory"),
     ("bench", "gpu.rs", "kernels and copies on a GPU"),
     ("bench", "handover.rs", "numbers that streams write"),

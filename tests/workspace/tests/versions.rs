@@ -11,7 +11,7 @@ const AGREED: [(&str, &str, &str, u64); 2] = [
         "crates/session/src/message.rs",
         "PROTOCOL_VERSION",
         "10",
-        0x5f38_fc60_c4a6_2388,
+        0x1737_ff60_7309_5c9a,
     ),
     (
         "crates/layout/src",

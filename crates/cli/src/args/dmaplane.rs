@@ -36,6 +36,15 @@ pub struct DmaplaneBench {
     /// Messages in flight of the sustained stream.
     #[arg(long, value_name = "N", default_value = "32", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub depth: u32,
+    /// Credits of the streams: messages that may be in flight, whatever the depth. Default: as many as the queues hold.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub credits: Option<u32>,
+    /// Messages in flight at which posting stops, at most the credits. Default: the credits.
+    #[arg(long, value_name = "N", requires = "credits")]
+    pub high: Option<u32>,
+    /// Messages in flight at which it goes on, fewer than that. Default: half.
+    #[arg(long, value_name = "N", requires = "credits")]
+    pub low: Option<u32>,
     /// Seconds of the sustained stream.
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub seconds: u32,

@@ -204,7 +204,7 @@ Examples:
   # Print hosts that are not linked.
   rgaps peers --json | jq '.peers[] | select(.state != \"linked\") | {host, state, detail}'
 
-JSON fields: host, peers, troubles, traces";
+JSON fields: host, peers, troubles, dma_bufs, traces";
 
 pub const DMAPLANE: &str = "\
 Examples:
@@ -229,7 +229,8 @@ Examples:
 
 JSON fields: copy_bytes, copies (from, to, mb_per_s, copy_us), streams_left_out, device, stream (message_bytes, depth,
 seconds, messages, mb_per_s, window_mb_per_s_min, window_mb_per_s_max, stalls, overflows), sweep (message_bytes,
-messages, saturation_depth, points (depth, mb_per_s, mean_us, p99_us))";
+messages, saturation_depth, points (depth, mb_per_s, mean_us, p99_us)), gpu (gpu, bar (bytes, host_to_gpu_mb_per_s,
+gpu_to_host_mb_per_s), bar_left_out, copies (bytes, and each of pinned and pageable, both ways)), or null";
 
 pub const BENCH: &str = "\
 Examples:

@@ -4,8 +4,11 @@ use super::nodes;
 use crate::args::DmaplaneBench;
 use crate::output::{table, Output};
 use crate::units;
+use rgaps::Domain;
+use rgaps_bench::Bar;
+use rgaps_cuda::Driver;
 use rgaps_dmaplane::{
-    Access, BufferKind, Device, Error, NumaBenchParams, SustainedParams, SweepParams,
+    Access, BufferKind, Device, Error, FlowParams, NumaBenchParams, SustainedParams, SweepParams,
 };
 use serde::Serialize;
 use std::io::{self, Write};
@@ -14,6 +17,11 @@ use std::io::{self, Write};
 const PORT: u32 = 1;
 /// Points of a sweep: as many as its record has room for.
 const POINTS: u32 = 32;
+/// Sizes of the paper's tiers. Reads through the BAR take long.
+const BAR_BYTES: u64 = 4 << 20;
+const BAR_COPIES: u32 = 3;
+const CUDA_BYTES: u64 = 16 << 20;
+const CUDA_COPIES: usize = 20;
 
 #[derive(Serialize)]
 struct Report {
@@ -24,6 +32,30 @@ struct Report {
     device: Option<String>,
     stream: Option<Stream>,
     sweep: Option<Sweep>,
+    /// How GPUs were reached; `null` where there is none.
+    gpu: Option<Gpu>,
+}
+
+/// Ways to copy between the host and a GPU.
+#[derive(Serialize)]
+struct Gpu {
+    gpu: String,
+    /// By the CPU, through the BAR.
+    bar: Option<Bar>,
+    /// Why not.
+    bar_left_out: Option<String>,
+    /// By CUDA.
+    copies: Copied,
+}
+
+/// Medians of `cuMemcpy`.
+#[derive(Serialize)]
+struct Copied {
+    bytes: u64,
+    pinned_host_to_gpu_mb_per_s: f64,
+    pinned_gpu_to_host_mb_per_s: f64,
+    pageable_host_to_gpu_mb_per_s: f64,
+    pageable_gpu_to_host_mb_per_s: f64,
 }
 
 /// From the processors of one node to the memory of another.
@@ -77,6 +109,7 @@ pub fn bench(arguments: &DmaplaneBench, output: &mut Output) -> anyhow::Result<(
         device: arguments.device.clone().or_else(first_device),
         stream: None,
         sweep: None,
+        gpu: gpu(&device)?,
     };
     match &report.device {
         None => {
@@ -139,12 +172,48 @@ fn connect(
 ) -> Result<u32, Error> {
     let depth = arguments.depth.max(POINTS);
     device.connect(name, PORT, 2 * depth, depth)?;
+    if let Some(credits) = arguments.credits {
+        let high = arguments.high.unwrap_or(credits);
+        device.configure_flow(FlowParams {
+            max_credits: credits,
+            high_watermark: high,
+            low_watermark: arguments.low.unwrap_or(high / 2),
+            ..FlowParams::default()
+        })?;
+    }
     let buffer = device.buffer(BufferKind::Pages, 2 * u64::from(message), None)?;
     let access = Access {
         local_write: true,
         ..Access::default()
     };
     Ok(device.register(buffer.buf_id, access)?.mr_id)
+}
+
+/// The first GPU, if there is one.
+fn gpu(device: &Device) -> anyhow::Result<Option<Gpu>> {
+    let devices = Driver::load().and_then(|driver| driver.devices());
+    let Some(first) = devices.ok().and_then(|found| found.into_iter().next()) else {
+        return Ok(None);
+    };
+    let bar = rgaps_bench::bar(device, first.uuid, BAR_BYTES, BAR_COPIES);
+    let domain = Domain::Cuda(first.uuid);
+    let copies = rgaps_bench::copies(domain, &[CUDA_BYTES], CUDA_COPIES)?;
+    let [took] = &copies.copies[..] else {
+        anyhow::bail!("copies of one size were asked for");
+    };
+    let mb_per_s = |us: f64| CUDA_BYTES as f64 / us.max(1e-3);
+    Ok(Some(Gpu {
+        gpu: copies.gpu,
+        bar_left_out: bar.as_ref().err().map(|error| format!("{error:#}")),
+        bar: bar.ok(),
+        copies: Copied {
+            bytes: CUDA_BYTES,
+            pinned_host_to_gpu_mb_per_s: mb_per_s(took.h2d_pinned_us),
+            pinned_gpu_to_host_mb_per_s: mb_per_s(took.d2h_pinned_us),
+            pageable_host_to_gpu_mb_per_s: mb_per_s(took.h2d_pageable_us),
+            pageable_gpu_to_host_mb_per_s: mb_per_s(took.d2h_pageable_us),
+        },
+    }))
 }
 
 fn stream(
@@ -270,6 +339,52 @@ fn write_text(report: &Report, to: &mut dyn Write) -> io::Result<()> {
             &["DEPTH", "MB/S", "MEAN", "P99"],
             &rows.collect::<Vec<_>>(),
         )?;
+    }
+    report.gpu.as_ref().map_or(Ok(()), |gpu| write_gpu(gpu, to))
+}
+
+fn write_gpu(gpu: &Gpu, to: &mut dyn Write) -> io::Result<()> {
+    writeln!(to, "\n{}:", gpu.gpu)?;
+    let row = |how: &str, bytes: u64, to_gpu: f64, to_host: f64| {
+        let rate = |mb_per_s: f64| format!("{mb_per_s:.0}");
+        vec![
+            how.to_owned(),
+            units::bytes(bytes),
+            rate(to_gpu),
+            rate(to_host),
+        ]
+    };
+    let Copied { bytes, .. } = gpu.copies;
+    let mut rows = Vec::new();
+    if let Some(bar) = &gpu.bar {
+        let (to_gpu, to_host) = (bar.host_to_gpu_mb_per_s, bar.gpu_to_host_mb_per_s);
+        rows.push(row(
+            "CPU, by the BAR",
+            bar.bytes,
+            to_gpu as f64,
+            to_host as f64,
+        ));
+    }
+    let copies = &gpu.copies;
+    rows.push(row(
+        "CUDA, pinned",
+        bytes,
+        copies.pinned_host_to_gpu_mb_per_s,
+        copies.pinned_gpu_to_host_mb_per_s,
+    ));
+    rows.push(row(
+        "CUDA, pageable",
+        bytes,
+        copies.pageable_host_to_gpu_mb_per_s,
+        copies.pageable_gpu_to_host_mb_per_s,
+    ));
+    table(
+        to,
+        &["COPY", "SIZE", "MB/S TO THE GPU", "TO THE HOST"],
+        &rows,
+    )?;
+    if let Some(why) = &gpu.bar_left_out {
+        writeln!(to, "by the BAR: left out: {why}")?;
     }
     Ok(())
 }

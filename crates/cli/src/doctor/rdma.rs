@@ -2,7 +2,9 @@
 
 use super::gpu::Gpu;
 use super::Check;
-use rgaps_verbs::{Device, HostTrial, Port, Verbs, VerbsError};
+use crate::providers;
+use rgaps_pool::{Provider, Segment};
+use rgaps_verbs::{Device, HostTrial, Port, SegmentTrial, Verbs, VerbsError};
 use rustix::io::Errno;
 use serde::Serialize;
 use std::os::fd::AsFd;
@@ -43,7 +45,16 @@ struct Far {
 struct Registers {
     host_writable: Outcome,
     host_read_only: Outcome,
+    /// Segments of the providers that work here and give dma-bufs.
+    providers: Vec<OfProvider>,
     gpus: Vec<OfGpu>,
+}
+
+#[derive(Serialize)]
+struct OfProvider {
+    provider: &'static str,
+    dma_buf: Outcome,
+    address: Outcome,
 }
 
 #[derive(Serialize)]
@@ -91,19 +102,33 @@ pub fn checks(gpus: &[Gpu]) -> (Vec<Check>, Vec<Card>) {
              'rdma link add rxe0 type rxe netdev eth0'",
         )
     }));
+    let segments = match ports.is_empty() {
+        true => Vec::new(),
+        false => dma_bufs(),
+    };
     let mut cards = Vec::new();
     for port in &ports {
         let opened = verbs.as_ref().map(|verbs| verbs.open(port));
-        let (found, card) = port_checks(port, opened, gpus);
+        let (found, card) = port_checks(port, opened, &segments, gpus);
         checks.extend(found);
         cards.push(card);
     }
     (checks, cards)
 }
 
+/// A segment of each provider that works here and gives dma-bufs.
+fn dma_bufs() -> Vec<(Provider, Segment)> {
+    let providers = providers::ALL.into_iter();
+    let given = providers.filter(|provider| !provider.gives_files());
+    given
+        .filter_map(|provider| Some((provider, providers::segment(provider).ok()?)))
+        .collect()
+}
+
 fn port_checks(
     port: &Port,
     opened: Option<Result<Arc<Device>, VerbsError>>,
+    segments: &[(Provider, Segment)],
     gpus: &[Gpu],
 ) -> (Vec<Check>, Card) {
     let name = format!("RDMA {}/{}", port.device, port.number);
@@ -121,6 +146,16 @@ fn port_checks(
     card.mtu_bytes = Some(device.mtu_bytes());
     let host = device.try_host();
     let mut checks = vec![host_check(&name, describe_card(&card), &host)];
+    let mut of_providers = Vec::new();
+    for (provider, segment) in segments {
+        let tried = device.try_segment(segment.fd.as_fd(), segment.bytes as usize);
+        checks.push(segment_check(port, *provider, &tried));
+        of_providers.push(OfProvider {
+            provider: provider.name(),
+            dma_buf: Outcome::of(&tried.dma_buf),
+            address: Outcome::of(&tried.address),
+        });
+    }
     let mut of_gpus = Vec::new();
     for gpu in gpus {
         let Ok(exported) = &gpu.exported else {
@@ -137,6 +172,7 @@ fn port_checks(
     card.registers = Some(Registers {
         host_writable: Outcome::of(&host.writable),
         host_read_only: Outcome::of(&host.read_only),
+        providers: of_providers,
         gpus: of_gpus,
     });
     (checks, card)
@@ -174,6 +210,25 @@ fn host_check(name: &str, found: String, host: &HostTrial) -> Check {
             name,
             format!("{found}; cannot register host memory: {error}"),
             advice(error),
+        ),
+    }
+}
+
+fn segment_check(port: &Port, provider: Provider, tried: &SegmentTrial) -> Check {
+    let provider = provider.name();
+    let name = format!("dma-bufs of {provider} on {}", port.device);
+    match (&tried.dma_buf, &tried.address) {
+        (Ok(()), _) => Check::ok(&name, "the card registers segments of pools as dma-bufs"),
+        (Err(error), Ok(())) => Check::ok(
+            &name,
+            format!("the card registers segments of pools by their addresses, and not as dma-bufs: {error}"),
+        ),
+        (Err(error), Err(by_address)) => Check::lack(
+            &name,
+            format!(
+                "the card registers segments of pools neither as dma-bufs ({error}) nor by their addresses ({by_address})"
+            ),
+            "over RDMA, messages of pools of this provider are copied; pool.host.provider = \"memfd\" needs no copy",
         ),
     }
 }
@@ -315,11 +370,17 @@ mod tests {
         }
     }
 
+    /// No dma-buf, which the network within the process does not look at.
+    fn segment() -> Segment {
+        providers::segment(Provider::Memfd).unwrap()
+    }
+
     fn tried(refuse: Option<(&'static str, i32)>) -> (Vec<Check>, serde_json::Value) {
         let network = Network::new(Faults::default());
         refuse.inspect(|(call, errno)| network.refuse(call, *errno));
         let device = network.device("mlx5_0").unwrap();
-        let (checks, card) = port_checks(&port(true), Some(Ok(device)), &[gpu()]);
+        let segments = [(Provider::Dmaplane, segment())];
+        let (checks, card) = port_checks(&port(true), Some(Ok(device)), &segments, &[gpu()]);
         (checks, serde_json::to_value(card).unwrap())
     }
 
@@ -336,13 +397,19 @@ mod tests {
         ] {
             assert!(checks[0].found.contains(part), "{}", checks[0].found);
         }
-        assert!(checks[1].found.contains("nvidia-peermem is not needed"));
+        assert!(checks[1].found.contains("as dma-bufs"));
+        assert!(checks[2].found.contains("nvidia-peermem is not needed"));
+        assert_eq!(card["registers"]["providers"][0]["dma_buf"], "works");
         assert_eq!(card["registers"]["host_writable"], "works");
         assert_eq!(card["registers"]["gpus"][0]["dma_buf"], "works");
 
         let (checks, card) = tried(Some(("ibv_reg_dmabuf_mr", 95)));
-        assert!(checks[0].verdict == Verdict::Ok && checks[1].verdict == Verdict::Lack);
-        assert!(checks[1].advice.as_ref().unwrap().contains("dma-buf"));
+        assert!(checks[0].verdict == Verdict::Ok && checks[2].verdict == Verdict::Lack);
+        assert!(checks[2].advice.as_ref().unwrap().contains("dma-buf"));
+        // It does as well by address.
+        assert!(checks[1].verdict == Verdict::Ok);
+        let found = &checks[1].found;
+        assert!(found.contains("by their addresses") && found.contains("ibv_reg_dmabuf_mr"));
         let reason = card["registers"]["gpus"][0]["dma_buf"]["failed"].as_str();
         assert!(reason.unwrap().contains("ibv_reg_dmabuf_mr"), "{card}");
 
@@ -357,13 +424,13 @@ mod tests {
         let error = VerbsError::NoAddress {
             device: "mlx5_0".to_owned(),
         };
-        let (checks, card) = port_checks(&port(false), Some(Err(error)), &[gpu()]);
+        let (checks, card) = port_checks(&port(false), Some(Err(error)), &[], &[gpu()]);
         assert!(checks.len() == 1 && checks[0].verdict == Verdict::Lack);
         assert!(checks[0].found.starts_with("down"), "{}", checks[0].found);
         assert!(checks[0].advice.as_ref().unwrap().contains("IPv4"));
         assert!(card.registers.is_none() && card.gid.is_none());
         // Without a library, which is said by itself.
-        let (checks, _) = port_checks(&port(true), None, &[]);
+        let (checks, _) = port_checks(&port(true), None, &[], &[]);
         assert!(checks.len() == 1 && checks[0].verdict == Verdict::Ok);
     }
 }

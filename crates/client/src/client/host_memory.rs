@@ -3,10 +3,10 @@
 use super::PoolMapping;
 use rgaps_cuda::PinnedBuffer;
 use rgaps_layout::GpuUuid;
-use rgaps_pool::{Mapping, PoolError};
+use rgaps_pool::{is_dma_buf, Mapping, PoolError};
 use std::fmt;
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Who makes memory known to cards that read and write it by themselves. Pages of host pools that it is told of stay where
 /// they are.
@@ -81,12 +81,69 @@ impl MappedRange {
         }
     }
 
+    /// The dma-buf that it lies in, and where in it; none where its segments are no dma-bufs. A range that is in two of
+    /// them is an error.
+    pub fn dma_buf(&self) -> Option<Result<(Arc<OwnedFd>, u64), SpansDmaBufs>> {
+        match &self.0 {
+            Of::Pool {
+                mapping,
+                offset,
+                bytes,
+            } => mapping.dma_bufs().find(*offset, *bytes),
+            Of::Pinned(_) => None,
+        }
+    }
+
     /// How many bytes.
     pub fn bytes(&self) -> usize {
         match &self.0 {
             Of::Pool { bytes, .. } => *bytes as usize,
             Of::Pinned(pages) => pages.bytes(),
         }
+    }
+}
+
+/// A range is in two segments of a pool, each of which is a dma-buf.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the range lies in two dma-bufs")]
+pub struct SpansDmaBufs;
+
+/// The descriptors of a pool's segments that are dma-bufs. Kept only where somebody makes memory known to cards.
+#[derive(Debug, Default)]
+pub(super) struct DmaBufs(Mutex<Vec<DmaBuf>>);
+
+#[derive(Debug)]
+struct DmaBuf {
+    fd: Arc<OwnedFd>,
+    offset: u64,
+    bytes: u64,
+}
+
+impl DmaBufs {
+    /// Keeps a segment that is a dma-buf. If the process may have no more descriptors, cards get to know the segment by its address.
+    pub(super) fn keep(&self, fd: BorrowedFd<'_>, offset: u64, bytes: u64) {
+        if !is_dma_buf(fd) {
+            return;
+        }
+        match fd.try_clone_to_owned() {
+            Ok(fd) => {
+                let fd = Arc::new(fd);
+                let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+                kept.push(DmaBuf { fd, offset, bytes });
+            }
+            Err(error) => tracing::warn!(%error, "the descriptor of a dma-buf was not kept"),
+        }
+    }
+
+    fn find(&self, offset: u64, bytes: u64) -> Option<Result<(Arc<OwnedFd>, u64), SpansDmaBufs>> {
+        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let has = |of: &&DmaBuf| (of.offset..of.offset + of.bytes).contains(&offset);
+        let of = kept.iter().find(has)?;
+        let inside = offset - of.offset;
+        Some(match inside + bytes <= of.bytes {
+            true => Ok((of.fd.clone(), inside)),
+            false => Err(SpansDmaBufs),
+        })
     }
 }
 
@@ -131,5 +188,28 @@ impl GpuRange {
             Some(gpu) => gpu.dmabuf(self.offset, self.bytes),
             None => Err(PoolError::Untrusted("it is on no GPU".to_owned())),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_is_found_in_its_segment_and_in_no_two() {
+        let fd = Arc::new(rgaps_pool::create_sealed_memfd("rgaps-test", 4096).unwrap());
+        let of = |offset, bytes| DmaBuf {
+            fd: fd.clone(),
+            offset,
+            bytes,
+        };
+        // The segment from 100 on is no dma-buf.
+        let bufs = DmaBufs(Mutex::new(vec![of(0, 100), of(200, 50)]));
+        let find = |offset, bytes| bufs.find(offset, bytes).map(|at| at.map(|(_, at)| at));
+        assert_eq!(find(0, 100), Some(Ok(0)));
+        assert_eq!(find(210, 40), Some(Ok(10)));
+        assert_eq!(find(90, 11), Some(Err(SpansDmaBufs)));
+        assert_eq!(find(100, 10), None);
+        assert_eq!(find(250, 1), None);
     }
 }

@@ -1,6 +1,7 @@
 //! A pool as this process maps it.
 
 use super::fork::ForkGuard;
+use super::host_memory::DmaBufs;
 use super::{ClientContext, GpuRange, HostMemory, MappedRange, ZoneView};
 use rgaps_cuda::{
     Context, CudaError, CudaMapping, Driver, OnStream, PinnedBuffer, RegisteredMapping,
@@ -22,6 +23,7 @@ pub(crate) struct PoolMapping {
     guard: ForkGuard,
     /// Who hears of host memory that is mapped.
     watch: Option<Arc<dyn HostMemory>>,
+    dma_bufs: DmaBufs,
 }
 
 enum PoolBacking {
@@ -110,6 +112,7 @@ impl PoolMapping {
             at,
             guard,
             watch,
+            dma_bufs: DmaBufs::default(),
         })
     }
 
@@ -121,6 +124,9 @@ impl PoolMapping {
     ) -> Result<(), PoolError> {
         let offset = self.mapped();
         self.extend(fd, bytes)?;
+        if self.watch.is_some() && self.is_host() {
+            self.dma_bufs.keep(fd, offset, bytes);
+        }
         if self.access() == Access::ReadWrite {
             // Written where it is leased, and read in a mapping of its own.
             return Ok(());
@@ -162,6 +168,10 @@ impl PoolMapping {
         };
         let done = mapping.writable_while(offset, bytes, then);
         done.inspect_err(|error| tracing::debug!(%error)).ok()
+    }
+
+    pub(super) fn dma_bufs(&self) -> &DmaBufs {
+        &self.dma_bufs
     }
 
     /// Whether it is host memory as the CPU uses it.

@@ -157,6 +157,7 @@ impl Coordinator {
             host: self.own.host.clone(),
             peers: self.peers.values().map(Peer::row).collect(),
             troubles: self.probe.troubles(),
+            dma_bufs: self.known.as_ref().and_then(|known| known.dma_bufs()),
             traces: self
                 .tracer
                 .as_ref()

@@ -155,6 +155,11 @@ impl Host {
         Host::with_daemon(Vec::new(), name, links, POOL)
     }
 
+    /// The same, with such a pool.
+    pub fn start_whole_with_pool(name: &str, links: &str, pool: &str) -> Host {
+        Host::with_daemon(Vec::new(), name, links, pool)
+    }
+
     /// With such a pool, and as what `within` makes of the programs that it is followed by.
     pub fn start_with_pool(name: &str, links: &str, pool: &str, within: Vec<String>) -> Host {
         let mut host = Host::with_daemon(within, name, links, pool);

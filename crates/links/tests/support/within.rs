@@ -1,4 +1,5 @@
 //! Links within the test's process.
+#![allow(dead_code)]
 
 use crate::support::{hosts_started, Host};
 use rgaps_links::plane::News;
