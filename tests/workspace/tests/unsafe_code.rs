@@ -28,7 +28,7 @@ const UNSAFE_CRATES: [(&str, &str); 12] = [
 ];
 
 /// Files of other crates that may, and what for.
-const UNSAFE_FILES: [(&str, &str, &str); 12] = [
+const UNSAFE_FILES: [(&str, &str, &str); 13] = [
     (
         "transport",
         "machine/buffer.rs",
