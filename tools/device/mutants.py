@@ -11,7 +11,7 @@ INCLUDE = ROOT / "crates/capi/include"
 TESTS = ROOT / "tests/device"
 OUT = ROOT / "target/device/model"
 #: For one mutant to fail in.
-MUTANT_SECONDS = 120
+MUTANT_SECONDS = 12
 FLAGS = ["-std=c++17", "-O1", "-U_FORTIFY_SOURCE"]
 
 
