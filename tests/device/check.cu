@@ -395,7 +395,7 @@ std::string medians_ns(const Board &board, const std::vector<const char *> &name
 
 const std::vector<const char *> step_names = {"wait", "read", "loan", "fill", "publish", "release"};
 const std::vector<const char *> access_names = {"load",  "load_acquire", "fetch_or", "store_release", "store_and_store_release",
-                                                "fence", "fence_all",    "load_of_host"};
+                                                "fence", "fence_all",    "fence_of_one_gpu", "load_of_host"};
 
 /* Lets every kernel end, after one has failed. */
 void stop_all(const Topic &topic) {

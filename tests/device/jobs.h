@@ -26,7 +26,7 @@ enum Step : uint32_t { step_wait, step_read, step_loan, step_fill, step_publish,
 /* What steps are made of. */
 enum Access : uint32_t {
     access_load, access_acquire, access_change, access_release, access_written_release, access_fence, access_fence_all,
-    access_host, accesses_count
+    access_fence_device, access_host, accesses_count
 };
 constexpr uint32_t timed_max = uint32_t(accesses_count) > uint32_t(steps_count) ? uint32_t(accesses_count) : uint32_t(steps_count);
 /* Accesses of one sample, each of which waits for the one before it. */
@@ -362,6 +362,7 @@ RGAPS_DEVICE_FN void accesses(const Group &group, const Job &job) {
     if (group.thread_rank() != 0) return;
     const detail::Words words{job.topic};
     uint64_t *const slot = words.slot(0), *const payload = static_cast<uint64_t *>(words.bytes(0));
+    const uint64_t *const host = detail::Words::at(job.topic.control + RGAPS_DEVICE_CONTROL_EVICTED);
     Board *board = job.board;
     const uint64_t samples = job.messages < steps_max ? job.messages : steps_max, begun = now_ns(), ticks_begun = memory::ticks();
     uint64_t sum = 0;
@@ -386,7 +387,14 @@ RGAPS_DEVICE_FN void accesses(const Group &group, const Job &job) {
             memory::fence_all();
             return zero;
         });
-        board->timed[access_host][i] = chained(&sum, [=](uint64_t zero) { return words.evicted() + zero; });
+#if defined(__CUDA_ARCH__)
+        /* What a fence for one GPU would cost: not enough for two processes, which are two programs for PTX. */
+        board->timed[access_fence_device][i] = chained(&sum, [=](uint64_t zero) {
+            cuda::atomic_thread_fence(cuda::std::memory_order_acq_rel, cuda::thread_scope_device);
+            return zero;
+        });
+#endif
+        board->timed[access_host][i] = chained(&sum, [=](uint64_t zero) { return memory::load(host + zero); });
     }
     board->ticks = memory::ticks() - ticks_begun;
     board->nanoseconds = now_ns() - begun;
@@ -416,7 +424,7 @@ RGAPS_DEVICE_FN void audit(const Group &group, const Job &job) {
     if (group.thread_rank() != 0) return;
     const detail::Words words{job.topic};
     Counts counts{};
-    const uint64_t evicted = words.evicted();
+    const uint64_t evicted = words.evicted() & detail::readers;
     for (uint32_t block = 0; block < job.topic.blocks; ++block) {
         const uint64_t holder = memory::load(words.holder(block)), sequence = detail::generation(holder);
         const bool in_ring = memory::load(words.slot(sequence)) == detail::slot_word(sequence, block);

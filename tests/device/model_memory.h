@@ -9,6 +9,7 @@ inline uint64_t fetch_or(uint64_t *at, uint64_t bits) {
 inline uint64_t fetch_and(uint64_t *at, uint64_t bits) {
     return model::explorer().change(at, false, [&](uint64_t &value) { value &= bits; return true; });
 }
+inline void clear(uint64_t *at, uint64_t bits) { fetch_and(at, ~bits); }
 inline void fence_acquire() { model::explorer().fence_acquire(); }
 inline void fence_release() { model::explorer().fence(false); }
 inline void fence_both() {

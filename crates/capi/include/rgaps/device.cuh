@@ -104,22 +104,38 @@ namespace memory {
 /* A model checker brings its own. */
 #include RGAPS_DEVICE_MEMORY
 #elif defined(__CUDACC__)
-using Word = cuda::atomic_ref<uint64_t, cuda::thread_scope_system>;
+/* PTX, since cuda::atomic_ref takes a pointer of any kind: each change of a word then waits for an answer that says whether it
+ * was one of shared memory, also where nobody wants its result. These are all in global memory. */
+RGAPS_DEVICE_FN size_t global(const uint64_t *at) { return __cvta_generic_to_global(at); }
 RGAPS_DEVICE_FN uint64_t load(const uint64_t *at) {
-    return Word(*const_cast<uint64_t *>(at)).load(cuda::std::memory_order_relaxed);
+    uint64_t value;
+    asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(global(at)) : "memory");
+    return value;
 }
 RGAPS_DEVICE_FN uint64_t load_acquire(const uint64_t *at) {
-    return Word(*const_cast<uint64_t *>(at)).load(cuda::std::memory_order_acquire);
+    uint64_t value;
+    asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(global(at)) : "memory");
+    return value;
 }
-RGAPS_DEVICE_FN void store(uint64_t *at, uint64_t value) { Word(*at).store(value, cuda::std::memory_order_relaxed); }
+RGAPS_DEVICE_FN void store(uint64_t *at, uint64_t value) {
+    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" : : "l"(global(at)), "l"(value) : "memory");
+}
 RGAPS_DEVICE_FN void store_release(uint64_t *at, uint64_t value) {
-    Word(*at).store(value, cuda::std::memory_order_release);
+    asm volatile("st.release.sys.global.u64 [%0], %1;" : : "l"(global(at)), "l"(value) : "memory");
 }
 RGAPS_DEVICE_FN uint64_t fetch_or(uint64_t *at, uint64_t bits) {
-    return Word(*at).fetch_or(bits, cuda::std::memory_order_relaxed);
+    uint64_t before;
+    asm volatile("atom.relaxed.sys.global.or.b64 %0, [%1], %2;" : "=l"(before) : "l"(global(at)), "l"(bits) : "memory");
+    return before;
 }
 RGAPS_DEVICE_FN uint64_t fetch_and(uint64_t *at, uint64_t bits) {
-    return Word(*at).fetch_and(bits, cuda::std::memory_order_relaxed);
+    uint64_t before;
+    asm volatile("atom.relaxed.sys.global.and.b64 %0, [%1], %2;" : "=l"(before) : "l"(global(at)), "l"(bits) : "memory");
+    return before;
+}
+/* A fetch_and whose result nobody wants, and waits for. */
+RGAPS_DEVICE_FN void clear(uint64_t *at, uint64_t bits) {
+    asm volatile("red.relaxed.sys.global.and.b64 [%0], %1;" : : "l"(global(at)), "l"(~bits) : "memory");
 }
 RGAPS_DEVICE_FN void fence_acquire() {
     cuda::atomic_thread_fence(cuda::std::memory_order_acquire, cuda::thread_scope_system);
@@ -143,6 +159,7 @@ inline void store(uint64_t *at, uint64_t value) { __atomic_store_n(at, value, __
 inline void store_release(uint64_t *at, uint64_t value) { __atomic_store_n(at, value, __ATOMIC_RELEASE); }
 inline uint64_t fetch_or(uint64_t *at, uint64_t bits) { return __atomic_fetch_or(at, bits, __ATOMIC_RELAXED); }
 inline uint64_t fetch_and(uint64_t *at, uint64_t bits) { return __atomic_fetch_and(at, bits, __ATOMIC_RELAXED); }
+inline void clear(uint64_t *at, uint64_t bits) { __atomic_fetch_and(at, ~bits, __ATOMIC_RELAXED); }
 inline void fence_acquire() { __atomic_thread_fence(__ATOMIC_ACQUIRE); }
 inline void fence_release() { __atomic_thread_fence(__ATOMIC_RELEASE); }
 inline void fence_both() { __atomic_thread_fence(__ATOMIC_ACQ_REL); }
@@ -213,9 +230,8 @@ struct Words {
         return at(topic.seats + number * uint64_t(RGAPS_DEVICE_SEAT_BYTES) + field);
     }
     RGAPS_DEVICE_FN bool is_evicted(uint32_t seat) const { return evicted() >> seat & 1; }
-    RGAPS_DEVICE_FN uint64_t evicted() const {
-        return memory::load(at(topic.control + RGAPS_DEVICE_CONTROL_EVICTED)) & readers;
-    }
+    /* A bit for each seat, as the host wrote it. */
+    RGAPS_DEVICE_FN uint64_t evicted() const { return memory::load(at(topic.control + RGAPS_DEVICE_CONTROL_EVICTED)); }
     RGAPS_DEVICE_FN uint64_t stopped() const { return memory::load(at(topic.control + RGAPS_DEVICE_CONTROL_STOPPED)); }
     RGAPS_DEVICE_FN bool is_stopped(uint32_t endpoint) const { return stopped() >> endpoint & 1; }
     /* The sequence number of the newest message in the ring; 0: there was none. */
@@ -236,6 +252,7 @@ struct Ahead {
 
     /* Whether it is time to use them. */
     RGAPS_DEVICE_FN bool is_due() { return ++tries % tries_between_looks == 0; }
+    /* Nothing is done with the values here, since that would wait for them. */
     RGAPS_DEVICE_FN void ask(const Words &words) {
         stopped = words.stopped();
         evicted = words.evicted();
@@ -345,7 +362,7 @@ public:
         if (loan->data == nullptr) return Status::not_held;
         group.sync();
         if (group.thread_rank() == 0) {
-            memory::fetch_and(words_.holder(loan->block), ~detail::producer);
+            memory::clear(words_.holder(loan->block), detail::producer);
             --open_;
         }
         loan->data = nullptr;
@@ -388,7 +405,7 @@ private:
             uint64_t lost = holder & detail::producer;
             const uint64_t sequence = detail::generation(holder);
             if (memory::load(words_.slot(sequence)) != detail::slot_word(sequence, block)) lost |= holder & detail::ring;
-            if (lost) memory::fetch_and(words_.holder(block), ~lost);
+            if (lost) memory::clear(words_.holder(block), lost);
         }
         look_at_all();
         prepare();
@@ -428,7 +445,7 @@ private:
      * so the fence orders the look behind the end of the eviction. */
     RGAPS_DEVICE_FN uint64_t look_at_evicted() {
         memory::fence_all();
-        const uint64_t evicted = words_.evicted();
+        const uint64_t evicted = words_.evicted() & detail::readers;
         overrides_ = false;
         read_cursors(evicted);
         return evicted;
@@ -521,7 +538,7 @@ private:
         memory::store(words_.holder(loan.block), detail::held(sequence, detail::ring));
         /* SYNC POINT publish: pairs with the load of the slot in Subscriber::take. */
         memory::store_release(words_.slot(sequence), detail::slot_word(sequence, loan.block));
-        if (leaving_) memory::fetch_and(words_.holder(detail::slot_block(leaving_)), ~detail::ring);
+        if (leaving_) memory::clear(words_.holder(detail::slot_block(leaving_)), detail::ring);
         prepare();
     }
 
@@ -634,7 +651,7 @@ private:
             /* What the seat's last subscriber held, who was evicted. */
             RGAPS_DEVICE_ROLLED
             for (uint32_t block = 0; block < words_.topic.blocks; ++block) {
-                if (memory::load(words_.holder(block)) & bit()) memory::fetch_and(words_.holder(block), ~bit());
+                if (memory::load(words_.holder(block)) & bit()) memory::clear(words_.holder(block), bit());
             }
             flags_ = (mode & reliable) ? RGAPS_DEVICE_CURSOR_RELIABLE : 0;
             memory::store_release(cursor(), flags_);
@@ -674,7 +691,7 @@ private:
     RGAPS_DEVICE_FN bool claim(uint32_t block, uint64_t sequence) {
         const uint64_t before = memory::fetch_or(words_.holder(block), bit());
         if (detail::generation(before) == sequence && (before & detail::ring)) return true;
-        memory::fetch_and(words_.holder(block), ~bit());
+        memory::clear(words_.holder(block), bit());
         return false;
     }
 
