@@ -372,6 +372,7 @@ def device_plans():
     """What is measured of device topics on one GPU under MPS, the most wanted first; and between two GPUs."""
     few, many = (2000, 20000) if quick else (20000, 200000)
     yield "accesses", ["accesses"]
+    yield "latency-8B", ["latency", "--messages", few]
     yield "latency-8B-block128", ["latency", "--threads", 128, "--messages", few]
     for blocks in (1, 4, 16, 64):
         yield f"rate-64B-blocks{blocks}", ["rate", "--bytes", 64, "--blocks", blocks, "--messages", many]

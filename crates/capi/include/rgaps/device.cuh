@@ -440,9 +440,9 @@ private:
         read_cursors(0);
     }
 
-    /* Also asks the host who was evicted, which takes a trip across the bus. Returns the seats: bits of theirs in blocks that
-     * had left the ring before this look do not count. The seat's next subscriber set its bit while the block was in the ring,
-     * so the fence orders the look behind the end of the eviction. */
+    /* Also asks the host who was evicted, which takes a trip across the bus. Returns the seats: bits of theirs do not count in
+     * blocks whose holders were loaded, outside of the ring, before this look. The seat's next subscriber set its bit while
+     * the block was in the ring and behind the fence of its join; so the load saw the bit, and this look the end of the eviction. */
     RGAPS_DEVICE_FN uint64_t look_at_evicted() {
         memory::fence_all();
         const uint64_t evicted = words_.evicted() & detail::readers;
@@ -481,18 +481,16 @@ private:
 
     RGAPS_DEVICE_FN Status find(uint64_t bytes, uint32_t *found) {
         if (bytes > words_.topic.block_bytes) return Status::too_large;
-        uint64_t evicted = 0;
-        bool is_asked = false;
         if (!has_room()) {
             if (!may_ask_host()) return Status::back_pressured;
-            evicted = look_at_evicted();
-            is_asked = true;
+            look_at_evicted();
             if (next_ + open_ >= limit_) return Status::back_pressured;
         }
         if (!is_free_) find_free(0, words_.topic.blocks);
         if (!is_free_) {
-            if (!is_asked && !may_ask_host()) return Status::no_block;
-            if (!is_asked) evicted = look_at_evicted();
+            if (!may_ask_host()) return Status::no_block;
+            /* Behind the loads of find_free: whose bits they saw, had joined then. */
+            const uint64_t evicted = look_at_evicted();
             if (evicted) find_free(evicted, words_.topic.blocks);
             if (!is_free_) return Status::no_block;
         }
