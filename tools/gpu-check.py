@@ -11,7 +11,7 @@ section that cannot run here (one GPU, no torch) says so under `skipped`. Progre
 Ended by a signal, it ends what it started. --match runs only what has TEXT in its name, of all sections but doctor,
 for machines that are lent for minutes: --only races --match across-copy.
 """
-import argparse, contextlib, importlib.util, json, os, platform, signal, subprocess, sys, tempfile, time
+import argparse, contextlib, importlib.util, json, os, platform, signal, statistics, subprocess, sys, tempfile, time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -371,8 +371,9 @@ def mps(env, folder):
 def device_plans():
     """What is measured of device topics on one GPU under MPS, the most wanted first; and between two GPUs."""
     few, many = (2000, 20000) if quick else (20000, 200000)
-    yield "bare", ["bare", "--messages", few]
+    yield "accesses", ["accesses"]
     yield "latency-8B", ["latency", "--messages", few]
+    yield "latency-8B-block128", ["latency", "--threads", 128, "--messages", few]
     for blocks in (1, 4, 16, 64):
         yield f"rate-64B-blocks{blocks}", ["rate", "--bytes", 64, "--blocks", blocks, "--messages", many]
     for count in (2, 4, 8):
@@ -391,6 +392,34 @@ def device_plans():
             yield f"rate-64B-blocks{blocks}-two-gpus", ["rate", *apart, "--bytes", 64, "--blocks", blocks, "--messages", many]
 
 
+def device_rounds():
+    """What is measured in turns, several times, and the figure that counts."""
+    few, many = (2000, 20000) if quick else (20000, 200000)
+    return {
+        "bare": (["bare", "--messages", few], "half_round_trip_p50_us"),
+        "latency-8B": (["latency", "--messages", few], "half_round_trip_p50_us"),
+        "latency-8B-thread": (["latency", "--threads", 1, "--messages", few], "half_round_trip_p50_us"),
+        "rate-64B-block": (["rate", "--bytes", 64, "--blocks", 1, "--messages", many], "messages_per_s"),
+    }
+
+
+def device_medians(checked, program, prefix):
+    """The medians of rounds in which all programs take turns: ours, and others beside it (bin/rgaps-device-check-NAME), such as an
+    earlier build."""
+    programs = [program, *sorted(program.parent.glob(f"{program.name}-*"))]
+    found = {}
+    for number in range(1 if quick else 3):
+        for name, (arguments, key) in device_rounds().items():
+            for one in programs:
+                out = checked(f"{name} {one.name} {number}", *arguments, prefix=prefix, program=one)
+                if out:
+                    found.setdefault(one.name, {}).setdefault(name, []).append(out[key])
+    return {
+        one: {name: {"rounds": values, "median": statistics.median(values)} for name, values in all_of_one.items()}
+        for one, all_of_one in found.items()
+    }
+
+
 def device(env, _folder):
     """Kernels that publish to kernels of other processes (rgaps/device.cuh), every word verified."""
     program = HERE / "bin/rgaps-device-check"
@@ -399,7 +428,7 @@ def device(env, _folder):
         yield "skipped", {"reason": "no program"}
         return
 
-    def checked(name, *arguments, prefix=(), timeout=150):
+    def checked(name, *arguments, prefix=(), timeout=150, program=program):
         out = run(f"device {name}", [*prefix, program, *arguments], timeout, env)
         return document(f"device {name}", out)
 
@@ -407,6 +436,8 @@ def device(env, _folder):
     demo = ["demo", "--domain", "cuda", "--seconds", 8 if quick else 15]
     with own_mps(env) as (env, up):
         if up is not None:
+            if match in "rounds":
+                yield "rounds", device_medians(checked, program, under)
             for name, arguments in device_plans():
                 if match in name:
                     yield name, checked(name, *arguments, prefix=under)

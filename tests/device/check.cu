@@ -5,6 +5,7 @@
  *     check demo    [--domain D] [--seconds N] [--kills N] [--seed N]
  *     check latency [--domain D] [--bytes N] [--subscribers N] [--messages N] [--peer D]
  *     check bare    [--domain D] [--messages N] [--peer D]
+ *     check accesses [--domain D] [--peer D]
  *     check rate    [--domain D] [--bytes N] [--blocks N] [--messages N]
  *
  * Each process is this program again. The last line is JSON; the exit code is 1 if a word was wrong, a message was lost
@@ -161,7 +162,7 @@ void launch(std::vector<Job> all, uint32_t threads) {
             want(cudaMemcpyAsync(copy.get(), on_device + i, bytes, cudaMemcpyDeviceToHost, copies), "cudaMemcpyAsync");
             want(cudaStreamSynchronize(copies), "cudaStreamSynchronize");
             Board *to = shared[i];
-            if (is_done) memcpy(to->samples, copy->samples, sizeof copy->samples);
+            if (is_done) memcpy(to->samples, copy->samples, sizeof(Board) - offsetof(Board, samples));
             to->ticks = copy->ticks;
             to->nanoseconds = copy->nanoseconds;
             to->samples_count = copy->samples_count;
@@ -380,6 +381,21 @@ double percentile(std::vector<uint32_t> &samples, double part) {
     std::nth_element(samples.begin(), samples.begin() + long(at), samples.end());
     return samples[at];
 }
+
+/* The median of each thing that was timed, in ns, as a JSON object. */
+std::string medians_ns(const Board &board, const std::vector<const char *> &names) {
+    const double ns_per_tick = board.ticks ? double(board.nanoseconds) / double(board.ticks) : 0;
+    std::string text;
+    for (size_t i = 0; i < names.size(); ++i) {
+        std::vector<uint32_t> samples(board.timed[i], board.timed[i] + std::min<uint64_t>(board.timed_count, jobs::steps_max));
+        text += (i ? ",\"" : "\"") + std::string(names[i]) + "\":" + std::to_string(long(percentile(samples, 0.5) * ns_per_tick + 0.5));
+    }
+    return "{" + text + "}";
+}
+
+const std::vector<const char *> step_names = {"wait", "read", "loan", "fill", "publish", "release"};
+const std::vector<const char *> access_names = {"load",  "load_acquire", "fetch_or", "store_release", "store_and_store_release",
+                                                "fence", "fence_all",    "fence_of_one_gpu", "load_of_host"};
 
 /* Lets every kernel end, after one has failed. */
 void stop_all(const Topic &topic) {
@@ -606,11 +622,33 @@ int latency(const Options &options, bool is_bare) {
     ok &= corrupt == 0 && lost == 0 && !samples.empty();
     printf("{\"back_end\":\"%s\",\"way\":\"%s\",\"domain\":\"%s\",\"peer\":\"%s\",\"bytes\":%llu,\"subscribers\":%zu,"
            "\"messages\":%llu,\"round_trip_min_us\":%.3f,\"round_trip_p50_us\":%.3f,\"round_trip_p99_us\":%.3f,"
-           "\"half_round_trip_p50_us\":%.3f,\"lost\":%llu,\"corrupt\":%llu,\"ok\":%s}\n",
+           "\"half_round_trip_p50_us\":%.3f,\"threads\":%u,\"ping_ns\":%s,\"pong_ns\":%s,\"lost\":%llu,\"corrupt\":%llu,"
+           "\"ok\":%s}\n",
            back_end, is_bare ? "bare" : "topic", domain.c_str(), peer.c_str(), static_cast<unsigned long long>(bytes), subscribers,
-           static_cast<unsigned long long>(messages), least, p50, p99, p50 / 2, static_cast<unsigned long long>(lost),
+           static_cast<unsigned long long>(messages), least, p50, p99, p50 / 2, work.threads, medians_ns(board, step_names).c_str(),
+           medians_ns(shared.boards[subscribers], step_names).c_str(), static_cast<unsigned long long>(lost),
            static_cast<unsigned long long>(corrupt), ok ? "true" : "false");
     return ok ? 0 : 1;
+}
+
+/* What one access costs one thread. */
+int accesses(const Options &options) {
+    const std::string domain = options.text("--domain", back_end), peer = options.text("--peer", domain.c_str());
+    use_domain(domain);
+    const Topic made = Topic::create(peer, 16, 32, 8);
+    const Topic topic = Topic::open(domain, made.numbers(), RGAPS_DEVICE_PUBLISHER);
+    Shared shared = make_boards(1);
+    Job job{};
+    job.topic = topic.view();
+    job.board = shared.boards;
+    job.messages = 64;
+    job.task = Task::accesses;
+    launch({job}, 1);
+    printf("{\"back_end\":\"%s\",\"domain\":\"%s\",\"peer\":\"%s\",\"ns\":%s,\"ok\":true}\n", back_end, domain.c_str(),
+           peer.c_str(), medians_ns(shared.boards[0], access_names).c_str());
+    rgaps_device_mapping_destroy(topic.mapping);
+    rgaps_device_mapping_destroy(made.mapping);
+    return 0;
 }
 
 /* As fast as it goes: each block of the publisher's kernel has a topic, and each block of the subscriber's receives one. */
@@ -683,5 +721,6 @@ int main(int count, char **arguments) {
     if (command == "latency") return latency(options, false);
     if (command == "bare") return latency(options, true);
     if (command == "rate") return rate(options);
-    die("usage: check demo|latency|bare|rate [--domain D] ...; see the top of tests/device/check.cu");
+    if (command == "accesses") return accesses(options);
+    die("usage: check demo|latency|bare|rate|accesses [--domain D] ...; see the top of tests/device/check.cu");
 }

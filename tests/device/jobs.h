@@ -10,6 +10,8 @@ namespace jobs {
 using namespace rgaps::device;
 
 constexpr uint32_t samples_max = 1 << 16;
+/* Of each step of ping and pong, and of each kind of access. */
+constexpr uint32_t steps_max = 4096;
 /* A receiver that waits looks at nothing else for so long. */
 constexpr uint64_t wait_ticks = 20000000;
 
@@ -17,6 +19,18 @@ struct Counts {
     uint64_t first, last; /* sequence numbers */
     uint64_t messages, missed, corrupt;
 };
+
+/* Between two looks at the clock. */
+enum Step : uint32_t { step_wait, step_read, step_loan, step_fill, step_publish, step_release, steps_count };
+
+/* What steps are made of. */
+enum Access : uint32_t {
+    access_load, access_acquire, access_change, access_release, access_written_release, access_fence, access_fence_all,
+    access_fence_device, access_host, accesses_count
+};
+constexpr uint32_t timed_max = uint32_t(accesses_count) > uint32_t(steps_count) ? uint32_t(accesses_count) : uint32_t(steps_count);
+/* Accesses of one sample, each of which waits for the one before it. */
+constexpr uint32_t accesses_chained = 64;
 
 /* What a job has found out. Written by its thread of rank 0: the counts that are not current, then which are current, so that
  * whoever is killed leaves whole ones. */
@@ -28,6 +42,8 @@ struct Board {
     uint64_t ticks, nanoseconds; /* from the first message to the last */
     uint64_t samples_count;
     uint32_t samples[samples_max]; /* ns one way (receive), ticks both ways (ping) */
+    uint64_t timed_count;
+    uint32_t timed[timed_max][steps_max]; /* ticks of each step or access */
 };
 
 RGAPS_DEVICE_FN void note(Board *board, const Counts &counts) {
@@ -40,7 +56,25 @@ RGAPS_DEVICE_FN void note_end(Board *board, Status status) {
     board->status = static_cast<uint64_t>(static_cast<int64_t>(status));
 }
 
-enum class Task : uint32_t { publish, receive, ping, pong, bare_ping, bare_pong, hang, audit };
+/* Notes how long steps take, for the thread of rank 0 of ping and pong. */
+struct Stopwatch {
+    Board *board;
+    uint64_t last, message;
+
+    RGAPS_DEVICE_FN void start(uint64_t number) {
+        message = number;
+        last = memory::ticks();
+    }
+    RGAPS_DEVICE_FN uint64_t note(Step step) {
+        const uint64_t now = memory::ticks();
+        if (message < steps_max) board->timed[step][message] = static_cast<uint32_t>(now - last);
+        last = memory::ticks();
+        return now;
+    }
+    RGAPS_DEVICE_FN void end(uint64_t messages) const { board->timed_count = messages < steps_max ? messages : steps_max; }
+};
+
+enum class Task : uint32_t { publish, receive, ping, pong, bare_ping, bare_pong, hang, audit, accesses };
 
 struct Job {
     rgaps_device_topic_t topic; /* published to, or received from */
@@ -175,10 +209,12 @@ RGAPS_DEVICE_FN void receive(const Group &group, const Job &job, Count *count) {
             const uint64_t took = now - sent;
             board->samples[samples++] = took < 0xffffffffu ? static_cast<uint32_t>(took) : 0xffffffffu;
         }
-        if (leads) note(board, counts);
+        /* Seldom, since it waits for the memory. */
+        if (leads && counts.messages % 64 == 0) note(board, counts);
         if (job.messages && counts.messages + counts.missed >= job.messages) break;
     }
     if (leads) {
+        note(board, counts);
         board->samples_count = samples;
         board->nanoseconds = now - begun;
         note_end(board, status);
@@ -196,21 +232,27 @@ RGAPS_DEVICE_FN void ping(const Group &group, const Job &job, Count *count) {
     Status status = subscriber.attach(group, job.back, job.seat, reliable);
     Counts counts{1, 0, 0, 0, 0};
     const uint64_t begun = now_ns(), ticks_begun = memory::ticks();
+    Stopwatch watch{board, 0, 0};
     for (uint64_t message = 0; message < job.messages && status == Status::ok; ++message) {
         Loan loan;
         const uint64_t sequence = message + 1;
+        if (leads) watch.start(message);
         status = publisher.loan(group, job.bytes, &loan, 100 * wait_ticks);
         if (status != Status::ok) break;
+        if (leads) watch.note(step_loan);
         fill(group, loan.data, job.bytes, sequence, 0);
         group.sync();
-        const uint64_t sent = memory::ticks();
+        const uint64_t sent = leads ? watch.note(step_fill) : 0;
         publisher.publish(group, &loan);
+        if (leads) watch.note(step_publish);
         Sample answer;
         status = subscriber.recv(group, &answer, 100 * wait_ticks);
         if (status != Status::ok) break;
-        const uint64_t came = memory::ticks();
+        const uint64_t came = leads ? watch.note(step_wait) : 0;
         const uint64_t wrong = wrong_words(group, answer.data, 8, sequence, 0, count) + (answer.sequence != sequence);
+        if (leads) watch.note(step_read);
         status = subscriber.release(group, &answer);
+        if (leads) watch.note(step_release);
         ++counts.messages;
         counts.last = sequence;
         counts.corrupt += wrong != 0;
@@ -220,6 +262,7 @@ RGAPS_DEVICE_FN void ping(const Group &group, const Job &job, Count *count) {
         board->ticks = memory::ticks() - ticks_begun;
         board->nanoseconds = now_ns() - begun;
         board->samples_count = counts.messages < samples_max ? counts.messages : samples_max;
+        watch.end(counts.messages);
         note(board, counts);
         note_end(board, status);
     }
@@ -236,23 +279,35 @@ RGAPS_DEVICE_FN void pong(const Group &group, const Job &job, Count *count) {
     Status status = subscriber.attach(group, job.topic, job.seat, reliable);
     if (leads) board->is_running = 1;
     Counts counts{1, 0, 0, 0, 0};
+    Stopwatch watch{board, 0, 0};
+    const uint64_t begun = now_ns(), ticks_begun = memory::ticks();
     while (counts.messages < job.messages && status == Status::ok) {
         Sample sample;
         Loan loan;
+        if (leads) watch.start(counts.messages);
         status = subscriber.recv(group, &sample, 100 * wait_ticks);
         if (status != Status::ok) break;
+        if (leads) watch.note(step_wait);
         const uint64_t sequence = sample.sequence;
         const uint64_t wrong = wrong_words(group, sample.data, job.bytes, sequence, 0, count);
+        if (leads) watch.note(step_read);
         status = publisher.loan(group, 8, &loan, 100 * wait_ticks);
         if (status != Status::ok) break;
+        if (leads) watch.note(step_loan);
         fill(group, loan.data, 8, sequence, 0);
+        if (leads) watch.note(step_fill);
         publisher.publish(group, &loan);
+        if (leads) watch.note(step_publish);
         status = subscriber.release(group, &sample);
+        if (leads) watch.note(step_release);
         ++counts.messages;
         counts.last = sequence;
         counts.corrupt += wrong != 0;
     }
     if (leads) {
+        board->ticks = memory::ticks() - ticks_begun;
+        board->nanoseconds = now_ns() - begun;
+        watch.end(counts.messages);
         note(board, counts);
         note_end(board, status);
     }
@@ -290,6 +345,63 @@ RGAPS_DEVICE_FN void bare(const Group &group, const Job &job) {
     note_end(board, status);
 }
 
+/* Ticks that `access` takes when each waits for the one before it: it gets a zero that it cannot know to be one. */
+template <class One>
+RGAPS_DEVICE_FN uint32_t chained(uint64_t *sum, One access) {
+    const uint64_t begun = memory::ticks();
+    uint64_t zero = *sum >> 63;
+    RGAPS_DEVICE_ROLLED
+    for (uint32_t i = 0; i < accesses_chained; ++i) zero = access(zero) >> 63;
+    *sum = zero;
+    return static_cast<uint32_t>((memory::ticks() - begun) / accesses_chained);
+}
+
+/* What one access of the topic's memory costs, with nobody else running. */
+template <class Group>
+RGAPS_DEVICE_FN void accesses(const Group &group, const Job &job) {
+    if (group.thread_rank() != 0) return;
+    const detail::Words words{job.topic};
+    uint64_t *const slot = words.slot(0), *const payload = static_cast<uint64_t *>(words.bytes(0));
+    const uint64_t *const host = detail::Words::at(job.topic.control + RGAPS_DEVICE_CONTROL_EVICTED);
+    Board *board = job.board;
+    const uint64_t samples = job.messages < steps_max ? job.messages : steps_max, begun = now_ns(), ticks_begun = memory::ticks();
+    uint64_t sum = 0;
+    for (uint64_t i = 0; i < samples; ++i) {
+        board->timed[access_load][i] = chained(&sum, [=](uint64_t zero) { return memory::load(slot + zero); });
+        board->timed[access_acquire][i] = chained(&sum, [=](uint64_t zero) { return memory::load_acquire(slot + zero); });
+        board->timed[access_change][i] = chained(&sum, [=](uint64_t zero) { return memory::fetch_or(words.holder(0) + zero, 0); });
+        board->timed[access_release][i] = chained(&sum, [=](uint64_t zero) {
+            memory::store_release(slot, zero);
+            return zero;
+        });
+        board->timed[access_written_release][i] = chained(&sum, [=](uint64_t zero) {
+            memory::store(payload, zero);
+            memory::store_release(slot, zero);
+            return zero;
+        });
+        board->timed[access_fence][i] = chained(&sum, [=](uint64_t zero) {
+            memory::fence_both();
+            return zero;
+        });
+        board->timed[access_fence_all][i] = chained(&sum, [=](uint64_t zero) {
+            memory::fence_all();
+            return zero;
+        });
+#if defined(__CUDA_ARCH__)
+        /* What a fence for one GPU would cost: not enough for two processes, which are two programs for PTX. */
+        board->timed[access_fence_device][i] = chained(&sum, [=](uint64_t zero) {
+            cuda::atomic_thread_fence(cuda::std::memory_order_acq_rel, cuda::thread_scope_device);
+            return zero;
+        });
+#endif
+        board->timed[access_host][i] = chained(&sum, [=](uint64_t zero) { return memory::load(host + zero); });
+    }
+    board->ticks = memory::ticks() - ticks_begun;
+    board->nanoseconds = now_ns() - begun;
+    board->timed_count = samples + sum;
+    note_end(board, Status::ok);
+}
+
 /* A reliable subscriber that receives and releases nothing, until it is evicted and told so. */
 template <class Group>
 RGAPS_DEVICE_FN void hang(const Group &group, const Job &job) {
@@ -312,7 +424,7 @@ RGAPS_DEVICE_FN void audit(const Group &group, const Job &job) {
     if (group.thread_rank() != 0) return;
     const detail::Words words{job.topic};
     Counts counts{};
-    const uint64_t evicted = words.evicted();
+    const uint64_t evicted = words.evicted() & detail::readers;
     for (uint32_t block = 0; block < job.topic.blocks; ++block) {
         const uint64_t holder = memory::load(words.holder(block)), sequence = detail::generation(holder);
         const bool in_ring = memory::load(words.slot(sequence)) == detail::slot_word(sequence, block);
@@ -332,6 +444,7 @@ RGAPS_DEVICE_FN void run(const Group &group, const Job &job, Count *count) {
         case Task::bare_pong: bare(group, job); break;
         case Task::hang: hang(group, job); break;
         case Task::audit: audit(group, job); break;
+        case Task::accesses: accesses(group, job); break;
     }
 }
 

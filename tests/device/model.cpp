@@ -3,7 +3,7 @@
  *
  *     model [--only SCENARIO] [--seconds N] [--seed N]
  *
- * Each scenario is searched exhaustively with few preemptions, up to a number of executions, and then at random. The last
+ * Each scenario is searched at random for a moment, exhaustively with few preemptions, and at random again. The last
  * line is JSON; the exit code is 1 if a scenario failed. tools/device/model.sh runs it on mutants of the header, too, each
  * of which must fail.
  */
@@ -13,6 +13,8 @@
 /* Fewer seats, so that a look at all of them is short. */
 #undef RGAPS_DEVICE_MAX_SUBSCRIBERS
 #define RGAPS_DEVICE_MAX_SUBSCRIBERS 2
+/* Whoever is evicted is found out by the second try that comes to nothing. */
+#define RGAPS_DEVICE_TRIES_BETWEEN_LOOKS 2
 #define RGAPS_DEVICE_MEMORY "model_memory.h"
 #include "rgaps/device.cuh"
 
@@ -146,6 +148,87 @@ void reliable_gets_all() {
     check_holders(t);
 }
 
+/* A reliable subscriber holds two at once, and its kernel is launched again before or not; what was in the ring when it
+ * joined may leave. */
+template <uint32_t mode, bool is_launched_again>
+void reliable_holds_two() {
+    const auto t = topic(1, 3);
+    Publisher publisher;
+    Reader reader;
+    explorer().spawn([&] {
+        publisher.attach(lane, t);
+        for (int message = 0; message < 3; ++message) publish_one(publisher);
+    });
+    explorer().spawn([&] {
+        reader.join(t, 0, mode);
+        if (is_launched_again && reader.subscriber.attach(lane, t, 0, best_effort) != Status::ok)
+            explorer().fail("cannot go on");
+        Sample first, second;
+        for (int tried = 0; tried < tries_max; ++tried) {
+            if (!reader.receive(&first)) {
+                explorer().yield();
+                continue;
+            }
+            const bool is_second = reader.receive(&second);
+            reader.release(&first);
+            if (is_second) reader.release(&second);
+            break;
+        }
+    });
+    explorer().run();
+    reader.drain();
+    for (int message = 0; message < 2; ++message) {
+        if (!publish_one(publisher)) explorer().fail("no room although nothing is held");
+        reader.drain();
+    }
+    if (!(mode & history) && reader.missed != 0) explorer().fail("a reliable subscriber missed a message");
+    check_holders(t);
+}
+
+/* Who is evicted while it reads may read other bytes, and is told so. Payload is in shared words here. */
+void evicted_are_told() {
+    const auto t = topic(2, 3);
+    uint64_t *const payload = reinterpret_cast<uint64_t *>(uintptr_t(t.control)) + 1024;
+    Publisher publisher;
+    const auto publish = [&] {
+        Loan loan;
+        for (int tried = 0; tried < tries_max; ++tried) {
+            if (publisher.try_loan(lane, 8, &loan) != Status::ok) {
+                explorer().yield();
+                continue;
+            }
+            memory::store(payload + loan.block, publisher.next_sequence());
+            publisher.publish(lane, &loan);
+            return;
+        }
+    };
+    Subscriber hung;
+    const int joined = explorer().spawn([&] { hung.attach(lane, t, 0, reliable); });
+    explorer().spawn([&] {
+        explorer().wait_for([=] { return explorer().has_ended(joined); });
+        explorer().see_end_of(joined);
+        Sample sample;
+        for (int tried = 0; tried < tries_max; ++tried) {
+            if (hung.try_recv(lane, &sample) != Status::ok) {
+                explorer().yield();
+                continue;
+            }
+            const uint64_t read = memory::load(payload + sample.block), sequence = sample.sequence;
+            if (hung.release(lane, &sample) == Status::ok && read != sequence) explorer().fail("other bytes are not told");
+        }
+    });
+    explorer().spawn([&] {
+        explorer().wait_for([=] { return explorer().has_ended(joined); });
+        explorer().see_end_of(joined);
+        publisher.attach(lane, t);
+        publish();
+        publish();
+        memory::fetch_or(detail::Words::at(t.control + RGAPS_DEVICE_CONTROL_EVICTED), 1);
+        for (int message = 0; message < 3; ++message) publish();
+    });
+    explorer().run();
+}
+
 /* Subscribers keep a sample while more messages come, and may be overrun. */
 template <uint32_t Readers, int Messages>
 void held_stays() {
@@ -183,14 +266,14 @@ void held_stays() {
 
 /* A loan that is given back, and two loans at once. */
 void loans_return() {
-    const auto t = topic(1, 3);
+    const auto t = topic(2, 4);
     Publisher publisher;
     Reader reader;
     explorer().spawn([&] {
         publisher.attach(lane, t);
         Loan kept, other;
         if (publisher.try_loan(lane, 8, &kept) != Status::ok) explorer().fail("a loan failed");
-        publish_one(publisher);
+        for (int message = 0; message < 3; ++message) publish_one(publisher);
         if (publisher.try_loan(lane, 8, &other) == Status::ok) {
             if (other.block == kept.block) explorer().fail("a block was loaned twice");
             publisher.discard(lane, &other);
@@ -215,11 +298,13 @@ void evicted_make_room(uint32_t fresh_mode) {
     uint64_t *evicted = detail::Words::at(t.control + RGAPS_DEVICE_CONTROL_EVICTED);
     Publisher publisher;
     Reader hung, fresh;
-    Sample held;
+    Sample held, second;
     uint64_t published = 0;
     const int hung_thread = explorer().spawn([&] {
         hung.join(t, 0, reliable);
         for (int tried = 0; tried < tries_max && !hung.receive(&held); ++tried) explorer().yield();
+        /* Then it holds the first by its bit, and the second, if there is one, by its cursor. */
+        if (held.data && explorer().choose(2)) hung.receive(&second);
     });
     explorer().spawn([&] {
         publisher.attach(lane, t);
@@ -317,6 +402,10 @@ struct Scenario {
 };
 const Scenario scenarios[] = {
     {"reliable_gets_all", reliable_gets_all, 2}, {"one_holds", held_stays<1, 2>, 4},
+    {"reliable_holds_two", reliable_holds_two<reliable, false>, 2},
+    {"history_may_leave", reliable_holds_two<reliable | history, false>, 2},
+    {"launched_again", reliable_holds_two<reliable | history, true>, 2},
+    {"evicted_are_told", evicted_are_told, 2},
     {"held_stays", held_stays<2, 4>, 2},         {"loans_return", loans_return, 3},
     {"publisher_dies_early", publisher_dies<1>, 1}, {"publisher_dies", publisher_dies<3>, 1},
     {"evicted_hold_nothing_up", evicted_hold_nothing_up, 2},
@@ -324,9 +413,10 @@ const Scenario scenarios[] = {
     {"evicted_by_reliable", [] { evicted_make_room(reliable); }, 2},
 };
 
+/* Of this process, so that a search does not depend on what else runs. */
 double seconds() {
     timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
     return double(now.tv_sec) + double(now.tv_nsec) / 1e9;
 }
 
@@ -349,10 +439,12 @@ int main(int count, char **arguments) {
         model::Explorer &all = explorer();
         all.failure.clear();
         all.is_complete = false;
-        /* Half of the time for each way, in pieces, so that neither needs a clock of its own. */
         const double begun = seconds();
         long exhaustive = 0, random = 0;
         int complete = -1;
+        /* Some at random first, which find most mutants soon; then half of the time for each way. */
+        all.preemptions_max = 1 << 20;
+        random += all.sample(scenario.run, 5000, seed);
         for (int preemptions = 0; preemptions <= scenario.preemptions && all.failure.empty(); ++preemptions) {
             all.preemptions_max = preemptions;
             all.is_complete = false;

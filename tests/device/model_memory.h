@@ -9,17 +9,13 @@ inline uint64_t fetch_or(uint64_t *at, uint64_t bits) {
 inline uint64_t fetch_and(uint64_t *at, uint64_t bits) {
     return model::explorer().change(at, false, [&](uint64_t &value) { value &= bits; return true; });
 }
-inline bool exchange_acquire(uint64_t *at, uint64_t expected, uint64_t to) {
-    bool is_done = false;
-    model::explorer().change(at, true, [&](uint64_t &value) {
-        is_done = value == expected;
-        if (is_done) value = to;
-        return is_done;
-    });
-    return is_done;
-}
+inline void clear(uint64_t *at, uint64_t bits) { fetch_and(at, ~bits); }
 inline void fence_acquire() { model::explorer().fence_acquire(); }
 inline void fence_release() { model::explorer().fence(false); }
+inline void fence_both() {
+    fence_acquire();
+    fence_release();
+}
 inline void fence_all() { model::explorer().fence(true); }
 inline uint64_t ticks() { return 0; }
 inline void pause() {}

@@ -10,8 +10,8 @@ ROOT = Path(__file__).resolve().parents[2]
 INCLUDE = ROOT / "crates/capi/include"
 TESTS = ROOT / "tests/device"
 OUT = ROOT / "target/device/model"
-#: For one mutant to fail in.
-MUTANT_SECONDS = 120
+#: Processor time for one mutant to fail in.
+MUTANT_SECONDS = 30
 FLAGS = ["-std=c++17", "-O1", "-U_FORTIFY_SOURCE"]
 
 

@@ -204,12 +204,7 @@ impl DeviceTopic {
                 Err(now) => seen = now,
             }
         };
-        let reset = || {
-            self.words
-                .write(self.seat_at(seat), &[0; size_of::<DeviceSeat>()])?;
-            self.resume(seat)
-        };
-        if let Err(error) = reset() {
+        if let Err(error) = self.clear_seat(seat).and_then(|()| self.resume(seat)) {
             taken.fetch_and(!(1 << seat), Ordering::Release);
             return Err(error);
         }
@@ -224,9 +219,11 @@ impl DeviceTopic {
     /// the seat would take away what the next subscriber holds.
     pub fn leave_seat(&self, seat: u32) -> Result<(), DeviceError> {
         self.evict(seat)?;
+        // A publisher that sees no reliable cursor there need not ask the host who was evicted.
+        let cleared = self.clear_seat(seat);
         self.control_word(offset_of!(DeviceControl, taken))
             .fetch_and(!(1 << seat), Ordering::Release);
-        Ok(())
+        cleared
     }
 
     /// Takes from a subscriber what it holds, and has the publisher wait for it no longer. Its waits end, and its releases
@@ -281,6 +278,11 @@ impl DeviceTopic {
             u64::from_le_bytes(slot) >> DEVICE_SEQUENCE_SHIFT
         });
         Ok(sequences.max().unwrap_or(0))
+    }
+
+    fn clear_seat(&self, seat: u32) -> Result<(), DeviceError> {
+        let zeros = [0; size_of::<DeviceSeat>()];
+        Ok(self.words.write(self.seat_at(seat), &zeros)?)
     }
 
     fn seat_at(&self, seat: u32) -> u64 {

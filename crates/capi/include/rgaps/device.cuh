@@ -31,11 +31,14 @@
  *             Use a handle only from groups that have the same thread of rank 0.
  * Producer    A topic has one publisher: one group of one kernel at a time.
  * Errors      are values. Nothing traps. Waits end after a number of ticks of the clock (clock64() on a GPU,
- *             nanoseconds on the host), or when the host stops them: loan() and recv() then return `stopped` within 64
+ *             nanoseconds on the host), or when the host stops them: loan() and recv() then return `stopped` within 128
  *             tries, also where there is no need to wait.
  * Order       What the group wrote before publish() can be read by the group that received the sample. Writes of the
  *             asynchronous proxy (TMA) want a fence.proxy.async first. Do not read samples by __ldg or const __restrict__.
- * Samples     keep their block until release(). A subscriber that is evicted loses them; release() then says so.
+ * Samples     keep their block until release(). A subscriber that is evicted loses them; release() then says so. A kernel
+ *             releases what it holds before it ends: a reliable subscriber's last sample comes again otherwise.
+ * Speed       A reliable subscriber that releases each sample before it receives the next one changes no word that others
+ *             write. One that holds several pays an atomic for each but the newest; a best-effort one for each.
  *
  * The same source compiles for the host, where threads take the place of lanes. docs/decisions/0046-device-topics.md has
  * the protocol and why each order is enough.
@@ -101,32 +104,47 @@ namespace memory {
 /* A model checker brings its own. */
 #include RGAPS_DEVICE_MEMORY
 #elif defined(__CUDACC__)
-using Word = cuda::atomic_ref<uint64_t, cuda::thread_scope_system>;
+/* PTX, since cuda::atomic_ref takes a pointer of any kind: each change of a word then waits for an answer that says whether it
+ * was one of shared memory, also where nobody wants its result. These are all in global memory. */
+RGAPS_DEVICE_FN size_t global(const uint64_t *at) { return __cvta_generic_to_global(at); }
 RGAPS_DEVICE_FN uint64_t load(const uint64_t *at) {
-    return Word(*const_cast<uint64_t *>(at)).load(cuda::std::memory_order_relaxed);
+    uint64_t value;
+    asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(global(at)) : "memory");
+    return value;
 }
 RGAPS_DEVICE_FN uint64_t load_acquire(const uint64_t *at) {
-    return Word(*const_cast<uint64_t *>(at)).load(cuda::std::memory_order_acquire);
+    uint64_t value;
+    asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(global(at)) : "memory");
+    return value;
 }
-RGAPS_DEVICE_FN void store(uint64_t *at, uint64_t value) { Word(*at).store(value, cuda::std::memory_order_relaxed); }
+RGAPS_DEVICE_FN void store(uint64_t *at, uint64_t value) {
+    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" : : "l"(global(at)), "l"(value) : "memory");
+}
 RGAPS_DEVICE_FN void store_release(uint64_t *at, uint64_t value) {
-    Word(*at).store(value, cuda::std::memory_order_release);
+    asm volatile("st.release.sys.global.u64 [%0], %1;" : : "l"(global(at)), "l"(value) : "memory");
 }
 RGAPS_DEVICE_FN uint64_t fetch_or(uint64_t *at, uint64_t bits) {
-    return Word(*at).fetch_or(bits, cuda::std::memory_order_relaxed);
+    uint64_t before;
+    asm volatile("atom.relaxed.sys.global.or.b64 %0, [%1], %2;" : "=l"(before) : "l"(global(at)), "l"(bits) : "memory");
+    return before;
 }
 RGAPS_DEVICE_FN uint64_t fetch_and(uint64_t *at, uint64_t bits) {
-    return Word(*at).fetch_and(bits, cuda::std::memory_order_relaxed);
+    uint64_t before;
+    asm volatile("atom.relaxed.sys.global.and.b64 %0, [%1], %2;" : "=l"(before) : "l"(global(at)), "l"(bits) : "memory");
+    return before;
 }
-RGAPS_DEVICE_FN bool exchange_acquire(uint64_t *at, uint64_t expected, uint64_t value) {
-    return Word(*at).compare_exchange_strong(
-        expected, value, cuda::std::memory_order_acquire, cuda::std::memory_order_relaxed);
+/* A fetch_and whose result nobody wants, and waits for. */
+RGAPS_DEVICE_FN void clear(uint64_t *at, uint64_t bits) {
+    asm volatile("red.relaxed.sys.global.and.b64 [%0], %1;" : : "l"(global(at)), "l"(~bits) : "memory");
 }
 RGAPS_DEVICE_FN void fence_acquire() {
     cuda::atomic_thread_fence(cuda::std::memory_order_acquire, cuda::thread_scope_system);
 }
 RGAPS_DEVICE_FN void fence_release() {
     cuda::atomic_thread_fence(cuda::std::memory_order_release, cuda::thread_scope_system);
+}
+RGAPS_DEVICE_FN void fence_both() {
+    cuda::atomic_thread_fence(cuda::std::memory_order_acq_rel, cuda::thread_scope_system);
 }
 RGAPS_DEVICE_FN void fence_all() {
     cuda::atomic_thread_fence(cuda::std::memory_order_seq_cst, cuda::thread_scope_system);
@@ -141,11 +159,10 @@ inline void store(uint64_t *at, uint64_t value) { __atomic_store_n(at, value, __
 inline void store_release(uint64_t *at, uint64_t value) { __atomic_store_n(at, value, __ATOMIC_RELEASE); }
 inline uint64_t fetch_or(uint64_t *at, uint64_t bits) { return __atomic_fetch_or(at, bits, __ATOMIC_RELAXED); }
 inline uint64_t fetch_and(uint64_t *at, uint64_t bits) { return __atomic_fetch_and(at, bits, __ATOMIC_RELAXED); }
-inline bool exchange_acquire(uint64_t *at, uint64_t expected, uint64_t value) {
-    return __atomic_compare_exchange_n(at, &expected, value, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
-}
+inline void clear(uint64_t *at, uint64_t bits) { __atomic_fetch_and(at, ~bits, __ATOMIC_RELAXED); }
 inline void fence_acquire() { __atomic_thread_fence(__ATOMIC_ACQUIRE); }
 inline void fence_release() { __atomic_thread_fence(__ATOMIC_RELEASE); }
+inline void fence_both() { __atomic_thread_fence(__ATOMIC_ACQ_REL); }
 inline void fence_all() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 inline void pause() { std::this_thread::yield(); }
 inline uint64_t ticks() {
@@ -171,7 +188,11 @@ constexpr uint64_t ring = uint64_t(1) << RGAPS_DEVICE_RING_BIT;
 constexpr uint64_t readers = (uint64_t(1) << RGAPS_DEVICE_MAX_SUBSCRIBERS) - 1;
 constexpr uint64_t mask = (uint64_t(1) << RGAPS_DEVICE_GENERATION_SHIFT) - 1;
 /* loan() and recv() look at the host's words once in so many tries, of all their calls; they lie across a bus. */
+#if defined(RGAPS_DEVICE_TRIES_BETWEEN_LOOKS)
+constexpr uint64_t tries_between_looks = RGAPS_DEVICE_TRIES_BETWEEN_LOOKS;
+#else
 constexpr uint64_t tries_between_looks = 64;
+#endif
 /* A best-effort subscriber that is overrun so often in one call finds nothing this time. */
 constexpr uint32_t overruns_max = 8;
 
@@ -209,12 +230,10 @@ struct Words {
         return at(topic.seats + number * uint64_t(RGAPS_DEVICE_SEAT_BYTES) + field);
     }
     RGAPS_DEVICE_FN bool is_evicted(uint32_t seat) const { return evicted() >> seat & 1; }
-    RGAPS_DEVICE_FN uint64_t evicted() const {
-        return memory::load(at(topic.control + RGAPS_DEVICE_CONTROL_EVICTED)) & readers;
-    }
-    RGAPS_DEVICE_FN bool is_stopped(uint32_t endpoint) const {
-        return memory::load(at(topic.control + RGAPS_DEVICE_CONTROL_STOPPED)) >> endpoint & 1;
-    }
+    /* A bit for each seat, as the host wrote it. */
+    RGAPS_DEVICE_FN uint64_t evicted() const { return memory::load(at(topic.control + RGAPS_DEVICE_CONTROL_EVICTED)); }
+    RGAPS_DEVICE_FN uint64_t stopped() const { return memory::load(at(topic.control + RGAPS_DEVICE_CONTROL_STOPPED)); }
+    RGAPS_DEVICE_FN bool is_stopped(uint32_t endpoint) const { return stopped() >> endpoint & 1; }
     /* The sequence number of the newest message in the ring; 0: there was none. */
     RGAPS_DEVICE_FN uint64_t newest() const {
         uint64_t newest = 0;
@@ -224,6 +243,19 @@ struct Words {
             newest = sequence > newest ? sequence : newest;
         }
         return newest;
+    }
+};
+
+/* The host's words for waits, read ahead: a try uses what an earlier one asked for, and waits for no bus. */
+struct Ahead {
+    uint64_t tries = 0, stopped = 0, evicted = 0;
+
+    /* Whether it is time to use them. */
+    RGAPS_DEVICE_FN bool is_due() { return ++tries % tries_between_looks == 0; }
+    /* Nothing is done with the values here, since that would wait for them. */
+    RGAPS_DEVICE_FN void ask(const Words &words) {
+        stopped = words.stopped();
+        evicted = words.evicted();
     }
 };
 
@@ -292,6 +324,7 @@ public:
     template <class Group>
     RGAPS_DEVICE_FN Status attach(const Group &group, const rgaps_device_topic_t &topic) {
         words_ = detail::Words{topic};
+        ahead_ = detail::Ahead{};
         if (group.thread_rank() == 0) recover();
         group.sync();
         return Status::ok;
@@ -329,7 +362,7 @@ public:
         if (loan->data == nullptr) return Status::not_held;
         group.sync();
         if (group.thread_rank() == 0) {
-            memory::fetch_and(words_.holder(loan->block), ~detail::producer);
+            memory::clear(words_.holder(loan->block), detail::producer);
             --open_;
         }
         loan->data = nullptr;
@@ -364,73 +397,130 @@ private:
         next_ = words_.newest() + 1;
         open_ = 0;
         hint_ = 0;
+        is_free_ = false;
+        overrides_ = false;
         RGAPS_DEVICE_ROLLED
         for (uint32_t block = 0; block < words_.topic.blocks; ++block) {
             const uint64_t holder = memory::load(words_.holder(block));
             uint64_t lost = holder & detail::producer;
             const uint64_t sequence = detail::generation(holder);
             if (memory::load(words_.slot(sequence)) != detail::slot_word(sequence, block)) lost |= holder & detail::ring;
-            if (lost) memory::fetch_and(words_.holder(block), ~lost);
+            if (lost) memory::clear(words_.holder(block), lost);
         }
-        look_at_subscribers();
+        look_at_all();
+        prepare();
     }
 
-    /* Reads who was evicted and how far reliable subscribers are. Messages from `limit_` on want another look, which is so
-     * at least once in `depth` messages; so a subscriber whose seat was not seen misses nothing after its join.
+    /* Reads how far reliable subscribers are, but those in `evicted`. Messages from `seen_` + depth on want another look; so a
+     * subscriber whose seat was not seen misses nothing after its join.
      *
-     * Returns the seats that were evicted: bits of theirs in blocks that had left the ring before this look do not count. The
-     * seat's next subscriber set its bit while the block was in the ring, so the fence orders the look behind the end of the
-     * eviction. */
-    RGAPS_DEVICE_FN uint64_t look_at_subscribers() {
-        memory::fence_all();
-        const uint64_t evicted = words_.evicted();
+     * Behind the caller's fence_all(). */
+    RGAPS_DEVICE_FN void read_cursors(uint64_t evicted) {
         uint64_t oldest = next_;
+        waited_for_ = 0;
         for (uint32_t seat = 0; seat < RGAPS_DEVICE_MAX_SUBSCRIBERS; ++seat) {
             const uint64_t cursor = memory::load(words_.seat(seat, RGAPS_DEVICE_SEAT_CURSOR));
             const uint64_t sequence = cursor >> RGAPS_DEVICE_CURSOR_SHIFT;
-            if ((cursor & RGAPS_DEVICE_CURSOR_RELIABLE) && !(evicted >> seat & 1) && sequence < oldest) oldest = sequence;
+            if (!(cursor & RGAPS_DEVICE_CURSOR_RELIABLE)) continue;
+            if (evicted >> seat & 1) {
+                overrides_ = true;
+                continue;
+            }
+            waited_for_ |= uint64_t(1) << seat;
+            oldest = sequence < oldest ? sequence : oldest;
         }
         /* SYNC POINT cursor: pairs with the fences before Subscriber::tell. */
         memory::fence_acquire();
+        seen_ = next_;
         limit_ = oldest + words_.topic.depth;
+    }
+
+    RGAPS_DEVICE_FN void look_at_all() {
+        memory::fence_all();
+        read_cursors(0);
+    }
+
+    /* Also asks the host who was evicted, which takes a trip across the bus. Returns the seats: bits of theirs do not count in
+     * blocks whose holders were loaded, outside of the ring, before this look. The seat's next subscriber set its bit while
+     * the block was in the ring and behind the fence of its join; so the load saw the bit, and this look the end of the eviction. */
+    RGAPS_DEVICE_FN uint64_t look_at_evicted() {
+        memory::fence_all();
+        const uint64_t evicted = words_.evicted() & detail::readers;
+        overrides_ = false;
+        read_cursors(evicted);
         return evicted;
     }
 
-    RGAPS_DEVICE_FN Status find(uint64_t bytes, uint32_t *found) {
-        if (bytes > words_.topic.block_bytes) return Status::too_large;
-        if (next_ + open_ >= limit_) {
-            look_at_subscribers();
-            if (next_ + open_ >= limit_) return Status::back_pressured;
+    /* Reads again how far those are that the last look saw. */
+    RGAPS_DEVICE_FN void look_again() {
+        uint64_t oldest = seen_;
+        RGAPS_DEVICE_ROLLED
+        for (uint32_t seat = 0; waited_for_ >> seat; ++seat) {
+            if (!(waited_for_ >> seat & 1)) continue;
+            /* SYNC POINT cursor: pairs with the fences before Subscriber::tell. */
+            const uint64_t cursor = memory::load_acquire(words_.seat(seat, RGAPS_DEVICE_SEAT_CURSOR));
+            const uint64_t sequence = cursor >> RGAPS_DEVICE_CURSOR_SHIFT;
+            if ((cursor & RGAPS_DEVICE_CURSOR_RELIABLE) && sequence < oldest) oldest = sequence;
         }
-        if (take_free(0, found)) return Status::ok;
-        const uint64_t evicted = look_at_subscribers();
-        return evicted && take_free(evicted, found) ? Status::ok : Status::no_block;
+        limit_ = oldest + words_.topic.depth;
     }
 
-    /* Loans a block that nobody holds but `ignored` seats. */
-    RGAPS_DEVICE_FN bool take_free(uint64_t ignored, uint32_t *found) {
-        RGAPS_DEVICE_ROLLED
-        for (uint32_t tried = 0; tried < words_.topic.blocks; ++tried) {
-            const uint32_t block = hint_;
-            hint_ = hint_ + 1 < words_.topic.blocks ? hint_ + 1 : 0;
-            const uint64_t holder = memory::load(words_.holder(block));
-            if (holder & detail::mask & ~ignored) continue;
-            /* SYNC POINT release: pairs with the fence of Subscriber::let_go. */
-            if (memory::exchange_acquire(words_.holder(block), holder, (holder & ~detail::mask) | detail::producer)) {
-                ++open_;
-                *found = block;
-                return true;
-            }
+    /* Whether one more message may be on its way to the ring. */
+    RGAPS_DEVICE_FN bool has_room() {
+        if (next_ + open_ < limit_) return true;
+        if (next_ + open_ < seen_ + words_.topic.depth) {
+            look_again();
+        } else {
+            look_at_all();
         }
-        return false;
+        return next_ + open_ < limit_;
+    }
+
+    /* Whether a try that came to nothing may ask the host: seldom, or where that has helped before. */
+    RGAPS_DEVICE_FN bool may_ask_host() { return overrides_ || ++refused_ % detail::tries_between_looks == 0; }
+
+    RGAPS_DEVICE_FN Status find(uint64_t bytes, uint32_t *found) {
+        if (bytes > words_.topic.block_bytes) return Status::too_large;
+        if (!has_room()) {
+            if (!may_ask_host()) return Status::back_pressured;
+            look_at_evicted();
+            if (next_ + open_ >= limit_) return Status::back_pressured;
+        }
+        if (!is_free_) find_free(0, words_.topic.blocks);
+        if (!is_free_) {
+            if (!may_ask_host()) return Status::no_block;
+            /* Behind the loads of find_free: whose bits they saw, had joined then. */
+            const uint64_t evicted = look_at_evicted();
+            if (evicted) find_free(evicted, words_.topic.blocks);
+            if (!is_free_) return Status::no_block;
+        }
+        is_free_ = false;
+        ++open_;
+        /* Nobody else changes it but by bits that count for nothing, since the ring's is clear. */
+        memory::store(words_.holder(free_), detail::producer);
+        *found = free_;
+        return Status::ok;
+    }
+
+    /* Looks for a block that nobody holds but `ignored` seats, and remembers it. It stays free: a subscriber's bit counts only
+     * where the ring's is set, too. */
+    RGAPS_DEVICE_FN void find_free(uint64_t ignored, uint32_t tries) {
+        RGAPS_DEVICE_ROLLED
+        for (uint32_t tried = 0; tried < tries && !is_free_; ++tried) {
+            free_ = hint_;
+            hint_ = hint_ + 1 < words_.topic.blocks ? hint_ + 1 : 0;
+            /* SYNC POINT release: pairs with the fence of Subscriber::let_go. */
+            is_free_ = (memory::load_acquire(words_.holder(free_)) & detail::mask & ~ignored) == 0;
+        }
     }
 
     RGAPS_DEVICE_FN Status wait_for_block(uint64_t bytes, uint32_t *found, uint64_t ticks_max) {
         const uint64_t start = memory::ticks();
         RGAPS_DEVICE_ROLLED
         for (;;) {
-            if (++tries_ % detail::tries_between_looks == 0 && words_.is_stopped(RGAPS_DEVICE_PUBLISHER_ENDPOINT)) {
-                return Status::stopped;
+            if (ahead_.is_due()) {
+                if (ahead_.stopped >> RGAPS_DEVICE_PUBLISHER_ENDPOINT & 1) return Status::stopped;
+                ahead_.ask(words_);
             }
             const Status status = find(bytes, found);
             if (status != Status::back_pressured && status != Status::no_block) return status;
@@ -444,18 +534,39 @@ private:
         --open_;
         memory::store(words_.length(loan.block), loan.bytes);
         memory::store(words_.holder(loan.block), detail::held(sequence, detail::ring));
-        const uint64_t leaving = memory::load(words_.slot(sequence));
         /* SYNC POINT publish: pairs with the load of the slot in Subscriber::take. */
         memory::store_release(words_.slot(sequence), detail::slot_word(sequence, loan.block));
-        if (leaving) memory::fetch_and(words_.holder(detail::slot_block(leaving)), ~detail::ring);
+        if (leaving_) memory::clear(words_.holder(detail::slot_block(leaving_)), detail::ring);
+        prepare();
+    }
+
+    /* What the next loan and the next publish() would wait for, while the last message is on its way. */
+    RGAPS_DEVICE_FN void prepare() {
+        /* SYNC POINT overwritten: pairs with the fence of Subscriber::let_go. Who was evicted and still reads a block that gets
+         * other bytes from here on, sees that the slot has changed. */
+        if (overrides_) memory::fence_release();
+        leaving_ = memory::load(words_.slot(next_));
+        if (has_room() && !is_free_) find_free(0, 1);
     }
 
     detail::Words words_{};
+    detail::Ahead ahead_{};
     uint64_t next_ = 1;
+    /* The first message that does not fit the ring yet. */
     uint64_t limit_ = 0;
-    uint64_t tries_ = 0;
+    /* The next message at the last look at all seats, and those that are waited for. */
+    uint64_t seen_ = 0;
+    uint64_t waited_for_ = 0;
+    /* The slot that the next message takes. */
+    uint64_t leaving_ = 0;
+    uint64_t refused_ = 0;
     uint32_t open_ = 0;
+    /* Where the search for a free block goes on, and the one that it has found. */
     uint32_t hint_ = 0;
+    uint32_t free_ = 0;
+    bool is_free_ = false;
+    /* A reliable subscriber was evicted, and is not waited for. */
+    bool overrides_ = false;
 };
 
 /* One of a topic's subscribers, in the seat that the host took for it. */
@@ -465,6 +576,7 @@ public:
     template <class Group>
     RGAPS_DEVICE_FN Status attach(const Group &group, const rgaps_device_topic_t &topic, uint32_t seat, uint32_t mode) {
         words_ = detail::Words{topic};
+        ahead_ = detail::Ahead{};
         seat_ = seat;
         detail::Result result{Status::ok, 0, 0, 0};
         if (group.thread_rank() == 0) result.status = seat < RGAPS_DEVICE_MAX_SUBSCRIBERS ? sit_down(mode) : Status::not_held;
@@ -531,22 +643,27 @@ private:
         missed_all_ = memory::load(words_.seat(seat_, RGAPS_DEVICE_SEAT_MISSED));
         missed_ = 0;
         is_told_ = true;
-        if (word & RGAPS_DEVICE_CURSOR_JOINED) {
+        pinned_ = 0;
+        const bool is_new = !(word & RGAPS_DEVICE_CURSOR_JOINED);
+        if (is_new) {
+            /* What the seat's last subscriber held, who was evicted. */
+            RGAPS_DEVICE_ROLLED
+            for (uint32_t block = 0; block < words_.topic.blocks; ++block) {
+                if (memory::load(words_.holder(block)) & bit()) memory::clear(words_.holder(block), bit());
+            }
+            flags_ = (mode & reliable) ? RGAPS_DEVICE_CURSOR_RELIABLE : 0;
+            memory::store_release(cursor(), flags_);
+        }
+        /* From here on the publisher lets nothing leave the ring that it has not left behind already; what it published
+         * before it sees the cursor, `newest` sees. */
+        memory::fence_all();
+        const uint64_t newest = words_.newest();
+        kept_from_ = newest + 1;
+        if (!is_new) {
             flags_ = word & RGAPS_DEVICE_CURSOR_FLAGS;
             next_ = word >> RGAPS_DEVICE_CURSOR_SHIFT;
             return Status::ok;
         }
-        /* What the seat's last subscriber held, who was evicted. */
-        RGAPS_DEVICE_ROLLED
-        for (uint32_t block = 0; block < words_.topic.blocks; ++block) {
-            if (memory::load(words_.holder(block)) & bit()) memory::fetch_and(words_.holder(block), ~bit());
-        }
-        flags_ = (mode & reliable) ? RGAPS_DEVICE_CURSOR_RELIABLE : 0;
-        /* From here on the publisher lets nothing leave the ring that it has not left behind already; what it published
-         * before it sees this word, `newest` sees. */
-        memory::store_release(cursor(), flags_);
-        memory::fence_all();
-        const uint64_t newest = words_.newest();
         const uint64_t depth = words_.topic.depth;
         next_ = newest + 1;
         if (mode & history) next_ = newest > depth ? newest - depth + 1 : 1;
@@ -568,7 +685,25 @@ private:
         is_told_ = true;
     }
 
+    /* Sets my bit in a block's holder word. It counts if the block is still the ring's, with that message. */
+    RGAPS_DEVICE_FN bool claim(uint32_t block, uint64_t sequence) {
+        const uint64_t before = memory::fetch_or(words_.holder(block), bit());
+        if (detail::generation(before) == sequence && (before & detail::ring)) return true;
+        memory::clear(words_.holder(block), bit());
+        return false;
+    }
+
+    /* The publisher lets no message leave the ring that a reliable subscriber's cursor has not passed; so a bit is wanted only
+     * for what is held when the cursor goes on. */
+    RGAPS_DEVICE_FN bool is_kept(uint64_t sequence) const {
+        return (flags_ & RGAPS_DEVICE_CURSOR_RELIABLE) && sequence >= kept_from_;
+    }
+
     RGAPS_DEVICE_FN detail::Result take() {
+        if (pinned_) {
+            claim(pinned_block_, pinned_); /* else evicted: the release says so */
+            pinned_ = 0;
+        }
         if (!is_told_) {
             /* SYNC POINT cursor: pairs with the load of cursors in Publisher::look_at_subscribers. */
             memory::fence_release();
@@ -587,8 +722,9 @@ private:
             }
             const uint32_t block = detail::slot_block(slot);
             if (block >= words_.topic.blocks) return detail::Result{Status::corrupt, 0, 0, 0};
-            const uint64_t before = memory::fetch_or(words_.holder(block), bit());
-            if (detail::generation(before) == sequence && (before & detail::ring)) {
+            if (is_kept(sequence) || claim(block, sequence)) {
+                pinned_ = is_kept(sequence) ? sequence : 0;
+                pinned_block_ = block;
                 next_ = sequence + 1;
                 is_told_ = false;
                 const uint64_t missed = missed_;
@@ -596,7 +732,6 @@ private:
                 missed_ = 0;
                 return detail::Result{Status::ok, block, sequence, missed};
             }
-            memory::fetch_and(words_.holder(block), ~bit());
             skip_to(sequence + 1);
         }
         return detail::Result{Status::empty, 0, 0, 0};
@@ -606,9 +741,10 @@ private:
         const uint64_t start = memory::ticks();
         RGAPS_DEVICE_ROLLED
         for (;;) {
-            if (++tries_ % detail::tries_between_looks == 0) {
-                if (words_.is_evicted(seat_)) return detail::Result{Status::evicted, 0, 0, 0};
-                if (words_.is_stopped(seat_)) return detail::Result{Status::stopped, 0, 0, 0};
+            if (ahead_.is_due()) {
+                if (ahead_.evicted >> seat_ & 1) return detail::Result{Status::evicted, 0, 0, 0};
+                if (ahead_.stopped >> seat_ & 1) return detail::Result{Status::stopped, 0, 0, 0};
+                ahead_.ask(words_);
             }
             detail::Result result = take();
             if (result.status != Status::empty) return result;
@@ -621,10 +757,22 @@ private:
     }
 
     RGAPS_DEVICE_FN Status let_go(const Sample &sample) {
-        /* SYNC POINT release: pairs with the exchange in Publisher::find. */
+        if (sample.sequence == pinned_) {
+            pinned_ = 0;
+            /* SYNC POINT cursor: pairs with the loads of cursors in Publisher.
+             * SYNC POINT overwritten: pairs with the fence in Publisher::prepare. */
+            memory::fence_both();
+            if (memory::load_acquire(words_.slot(sample.sequence)) != detail::slot_word(sample.sequence, sample.block)) {
+                return Status::evicted;
+            }
+            tell();
+            return Status::ok;
+        }
+        /* SYNC POINT release: pairs with the load of the holder in Publisher::find_free. */
         memory::fence_release();
         const uint64_t before = memory::fetch_and(words_.holder(sample.block), ~bit());
-        if (!is_told_) tell();
+        /* Only what the cursor passes is released or has a bit. */
+        if (!is_told_ && pinned_ == 0) tell();
         const bool was_held = detail::generation(before) == sample.sequence && (before & bit());
         return was_held ? Status::ok : Status::evicted;
     }
@@ -634,7 +782,12 @@ private:
     uint64_t flags_ = 0;
     uint64_t missed_ = 0;
     uint64_t missed_all_ = 0;
-    uint64_t tries_ = 0;
+    detail::Ahead ahead_{};
+    /* The sample that the cursor has not passed and that has no bit; 0: none. */
+    uint64_t pinned_ = 0;
+    /* Messages before it may leave the ring without this subscriber. */
+    uint64_t kept_from_ = 0;
+    uint32_t pinned_block_ = 0;
     uint32_t seat_ = 0;
     bool is_told_ = true;
 };
