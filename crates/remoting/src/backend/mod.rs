@@ -7,6 +7,7 @@
 mod api;
 mod inventory;
 mod jobs;
+mod kernels;
 mod memory;
 mod rows;
 mod session;
