@@ -132,3 +132,17 @@ CASE(large_rows) {
     OK(cudaMemcpy2D(back.data(), width, address, pitch, width, height, cudaMemcpyDeviceToHost));
     EXPECT(here == back);
 }
+CASE(large_rows_there_and_back) {
+    const size_t pitch = 5000, width = 4321, height = 1500;
+    std::vector<unsigned char> from(pitch * height), to(pitch * height, 7);
+    for (size_t i = 0; i < from.size(); i++) from[i] = i * 2654435761u >> 13;
+    char *address;
+    size_t there;
+    OK(cudaMallocPitch(&address, &there, width, height));
+    OK(cudaMemcpy2D(address, there, from.data(), pitch, width, height, cudaMemcpyHostToDevice));
+    OK(cudaMemcpy2D(to.data(), pitch, address, there, width, height, cudaMemcpyDeviceToHost));
+    for (size_t y = 0; y < height; y++) {
+        EXPECT(!memcmp(&to[y * pitch], &from[y * pitch], width));
+        EXPECT(to[y * pitch + width] == 7 && to[y * pitch + pitch - 1] == 7);
+    }
+}

@@ -73,7 +73,7 @@ def main():
     total = lambda key: sum(line[key] for line in lines)
     print(json.dumps({
         "programs": len(results), "calls": total("calls"), "round_trips": total("round_trips"),
-        "bytes": total("bytes_out") + total("bytes_in"), "wrong": wrong, "failed": failed,
+        "bytes": total("bytes_out") + total("bytes_in") + total("bytes_shared"), "wrong": wrong, "failed": failed,
     }))
     return bool(wrong or failed)
 

@@ -30,6 +30,8 @@ pub(crate) struct Host {
     pub(crate) flags: u32,
     /// Ours, to give back.
     is_mapped: bool,
+    /// The region that the backend has, too.
+    region: Option<u64>,
 }
 
 #[derive(Default)]
@@ -183,8 +185,32 @@ pub(crate) fn host_at(address: u64) -> Option<Host> {
     (address - start < host.bytes).then_some(*host)
 }
 
-/// Maps host memory.
+/// The region that holds all of a range, and the range's offset there.
+pub(crate) fn shared_at(address: u64, bytes: u64) -> Option<(u64, u64)> {
+    let host = host_at(address)?;
+    let offset = address - host.start;
+    let fits = bytes <= host.bytes - offset;
+    host.region.filter(|_| fits).map(|region| (region, offset))
+}
+
+/// Maps host memory, which the backend has, too, where it can.
 pub(crate) fn map_host(bytes: u64, flags: u32) -> Result<u64, Code> {
+    let (region, start) = match session::share(bytes)? {
+        Some((region, start)) => (Some(region), start),
+        None => (None, map_private(bytes)?),
+    };
+    let host = Host {
+        start,
+        bytes,
+        flags,
+        is_mapped: true,
+        region,
+    };
+    tables().host.insert(start, host);
+    Ok(start)
+}
+
+fn map_private(bytes: u64) -> Result<u64, Code> {
     // SAFETY: a new private mapping where the kernel likes.
     let start = unsafe {
         libc::mmap(
@@ -196,31 +222,26 @@ pub(crate) fn map_host(bytes: u64, flags: u32) -> Result<u64, Code> {
             0,
         )
     };
-    if start == libc::MAP_FAILED {
-        return Err(Code::OUT_OF_MEMORY);
+    match start == libc::MAP_FAILED {
+        true => Err(Code::OUT_OF_MEMORY),
+        false => Ok(start as u64),
     }
-    let start = start as u64;
-    let host = Host {
-        start,
-        bytes,
-        flags,
-        is_mapped: true,
-    };
-    tables().host.insert(start, host);
-    Ok(start)
 }
 
 /// Gives back host memory of [`map_host`].
 pub(crate) fn unmap_host(start: u64) -> Result<(), Code> {
     let mut tables = tables();
     match tables.host.get(&start) {
-        Some(host) if host.is_mapped => {
-            // SAFETY: mapped by `map_host`, and given back once: the entry goes.
-            unsafe { libc::munmap(start as *mut libc::c_void, host.bytes as usize) };
-            tables.host.remove(&start);
-            Ok(())
-        }
-        _ => Err(Code::INVALID_VALUE),
+        Some(host) if host.is_mapped => {}
+        _ => return Err(Code::INVALID_VALUE),
+    }
+    let host = tables.host.remove(&start).ok_or(Code::INVALID_VALUE)?;
+    drop(tables);
+    // SAFETY: mapped by `map_host`, and given back once: the entry is gone.
+    unsafe { libc::munmap(start as *mut libc::c_void, host.bytes as usize) };
+    match host.region {
+        Some(region) => session::send(&Call::Unshare { region }, &[]),
+        None => Ok(()),
     }
 }
 
@@ -240,6 +261,7 @@ pub(crate) fn register_host(start: u64, bytes: u64, flags: u32) -> Result<(), Co
         bytes,
         flags,
         is_mapped: false,
+        region: None,
     };
     tables.host.insert(start, host);
     Ok(())

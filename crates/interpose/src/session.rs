@@ -1,8 +1,9 @@
 //! The process's session on the server: opened by the first call that needs it.
 
 use crate::{notice, thread};
-use rgaps_remoting::{Answer, Call, Code, Connection, DeviceInfo, Endpoint, From, Value};
+use rgaps_remoting::{Answer, Call, Code, Connection, DeviceInfo, Endpoint, From, Value, Waited};
 use std::io::Write;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -143,6 +144,87 @@ pub(crate) fn send(call: &Call<'_>, bulk: &[u8]) -> Result<(), Code> {
     alive()?.send(from(), call, bulk).map_err(|_| lost())
 }
 
+/// Makes a copy of shared memory that nobody waits for.
+pub(crate) fn send_shared(call: &Call<'_>) -> Result<(), Code> {
+    count_shared(alive()?, call);
+    send(call, &[])
+}
+
+/// Makes a copy of shared memory, which [`finish`] waits for.
+pub(crate) fn start_shared(call: &Call<'_>) -> Result<Waited, Code> {
+    let connection = alive()?;
+    count_shared(connection, call);
+    connection.start(from(), call).map_err(|_| lost())
+}
+
+fn count_shared(connection: &Connection, call: &Call<'_>) {
+    if let Call::CopyShared { extent, .. } = call {
+        let bytes = extent.bytes().unwrap_or(0);
+        connection
+            .counters
+            .bytes_shared
+            .fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+/// Waits for a call.
+pub(crate) fn finish(waited: Waited) -> Result<(), Code> {
+    let (answer, _) = connection()?.finish(waited).map_err(|_| lost())?;
+    value(answer).map(drop)
+}
+
+/// Maps memory that the backend has, too: its number and its address; `None` if the server cannot share memory.
+pub(crate) fn share(bytes: u64) -> Result<Option<(u64, u64)>, Code> {
+    let connection = alive()?;
+    if !connection.is_local() {
+        return Ok(None);
+    }
+    let bytes = bytes
+        .checked_next_multiple_of(4096)
+        .ok_or(Code::OUT_OF_MEMORY)?;
+    let region = mint();
+    let waited = connection
+        .start(from(), &Call::Share { region, bytes })
+        .map_err(|_| lost())?;
+    let (answer, memory) = connection.finish(waited).map_err(|_| lost())?;
+    let is_refused = answer.code != 0;
+    // An error of an earlier call is not lost.
+    value(Answer { code: 0, ..answer })?;
+    let (Some(memory), false) = (memory, is_refused) else {
+        return Ok(None);
+    };
+    match map(&memory, bytes) {
+        Some(start) => Ok(Some((region, start))),
+        None => {
+            send(&Call::Unshare { region }, &[])?;
+            Ok(None)
+        }
+    }
+}
+
+/// Maps all of a region, which has at least so many bytes.
+fn map(memory: &OwnedFd, bytes: u64) -> Option<u64> {
+    // SAFETY: zeros are a state of a file.
+    let mut found: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: the out pointer is to a variable of this function.
+    let failed = unsafe { libc::fstat(memory.as_raw_fd(), &mut found) } != 0;
+    if failed || (found.st_size as u64) < bytes {
+        return None;
+    }
+    // SAFETY: a new mapping where the kernel likes.
+    let start = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            bytes as usize,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED,
+            memory.as_raw_fd(),
+            0,
+        )
+    };
+    (start != libc::MAP_FAILED).then_some(start as u64)
+}
+
 fn value(answer: Answer) -> Result<Value, Code> {
     let (code, deferred) = (Code(answer.code), Code(answer.deferred));
     let first = if deferred == Code::SUCCESS {
@@ -203,7 +285,7 @@ extern "C" fn at_exit() {
     let counters = &connection.counters;
     let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let line = format!(
-        "{{\"program\":\"{}\",\"calls\":{},\"local\":{},\"round_trips\":{},\"writes\":{},\"bytes_out\":{},\"bytes_in\":{},\"lost\":{}}}\n",
+        "{{\"program\":\"{}\",\"calls\":{},\"local\":{},\"round_trips\":{},\"writes\":{},\"bytes_out\":{},\"bytes_in\":{},\"bytes_shared\":{},\"lost\":{}}}\n",
         program().replace(['"', '\\'], "_"),
         read(&counters.calls),
         LOCAL.load(Ordering::Relaxed),
@@ -211,6 +293,7 @@ extern "C" fn at_exit() {
         read(&counters.writes),
         read(&counters.bytes_out),
         read(&counters.bytes_in),
+        read(&counters.bytes_shared),
         connection.is_lost(),
     );
     let file = std::fs::OpenOptions::new()

@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 /// Changes with every change of this file or of frames.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 /// What each side says first.
 pub const MAGIC: [u8; 8] = *b"rgapsGPU";
 
@@ -177,6 +177,23 @@ pub enum Call<'a> {
         extent: Extent,
         stream: u64,
     },
+    /// Makes a region of memory that both ends have. The answer has its descriptor with it; only on a Unix socket.
+    Share { region: u64, bytes: u64 },
+    /// Gives a region back.
+    Unshare { region: u64 },
+    /// Copies between a region and the device; the address of `host` is an offset in the region. Who waits for the answer waits
+    /// for the copy. One with a `mark` can be waited for by that number.
+    CopyShared {
+        region: u64,
+        host: Pitched,
+        device: Pitched,
+        extent: Extent,
+        is_in: bool,
+        stream: u64,
+        mark: Option<u16>,
+    },
+    /// Waits for the last copies with these marks.
+    WaitForMarks { marks: Vec<u16> },
     /// Copies on the server.
     Copy {
         to: u64,
@@ -303,6 +320,8 @@ pub enum Value {
     Pair(u64, u64),
     /// A time.
     Float(f32),
+    /// A region, whose descriptor comes with the answer.
+    Memory,
     /// Kernels of a library, in the order of their names.
     Kernels(Vec<KernelInfo>),
 }

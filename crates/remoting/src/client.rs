@@ -10,12 +10,14 @@
 //!
 //! A connection that fails stays failed: each call then gives [`Lost`], at once.
 
-use crate::call::{Answer, Call, Hello, Inventory, Welcome, Wish, MAGIC, PROTOCOL};
+use crate::call::{Answer, Call, Hello, Inventory, Value, Welcome, Wish, MAGIC, PROTOCOL};
+use crate::descriptor::{Receiver, Waiting};
 use crate::frame::{Header, HEADER_BYTES, QUIET};
 use crate::limits::{BATCH_BYTES, BATCH_DELAY, BODY_BYTES_MAX, HELLO_TIMEOUT, INLINE_BYTES_MAX};
 use crate::socket::{write_all, Endpoint, Socket};
 use std::collections::HashMap;
 use std::io::{self, BufReader, Read};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -51,6 +53,8 @@ pub struct Counters {
     pub bytes_out: AtomicU64,
     /// Bytes that were received.
     pub bytes_in: AtomicU64,
+    /// Bytes that were copied from or to memory that both ends have.
+    pub bytes_shared: AtomicU64,
 }
 
 fn add(counter: &AtomicU64, value: u64) {
@@ -88,7 +92,7 @@ unsafe impl Send for Target {}
 struct Inbox {
     /// Calls that wait, and where their bytes belong.
     wanted: HashMap<u64, Option<Target>>,
-    answers: HashMap<u64, Answer>,
+    answers: HashMap<u64, (Answer, Option<OwnedFd>)>,
     is_read: bool,
     is_lost: bool,
 }
@@ -103,20 +107,18 @@ pub struct Connection {
     filled: Condvar,
     inbox: Mutex<Inbox>,
     answered: Condvar,
-    reader: Mutex<BufReader<Reading>>,
+    reader: Mutex<BufReader<Receiver>>,
+    /// Descriptors that came with answers.
+    descriptors: Arc<Waiting>,
     is_ending: AtomicBool,
     /// What it has counted.
     pub counters: Counters,
 }
 
-/// The socket once more, for a buffered reader.
-struct Reading(Arc<Socket>);
-
-impl Read for Reading {
-    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
-        (&*self.0).read(to)
-    }
-}
+/// A call whose answer has to be taken by [`Connection::finish`].
+#[derive(Debug)]
+#[must_use]
+pub struct Waited(u64);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -175,8 +177,11 @@ impl Connection {
             Welcome::Status(_) => return Err(ConnectError::Stranger(at.clone())),
         };
         let socket = Arc::new(socket);
+        let descriptors = Arc::new(Waiting::default());
+        let receiver = Receiver::new(socket.clone(), descriptors.clone());
         let connection = Arc::new(Connection {
-            reader: Mutex::new(BufReader::with_capacity(16 << 10, Reading(socket.clone()))),
+            reader: Mutex::new(BufReader::with_capacity(16 << 10, receiver)),
+            descriptors,
             socket,
             endpoint: at.clone(),
             inventory,
@@ -205,6 +210,11 @@ impl Connection {
         &self.endpoint
     }
 
+    /// Whether the server is on this host, and can share memory with the client.
+    pub fn is_local(&self) -> bool {
+        self.socket.is_local()
+    }
+
     /// Whether the connection has failed.
     pub fn is_lost(&self) -> bool {
         lock(&self.outbox).is_lost
@@ -230,7 +240,13 @@ impl Connection {
 
     /// Makes a call and waits for the answer.
     pub fn call(&self, from: From, call: &Call<'_>, bulk: &[u8]) -> Result<Answer, Lost> {
-        self.wait_for(from, call, bulk, None)
+        let waited = self.begin(from, call, bulk, None)?;
+        self.finish(waited).map(|(answer, _)| answer)
+    }
+
+    /// Makes a call whose answer is waited for later, so that others can be on their way meanwhile.
+    pub fn start(&self, from: From, call: &Call<'_>) -> Result<Waited, Lost> {
+        self.begin(from, call, &[], None)
     }
 
     /// The same for a call that gives bytes. They are there when this returns, unless the answer has an error.
@@ -244,26 +260,29 @@ impl Connection {
         to: *mut u8,
         bytes: usize,
     ) -> Result<Answer, Lost> {
-        self.wait_for(from, call, &[], Some(Target { start: to, bytes }))
+        let waited = self.begin(from, call, &[], Some(Target { start: to, bytes }))?;
+        self.finish(waited).map(|(answer, _)| answer)
     }
 
-    fn wait_for(
+    fn begin(
         &self,
         from: From,
         call: &Call<'_>,
         bulk: &[u8],
         target: Option<Target>,
-    ) -> Result<Answer, Lost> {
-        let request = {
-            let mut outbox = lock(&self.outbox);
-            // Wanted before it is sent, so that whoever reads the answer knows where it belongs.
-            lock(&self.inbox).wanted.insert(outbox.request, target);
-            let request = self.append(&mut outbox, from, 0, call, bulk)?;
-            self.flush(&mut outbox)?;
-            request
-        };
+    ) -> Result<Waited, Lost> {
+        let mut outbox = lock(&self.outbox);
+        // Wanted before it is sent, so that whoever reads the answer knows where it belongs.
+        lock(&self.inbox).wanted.insert(outbox.request, target);
+        let request = self.append(&mut outbox, from, 0, call, bulk)?;
+        self.flush(&mut outbox)?;
+        Ok(Waited(request))
+    }
+
+    /// Waits for an answer, and takes what came with it.
+    pub fn finish(&self, waited: Waited) -> Result<(Answer, Option<OwnedFd>), Lost> {
         add(&self.counters.round_trips, 1);
-        self.answer(request)
+        self.answer(waited.0)
     }
 
     /// Appends a frame to the batch; gives its number.
@@ -354,7 +373,7 @@ impl Connection {
     }
 
     /// Waits for an answer, reading for all who wait if nobody does.
-    fn answer(&self, request: u64) -> Result<Answer, Lost> {
+    fn answer(&self, request: u64) -> Result<(Answer, Option<OwnedFd>), Lost> {
         let mut inbox = lock(&self.inbox);
         loop {
             if let Some(answer) = inbox.answers.remove(&request) {
@@ -385,8 +404,8 @@ impl Connection {
             inbox = lock(&self.inbox);
             inbox.is_read = false;
             match result {
-                Ok((of, answer)) => {
-                    inbox.answers.insert(of, answer);
+                Ok((of, answer, descriptor)) => {
+                    inbox.answers.insert(of, (answer, descriptor));
                 }
                 Err(_) => inbox.is_lost = true,
             }
@@ -400,7 +419,7 @@ impl Connection {
     }
 
     /// Reads one answer, and the bytes behind it to where they belong.
-    fn read_one(&self) -> io::Result<(u64, Answer)> {
+    fn read_one(&self) -> io::Result<(u64, Answer, Option<OwnedFd>)> {
         let broken = || io::Error::from(io::ErrorKind::InvalidData);
         let mut reader = lock(&self.reader);
         let mut bytes = [0; HEADER_BYTES];
@@ -408,7 +427,11 @@ impl Connection {
         let header = Header::decode(&bytes).map_err(|_| broken())?;
         let mut body = vec![0; header.length as usize];
         reader.read_exact(&mut body)?;
-        let answer = postcard::from_bytes(&body).map_err(|_| broken())?;
+        let answer: Answer = postcard::from_bytes(&body).map_err(|_| broken())?;
+        let descriptor = match answer.value {
+            Value::Memory => Some(self.descriptors.take().ok_or_else(broken)?),
+            _ => None,
+        };
         let target = lock(&self.inbox)
             .wanted
             .remove(&header.request)
@@ -428,7 +451,7 @@ impl Connection {
             }
             _ => return Err(broken()),
         }
-        Ok((header.request, answer))
+        Ok((header.request, answer, descriptor))
     }
 
     fn lose_holding(&self, outbox: &mut Outbox) -> Lost {

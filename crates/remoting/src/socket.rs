@@ -121,6 +121,11 @@ impl Socket {
         }
     }
 
+    /// Whether both ends are on one host, and descriptors can be sent.
+    pub fn is_local(&self) -> bool {
+        matches!(self, Socket::Unix(_))
+    }
+
     /// Ends both directions, also for a thread that waits in a read.
     pub fn shut_down(&self) {
         let _ = match self {

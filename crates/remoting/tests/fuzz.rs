@@ -27,6 +27,20 @@ fn seeds() -> Vec<Vec<u8>> {
             to: at.address,
             stream: 2,
         },
+        Call::Share {
+            region: 48,
+            bytes: 1 << 20,
+        },
+        Call::CopyShared {
+            region: 48,
+            host: at,
+            device: at,
+            extent,
+            is_in: true,
+            stream: 1,
+            mark: Some(3),
+        },
+        Call::WaitForMarks { marks: vec![1, 2] },
         Call::CopyRows {
             to: at,
             from: at,

@@ -59,6 +59,7 @@ const _: () = assert!(size_of::<LaunchConfig>() == 56);
 macro_rules! api {
     ($( $name:ident = $symbol:literal ( $($argument:ty),* ); )*) => {
         /// Functions of the driver. One that the driver does not have is not supported.
+        #[derive(Default)]
         pub(crate) struct Api {
             $( pub(crate) $name: Option<unsafe extern "C" fn($($argument),*) -> c_int>, )*
         }
@@ -118,6 +119,7 @@ api! {
     free = c"cuMemFree_v2"(u64);
     free_async = c"cuMemFreeAsync"(u64, usize);
     host_register = c"cuMemHostRegister_v2"(*mut c_void, usize, c_uint);
+    host_unregister = c"cuMemHostUnregister"(*mut c_void);
     copy_in = c"cuMemcpyHtoDAsync_v2"(u64, *const c_void, usize, usize);
     copy_out = c"cuMemcpyDtoHAsync_v2"(*mut c_void, u64, usize, usize);
     copy = c"cuMemcpyAsync"(u64, u64, usize, usize);

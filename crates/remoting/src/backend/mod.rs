@@ -9,6 +9,7 @@ mod inventory;
 mod jobs;
 mod kernels;
 mod memory;
+mod regions;
 mod rows;
 mod session;
 mod staging;
@@ -16,18 +17,20 @@ mod staging;
 use crate::board::Counts;
 use crate::call::{Answer, Call, Extent, Pitched, Value, Welcome};
 use crate::codes::Code;
+use crate::descriptor;
 use crate::frame::{Header, Violation, HEADER_BYTES};
-use crate::limits::{IMAGE_BYTES_MAX, LANES_MAX};
+use crate::limits::{IMAGE_BYTES_MAX, LANES_MAX, STAGING_BYTES};
+use crate::pieces::pieces;
 use crate::socket::{write_all, Socket};
 use api::{cu, Api};
 use jobs::Job;
 use rgaps_cuda::Library;
 use session::{Outcome, Session};
-use staging::{pieces, Staging};
+use staging::Staging;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufReader, Read};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -254,14 +257,22 @@ impl Shared {
             self.calls.fetch_add(1, Ordering::Relaxed);
             let bytes = (HEADER_BYTES + body.len()) as u64 + of.bulk;
             self.bytes_in.fetch_add(bytes, Ordering::Relaxed);
+            if let Call::CopyShared { extent, is_in, .. } = &call {
+                let counter = if *is_in {
+                    &self.bytes_in
+                } else {
+                    &self.bytes_out
+                };
+                counter.fetch_add(extent.bytes().unwrap_or(0), Ordering::Relaxed);
+            }
             let result = self.make(core, &of, &call)?;
             self.memory_bytes
                 .store(core.session.memory.used(), Ordering::Relaxed);
             if of.is_quiet() {
                 match result {
                     Ok(Outcome::Now(_)) => {}
-                    // A quiet call that has to wait is none.
-                    Ok(Outcome::Later(_)) => {
+                    // A quiet call that has to wait, or gives something, is none.
+                    Ok(Outcome::Later(_) | Outcome::Shared(_)) => {
                         return Err(Violation("a call that waits is quiet").into())
                     }
                     Err(code) => {
@@ -274,6 +285,7 @@ impl Shared {
             match result {
                 Ok(Outcome::Now(value)) => self.answer(&of, Code::SUCCESS, deferred, value)?,
                 Ok(Outcome::Later(job)) => return Ok(Some((of, job, deferred))),
+                Ok(Outcome::Shared(memory)) => self.answer_with(&of, deferred, &memory)?,
                 Err(code) => self.answer(&of, code, deferred, Value::Nothing)?,
             }
         }
@@ -316,6 +328,7 @@ impl Shared {
                 let loaded = core.session.load(of, *library, kernels, &image);
                 Ok(loaded.map(Outcome::Now))
             }
+            Call::Share { .. } if !self.socket.is_local() => Ok(Err(Code::NOT_SUPPORTED)),
             _ if of.bulk > 0 => Err(Violation("bytes behind a call that takes none").into()),
             _ => {
                 if matches!(call, Call::Reset) {
@@ -356,7 +369,7 @@ impl Shared {
             let Some(staging) = core.staging.as_mut() else {
                 return Ok(Err(Code::UNKNOWN));
             };
-            for piece in pieces(to, extent) {
+            for piece in pieces(to, extent, STAGING_BYTES as u64) {
                 let bytes = piece.1.width_bytes * piece.1.height;
                 let buffer = match staging.take(&self.api) {
                     Ok(buffer) => buffer,
@@ -365,7 +378,8 @@ impl Shared {
                 core.reader
                     .read_exact(staging.bytes(buffer, bytes as usize))?;
                 left -= bytes;
-                let queued = jobs::queue(&self.api, &piece, staging.address(buffer), true, stream);
+                let host = jobs::packed(staging.address(buffer), &piece.1);
+                let queued = rows::between(&self.api, piece.0, host, piece.1, true, stream);
                 let marked =
                     queued.and_then(|()| staging.mark(&self.api, buffer, of.device, stream));
                 if let Err(code) = marked {
@@ -449,6 +463,14 @@ impl Shared {
         self.write(of, code, deferred, value, (0, &[]))
     }
 
+    /// Answers, and sends a descriptor.
+    fn answer_with(&self, of: &Header, deferred: Code, memory: &OwnedFd) -> io::Result<()> {
+        let frame = frame(of, Code::SUCCESS, deferred, Value::Memory, 0)?;
+        let _writing = lock(&self.writing);
+        let sent = descriptor::send(&self.socket, &frame, memory.as_fd())?;
+        write_all(&self.socket, [&frame[sent..], &[]]).map(drop)
+    }
+
     /// Writes an answer and the first of `total` bytes behind it. The caller holds `writing`.
     fn write(
         &self,
@@ -458,24 +480,30 @@ impl Shared {
         value: Value,
         (total, first): (u64, &[u8]),
     ) -> io::Result<()> {
-        let answer = Answer {
-            code: code.0,
-            deferred: deferred.0,
-            value,
-        };
-        let mut frame =
-            postcard::to_extend(&answer, vec![0; HEADER_BYTES]).map_err(io::Error::other)?;
-        let header = Header {
-            length: (frame.len() - HEADER_BYTES) as u32,
-            flags: 0,
-            bulk: total,
-            ..*of
-        };
-        frame[..HEADER_BYTES].copy_from_slice(&header.encode());
+        let frame = frame(of, code, deferred, value, total)?;
         self.bytes_out
             .fetch_add(frame.len() as u64 + total, Ordering::Relaxed);
         write_all(&self.socket, [&frame, first]).map(drop)
     }
+}
+
+/// An answer before the bytes behind it.
+fn frame(of: &Header, code: Code, deferred: Code, value: Value, bulk: u64) -> io::Result<Vec<u8>> {
+    let answer = Answer {
+        code: code.0,
+        deferred: deferred.0,
+        value,
+    };
+    let mut frame =
+        postcard::to_extend(&answer, vec![0; HEADER_BYTES]).map_err(io::Error::other)?;
+    let header = Header {
+        length: (frame.len() - HEADER_BYTES) as u32,
+        flags: 0,
+        bulk,
+        ..*of
+    };
+    frame[..HEADER_BYTES].copy_from_slice(&header.encode());
+    Ok(frame)
 }
 
 /// Ends the process: its client is not served any more.

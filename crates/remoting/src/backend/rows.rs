@@ -67,6 +67,34 @@ pub(crate) fn copy(
     Ok(())
 }
 
+/// Queues a copy between a device and the backend's memory. The device's range was checked by the caller; the backend's has as many
+/// bytes, and stays until the copy is done.
+pub(crate) fn between(
+    api: &Api,
+    device: Pitched,
+    host: Pitched,
+    extent: Extent,
+    is_in: bool,
+    stream: usize,
+) -> Result<(), Code> {
+    if extent.height == 1 && extent.depth == 1 {
+        let (there, here, bytes) = (device.address, host.address, extent.width_bytes as usize);
+        // SAFETY: the caller checked that the range is device memory of the session, and keeps the host's until the copy is
+        // done.
+        return unsafe {
+            match is_in {
+                true => cu!(api, copy_in(there, here as *const _, bytes, stream)),
+                false => cu!(api, copy_out(here as *mut _, there, bytes, stream)),
+            }
+        };
+    }
+    let (device, host) = (Side::Device(device), Side::Host(host));
+    match is_in {
+        true => copy(api, device, host, extent, stream),
+        false => copy(api, host, device, extent, stream),
+    }
+}
+
 /// Queues a fill of elements of `width` bytes.
 pub(crate) fn fill(
     api: &Api,

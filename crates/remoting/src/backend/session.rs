@@ -7,6 +7,7 @@ use super::api::{cu, Api};
 use super::jobs::Job;
 use super::kernels::Loaded;
 use super::memory::Memory;
+use super::regions::{Mark, Regions};
 use super::rows;
 use crate::call::{Call, Value};
 use crate::codes::Code;
@@ -14,6 +15,7 @@ use crate::frame::Header;
 use crate::limits::HANDLES_MAX;
 use std::cell::Cell;
 use std::collections::HashMap;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// Handles up to this one mean a stream of the current device: default, legacy, per-thread.
@@ -29,6 +31,8 @@ pub(crate) enum Outcome {
     Now(Value),
     /// Something that waits for the GPU.
     Later(Job),
+    /// Memory that the client is to have, too.
+    Shared(OwnedFd),
 }
 
 /// Everything that a client has on the server.
@@ -41,6 +45,7 @@ pub(crate) struct Session {
     per_thread: HashMap<(u16, u16), usize>,
     events: HashMap<u64, (u16, usize)>,
     pub(super) libraries: HashMap<u64, Loaded>,
+    regions: Regions,
     pub(crate) memory: Memory,
 }
 
@@ -62,6 +67,7 @@ impl Session {
             per_thread: HashMap::new(),
             events: HashMap::new(),
             libraries: HashMap::new(),
+            regions: Regions::default(),
             memory: Memory::new(memory_limit),
         }
     }
@@ -129,6 +135,10 @@ impl Session {
             | Call::Copy { .. }
             | Call::CopyRows { .. }
             | Call::Fill { .. } => self.copy_call(of, call),
+            Call::Share { .. }
+            | Call::Unshare { .. }
+            | Call::CopyShared { .. }
+            | Call::WaitForMarks { .. } => self.shared_call(of, call),
             Call::StreamCreate { .. }
             | Call::StreamDestroy { .. }
             | Call::StreamSynchronize { .. }
@@ -280,6 +290,47 @@ impl Session {
         }
     }
 
+    fn shared_call(&mut self, of: &Header, call: &Call<'_>) -> Result<Outcome, Code> {
+        let api = self.api.clone();
+        match call {
+            Call::Share { region, bytes } => {
+                let memory = self.regions.share(&api, of.device, *region, *bytes)?;
+                Ok(Outcome::Shared(memory))
+            }
+            Call::Unshare { region } => done(self.regions.release(&api, *region)),
+            Call::WaitForMarks { marks } => {
+                Ok(Outcome::Later(Job::Events(self.regions.events(marks)?)))
+            }
+            Call::CopyShared {
+                region,
+                host,
+                device,
+                extent,
+                is_in,
+                stream,
+                mark,
+            } => {
+                self.memory.check_rows(device, extent)?;
+                let host = self
+                    .regions
+                    .place(&api, of.device, (*region, host), extent)?;
+                let stream = self.stream(of, *stream)?;
+                rows::between(&api, *device, host, *extent, *is_in, stream)?;
+                let mark = match mark {
+                    Some(number) => Mark::Number(*number),
+                    None if of.is_quiet() => return done(Ok(())),
+                    None => Mark::Lane(of.lane),
+                };
+                let event = self.regions.mark(&api, mark, of.device, stream)?;
+                match of.is_quiet() {
+                    true => done(Ok(())),
+                    false => Ok(Outcome::Later(Job::Events(vec![event]))),
+                }
+            }
+            _ => Err(Code::INVALID_VALUE),
+        }
+    }
+
     fn stream_call(&mut self, of: &Header, call: &Call<'_>) -> Result<Outcome, Code> {
         let api = self.api.clone();
         match *call {
@@ -364,7 +415,9 @@ impl Session {
                     }
                 })
             }
-            Call::EventSynchronize { event } => Ok(Outcome::Later(Job::Event(self.event(event)?))),
+            Call::EventSynchronize { event } => {
+                Ok(Outcome::Later(Job::Events(vec![self.event(event)?])))
+            }
             Call::EventQuery { event } => {
                 let event = self.event(event)?;
                 // SAFETY: an event of this session.
@@ -418,6 +471,7 @@ impl Session {
         self.events.retain(|_, entry| !gone(entry));
         self.per_thread.retain(|key, _| key.1 != device);
         self.memory.reset(device);
+        self.regions.reset(device);
         self.contexts[device as usize] = None;
         self.epoch += 1;
         // SAFETY: of this context nothing is known any more; the next call for the device retains it anew.
