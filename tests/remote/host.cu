@@ -213,3 +213,84 @@ CASE(a_kernel_may_change_what_was_copied_out) {
     EXPECT(pinned[bytes - 1] == 1);
     EXPECT(from_device(address, bytes)[bytes - 1] == 2);
 }
+CASE(registered_memory_is_copied_to_beside_the_program) {
+    const int count = 100000;
+    std::vector<int> here(count, -1);
+    OK(cudaHostRegister(here.data(), count * 4, cudaHostRegisterDefault));
+    int *address = on_device(numbers(count));
+    cudaStream_t stream;
+    OK(cudaStreamCreate(&stream));
+    for (int i = 0; i < 40; i++) {
+        OK(cudaMemcpyAsync(here.data() + i * 2500, address + i * 2500, 10000, cudaMemcpyDeviceToHost, stream));
+    }
+    OK(cudaStreamSynchronize(stream));
+    EXPECT(here == numbers(count));
+    OK(cudaHostUnregister(here.data()));
+}
+CASE(memory_given_back_while_it_is_copied_to) {
+    const int bytes = 4 << 20;
+    char *address;
+    OK(cudaMalloc(&address, bytes));
+    OK(cudaMemset(address, 3, bytes));
+    for (int round = 0; round < 5; round++) {
+        char *pinned;
+        OK(cudaMallocHost(&pinned, bytes));
+        OK(cudaMemcpyAsync(pinned, address, bytes, cudaMemcpyDeviceToHost, 0));
+        OK(cudaFreeHost(pinned));
+    }
+    std::vector<char> here(bytes);
+    OK(cudaHostRegister(here.data(), bytes, cudaHostRegisterDefault));
+    OK(cudaMemcpyAsync(here.data(), address, bytes, cudaMemcpyDeviceToHost, 0));
+    OK(cudaHostUnregister(here.data()));
+    EXPECT(here[bytes - 1] == 3);
+}
+CASE(a_query_proves_a_copy_to_pinned_memory) {
+    const int bytes = 3 << 20;
+    char *address, *pinned;
+    OK(cudaMalloc(&address, bytes));
+    OK(cudaMallocHost(&pinned, bytes));
+    cudaStream_t stream;
+    OK(cudaStreamCreate(&stream));
+    for (int round = 1; round < 10; round++) {
+        OK(cudaMemsetAsync(address, round, bytes, stream));
+        OK(cudaMemcpyAsync(pinned, address, bytes, cudaMemcpyDeviceToHost, stream));
+        while (cudaStreamQuery(stream) == cudaErrorNotReady) {}
+        EXPECT(pinned[0] == round && pinned[bytes - 1] == round);
+    }
+}
+CASE(an_event_of_another_stream_proves_a_copy) {
+    const int bytes = 3 << 20;
+    char *address, *pinned;
+    OK(cudaMalloc(&address, bytes));
+    OK(cudaMallocHost(&pinned, bytes));
+    cudaStream_t one, two;
+    cudaEvent_t event, last;
+    OK(cudaStreamCreateWithFlags(&one, cudaStreamNonBlocking));
+    OK(cudaStreamCreateWithFlags(&two, cudaStreamNonBlocking));
+    OK(cudaEventCreate(&event));
+    OK(cudaEventCreate(&last));
+    for (int round = 1; round < 10; round++) {
+        OK(cudaMemsetAsync(address, round, bytes, one));
+        OK(cudaMemcpyAsync(pinned, address, bytes, cudaMemcpyDeviceToHost, one));
+        OK(cudaEventRecord(event, one));
+        OK(cudaStreamWaitEvent(two, event, 0));
+        OK(cudaEventRecord(last, two));
+        OK(cudaEventSynchronize(last));
+        EXPECT(pinned[0] == round && pinned[bytes - 1] == round);
+    }
+}
+CASE(what_came_to_pinned_memory_is_copied_from_there) {
+    int *first = on_device(numbers(20000, 1)), *second, *pinned;
+    OK(cudaMalloc(&second, 80000));
+    OK(cudaMallocHost(&pinned, 80000));
+    memset(pinned, 0, 80000);
+    OK(cudaMemcpyAsync(pinned, first, 80000, cudaMemcpyDeviceToHost, 0));
+    OK(cudaMemcpy(second, pinned, 80000, cudaMemcpyHostToDevice));
+    EXPECT(from_device(second, 20000) == numbers(20000, 1));
+}
+CASE(the_program_ends_with_copies_on_their_way) {
+    char *address, *pinned;
+    OK(cudaMalloc(&address, 16 << 20));
+    OK(cudaMallocHost(&pinned, 16 << 20));
+    for (int i = 0; i < 50; i++) OK(cudaMemcpyAsync(pinned, address, 16 << 20, cudaMemcpyDeviceToHost, 0));
+}

@@ -147,3 +147,24 @@ CASE(large_copies_of_many_threads) {
     }
     for (auto &one : all) one.join();
 }
+CASE(copies_to_pinned_memory_of_many_threads) {
+    std::vector<std::thread> all;
+    for (int number = 0; number < 8; number++) {
+        all.emplace_back([number] {
+            cudaStream_t stream;
+            OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+            const int count = 100000;
+            int *address, *pinned;
+            OK(cudaMalloc(&address, count * 4));
+            OK(cudaMallocHost(&pinned, count * 4));
+            for (int round = 0; round < 10; round++) {
+                auto values = numbers(count, number * 1000 + round);
+                OK(cudaMemcpyAsync(address, values.data(), count * 4, cudaMemcpyHostToDevice, stream));
+                OK(cudaMemcpyAsync(pinned, address, count * 4, cudaMemcpyDeviceToHost, stream));
+                OK(cudaStreamSynchronize(stream));
+                EXPECT(!memcmp(pinned, values.data(), count * 4));
+            }
+        });
+    }
+    for (auto &one : all) one.join();
+}

@@ -61,7 +61,7 @@ fn program() -> String {
 }
 
 /// The session, opened if it is not.
-pub(crate) fn connection() -> Result<&'static Connection, Code> {
+pub(crate) fn connection() -> Result<&'static Arc<Connection>, Code> {
     if FORKED.load(Ordering::Acquire) {
         notice::once("a process that has used the GPU was forked; the child cannot use it: start a program with exec, or fork first");
         return Err(Code::INITIALIZATION);
@@ -128,7 +128,7 @@ fn stick(code: Code) -> Code {
 }
 
 /// Refuses every call after an error that ended the context.
-fn alive() -> Result<&'static Connection, Code> {
+fn alive() -> Result<&'static Arc<Connection>, Code> {
     sticky().check()?;
     connection()
 }
@@ -173,12 +173,29 @@ pub(crate) fn finish(waited: Waited) -> Result<(), Code> {
     value(answer).map(drop)
 }
 
-/// Maps memory that the backend has, too: its number and its address; `None` if the server cannot share memory.
-pub(crate) fn share(bytes: u64) -> Result<Option<(u64, u64)>, Code> {
+/// Whether the server can share memory with this process.
+pub(crate) fn can_share() -> Result<bool, Code> {
+    Ok(alive()?.is_local())
+}
+
+/// Makes a call that gives bytes, which nobody waits for.
+///
+/// # Safety
+/// `bytes` bytes at `to` may be written, by any thread, until [`wait_for_landings`] has returned for them.
+pub(crate) unsafe fn land(call: &Call<'_>, to: u64, bytes: u64) -> Result<(), Code> {
+    // SAFETY: as the caller promises.
+    unsafe { alive()?.land(from(), call, to as *mut u8, bytes as usize) }.map_err(|_| lost())
+}
+
+/// Waits until no bytes are expected for a range.
+pub(crate) fn wait_for_landings(start: u64, bytes: u64) -> Result<(), Code> {
+    let waited = connection()?.wait_for_landings(start as usize, bytes as usize);
+    waited.map_err(|_| lost())
+}
+
+/// Makes a region of the server's memory; its number, and its descriptor if the server is on this host. `None` if the server refuses.
+pub(crate) fn make_region(bytes: u64) -> Result<Option<(u64, Option<OwnedFd>)>, Code> {
     let connection = alive()?;
-    if !connection.is_local() {
-        return Ok(None);
-    }
     let bytes = bytes
         .checked_next_multiple_of(4096)
         .ok_or(Code::OUT_OF_MEMORY)?;
@@ -190,7 +207,15 @@ pub(crate) fn share(bytes: u64) -> Result<Option<(u64, u64)>, Code> {
     let is_refused = answer.code != 0;
     // An error of an earlier call is not lost.
     value(Answer { code: 0, ..answer })?;
-    let (Some(memory), false) = (memory, is_refused) else {
+    Ok((!is_refused).then_some((region, memory)))
+}
+
+/// Maps memory that the backend has, too: its number and its address; `None` if the server cannot share memory.
+pub(crate) fn share(bytes: u64) -> Result<Option<(u64, u64)>, Code> {
+    if !can_share()? {
+        return Ok(None);
+    }
+    let Some((region, Some(memory))) = make_region(bytes)? else {
         return Ok(None);
     };
     match map(&memory, bytes) {

@@ -158,13 +158,23 @@ pub(crate) fn copy_rows(
     match direction {
         Direction::In => match memory::shared_at(from.address, from_span) {
             Some(place) => shared(place, &from, to, extent, true, order),
-            // SAFETY: the program passes memory of its own, which it does not change while it calls.
-            None => unsafe { copy_in(to, from, extent, order.stream) },
+            None => {
+                // A copy from the device that comes before this one may still be on its way there.
+                session::wait_for_landings(from.address, from_span)?;
+                // SAFETY: the program passes memory of its own, which it does not change while it calls.
+                unsafe { copy_in(to, from, extent, order.stream) }
+            }
         },
         Direction::Out => match memory::shared_at(to.address, to_span) {
             Some(place) => shared(place, &to, from, extent, false, order),
-            // SAFETY: the program passes memory of its own, which it does not use while it calls.
-            None => unsafe { copy_out(to, from, extent, order.stream) },
+            // SAFETY: the program passes memory of its own, which it does not use while it calls; what CUDA knows it does not give back
+            // before `cudaFreeHost` or `cudaHostUnregister`, which wait.
+            None => unsafe {
+                match land(to, from, extent, order)? {
+                    true => Ok(()),
+                    false => copy_out(to, from, extent, order.stream),
+                }
+            },
         },
         Direction::Within => within(to, from, extent, order.stream),
         Direction::Host => {
@@ -204,6 +214,30 @@ fn shared(
         false => session::send_shared(&call),
         true => session::finish(session::start_shared(&call)?),
     }
+}
+
+/// Copies to host memory that CUDA knows and that is not shared, if the program need not wait; whether it did.
+///
+/// # Safety
+/// The row at `to` may be written until it is given back.
+unsafe fn land(to: Pitched, from: Pitched, extent: Extent, order: Order) -> Result<bool, Code> {
+    if order.is_waited_for || !is_row(&extent) {
+        return Ok(false);
+    }
+    let bytes = extent.width_bytes;
+    let Some((region, offset)) = memory::twin_at(to.address, bytes)? else {
+        return Ok(false);
+    };
+    let call = Call::CopyToRegion {
+        region,
+        offset,
+        from: from.address,
+        bytes,
+        stream: order.stream,
+    };
+    // SAFETY: as the caller promises.
+    unsafe { session::land(&call, to.address, bytes)? };
+    Ok(true)
 }
 
 fn is_row(extent: &Extent) -> bool {

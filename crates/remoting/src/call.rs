@@ -177,7 +177,7 @@ pub enum Call<'a> {
         extent: Extent,
         stream: u64,
     },
-    /// Makes a region of memory that both ends have. The answer has its descriptor with it; only on a Unix socket.
+    /// Makes a region of the server's memory. On a Unix socket the answer has its descriptor with it, and both ends have the memory.
     Share { region: u64, bytes: u64 },
     /// Gives a region back.
     Unshare { region: u64 },
@@ -191,6 +191,14 @@ pub enum Call<'a> {
         is_in: bool,
         stream: u64,
         mark: Option<u16>,
+    },
+    /// Copies to a region, and gives the bytes when they are there. Of the region this end has no part.
+    CopyToRegion {
+        region: u64,
+        offset: u64,
+        from: u64,
+        bytes: u64,
+        stream: u64,
     },
     /// Waits for the last copies with these marks.
     WaitForMarks { marks: Vec<u16> },

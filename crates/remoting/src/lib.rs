@@ -17,6 +17,7 @@ mod codes;
 mod descriptor;
 mod frame;
 mod front;
+mod landing;
 mod limits;
 mod pieces;
 mod socket;

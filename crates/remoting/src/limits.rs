@@ -34,6 +34,8 @@ pub const REGIONS_MAX: usize = 1 << 14;
 pub const SHARED_BYTES_MAX: u64 = 16 << 30;
 /// Most copies of shared memory that a client has numbered, to wait for them by number.
 pub const MARKS_MAX: u16 = 64;
+/// Most copies to the client whose bytes are expected and not waited for; each has a thread of the backend.
+pub const LANDINGS_MAX: usize = 32;
 /// How long either end takes to connect and say hello.
 pub const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// Connections that have not said hello yet, at most.

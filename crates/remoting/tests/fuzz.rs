@@ -40,6 +40,13 @@ fn seeds() -> Vec<Vec<u8>> {
             stream: 1,
             mark: Some(3),
         },
+        Call::CopyToRegion {
+            region: 48,
+            offset: 4096,
+            from: at.address,
+            bytes: 77,
+            stream: 0,
+        },
         Call::WaitForMarks { marks: vec![1, 2] },
         Call::CopyRows {
             to: at,

@@ -1,6 +1,7 @@
 //! Calls that wait for the GPU. They run without the session's lock, so that other lanes go on.
 
 use super::api::{cu, Api};
+use super::landing::Landing;
 use super::rows;
 use super::staging::Staging;
 use crate::call::{Extent, Pitched};
@@ -17,6 +18,12 @@ pub(crate) enum Job {
     Events(Vec<usize>),
     /// All work of the current device.
     Context,
+    /// Bytes of a region, once the GPU has copied them there.
+    Land {
+        landing: Landing,
+        start: u64,
+        bytes: u64,
+    },
     /// Bytes of the device, behind the work of a stream.
     CopyOut {
         from: Pitched,
@@ -28,17 +35,10 @@ pub(crate) enum Job {
 impl Job {
     /// A copy of one row.
     pub(crate) fn copy_out(from: u64, bytes: u64, stream: usize) -> Job {
+        let (from, extent) = rows::row(from, bytes);
         Job::CopyOut {
-            from: Pitched {
-                address: from,
-                row_bytes: bytes,
-                layer_bytes: bytes,
-            },
-            extent: Extent {
-                width_bytes: bytes,
-                height: 1,
-                depth: 1,
-            },
+            from,
+            extent,
             stream,
         }
     }
@@ -48,6 +48,7 @@ impl Job {
         match self {
             // The session counted them when it checked the range.
             Job::CopyOut { extent, .. } => extent.bytes().unwrap_or(0),
+            Job::Land { bytes, .. } => *bytes,
             _ => 0,
         }
     }
@@ -64,6 +65,7 @@ impl Job {
                     .try_for_each(|event| cu!(api, event_synchronize(*event))),
                 Job::Context => cu!(api, context_synchronize()),
                 Job::CopyOut { stream, .. } => cu!(api, stream_synchronize(*stream)),
+                Job::Land { landing, .. } => landing.wait(api),
             }
         }
     }

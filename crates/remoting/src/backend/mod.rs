@@ -8,6 +8,7 @@ mod api;
 mod inventory;
 mod jobs;
 mod kernels;
+mod landing;
 mod memory;
 mod regions;
 mod rows;
@@ -21,9 +22,10 @@ use crate::descriptor;
 use crate::frame::{Header, Violation, HEADER_BYTES};
 use crate::limits::{IMAGE_BYTES_MAX, LANES_MAX, STAGING_BYTES};
 use crate::pieces::pieces;
-use crate::socket::{write_all, Socket};
+use crate::socket::{write_all, write_memory, Socket};
 use api::{cu, Api};
 use jobs::Job;
+use landing::Landings;
 use rgaps_cuda::Library;
 use session::{Outcome, Session};
 use staging::Staging;
@@ -73,6 +75,7 @@ struct Shared {
     api: Arc<Api>,
     socket: Arc<Socket>,
     core: Mutex<Core>,
+    landings: Arc<Landings>,
     /// Held while an answer is written.
     writing: Mutex<()>,
     /// Staging buffers of threads that have brought bytes before.
@@ -112,7 +115,8 @@ pub fn run(socket: Socket, board: File, options: &BackendOptions) -> Result<(), 
     let devices = inventory.devices.len();
     greet(&socket, &Welcome::Session(inventory))?;
     end_with_client(socket.clone())?;
-    let session = Session::new(api.clone(), devices, options.memory_limit);
+    let landings = Arc::new(Landings::default());
+    let session = Session::new(api.clone(), devices, options.memory_limit, landings.clone());
     let shared = Arc::new(Shared {
         core: Mutex::new(Core {
             reader: BufReader::with_capacity(READ_BUFFER_BYTES, Reading(socket.clone())),
@@ -121,6 +125,7 @@ pub fn run(socket: Socket, board: File, options: &BackendOptions) -> Result<(), 
             deferred: HashMap::new(),
         }),
         api,
+        landings,
         socket,
         writing: Mutex::default(),
         spare: Mutex::default(),
@@ -283,7 +288,10 @@ impl Shared {
             }
             let deferred = core.deferred.remove(&of.lane).unwrap_or(Code::SUCCESS);
             match result {
-                Ok(Outcome::Now(value)) => self.answer(&of, Code::SUCCESS, deferred, value)?,
+                Ok(Outcome::Now(value)) => {
+                    self.landings.settle(&self.api);
+                    self.answer(&of, Code::SUCCESS, deferred, value)?;
+                }
                 Ok(Outcome::Later(job)) => return Ok(Some((of, job, deferred))),
                 Ok(Outcome::Shared(memory)) => self.answer_with(&of, deferred, &memory)?,
                 Err(code) => self.answer(&of, code, deferred, Value::Nothing)?,
@@ -300,16 +308,7 @@ impl Shared {
     ) -> Result<Result<Outcome, Code>, BackendError> {
         match call {
             Call::CopyIn { to, stream } => {
-                let at = Pitched {
-                    address: *to,
-                    row_bytes: of.bulk,
-                    layer_bytes: of.bulk,
-                };
-                let extent = Extent {
-                    width_bytes: of.bulk,
-                    height: 1,
-                    depth: 1,
-                };
+                let (at, extent) = rows::row(*to, of.bulk);
                 self.copy_in(core, of, (at, extent, *stream))
             }
             Call::CopyInRows { to, extent, stream } => {
@@ -328,7 +327,6 @@ impl Shared {
                 let loaded = core.session.load(of, *library, kernels, &image);
                 Ok(loaded.map(Outcome::Now))
             }
-            Call::Share { .. } if !self.socket.is_local() => Ok(Err(Code::NOT_SUPPORTED)),
             _ if of.bulk > 0 => Err(Violation("bytes behind a call that takes none").into()),
             _ => {
                 if matches!(call, Call::Reset) {
@@ -402,6 +400,17 @@ impl Shared {
     /// Waits for what a job is about, and answers.
     fn finish(&self, of: &Header, job: &Job, deferred: Code) -> Result<(), BackendError> {
         let waited = job.wait(&self.api);
+        if let Job::Land {
+            landing,
+            start,
+            bytes,
+        } = job
+        {
+            let sent = self.land(of, deferred, waited, (*start, *bytes));
+            self.landings.end(landing);
+            return Ok(sent?);
+        }
+        self.landings.settle(&self.api);
         let Job::CopyOut {
             from,
             extent,
@@ -458,6 +467,24 @@ impl Shared {
         }
     }
 
+    /// Sends the bytes of a region.
+    fn land(
+        &self,
+        of: &Header,
+        deferred: Code,
+        waited: Result<(), Code>,
+        (start, bytes): (u64, u64),
+    ) -> io::Result<()> {
+        let _writing = lock(&self.writing);
+        if let Err(code) = waited {
+            return self.write(of, code, deferred, Value::Nothing, (0, &[]));
+        }
+        self.write(of, Code::SUCCESS, deferred, Value::Nothing, (bytes, &[]))?;
+        // SAFETY: the session checked that the range is inside a region. A client that has given the region back meanwhile makes the
+        // write fail, or gets other bytes of its own backend.
+        unsafe { write_memory(&self.socket, start as *const u8, bytes as usize) }
+    }
+
     fn answer(&self, of: &Header, code: Code, deferred: Code, value: Value) -> io::Result<()> {
         let _writing = lock(&self.writing);
         self.write(of, code, deferred, value, (0, &[]))
@@ -467,6 +494,9 @@ impl Shared {
     fn answer_with(&self, of: &Header, deferred: Code, memory: &OwnedFd) -> io::Result<()> {
         let frame = frame(of, Code::SUCCESS, deferred, Value::Memory, 0)?;
         let _writing = lock(&self.writing);
+        if !self.socket.is_local() {
+            return write_all(&self.socket, [&frame, &[]]).map(drop);
+        }
         let sent = descriptor::send(&self.socket, &frame, memory.as_fd())?;
         write_all(&self.socket, [&frame[sent..], &[]]).map(drop)
     }

@@ -6,6 +6,7 @@
 use super::api::{cu, Api};
 use super::jobs::Job;
 use super::kernels::Loaded;
+use super::landing::Landings;
 use super::memory::Memory;
 use super::regions::{Mark, Regions};
 use super::rows;
@@ -46,6 +47,7 @@ pub(crate) struct Session {
     events: HashMap<u64, (u16, usize)>,
     pub(super) libraries: HashMap<u64, Loaded>,
     regions: Regions,
+    landings: Arc<Landings>,
     pub(crate) memory: Memory,
 }
 
@@ -58,7 +60,12 @@ pub(super) fn done(result: Result<(), Code>) -> Result<Outcome, Code> {
 }
 
 impl Session {
-    pub(crate) fn new(api: Arc<Api>, devices: usize, memory_limit: Option<u64>) -> Session {
+    pub(crate) fn new(
+        api: Arc<Api>,
+        devices: usize,
+        memory_limit: Option<u64>,
+        landings: Arc<Landings>,
+    ) -> Session {
         Session {
             api,
             contexts: vec![None; devices],
@@ -68,6 +75,7 @@ impl Session {
             events: HashMap::new(),
             libraries: HashMap::new(),
             regions: Regions::default(),
+            landings,
             memory: Memory::new(memory_limit),
         }
     }
@@ -138,6 +146,7 @@ impl Session {
             Call::Share { .. }
             | Call::Unshare { .. }
             | Call::CopyShared { .. }
+            | Call::CopyToRegion { .. }
             | Call::WaitForMarks { .. } => self.shared_call(of, call),
             Call::StreamCreate { .. }
             | Call::StreamDestroy { .. }
@@ -300,6 +309,27 @@ impl Session {
             Call::Unshare { region } => done(self.regions.release(&api, *region)),
             Call::WaitForMarks { marks } => {
                 Ok(Outcome::Later(Job::Events(self.regions.events(marks)?)))
+            }
+            Call::CopyToRegion {
+                region,
+                offset,
+                from,
+                bytes,
+                stream,
+            } => {
+                self.memory.check(*from, *bytes)?;
+                let (device, extent) = rows::row(*from, *bytes);
+                let (host, _) = rows::row(*offset, *bytes);
+                let host = self
+                    .regions
+                    .place(&api, of.device, (*region, &host), &extent)?;
+                let stream = self.stream(of, *stream)?;
+                rows::between(&api, device, host, extent, false, stream)?;
+                Ok(Outcome::Later(Job::Land {
+                    landing: self.landings.begin(&api, of.device, stream)?,
+                    start: host.address,
+                    bytes: *bytes,
+                }))
             }
             Call::CopyShared {
                 region,
@@ -472,6 +502,7 @@ impl Session {
         self.per_thread.retain(|key, _| key.1 != device);
         self.memory.reset(device);
         self.regions.reset(device);
+        self.landings.reset();
         self.contexts[device as usize] = None;
         self.epoch += 1;
         // SAFETY: of this context nothing is known any more; the next call for the device retains it anew.
