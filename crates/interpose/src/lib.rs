@@ -9,6 +9,7 @@
 //! answers what it can without asking the server. See decision 0045.
 mod abi;
 mod bulk;
+mod callbacks;
 mod driver;
 mod errors;
 mod handles;

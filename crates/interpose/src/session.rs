@@ -129,6 +129,9 @@ fn stick(code: Code) -> Code {
 
 /// Refuses every call after an error that ended the context.
 fn alive() -> Result<&'static Arc<Connection>, Code> {
+    if thread::is_in_callback() {
+        return Err(Code::NOT_PERMITTED);
+    }
     sticky().check()?;
     connection()
 }

@@ -224,6 +224,12 @@ pub enum Call<'a> {
         width: u8,
         stream: u64,
     },
+    /// `cuLaunchHostFunc` of a function of the client.
+    HostFunction { function: u64, stream: u64 },
+    /// Waits until a stream has reached a function. Gives its number.
+    NextHostFunction,
+    /// The client has run a function.
+    HostFunctionDone { function: u64 },
     /// `cuStreamCreateWithPriority`.
     StreamCreate {
         stream: u64,

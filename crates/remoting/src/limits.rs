@@ -34,6 +34,8 @@ pub const REGIONS_MAX: usize = 1 << 14;
 pub const SHARED_BYTES_MAX: u64 = 16 << 30;
 /// Most copies of shared memory that a client has numbered, to wait for them by number.
 pub const MARKS_MAX: u16 = 64;
+/// Most functions of the client that its streams have queued.
+pub const HOST_FUNCTIONS_MAX: usize = 1 << 16;
 /// Most copies to the client whose bytes are expected and not waited for; each has a thread of the backend.
 pub const LANDINGS_MAX: usize = 32;
 /// How long either end takes to connect and say hello.

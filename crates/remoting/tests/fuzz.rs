@@ -74,6 +74,10 @@ fn seeds() -> Vec<Vec<u8>> {
             library: 16,
             name: "counter",
         },
+        Call::HostFunction {
+            function: 64,
+            stream: 2,
+        },
         Call::Launch {
             kernel,
             grid: [3, 2, 1],

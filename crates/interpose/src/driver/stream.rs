@@ -2,10 +2,11 @@
 
 use super::driver;
 use crate::abi::Out;
+use crate::callbacks::{self, Callback, Function, HostFunction};
 use crate::handles::{events, streams};
 use crate::session;
-use rgaps_remoting::Call;
-use std::ffi::{c_int, c_uint};
+use rgaps_remoting::{Call, Code};
+use std::ffi::{c_int, c_uint, c_void};
 
 driver! {
     fn cuStreamCreate(to: Out<u64>, flags: c_uint) {
@@ -20,6 +21,17 @@ driver! {
 
     fn cuStreamDestroy_v2(stream: u64) {
         streams::destroy(stream)
+    }
+
+    fn cuLaunchHostFunc(stream: u64, function: Option<HostFunction>, data: *mut c_void) {
+        streams::check(stream)?;
+        callbacks::queue(stream, Function::Host(function.ok_or(Code::INVALID_VALUE)?), data)
+    }
+
+    fn cuStreamAddCallback(stream: u64, callback: Option<Callback>, data: *mut c_void, flags: c_uint) {
+        streams::check(stream)?;
+        let callback = callback.filter(|_| flags == 0).ok_or(Code::INVALID_VALUE)?;
+        callbacks::queue(stream, Function::Callback(callback, stream), data)
     }
 
     fn cuStreamSynchronize(stream: u64) {

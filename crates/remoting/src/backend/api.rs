@@ -152,6 +152,7 @@ api! {
         usize, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, usize, *mut *mut c_void, *mut *mut c_void);
     launch_cooperative = c"cuLaunchCooperativeKernel"(
         usize, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, usize, *mut *mut c_void);
+    launch_host = c"cuLaunchHostFunc"(usize, extern "C" fn(*mut c_void), *mut c_void);
     launch_ex = c"cuLaunchKernelEx"(*const LaunchConfig, usize, *mut *mut c_void, *mut *mut c_void);
     occupancy = c"cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags"(*mut c_int, usize, c_int, usize, c_uint);
     occupancy_shared = c"cuOccupancyAvailableDynamicSMemPerBlock"(*mut usize, usize, c_int, c_int);

@@ -5,6 +5,7 @@
 //! first: another thread goes on reading ("leader and followers"). So the driver sees calls in the client's order, and no
 //! lane waits for another's GPU work.
 mod api;
+mod functions;
 mod inventory;
 mod jobs;
 mod kernels;
@@ -410,16 +411,21 @@ impl Shared {
             self.landings.end(landing);
             return Ok(sent?);
         }
-        self.landings.settle(&self.api);
         let Job::CopyOut {
             from,
             extent,
             stream,
         } = job
         else {
+            let value = match job {
+                Job::Function => Value::Number(functions::next()),
+                _ => Value::Nothing,
+            };
+            self.landings.settle(&self.api);
             let code = waited.err().unwrap_or(Code::SUCCESS);
-            return Ok(self.answer(of, code, deferred, Value::Nothing)?);
+            return Ok(self.answer(of, code, deferred, value)?);
         };
+        self.landings.settle(&self.api);
         let staging = match waited {
             Ok(()) => lock(&self.spare)
                 .pop()

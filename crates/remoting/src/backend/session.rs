@@ -4,6 +4,7 @@
 //! handed to `jobs` with the driver's own handles.
 
 use super::api::{cu, Api};
+use super::functions;
 use super::jobs::Job;
 use super::kernels::Loaded;
 use super::landing::Landings;
@@ -148,7 +149,10 @@ impl Session {
             | Call::CopyShared { .. }
             | Call::CopyToRegion { .. }
             | Call::WaitForMarks { .. } => self.shared_call(of, call),
-            Call::StreamCreate { .. }
+            Call::HostFunction { .. }
+            | Call::NextHostFunction
+            | Call::HostFunctionDone { .. }
+            | Call::StreamCreate { .. }
             | Call::StreamDestroy { .. }
             | Call::StreamSynchronize { .. }
             | Call::StreamQuery { .. }
@@ -379,6 +383,12 @@ impl Session {
                 self.streams.insert(stream, (of.device, raw));
                 done(Ok(()))
             }
+            Call::HostFunction { function, stream } => {
+                let stream = self.stream(of, stream)?;
+                done(functions::queue(&api, function, stream))
+            }
+            Call::NextHostFunction => Ok(Outcome::Later(Job::Function)),
+            Call::HostFunctionDone { function } => done(functions::done(function)),
             Call::StreamDestroy { stream } => {
                 let (_, raw) = self.streams.remove(&stream).ok_or(Code::INVALID_HANDLE)?;
                 // SAFETY: a stream of this session, which nobody can name any more.

@@ -5,7 +5,7 @@ use crate::call::{call, put, Global};
 use crate::context::{current, Context};
 use crate::number::{wait_for_number, write_number};
 use crate::stream::{Kind, Stream};
-use std::ffi::{c_int, c_uint};
+use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
@@ -164,6 +164,32 @@ unsafe extern "C" fn cuStreamGetCtx(stream: usize, context: *mut usize) -> c_int
         };
         // SAFETY: the caller's.
         unsafe { put(context, Arc::as_ptr(&found) as usize) }
+    })
+}
+
+/// A function of the process that a stream calls.
+struct HostFunction(extern "C" fn(*mut c_void), *mut c_void);
+
+// SAFETY: the caller of `cuLaunchHostFunc` has the driver call the function on a thread of its own.
+unsafe impl Send for HostFunction {}
+
+impl HostFunction {
+    fn call(self) {
+        (self.0)(self.1);
+    }
+}
+
+#[no_mangle]
+extern "C" fn cuLaunchHostFunc(
+    stream: usize,
+    function: Option<extern "C" fn(*mut c_void)>,
+    data: *mut c_void,
+) -> c_int {
+    call("cuLaunchHostFunc", |g| {
+        let (context, stream) = find(g, stream)?;
+        let function = HostFunction(function.ok_or(Code::INVALID_VALUE)?, data);
+        let work = move || function.call();
+        context.submit(g, &stream, Vec::new(), work).map(drop)
     })
 }
 
