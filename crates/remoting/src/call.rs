@@ -230,6 +230,26 @@ pub enum Call<'a> {
     NextHostFunction,
     /// The client has run a function.
     HostFunctionDone { function: u64 },
+    /// `cuStreamBeginCapture`.
+    CaptureBegin { stream: u64 },
+    /// `cuStreamEndCapture`.
+    CaptureEnd { stream: u64, graph: u64 },
+    /// `cuStreamIsCapturing`. Gives a number.
+    CaptureStatus { stream: u64 },
+    /// `cuGraphGetNodes`. Gives how many there are.
+    GraphNodes { graph: u64 },
+    /// `cuGraphInstantiateWithFlags`.
+    GraphInstantiate {
+        graph: u64,
+        executable: u64,
+        flags: u64,
+    },
+    /// `cuGraphLaunch`.
+    GraphLaunch { executable: u64, stream: u64 },
+    /// `cuGraphDestroy`.
+    GraphDestroy { graph: u64 },
+    /// `cuGraphExecDestroy`.
+    GraphExecDestroy { executable: u64 },
     /// `cuStreamCreateWithPriority`.
     StreamCreate {
         stream: u64,

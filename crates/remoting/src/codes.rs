@@ -28,6 +28,7 @@ impl Code {
     pub const HOST_MEMORY_NOT_REGISTERED: Code = Code(713);
     pub const NOT_PERMITTED: Code = Code(800);
     pub const NOT_SUPPORTED: Code = Code(801);
+    pub const STREAM_CAPTURE_UNSUPPORTED: Code = Code(900);
     pub const UNKNOWN: Code = Code(999);
 
     /// The code as a result.

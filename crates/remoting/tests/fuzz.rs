@@ -74,6 +74,11 @@ fn seeds() -> Vec<Vec<u8>> {
             library: 16,
             name: "counter",
         },
+        Call::GraphInstantiate {
+            graph: 32,
+            executable: 48,
+            flags: 1,
+        },
         Call::HostFunction {
             function: 64,
             stream: 2,

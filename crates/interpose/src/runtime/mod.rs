@@ -6,6 +6,7 @@ mod copy;
 mod device;
 mod error;
 mod event;
+mod graph;
 mod host;
 mod launch;
 mod memory;

@@ -80,10 +80,4 @@ runtime_on_stream! {
         streams::check(stream)?;
         id.put(stream)
     }
-
-    // No stream captures, since beginning a capture is not forwarded.
-    fn cudaStreamIsCapturing "_ptsz" (default; stream: usize, status: Out<c_int>) {
-        streams::check(stream_of(stream, default))?;
-        status.put(0)
-    }
 }

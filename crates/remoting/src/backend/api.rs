@@ -133,6 +133,14 @@ api! {
     stream_synchronize = c"cuStreamSynchronize"(usize);
     stream_query = c"cuStreamQuery"(usize);
     stream_wait_event = c"cuStreamWaitEvent"(usize, usize, c_uint);
+    stream_is_capturing = c"cuStreamIsCapturing"(usize, *mut c_int);
+    capture_begin = c"cuStreamBeginCapture_v2"(usize, c_int);
+    capture_end = c"cuStreamEndCapture"(usize, *mut usize);
+    graph_nodes = c"cuGraphGetNodes"(usize, *mut usize, *mut usize);
+    graph_instantiate = c"cuGraphInstantiateWithFlags"(*mut usize, usize, u64);
+    graph_launch = c"cuGraphLaunch"(usize, usize);
+    graph_destroy = c"cuGraphDestroy"(usize);
+    graph_exec_destroy = c"cuGraphExecDestroy"(usize);
     event_create = c"cuEventCreate"(*mut usize, c_uint);
     event_destroy = c"cuEventDestroy_v2"(usize);
     event_record = c"cuEventRecord"(usize, usize);

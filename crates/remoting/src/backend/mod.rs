@@ -6,6 +6,7 @@
 //! lane waits for another's GPU work.
 mod api;
 mod functions;
+mod graphs;
 mod inventory;
 mod jobs;
 mod kernels;
@@ -355,6 +356,8 @@ impl Shared {
             let checked = session.enter(of.device);
             let checked = checked.and_then(|_| session.memory.check_rows(&to, &extent));
             let checked = checked.and_then(|()| session.stream(of, stream));
+            let checked =
+                checked.and_then(|stream| session.refuse_recording(stream).map(|()| stream));
             let stream = match checked {
                 Ok(stream) => stream,
                 Err(code) => return Ok(Err(code)),

@@ -5,6 +5,7 @@
 
 use super::api::{cu, Api};
 use super::functions;
+use super::graphs::Graphs;
 use super::jobs::Job;
 use super::kernels::Loaded;
 use super::landing::Landings;
@@ -49,6 +50,7 @@ pub(crate) struct Session {
     pub(super) libraries: HashMap<u64, Loaded>,
     regions: Regions,
     landings: Arc<Landings>,
+    pub(super) graphs: Graphs,
     pub(crate) memory: Memory,
 }
 
@@ -77,6 +79,7 @@ impl Session {
             libraries: HashMap::new(),
             regions: Regions::default(),
             landings,
+            graphs: Graphs::default(),
             memory: Memory::new(memory_limit),
         }
     }
@@ -149,6 +152,14 @@ impl Session {
             | Call::CopyShared { .. }
             | Call::CopyToRegion { .. }
             | Call::WaitForMarks { .. } => self.shared_call(of, call),
+            Call::CaptureBegin { .. }
+            | Call::CaptureEnd { .. }
+            | Call::CaptureStatus { .. }
+            | Call::GraphNodes { .. }
+            | Call::GraphInstantiate { .. }
+            | Call::GraphLaunch { .. }
+            | Call::GraphDestroy { .. }
+            | Call::GraphExecDestroy { .. } => self.graph_call(of, call),
             Call::HostFunction { .. }
             | Call::NextHostFunction
             | Call::HostFunctionDone { .. }
@@ -199,6 +210,7 @@ impl Session {
             Call::AllocateOnStream { bytes, stream } => {
                 self.memory.admit(bytes)?;
                 let stream = self.stream(of, stream)?;
+                self.refuse_recording(stream)?;
                 // SAFETY: the out pointer is to a variable of this function; the stream is one of this session.
                 unsafe { cu!(api, allocate_async(&mut address, bytes as usize, stream))? };
                 self.memory.add(address, bytes, of.device);
@@ -214,6 +226,7 @@ impl Session {
             Call::FreeOnStream { address, stream } => {
                 self.memory.is_allocation(address)?;
                 let stream = self.stream(of, stream)?;
+                self.refuse_recording(stream)?;
                 // SAFETY: an allocation of this session, which is forgotten with it; the stream is one of this session.
                 unsafe { cu!(api, free_async(address, stream))? };
                 self.memory.remove(address);
@@ -243,6 +256,7 @@ impl Session {
             } => {
                 self.memory.check(from, bytes)?;
                 let stream = self.stream(of, stream)?;
+                self.refuse_recording(stream)?;
                 Ok(Outcome::Later(Job::copy_out(from, bytes, stream)))
             }
             Call::CopyOutRows {
@@ -252,6 +266,7 @@ impl Session {
             } => {
                 self.memory.check_rows(&from, &extent)?;
                 let stream = self.stream(of, stream)?;
+                self.refuse_recording(stream)?;
                 Ok(Outcome::Later(Job::CopyOut {
                     from,
                     extent,
@@ -328,6 +343,7 @@ impl Session {
                     .regions
                     .place(&api, of.device, (*region, &host), &extent)?;
                 let stream = self.stream(of, *stream)?;
+                self.refuse_recording(stream)?;
                 rows::between(&api, device, host, extent, false, stream)?;
                 Ok(Outcome::Later(Job::Land {
                     landing: self.landings.begin(&api, of.device, stream)?,
@@ -349,6 +365,9 @@ impl Session {
                     .regions
                     .place(&api, of.device, (*region, host), extent)?;
                 let stream = self.stream(of, *stream)?;
+                if mark.is_some() || !of.is_quiet() {
+                    self.refuse_recording(stream)?;
+                }
                 rows::between(&api, *device, host, *extent, *is_in, stream)?;
                 let mark = match mark {
                     Some(number) => Mark::Number(*number),
@@ -385,12 +404,14 @@ impl Session {
             }
             Call::HostFunction { function, stream } => {
                 let stream = self.stream(of, stream)?;
+                self.refuse_recording(stream)?;
                 done(functions::queue(&api, function, stream))
             }
             Call::NextHostFunction => Ok(Outcome::Later(Job::Function)),
             Call::HostFunctionDone { function } => done(functions::done(function)),
             Call::StreamDestroy { stream } => {
                 let (_, raw) = self.streams.remove(&stream).ok_or(Code::INVALID_HANDLE)?;
+                self.forget_recording(raw);
                 // SAFETY: a stream of this session, which nobody can name any more.
                 done(unsafe { cu!(api, stream_destroy(raw)) })
             }
@@ -513,6 +534,7 @@ impl Session {
         self.memory.reset(device);
         self.regions.reset(device);
         self.landings.reset();
+        self.forget_graphs();
         self.contexts[device as usize] = None;
         self.epoch += 1;
         // SAFETY: of this context nothing is known any more; the next call for the device retains it anew.

@@ -8,6 +8,7 @@
 mod context;
 mod copy;
 mod device;
+mod graph;
 mod library;
 mod module;
 mod rows;
