@@ -9,6 +9,8 @@ use std::sync::{Arc, OnceLock};
 
 /// Names the server.
 const SERVER_ENV: &str = "RGAPS_GPU";
+/// Has every call wait for its answer, so that an error is the result of the call that made it.
+const BLOCKING_ENV: &str = "RGAPS_GPU_BLOCKING";
 /// A file that gets a line of JSON when the program ends: what the session has counted.
 const STATISTICS_ENV: &str = "RGAPS_GPU_STATISTICS";
 
@@ -142,9 +144,18 @@ pub(crate) fn check_alive() -> Result<(), Code> {
     current().map(drop)
 }
 
+/// Whether every call waits, for a program whose errors are looked for.
+fn is_blocking() -> bool {
+    static IS_BLOCKING: OnceLock<bool> = OnceLock::new();
+    *IS_BLOCKING.get_or_init(|| std::env::var_os(BLOCKING_ENV).is_some_and(|value| value != "0"))
+}
+
 /// Makes a call that nobody waits for. A failure is told by a later call that waits.
 pub(crate) fn send(call: &Call<'_>, bulk: &[u8]) -> Result<(), Code> {
-    alive()?.send(from(), call, bulk).map_err(|_| lost())
+    match is_blocking() {
+        false => alive()?.send(from(), call, bulk).map_err(|_| lost()),
+        true => self::call(call, bulk).map(drop),
+    }
 }
 
 /// Makes a copy of shared memory that nobody waits for.

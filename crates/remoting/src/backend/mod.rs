@@ -50,6 +50,8 @@ const BOARD_INTERVAL: Duration = Duration::from_millis(200);
 pub struct BackendOptions {
     /// Most bytes of GPU memory that the client may hold.
     pub memory_limit: Option<u64>,
+    /// Whether it pins memory of this host.
+    pub is_pinning: bool,
     /// The process that started this one, which it does not outlive.
     pub parent: u32,
 }
@@ -147,7 +149,12 @@ pub fn run(socket: Socket, board: File, options: &BackendOptions) -> Result<(), 
 
 fn start(options: &BackendOptions) -> Result<(Arc<Api>, crate::call::Inventory), String> {
     let library = Library::driver()?;
-    let api = Arc::new(Api::resolve(&library));
+    let mut api = Api::resolve(&library);
+    if !options.is_pinning {
+        // As with a driver that cannot.
+        api.host_register = None;
+    }
+    let api = Arc::new(api);
     let told = |code: Code| format!("its CUDA driver gives error {}", code.0);
     // SAFETY: cuInit takes 0.
     unsafe { cu!(api, init(0)) }.map_err(told)?;
