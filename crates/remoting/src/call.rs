@@ -155,6 +155,26 @@ pub enum Call<'a> {
     Allocate { bytes: u64 },
     /// `cuMemAllocAsync`. Gives an address.
     AllocateOnStream { bytes: u64, stream: u64 },
+    /// `cuMemAllocFromPoolAsync`. Gives an address.
+    AllocateFromPool { bytes: u64, pool: u64, stream: u64 },
+    /// `cuDeviceGetDefaultMemPool`, which gets this number.
+    PoolDefault { pool: u64 },
+    /// `cuMemPoolCreate`.
+    PoolCreate { pool: u64, bytes_max: u64 },
+    /// `cuMemPoolDestroy`.
+    PoolDestroy { pool: u64 },
+    /// `cuDeviceSetMemPool`.
+    PoolUse { pool: u64 },
+    /// `cuMemPoolSetAttribute`.
+    PoolSet {
+        pool: u64,
+        attribute: u32,
+        value: u64,
+    },
+    /// `cuMemPoolGetAttribute`. Gives a number.
+    PoolGet { pool: u64, attribute: u32 },
+    /// `cuMemPoolTrimTo`.
+    PoolTrim { pool: u64, bytes: u64 },
     /// `cuMemFree`.
     Free { address: u64 },
     /// `cuMemFreeAsync`.

@@ -79,6 +79,11 @@ fn seeds() -> Vec<Vec<u8>> {
             executable: 48,
             flags: 1,
         },
+        Call::PoolSet {
+            pool: 80,
+            attribute: 4,
+            value: u64::MAX,
+        },
         Call::HostFunction {
             function: 64,
             stream: 2,

@@ -1,6 +1,7 @@
 //! What all exported functions have in common, and the state behind them.
 
 use crate::abi::Code;
+use crate::api::pool::Pools;
 use crate::config::Config;
 use crate::context::{lose_current, Contexts};
 use crate::faults::{Failure, Faults};
@@ -25,6 +26,7 @@ pub(crate) struct Global {
     pub(crate) contexts: Contexts,
     pub(crate) streams: Streams,
     pub(crate) graphs: Graphs,
+    pub(crate) pools: Mutex<Pools>,
     pub(crate) modules: Modules,
     pub(crate) libraries: Libraries,
     initialised: AtomicBool,
@@ -52,6 +54,7 @@ pub(crate) fn global() -> &'static Global {
             contexts: Contexts::default(),
             streams: Streams::default(),
             graphs: Graphs::default(),
+            pools: Mutex::default(),
             modules: Modules::default(),
             libraries: Libraries::default(),
             initialised: AtomicBool::new(false),

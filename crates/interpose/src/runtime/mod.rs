@@ -10,6 +10,7 @@ mod graph;
 mod host;
 mod launch;
 mod memory;
+mod pool;
 mod registration;
 mod stream;
 mod symbol;

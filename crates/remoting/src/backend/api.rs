@@ -56,6 +56,21 @@ pub(crate) struct LaunchConfig {
 
 const _: () = assert!(size_of::<LaunchConfig>() == 56);
 
+/// `CUmemPoolProps`.
+#[repr(C)]
+pub(crate) struct PoolProperties {
+    pub(crate) allocation: c_int,
+    pub(crate) handles: c_int,
+    pub(crate) place: c_int,
+    pub(crate) device: c_int,
+    pub(crate) security: *mut c_void,
+    pub(crate) bytes_max: usize,
+    pub(crate) usage: u16,
+    pub(crate) reserved: [u8; 54],
+}
+
+const _: () = assert!(size_of::<PoolProperties>() == 88);
+
 macro_rules! api {
     ($( $name:ident = $symbol:literal ( $($argument:ty),* ); )*) => {
         /// Functions of the driver. One that the driver does not have is not supported.
@@ -116,6 +131,14 @@ api! {
     memory_info = c"cuMemGetInfo_v2"(*mut usize, *mut usize);
     allocate = c"cuMemAlloc_v2"(*mut u64, usize);
     allocate_async = c"cuMemAllocAsync"(*mut u64, usize, usize);
+    allocate_from = c"cuMemAllocFromPoolAsync"(*mut u64, usize, usize, usize);
+    pool_default = c"cuDeviceGetDefaultMemPool"(*mut usize, c_int);
+    pool_use = c"cuDeviceSetMemPool"(c_int, usize);
+    pool_create = c"cuMemPoolCreate"(*mut usize, *const PoolProperties);
+    pool_destroy = c"cuMemPoolDestroy"(usize);
+    pool_set = c"cuMemPoolSetAttribute"(usize, c_uint, *mut c_void);
+    pool_get = c"cuMemPoolGetAttribute"(usize, c_uint, *mut c_void);
+    pool_trim = c"cuMemPoolTrimTo"(usize, usize);
     free = c"cuMemFree_v2"(u64);
     free_async = c"cuMemFreeAsync"(u64, usize);
     host_register = c"cuMemHostRegister_v2"(*mut c_void, usize, c_uint);

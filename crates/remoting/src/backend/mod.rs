@@ -12,6 +12,7 @@ mod jobs;
 mod kernels;
 mod landing;
 mod memory;
+mod pools;
 mod regions;
 mod rows;
 mod session;

@@ -10,6 +10,7 @@ use super::jobs::Job;
 use super::kernels::Loaded;
 use super::landing::Landings;
 use super::memory::Memory;
+use super::pools::Pools;
 use super::regions::{Mark, Regions};
 use super::rows;
 use crate::call::{Call, Value};
@@ -51,6 +52,7 @@ pub(crate) struct Session {
     regions: Regions,
     landings: Arc<Landings>,
     pub(super) graphs: Graphs,
+    pub(super) pools: Pools,
     pub(crate) memory: Memory,
 }
 
@@ -80,6 +82,7 @@ impl Session {
             regions: Regions::default(),
             landings,
             graphs: Graphs::default(),
+            pools: Pools::default(),
             memory: Memory::new(memory_limit),
         }
     }
@@ -152,6 +155,14 @@ impl Session {
             | Call::CopyShared { .. }
             | Call::CopyToRegion { .. }
             | Call::WaitForMarks { .. } => self.shared_call(of, call),
+            Call::AllocateFromPool { .. }
+            | Call::PoolDefault { .. }
+            | Call::PoolCreate { .. }
+            | Call::PoolDestroy { .. }
+            | Call::PoolUse { .. }
+            | Call::PoolSet { .. }
+            | Call::PoolGet { .. }
+            | Call::PoolTrim { .. } => self.pool_call(of, call),
             Call::CaptureBegin { .. }
             | Call::CaptureEnd { .. }
             | Call::CaptureStatus { .. }

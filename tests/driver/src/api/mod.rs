@@ -11,6 +11,7 @@ mod device;
 mod graph;
 mod library;
 mod module;
+pub(crate) mod pool;
 mod rows;
 mod stream;
 mod vmm;
