@@ -146,3 +146,20 @@ CASE(large_rows_there_and_back) {
         EXPECT(to[y * pitch + width] == 7 && to[y * pitch + pitch - 1] == 7);
     }
 }
+CASE(boxes_on_a_stream) {
+    cudaStream_t stream;
+    OK(cudaStreamCreate(&stream));
+    cudaExtent extent = make_cudaExtent(40, 5, 3);
+    cudaPitchedPtr there;
+    OK(cudaMalloc3D(&there, extent));
+    OK(cudaMemset3DAsync(there, 6, extent, stream));
+    std::vector<char> here(40 * 5 * 3, 0);
+    cudaMemcpy3DParms copy = {};
+    copy.srcPtr = there;
+    copy.dstPtr = make_cudaPitchedPtr(here.data(), 40, 40, 5);
+    copy.extent = extent;
+    copy.kind = cudaMemcpyDeviceToHost;
+    OK(cudaMemcpy3DAsync(&copy, stream));
+    OK(cudaStreamSynchronize(stream));
+    EXPECT(here == std::vector<char>(600, 6));
+}

@@ -17,7 +17,7 @@ cmp -s "$page" "$folder/page" || { cp "$folder/page" "$page"; echo "$page was ol
 mkfifo "$folder/said"
 # Starts a server; `said` is where it listens, once it does.
 serve() {
-  RGAPS_TEST_DRIVER_DELAY_US=100 RGAPS_CUDA_LIBRARY=$PWD/target/debug/librgaps_test_driver.so \
+  RGAPS_TEST_DRIVER_DEVICES=2 RGAPS_TEST_DRIVER_DELAY_US=100 RGAPS_CUDA_LIBRARY=$PWD/target/debug/librgaps_test_driver.so \
     target/debug/rgaps gpu serve --clients 64 "$@" >"$folder/said" 2>>"$folder/log" &
   servers+=($!)
   if ! read -r said <"$folder/said"; then cat "$folder/log" >&2; exit 1; fi
