@@ -205,3 +205,29 @@ CASE(copies_of_other_memory) {
     OK(cudaStreamSynchronize(on));
     EXPECT(copied != cudaSuccess || here == numbers(100000));
 }
+CASE(a_graph_gets_other_parameters) {
+    int *address = on_device(std::vector<int>(1, 0));
+    cudaStream_t on = stream();
+    cudaGraph_t first, second, longer;
+    cudaGraphExec_t exec;
+    auto record = [&](cudaGraph_t *graph, int value, int nodes) {
+        OK(cudaStreamBeginCapture(on, cudaStreamCaptureModeGlobal));
+        for (int i = 0; i < nodes; i++) add<<<1, 1, 0, on>>>(address, value);
+        OK(cudaStreamEndCapture(on, graph));
+    };
+    record(&first, 1, 2);
+    record(&second, 100, 2);
+    record(&longer, 1000, 3);
+    OK(cudaGraphInstantiate(&exec, first, 0));
+    OK(cudaGraphUpload(exec, on));
+    OK(cudaGraphLaunch(exec, on));
+    cudaGraphExecUpdateResultInfo updated;
+    OK(cudaGraphExecUpdate(exec, second, &updated));
+    EXPECT(updated.result == cudaGraphExecUpdateSuccess);
+    OK(cudaGraphLaunch(exec, on));
+    GIVES(cudaErrorGraphExecUpdateFailure, cudaGraphExecUpdate(exec, longer, &updated));
+    EXPECT(updated.result != cudaGraphExecUpdateSuccess);
+    OK(cudaGraphLaunch(exec, on));
+    OK(cudaStreamSynchronize(on));
+    EXPECT(from_device(address, 1)[0] == 2 + 200 + 200);
+}

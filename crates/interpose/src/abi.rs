@@ -166,6 +166,17 @@ pub(crate) struct Copy3d {
 
 const _: () = assert!(size_of::<Copy3d>() == 160);
 
+/// `cudaGraphExecUpdateResultInfo`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct GraphUpdated {
+    pub(crate) result: c_uint,
+    pub(crate) node: usize,
+    pub(crate) from: usize,
+}
+
+const _: () = assert!(size_of::<GraphUpdated>() == 24);
+
 /// `cudaMemPoolProps`.
 #[repr(C)]
 #[derive(Clone, Copy)]

@@ -264,6 +264,10 @@ pub enum Call<'a> {
         executable: u64,
         flags: u64,
     },
+    /// `cuGraphExecUpdate`. Gives its result, 0 if the graph fits.
+    GraphUpdate { executable: u64, graph: u64 },
+    /// `cuGraphUpload`.
+    GraphUpload { executable: u64, stream: u64 },
     /// `cuGraphLaunch`.
     GraphLaunch { executable: u64, stream: u64 },
     /// `cuGraphDestroy`.

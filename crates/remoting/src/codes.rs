@@ -29,6 +29,7 @@ impl Code {
     pub const NOT_PERMITTED: Code = Code(800);
     pub const NOT_SUPPORTED: Code = Code(801);
     pub const STREAM_CAPTURE_UNSUPPORTED: Code = Code(900);
+    pub const GRAPH_EXEC_UPDATE_FAILURE: Code = Code(910);
     pub const UNKNOWN: Code = Code(999);
 
     /// The code as a result.

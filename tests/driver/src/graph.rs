@@ -8,6 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// What a stream runs once for each launch of a graph.
 pub(crate) type Work = Arc<dyn Fn() + Send + Sync>;
 
+/// Far from zero and from small numbers, which a mistaken caller would pass.
+const FIRST_EXECUTABLE: usize = 0x6ea0_0000;
+
 /// Recorded work. Streams that fork and join share one graph, and the order in which work was recorded is one of those that their
 /// events allow.
 #[derive(Default)]
@@ -74,14 +77,31 @@ impl Graphs {
 
     pub(crate) fn instantiate(&self, graph: usize) -> Result<usize, Code> {
         let executable = Arc::new(self.get(graph)?.work());
-        let handle = Arc::as_ptr(&executable) as usize;
-        lock(&self.executables).insert(handle, executable);
+        let mut executables = lock(&self.executables);
+        // Not an address: an update puts another graph behind the same handle.
+        let handle = executables
+            .keys()
+            .max()
+            .map_or(FIRST_EXECUTABLE, |last| last + 16);
+        executables.insert(handle, executable);
         Ok(handle)
     }
 
     pub(crate) fn executable(&self, handle: usize) -> Result<Arc<Vec<Work>>, Code> {
         let found = lock(&self.executables).get(&handle).cloned();
         found.ok_or(Code::INVALID_VALUE)
+    }
+
+    /// Gives an executable graph the work of another with as many nodes; whether it has as many.
+    pub(crate) fn update(&self, handle: usize, graph: usize) -> Result<bool, Code> {
+        let work = self.get(graph)?.work();
+        let mut executables = lock(&self.executables);
+        let known = executables.get_mut(&handle).ok_or(Code::INVALID_VALUE)?;
+        if known.len() != work.len() {
+            return Ok(false);
+        }
+        *known = Arc::new(work);
+        Ok(true)
     }
 
     pub(crate) fn remove_executable(&self, handle: usize) -> Result<(), Code> {

@@ -82,6 +82,22 @@ pub(crate) fn instantiate(graph: u64, flags: u64) -> Result<u64, Code> {
     Ok(executable)
 }
 
+/// Gives one the parameters of a graph with the same nodes; CUDA's result, 0 if it has them.
+pub(crate) fn update(executable: u64, graph: u64) -> Result<u32, Code> {
+    {
+        let graphs = graphs();
+        check(graphs.executables.contains(&executable) && graphs.graphs.contains(&graph))?;
+    }
+    session::number(&Call::GraphUpdate { executable, graph }).map(|result| result as u32)
+}
+
+/// Has the device know one before it is launched.
+pub(crate) fn upload(executable: u64, stream: u64) -> Result<(), Code> {
+    streams::check(stream)?;
+    check(graphs().executables.contains(&executable))?;
+    session::send(&Call::GraphUpload { executable, stream }, &[])
+}
+
 /// Launches one.
 pub(crate) fn launch(executable: u64, stream: u64) -> Result<(), Code> {
     streams::check(stream)?;

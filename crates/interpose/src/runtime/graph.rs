@@ -1,7 +1,7 @@
 //! Graphs that streams record.
 
 use super::{runtime, runtime_on_stream, stream_of};
-use crate::abi::{Address, Out};
+use crate::abi::{Address, GraphUpdated, Out};
 use crate::handles::graphs;
 use crate::notice;
 use rgaps_remoting::Code;
@@ -24,6 +24,17 @@ runtime! {
     fn cudaGraphInstantiateWithFlags(to: Out<u64>, graph: u64, flags: c_ulonglong) {
         to.check()?;
         to.put(graphs::instantiate(graph, flags)?)
+    }
+
+    fn cudaGraphExecUpdate(executable: u64, graph: u64, updated: Out<GraphUpdated>) {
+        updated.check()?;
+        let result = graphs::update(executable, graph)?;
+        // The server's nodes have no handles here.
+        updated.put(GraphUpdated { result, node: 0, from: 0 })?;
+        match result {
+            0 => Ok(()),
+            _ => Err(Code::GRAPH_EXEC_UPDATE_FAILURE),
+        }
     }
 
     fn cudaGraphGetNodes(graph: u64, nodes: Address, count: Out<usize>) {
@@ -51,6 +62,10 @@ runtime_on_stream! {
     fn cudaStreamIsCapturing "_ptsz" (default; stream: usize, status: Out<c_int>) {
         status.check()?;
         status.put(graphs::status(stream_of(stream, default))?)
+    }
+
+    fn cudaGraphUpload "_ptsz" (default; executable: u64, stream: usize) {
+        graphs::upload(executable, stream_of(stream, default))
     }
 
     fn cudaGraphLaunch "_ptsz" (default; executable: u64, stream: usize) {

@@ -56,6 +56,17 @@ pub(crate) struct LaunchConfig {
 
 const _: () = assert!(size_of::<LaunchConfig>() == 56);
 
+/// `CUgraphExecUpdateResultInfo`.
+#[repr(C)]
+#[derive(Default)]
+pub(crate) struct GraphUpdated {
+    pub(crate) result: c_uint,
+    pub(crate) node: usize,
+    pub(crate) from: usize,
+}
+
+const _: () = assert!(size_of::<GraphUpdated>() == 24);
+
 /// `CUmemPoolProps`.
 #[repr(C)]
 pub(crate) struct PoolProperties {
@@ -161,6 +172,8 @@ api! {
     capture_end = c"cuStreamEndCapture"(usize, *mut usize);
     graph_nodes = c"cuGraphGetNodes"(usize, *mut usize, *mut usize);
     graph_instantiate = c"cuGraphInstantiateWithFlags"(*mut usize, usize, u64);
+    graph_update = c"cuGraphExecUpdate_v2"(usize, usize, *mut GraphUpdated);
+    graph_upload = c"cuGraphUpload"(usize, usize);
     graph_launch = c"cuGraphLaunch"(usize, usize);
     graph_destroy = c"cuGraphDestroy"(usize);
     graph_exec_destroy = c"cuGraphExecDestroy"(usize);

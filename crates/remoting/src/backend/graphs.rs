@@ -6,7 +6,7 @@
 //! What a graph does has to be as right at its last launch as at its first. So copies through buffers that are used again, and
 //! functions of the host, are refused while a stream records; copies of shared memory are recorded as they are.
 
-use super::api::cu;
+use super::api::{cu, GraphUpdated};
 use super::session::{done, number, Outcome, Session};
 use crate::call::Call;
 use crate::codes::Code;
@@ -31,6 +31,13 @@ pub(crate) struct Graphs {
 impl Graphs {
     fn graph(&self, graph: u64) -> Result<usize, Code> {
         self.graphs.get(&graph).copied().ok_or(Code::INVALID_VALUE)
+    }
+
+    fn executable(&self, executable: u64) -> Result<usize, Code> {
+        self.executables
+            .get(&executable)
+            .copied()
+            .ok_or(Code::INVALID_VALUE)
     }
 
     fn is_free(&self, handle: u64) -> Result<(), Code> {
@@ -114,9 +121,25 @@ impl Session {
                 self.graphs.executables.insert(executable, raw);
                 done(Ok(()))
             }
+            Call::GraphUpdate { executable, graph } => {
+                let executable = self.graphs.executable(executable)?;
+                let graph = self.graphs.graph(graph)?;
+                let mut updated = GraphUpdated::default();
+                // SAFETY: both graphs are of this session; the out pointer is to a variable of this function.
+                let result = unsafe { cu!(api, graph_update(executable, graph, &mut updated)) };
+                match result {
+                    Err(Code::GRAPH_EXEC_UPDATE_FAILURE) => number(updated.result.into()),
+                    result => result.and_then(|()| number(0)),
+                }
+            }
+            Call::GraphUpload { executable, stream } => {
+                let executable = self.graphs.executable(executable)?;
+                let stream = self.stream(of, stream)?;
+                // SAFETY: an executable graph and a stream of this session.
+                done(unsafe { cu!(api, graph_upload(executable, stream)) })
+            }
             Call::GraphLaunch { executable, stream } => {
-                let found = self.graphs.executables.get(&executable);
-                let executable = *found.ok_or(Code::INVALID_VALUE)?;
+                let executable = self.graphs.executable(executable)?;
                 let stream = self.stream(of, stream)?;
                 // SAFETY: an executable graph and a stream of this session.
                 done(unsafe { cu!(api, graph_launch(executable, stream)) })

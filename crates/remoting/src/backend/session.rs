@@ -168,6 +168,8 @@ impl Session {
             | Call::CaptureStatus { .. }
             | Call::GraphNodes { .. }
             | Call::GraphInstantiate { .. }
+            | Call::GraphUpdate { .. }
+            | Call::GraphUpload { .. }
             | Call::GraphLaunch { .. }
             | Call::GraphDestroy { .. }
             | Call::GraphExecDestroy { .. } => self.graph_call(of, call),

@@ -5,7 +5,7 @@ use crate::call::{call, put};
 use crate::context::current;
 use crate::graph::Graph;
 use crate::stream::Kind;
-use std::ffi::{c_int, c_ulonglong};
+use std::ffi::{c_int, c_uint, c_ulonglong};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
@@ -86,6 +86,49 @@ unsafe extern "C" fn cuGraphInstantiateWithFlags(
         current()?;
         // SAFETY: the caller's.
         unsafe { put(executable, g.graphs.instantiate(graph)?) }
+    })
+}
+
+/// `CUgraphExecUpdateResultInfo`.
+#[repr(C)]
+struct Updated {
+    result: c_uint,
+    node: usize,
+    from: usize,
+}
+
+const TOPOLOGY_CHANGED: c_uint = 2;
+
+/// Whether nodes are of the same kinds is not checked, only how many there are.
+#[no_mangle]
+unsafe extern "C" fn cuGraphExecUpdate_v2(
+    executable: usize,
+    graph: usize,
+    updated: *mut Updated,
+) -> c_int {
+    call("cuGraphExecUpdate", |g| {
+        let fits = g.graphs.update(executable, graph)?;
+        let result = if fits { 0 } else { TOPOLOGY_CHANGED };
+        let told = Updated {
+            result,
+            node: 0,
+            from: 0,
+        };
+        // SAFETY: the caller's.
+        unsafe { put(updated, told)? };
+        match fits {
+            true => Ok(()),
+            false => Err(Code::GRAPH_EXEC_UPDATE_FAILURE),
+        }
+    })
+}
+
+/// Nothing has to be sent anywhere.
+#[no_mangle]
+extern "C" fn cuGraphUpload(executable: usize, stream: usize) -> c_int {
+    call("cuGraphUpload", |g| {
+        current()?.stream(g, stream)?;
+        g.graphs.executable(executable).map(drop)
     })
 }
 
