@@ -88,7 +88,7 @@ def main() -> int:
         "programs": len(PROGRAMS),
         "calls": sum(line["calls"] for line in lines),
         "round_trips": sum(line["round_trips"] for line in lines),
-        "bytes": sum(line["bytes_out"] + line["bytes_in"] for line in lines),
+        "bytes": sum(line["bytes_out"] + line["bytes_in"] + line["bytes_shared"] for line in lines),
         "wrong": failed,
         "failed": failed,
     }

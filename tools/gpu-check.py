@@ -485,6 +485,8 @@ def compare(env, _folder):
 #: Programs of GPU remoting that are timed, with the thesis's elements of SAXPY and two sides of a matrix product.
 REMOTE_PROGRAMS = {
     "saxpy": ["saxpy", 20 << 20], "saxpy-1Mi": ["saxpy", 1 << 20], "matmul-1024": ["matmul", 1024], "matmul-2048": ["matmul", 2048],
+    # Copies of 1 KiB to 64 MiB: the thesis's threshold of registered buffers is 5 KiB.
+    "transfers": ["transfers", 64 << 20],
 }
 
 
@@ -513,23 +515,26 @@ def timed(name, command, env, timeout=120):
 
 def remoting(env, folder):
     """CUDA programs here and through a server on this machine, over TCP and over a Unix socket: the same outputs, and times. The
-    client finds no CUDA library but ours."""
+    client finds no CUDA library but ours. `one-by-one` reconstructs GVirtuS's way over TCP: each call of the driver waits for its answer, and the
+    server registers no buffers. (GVirtuS waits for each call of the runtime, of which there are more.)"""
     programs, libraries, rgaps = HERE / "remote", HERE / "gpu-libs", HERE / "bin/rgaps"
     native = dict(env, LD_LIBRARY_PATH=f"{HERE / 'remote/cudart'}:{env.get('LD_LIBRARY_PATH', '')}")
     # Listing cases loads a runtime, too.
     far = dict(env, LD_LIBRARY_PATH=str(libraries))
     log = open(out_folder / "remoting-server.log", "w")
     unix = f"unix:{folder}/gpu.sock"
-    words = [rgaps, "gpu", "serve", "--json", "--clients", 64, "--listen", "127.0.0.1:0", "--listen", unix]
-    server = subprocess.Popen([str(w) for w in words], stdout=subprocess.PIPE, stderr=log, text=True, env=env)
+    serve = [rgaps, "gpu", "serve", "--json", "--clients", 64, "--listen", "127.0.0.1:0"]
+    start = lambda words: subprocess.Popen([str(w) for w in words], stdout=subprocess.PIPE, stderr=log, text=True, env=env)
+    server, plain = start([*serve, "--listen", unix]), start([*serve, "--no-pinning"])
     try:
-        line = server.stdout.readline()
-        if not line:
+        line, plain_line = server.stdout.readline(), plain.stdout.readline()
+        if not line or not plain_line:
             failed("remoting server", "does not start", Path(log.name).read_text())
             return
         serving = json.loads(line)
         yield "server", serving
-        ways = {"tcp": serving["listen"][0], "unix": unix}
+        ways = {"tcp": serving["listen"][0], "unix": unix, "one-by-one": json.loads(plain_line)["listen"][0]}
+        blocking = {"one-by-one": {"RGAPS_GPU_BLOCKING": "1"}}
         suite = [sys.executable, programs / "run.py", "--programs", programs, "--match", ""]
         saved = Path(folder) / "native.json"
         if match in "suite":
@@ -537,7 +542,7 @@ def remoting(env, folder):
             yield "suite-native", document("remoting suite native", out)
             for way, on in ways.items():
                 more = ["--jobs", 4, "--rgaps", rgaps, "--libraries", libraries, "--on", on, "--compare", saved]
-                out = run(f"remoting suite {way}", [*suite, *more], 300, far)
+                out = run(f"remoting suite {way}", [*suite, *more], 300, dict(far, **blocking.get(way, {})))
                 yield f"suite-{way}", document(f"remoting suite {way}", out)
         repetitions, rounds = (3, 1) if quick else (5, 3)
         for name, (program, size) in REMOTE_PROGRAMS.items():
@@ -551,16 +556,17 @@ def remoting(env, folder):
                     through = [rgaps, "gpu", "run", "--libraries", libraries, "--on", on, "--", *command]
                     statistics = Path(folder) / "statistics"
                     statistics.unlink(missing_ok=True)
-                    result = timed(f"remoting {name} {way} {turn}", through, dict(far, RGAPS_GPU_STATISTICS=str(statistics)))
+                    result = timed(f"remoting {name} {way} {turn}", through, dict(far, RGAPS_GPU_STATISTICS=str(statistics), **blocking.get(way, {})))
                     if result and statistics.exists():
                         result["statistics"] = json.loads(statistics.read_text().splitlines()[-1])
                     found[way].append(result)
-            least = {way: min((r["ms"] for r in results if r), default=None) for way, results in found.items()}
+            least = {way: min((r["ms"] for r in results if r and "ms" in r), default=None) for way, results in found.items()}
             ratios = {way: least[way] / least["native"] for way in ways if least[way] and least["native"]}
             yield name, {"runs": found, "least_ms": least, "ratio_to_native": ratios}
     finally:
-        server.terminate()
-        server.wait()
+        for one in (server, plain):
+            one.terminate()
+            one.wait()
 
 
 def doctor(env, _folder):

@@ -132,3 +132,34 @@ CASE(large_rows) {
     OK(cudaMemcpy2D(back.data(), width, address, pitch, width, height, cudaMemcpyDeviceToHost));
     EXPECT(here == back);
 }
+CASE(large_rows_there_and_back) {
+    const size_t pitch = 5000, width = 4321, height = 1500;
+    std::vector<unsigned char> from(pitch * height), to(pitch * height, 7);
+    for (size_t i = 0; i < from.size(); i++) from[i] = i * 2654435761u >> 13;
+    char *address;
+    size_t there;
+    OK(cudaMallocPitch(&address, &there, width, height));
+    OK(cudaMemcpy2D(address, there, from.data(), pitch, width, height, cudaMemcpyHostToDevice));
+    OK(cudaMemcpy2D(to.data(), pitch, address, there, width, height, cudaMemcpyDeviceToHost));
+    for (size_t y = 0; y < height; y++) {
+        EXPECT(!memcmp(&to[y * pitch], &from[y * pitch], width));
+        EXPECT(to[y * pitch + width] == 7 && to[y * pitch + pitch - 1] == 7);
+    }
+}
+CASE(boxes_on_a_stream) {
+    cudaStream_t stream;
+    OK(cudaStreamCreate(&stream));
+    cudaExtent extent = make_cudaExtent(40, 5, 3);
+    cudaPitchedPtr there;
+    OK(cudaMalloc3D(&there, extent));
+    OK(cudaMemset3DAsync(there, 6, extent, stream));
+    std::vector<char> here(40 * 5 * 3, 0);
+    cudaMemcpy3DParms copy = {};
+    copy.srcPtr = there;
+    copy.dstPtr = make_cudaPitchedPtr(here.data(), 40, 40, 5);
+    copy.extent = extent;
+    copy.kind = cudaMemcpyDeviceToHost;
+    OK(cudaMemcpy3DAsync(&copy, stream));
+    OK(cudaStreamSynchronize(stream));
+    EXPECT(here == std::vector<char>(600, 6));
+}

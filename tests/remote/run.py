@@ -12,7 +12,7 @@ import argparse, concurrent.futures, json, os, pathlib, subprocess, sys, tempfil
 
 # Cases that a GPU and the test driver, or a GPU near and far, may answer differently; see docs/reference/gpu-remoting.md.
 DIFFERENT = {"host/pointers_to_pinned_memory"}
-GROUPS = ["device", "memory", "copy", "rows", "stream", "launch", "symbol", "error", "host", "threads", "kernels", "driver"]
+GROUPS = ["device", "memory", "copy", "rows", "stream", "launch", "symbol", "error", "host", "threads", "kernels", "driver", "callback", "graph", "pool", "peer"]
 TIMEOUT_S = 60
 
 
@@ -73,7 +73,7 @@ def main():
     total = lambda key: sum(line[key] for line in lines)
     print(json.dumps({
         "programs": len(results), "calls": total("calls"), "round_trips": total("round_trips"),
-        "bytes": total("bytes_out") + total("bytes_in"), "wrong": wrong, "failed": failed,
+        "bytes": total("bytes_out") + total("bytes_in") + total("bytes_shared"), "wrong": wrong, "failed": failed,
     }))
     return bool(wrong or failed)
 

@@ -169,3 +169,12 @@ CASE(streams_know_their_device_and_number) {
     OK(cudaStreamGetDevice(one, &device));
     EXPECT(first != second && device == 0);
 }
+CASE(events_are_recorded_with_flags) {
+    cudaStream_t stream;
+    cudaEvent_t event;
+    OK(cudaStreamCreate(&stream));
+    OK(cudaEventCreate(&event));
+    OK(cudaEventRecordWithFlags(event, stream, cudaEventRecordDefault));
+    OK(cudaEventSynchronize(event));
+    GIVES(cudaErrorInvalidValue, cudaEventRecordWithFlags(event, stream, 77));
+}

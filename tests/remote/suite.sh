@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Runs all programs of tests/remote on a server with the test driver, over a Unix socket. Arguments go to run.py. The last line is JSON.
+# Runs all programs of tests/remote on a server with the test driver, over TCP and over a Unix socket with shared memory; streams start their
+# work late, so that what is not waited for shows. Arguments go to run.py. The last line is JSON.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 folder=$(mktemp -d)
-server=
+servers=()
 end() {
-  [ -z "$server" ] || kill "$server" 2>/dev/null || true
+  [ ${#servers[@]} = 0 ] || kill "${servers[@]}" 2>/dev/null || true
   rm -rf "$folder"
 }
 trap end EXIT
@@ -14,13 +15,23 @@ page=docs/reference/gpu-remoting.md
 tools/gpu-libs.py table target/debug/librgaps_gpu.so >"$folder/page"
 cmp -s "$page" "$folder/page" || { cp "$folder/page" "$page"; echo "$page was older than the functions and is written again; commit it" >&2; exit 1; }
 mkfifo "$folder/said"
-RGAPS_CUDA_LIBRARY=$PWD/target/debug/librgaps_test_driver.so target/debug/rgaps gpu serve --clients 64 --listen "unix:$folder/socket" \
-  >"$folder/said" 2>"$folder/log" &
-server=$!
-# It listens when it has said so.
-if ! read -r _ <"$folder/said"; then cat "$folder/log" >&2; exit 1; fi
-LD_LIBRARY_PATH=$PWD/target/debug/gpu-libs tests/remote/run.py --programs target/remote --rgaps target/debug/rgaps \
-  --libraries target/debug/gpu-libs --on "unix:$folder/socket" "$@" || { cat "$folder/log" >&2; exit 1; }
+# Starts a server; `said` is where it listens, once it does.
+serve() {
+  RGAPS_TEST_DRIVER_DEVICES=2 RGAPS_TEST_DRIVER_DELAY_US=100 RGAPS_CUDA_LIBRARY=$PWD/target/debug/librgaps_test_driver.so \
+    target/debug/rgaps gpu serve --clients 64 "$@" >"$folder/said" 2>>"$folder/log" &
+  servers+=($!)
+  if ! read -r said <"$folder/said"; then cat "$folder/log" >&2; exit 1; fi
+}
+run() {
+  LD_LIBRARY_PATH=$PWD/target/debug/gpu-libs tests/remote/run.py --programs target/remote --rgaps target/debug/rgaps \
+    --libraries target/debug/gpu-libs "$@" || { cat "$folder/log" >&2; exit 1; }
+}
+serve --listen "unix:$folder/plain" --no-pinning
+# Every call waits, and no memory is shared.
+RGAPS_GPU_BLOCKING=1 run --on "unix:$folder/plain" --match host/
+serve --listen "unix:$folder/socket" --listen 127.0.0.1:0
+run --on "${said##*, }" "$@"
+run --on "unix:$folder/socket" "$@"
 # A program with a static runtime ends at once, and says how to build it.
 said=$(target/debug/rgaps gpu run --libraries target/debug/gpu-libs --on "unix:$folder/socket" -- target/remote/static 2>&1) &&
   { echo "a program with a static runtime ran: $said" >&2; exit 1; }

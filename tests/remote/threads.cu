@@ -125,3 +125,46 @@ CASE(a_child_forked_before_may_use_it) {
     EXPECT(waitpid(child, &status, 0) == child && status == 0);
     OK(cudaFree(0));
 }
+CASE(large_copies_of_many_threads) {
+    // More copies at a time than there are slots for.
+    std::vector<std::thread> all;
+    for (int number = 0; number < 12; number++) {
+        all.emplace_back([number] {
+            cudaStream_t stream;
+            OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+            const int count = 700000;
+            int *address;
+            OK(cudaMalloc(&address, count * 4));
+            for (int round = 0; round < 3; round++) {
+                auto values = numbers(count, number * 1000 + round);
+                OK(cudaMemcpyAsync(address, values.data(), count * 4, cudaMemcpyHostToDevice, stream));
+                std::vector<int> back(count);
+                OK(cudaMemcpyAsync(back.data(), address, count * 4, cudaMemcpyDeviceToHost, stream));
+                OK(cudaStreamSynchronize(stream));
+                EXPECT(back == values);
+            }
+        });
+    }
+    for (auto &one : all) one.join();
+}
+CASE(copies_to_pinned_memory_of_many_threads) {
+    std::vector<std::thread> all;
+    for (int number = 0; number < 8; number++) {
+        all.emplace_back([number] {
+            cudaStream_t stream;
+            OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+            const int count = 100000;
+            int *address, *pinned;
+            OK(cudaMalloc(&address, count * 4));
+            OK(cudaMallocHost(&pinned, count * 4));
+            for (int round = 0; round < 10; round++) {
+                auto values = numbers(count, number * 1000 + round);
+                OK(cudaMemcpyAsync(address, values.data(), count * 4, cudaMemcpyHostToDevice, stream));
+                OK(cudaMemcpyAsync(pinned, address, count * 4, cudaMemcpyDeviceToHost, stream));
+                OK(cudaStreamSynchronize(stream));
+                EXPECT(!memcmp(pinned, values.data(), count * 4));
+            }
+        });
+    }
+    for (auto &one : all) one.join();
+}

@@ -44,6 +44,7 @@ fn serve(serve: GpuServe, output: &mut Output) -> anyhow::Result<()> {
         listen: serve.listen,
         clients_max: serve.clients,
         memory_limit: serve.memory.map(|size| size.0),
+        is_pinning: !serve.no_pinning,
         backend: (program, ["gpu", "backend"].map(OsString::from).to_vec()),
     })?;
     let listen: Vec<String> = front.endpoints()?.iter().map(ToString::to_string).collect();
@@ -68,6 +69,7 @@ fn backend(backend: &GpuBackend) -> anyhow::Result<()> {
     let board = File::from(descriptor(&io::stdout())?);
     let options = BackendOptions {
         memory_limit: backend.memory_bytes,
+        is_pinning: !backend.no_pinning,
         parent: backend.parent,
     };
     Ok(run_backend(socket, board, &options)?)

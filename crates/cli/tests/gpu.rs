@@ -400,6 +400,199 @@ fn parameters_that_are_too_short_are_refused() {
     assert_eq!(code(&client, &launch(&[0; 12], vec![])), Code::SUCCESS);
 }
 
+/// A region of the server's memory.
+fn region(client: &Connection, region: u64, bytes: u64) {
+    let share = client.start(HERE, &Call::Share { region, bytes }).unwrap();
+    let (answer, memory) = client.finish(share).unwrap();
+    assert_eq!(answer.code, 0);
+    assert!(memory.is_some());
+}
+
+#[test]
+fn lies_about_shared_memory_are_refused() {
+    let server = Server::start(&[]);
+    let client = server.client();
+    let address = allocate(&client, 8192);
+    region(&client, 7, 8192);
+    let (at, extent) = (
+        |address| Pitched {
+            address,
+            row_bytes: 64,
+            layer_bytes: 64,
+        },
+        |width_bytes, height| Extent {
+            width_bytes,
+            height,
+            depth: 1,
+        },
+    );
+    let copy = |region, offset, device, extent, mark| Call::CopyShared {
+        region,
+        host: at(offset),
+        device: at(device),
+        extent,
+        is_in: false,
+        stream: 0,
+        mark,
+    };
+    let to_region = |offset, from, bytes| Call::CopyToRegion {
+        region: 7,
+        offset,
+        from,
+        bytes,
+        stream: 0,
+    };
+    let here = std::ptr::from_ref(&server) as u64;
+    let row = |bytes| extent(bytes, 1);
+    for (call, wanted) in [
+        (copy(7, 8000, address, row(193), None), Code::INVALID_VALUE),
+        (
+            copy(7, u64::MAX, address, row(1), None),
+            Code::INVALID_VALUE,
+        ),
+        (
+            copy(7, 0, address, row(u64::MAX), None),
+            Code::INVALID_VALUE,
+        ),
+        (
+            copy(7, 0, address, extent(64, 129), None),
+            Code::INVALID_VALUE,
+        ),
+        (copy(7, 0, here, row(8), None), Code::INVALID_VALUE),
+        (copy(8, 0, address, row(8), None), Code::INVALID_HANDLE),
+        (copy(7, 0, address, row(8), Some(64)), Code::INVALID_VALUE),
+        (to_region(8000, address, 193), Code::INVALID_VALUE),
+        (to_region(0, address, 8193), Code::INVALID_VALUE),
+        (to_region(0, here, 8), Code::INVALID_VALUE),
+        (
+            Call::WaitForMarks {
+                marks: vec![0; 1000],
+            },
+            Code::INVALID_VALUE,
+        ),
+        (Call::WaitForMarks { marks: vec![999] }, Code::SUCCESS),
+        (Call::Unshare { region: 8 }, Code::INVALID_HANDLE),
+        (
+            Call::Share {
+                region: 7,
+                bytes: 4096,
+            },
+            Code::INVALID_VALUE,
+        ),
+        (
+            Call::Share {
+                region: 9,
+                bytes: 1 << 60,
+            },
+            Code::OUT_OF_MEMORY,
+        ),
+        (copy(7, 8000, address, row(192), Some(63)), Code::SUCCESS),
+    ] {
+        assert_eq!(code(&client, &call), wanted, "{call:?}");
+    }
+    assert_eq!(code(&client, &Call::Unshare { region: 7 }), Code::SUCCESS);
+    let gone = copy(7, 0, address, row(8), None);
+    assert_eq!(code(&client, &gone), Code::INVALID_HANDLE);
+    works(&client);
+}
+
+#[test]
+fn wrong_functions_graphs_and_pools_are_refused() {
+    let server = Server::start(&[]);
+    let client = server.client();
+    let (graph, stream, pool) = (5, 0, 5);
+    for (call, wanted) in [
+        (
+            Call::HostFunction {
+                function: 1,
+                stream: 99,
+            },
+            Code::INVALID_HANDLE,
+        ),
+        (Call::HostFunctionDone { function: 1 }, Code::INVALID_VALUE),
+        (Call::GraphNodes { graph }, Code::INVALID_VALUE),
+        (Call::GraphDestroy { graph }, Code::INVALID_VALUE),
+        (
+            Call::GraphLaunch {
+                executable: 5,
+                stream,
+            },
+            Code::INVALID_VALUE,
+        ),
+        (
+            Call::GraphInstantiate {
+                graph,
+                executable: 6,
+                flags: 0,
+            },
+            Code::INVALID_VALUE,
+        ),
+        (Call::CaptureBegin { stream: 99 }, Code::INVALID_HANDLE),
+        (Call::PoolDestroy { pool }, Code::INVALID_VALUE),
+        (Call::PoolUse { pool }, Code::INVALID_VALUE),
+        (Call::PoolGet { pool, attribute: 4 }, Code::INVALID_VALUE),
+        (
+            Call::AllocateFromPool {
+                bytes: 8,
+                pool,
+                stream,
+            },
+            Code::INVALID_VALUE,
+        ),
+        (Call::PoolDefault { pool }, Code::SUCCESS),
+        (Call::PoolDefault { pool }, Code::INVALID_VALUE),
+        (Call::PoolDestroy { pool }, Code::INVALID_VALUE),
+        (Call::PoolGet { pool, attribute: 0 }, Code::INVALID_VALUE),
+        (
+            Call::PoolGet {
+                pool,
+                attribute: 99,
+            },
+            Code::INVALID_VALUE,
+        ),
+    ] {
+        assert_eq!(code(&client, &call), wanted, "{call:?}");
+    }
+    works(&client);
+}
+
+#[test]
+fn a_server_that_is_killed_ends_copies_on_their_way() {
+    let mut server = Server::start(&[]);
+    let client = server.client();
+    const BYTES: usize = 1 << 20;
+    let from = allocate(&client, BYTES as u64);
+    region(&client, 7, BYTES as u64);
+    let mut here = vec![0u8; BYTES];
+    let call = Call::CopyToRegion {
+        region: 7,
+        offset: 0,
+        from,
+        bytes: BYTES as u64,
+        stream: 0,
+    };
+    let land = |to: *mut u8| {
+        // SAFETY: the buffer is this function's, has this length, and stays until the landings are over.
+        unsafe { client.land(HERE, &call, to, BYTES) }
+    };
+    land(here.as_mut_ptr()).unwrap();
+    client
+        .wait_for_landings(here.as_ptr() as usize, BYTES)
+        .unwrap();
+    // Behind a kernel that does not end.
+    endless(&client);
+    for _ in 0..3 {
+        land(here.as_mut_ptr()).unwrap();
+    }
+    server.process.kill();
+    // Whether the loss is seen by the thread that reads or by this one, it comes back.
+    let _ = client.wait_for_landings(here.as_ptr() as usize, BYTES);
+    until("calls fail", || {
+        client.call(HERE, &Call::Synchronize, &[]).is_err()
+    });
+    assert!(land(here.as_mut_ptr()).is_err());
+}
+
 #[test]
 fn the_first_quiet_failure_is_deferred_to_the_lane() {
     let server = Server::start(&[]);

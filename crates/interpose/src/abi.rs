@@ -166,6 +166,33 @@ pub(crate) struct Copy3d {
 
 const _: () = assert!(size_of::<Copy3d>() == 160);
 
+/// `cudaGraphExecUpdateResultInfo`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct GraphUpdated {
+    pub(crate) result: c_uint,
+    pub(crate) node: usize,
+    pub(crate) from: usize,
+}
+
+const _: () = assert!(size_of::<GraphUpdated>() == 24);
+
+/// `cudaMemPoolProps`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct PoolProperties {
+    pub(crate) allocation: c_int,
+    pub(crate) handles: c_int,
+    pub(crate) place: c_int,
+    pub(crate) device: c_int,
+    pub(crate) security: usize,
+    pub(crate) bytes_max: usize,
+    pub(crate) usage: u16,
+    pub(crate) reserved: [u8; 54],
+}
+
+const _: () = assert!(size_of::<PoolProperties>() == 88);
+
 /// `cudaFuncAttributes`.
 #[repr(C)]
 pub(crate) struct FunctionAttributes {

@@ -8,6 +8,8 @@
 //! The runtime is made here, of calls of the driver: it keeps devices, errors, registered kernels and memory of the program, and
 //! answers what it can without asking the server. See decision 0045.
 mod abi;
+mod bulk;
+mod callbacks;
 mod driver;
 mod errors;
 mod handles;

@@ -30,6 +30,18 @@ pub(crate) struct Host {
     pub(crate) flags: u32,
     /// Ours, to give back.
     is_mapped: bool,
+    region: Backing,
+}
+
+/// What stands behind host memory on the server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Backing {
+    /// Nothing.
+    None,
+    /// A region that is the same memory.
+    Shared(u64),
+    /// A region of the same size, where copies from the device wait until they are sent.
+    Twin(u64),
 }
 
 #[derive(Default)]
@@ -155,6 +167,7 @@ pub(crate) fn forget(start: u64) -> Result<Range, Code> {
 
 /// Gives up everything on the current device.
 pub(crate) fn reset() -> Result<(), Code> {
+    session::wait_for_landings(0, u64::MAX)?;
     let device = thread::device();
     tables().device.retain(|_, range| range.device != device);
     session::call(&Call::Reset, &[]).map(drop)
@@ -183,8 +196,69 @@ pub(crate) fn host_at(address: u64) -> Option<Host> {
     (address - start < host.bytes).then_some(*host)
 }
 
-/// Maps host memory.
+/// The region that holds all of a range, and the range's offset there.
+pub(crate) fn shared_at(address: u64, bytes: u64) -> Option<(u64, u64)> {
+    let host = host_at(address)?;
+    let offset = address - host.start;
+    let fits = bytes <= host.bytes - offset;
+    match host.region {
+        Backing::Shared(region) if fits => Some((region, offset)),
+        _ => None,
+    }
+}
+
+/// The region behind host memory of CUDA that holds all of a range and is not shared, and the range's offset there. It is made at the
+/// first use; `None` if there is none.
+pub(crate) fn twin_at(address: u64, bytes: u64) -> Result<Option<(u64, u64)>, Code> {
+    let Some(host) = host_at(address) else {
+        return Ok(None);
+    };
+    let offset = address - host.start;
+    if bytes > host.bytes - offset {
+        return Ok(None);
+    }
+    match host.region {
+        Backing::Shared(_) => Ok(None),
+        Backing::Twin(region) => Ok(Some((region, offset))),
+        Backing::None => {
+            let Some((region, _)) = session::make_region(host.bytes)? else {
+                return Ok(None);
+            };
+            let mut tables = tables();
+            match tables.host.get_mut(&host.start) {
+                Some(host) if host.region == Backing::None => {
+                    host.region = Backing::Twin(region);
+                    Ok(Some((region, offset)))
+                }
+                // Another thread has made one, or given the memory back.
+                _ => {
+                    drop(tables);
+                    session::send(&Call::Unshare { region }, &[])?;
+                    Ok(None)
+                }
+            }
+        }
+    }
+}
+
+/// Maps host memory, which the backend has, too, where it can.
 pub(crate) fn map_host(bytes: u64, flags: u32) -> Result<u64, Code> {
+    let (region, start) = match session::share(bytes)? {
+        Some((region, start)) => (Backing::Shared(region), start),
+        None => (Backing::None, map_private(bytes)?),
+    };
+    let host = Host {
+        start,
+        bytes,
+        flags,
+        is_mapped: true,
+        region,
+    };
+    tables().host.insert(start, host);
+    Ok(start)
+}
+
+fn map_private(bytes: u64) -> Result<u64, Code> {
     // SAFETY: a new private mapping where the kernel likes.
     let start = unsafe {
         libc::mmap(
@@ -196,32 +270,41 @@ pub(crate) fn map_host(bytes: u64, flags: u32) -> Result<u64, Code> {
             0,
         )
     };
-    if start == libc::MAP_FAILED {
-        return Err(Code::OUT_OF_MEMORY);
+    match start == libc::MAP_FAILED {
+        true => Err(Code::OUT_OF_MEMORY),
+        false => Ok(start as u64),
     }
-    let start = start as u64;
-    let host = Host {
-        start,
-        bytes,
-        flags,
-        is_mapped: true,
-    };
-    tables().host.insert(start, host);
-    Ok(start)
+}
+
+/// Takes host memory out of the table: of [`map_host`], or of [`register_host`].
+fn take_host(start: u64, is_mapped: bool) -> Option<Host> {
+    let mut tables = tables();
+    let found = tables.host.get(&start)?;
+    match found.is_mapped == is_mapped {
+        true => tables.host.remove(&start),
+        false => None,
+    }
+}
+
+/// Waits for bytes that are on their way to host memory, and gives its region back.
+fn settle(host: &Host) -> Result<(), Code> {
+    match host.region {
+        Backing::None => Ok(()),
+        Backing::Shared(region) => session::send(&Call::Unshare { region }, &[]),
+        Backing::Twin(region) => {
+            session::wait_for_landings(host.start, host.bytes)?;
+            session::send(&Call::Unshare { region }, &[])
+        }
+    }
 }
 
 /// Gives back host memory of [`map_host`].
 pub(crate) fn unmap_host(start: u64) -> Result<(), Code> {
-    let mut tables = tables();
-    match tables.host.get(&start) {
-        Some(host) if host.is_mapped => {
-            // SAFETY: mapped by `map_host`, and given back once: the entry goes.
-            unsafe { libc::munmap(start as *mut libc::c_void, host.bytes as usize) };
-            tables.host.remove(&start);
-            Ok(())
-        }
-        _ => Err(Code::INVALID_VALUE),
-    }
+    let host = take_host(start, true).ok_or(Code::INVALID_VALUE)?;
+    let settled = settle(&host);
+    // SAFETY: mapped by `map_host`, and given back once: the entry is gone.
+    unsafe { libc::munmap(start as *mut libc::c_void, host.bytes as usize) };
+    settled
 }
 
 /// Notes host memory of the program.
@@ -240,6 +323,7 @@ pub(crate) fn register_host(start: u64, bytes: u64, flags: u32) -> Result<(), Co
         bytes,
         flags,
         is_mapped: false,
+        region: Backing::None,
     };
     tables.host.insert(start, host);
     Ok(())
@@ -247,12 +331,6 @@ pub(crate) fn register_host(start: u64, bytes: u64, flags: u32) -> Result<(), Co
 
 /// Forgets host memory of the program.
 pub(crate) fn unregister_host(start: u64) -> Result<(), Code> {
-    let mut tables = tables();
-    match tables.host.get(&start) {
-        Some(host) if !host.is_mapped => {
-            tables.host.remove(&start);
-            Ok(())
-        }
-        _ => Err(Code::HOST_MEMORY_NOT_REGISTERED),
-    }
+    let host = take_host(start, false).ok_or(Code::HOST_MEMORY_NOT_REGISTERED)?;
+    settle(&host)
 }

@@ -1,13 +1,16 @@
 //! The process's session on the server: opened by the first call that needs it.
 
 use crate::{notice, thread};
-use rgaps_remoting::{Answer, Call, Code, Connection, DeviceInfo, Endpoint, From, Value};
+use rgaps_remoting::{Answer, Call, Code, Connection, DeviceInfo, Endpoint, From, Value, Waited};
 use std::io::Write;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// Names the server.
 const SERVER_ENV: &str = "RGAPS_GPU";
+/// Has every call wait for its answer, so that an error is the result of the call that made it.
+const BLOCKING_ENV: &str = "RGAPS_GPU_BLOCKING";
 /// A file that gets a line of JSON when the program ends: what the session has counted.
 const STATISTICS_ENV: &str = "RGAPS_GPU_STATISTICS";
 
@@ -60,7 +63,7 @@ fn program() -> String {
 }
 
 /// The session, opened if it is not.
-pub(crate) fn connection() -> Result<&'static Connection, Code> {
+pub(crate) fn connection() -> Result<&'static Arc<Connection>, Code> {
     if FORKED.load(Ordering::Acquire) {
         notice::once("a process that has used the GPU was forked; the child cannot use it: start a program with exec, or fork first");
         return Err(Code::INITIALIZATION);
@@ -127,7 +130,10 @@ fn stick(code: Code) -> Code {
 }
 
 /// Refuses every call after an error that ended the context.
-fn alive() -> Result<&'static Connection, Code> {
+fn alive() -> Result<&'static Arc<Connection>, Code> {
+    if thread::is_in_callback() {
+        return Err(Code::NOT_PERMITTED);
+    }
     sticky().check()?;
     connection()
 }
@@ -138,9 +144,124 @@ pub(crate) fn check_alive() -> Result<(), Code> {
     current().map(drop)
 }
 
+/// Whether every call waits, for a program whose errors are looked for.
+fn is_blocking() -> bool {
+    static IS_BLOCKING: OnceLock<bool> = OnceLock::new();
+    *IS_BLOCKING.get_or_init(|| std::env::var_os(BLOCKING_ENV).is_some_and(|value| value != "0"))
+}
+
 /// Makes a call that nobody waits for. A failure is told by a later call that waits.
 pub(crate) fn send(call: &Call<'_>, bulk: &[u8]) -> Result<(), Code> {
-    alive()?.send(from(), call, bulk).map_err(|_| lost())
+    match is_blocking() {
+        false => alive()?.send(from(), call, bulk).map_err(|_| lost()),
+        true => self::call(call, bulk).map(drop),
+    }
+}
+
+/// Makes a copy of shared memory that nobody waits for.
+pub(crate) fn send_shared(call: &Call<'_>) -> Result<(), Code> {
+    count_shared(alive()?, call);
+    send(call, &[])
+}
+
+/// Makes a copy of shared memory, which [`finish`] waits for.
+pub(crate) fn start_shared(call: &Call<'_>) -> Result<Waited, Code> {
+    let connection = alive()?;
+    count_shared(connection, call);
+    connection.start(from(), call).map_err(|_| lost())
+}
+
+fn count_shared(connection: &Connection, call: &Call<'_>) {
+    if let Call::CopyShared { extent, .. } = call {
+        let bytes = extent.bytes().unwrap_or(0);
+        connection
+            .counters
+            .bytes_shared
+            .fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+/// Waits for a call.
+pub(crate) fn finish(waited: Waited) -> Result<(), Code> {
+    let (answer, _) = connection()?.finish(waited).map_err(|_| lost())?;
+    value(answer).map(drop)
+}
+
+/// Whether the server can share memory with this process.
+pub(crate) fn can_share() -> Result<bool, Code> {
+    Ok(alive()?.is_local())
+}
+
+/// Makes a call that gives bytes, which nobody waits for.
+///
+/// # Safety
+/// `bytes` bytes at `to` may be written, by any thread, until [`wait_for_landings`] has returned for them.
+pub(crate) unsafe fn land(call: &Call<'_>, to: u64, bytes: u64) -> Result<(), Code> {
+    // SAFETY: as the caller promises.
+    unsafe { alive()?.land(from(), call, to as *mut u8, bytes as usize) }.map_err(|_| lost())
+}
+
+/// Waits until no bytes are expected for a range.
+pub(crate) fn wait_for_landings(start: u64, bytes: u64) -> Result<(), Code> {
+    let waited = connection()?.wait_for_landings(start as usize, bytes as usize);
+    waited.map_err(|_| lost())
+}
+
+/// Makes a region of the server's memory; its number, and its descriptor if the server is on this host. `None` if the server refuses.
+pub(crate) fn make_region(bytes: u64) -> Result<Option<(u64, Option<OwnedFd>)>, Code> {
+    let connection = alive()?;
+    let bytes = bytes
+        .checked_next_multiple_of(4096)
+        .ok_or(Code::OUT_OF_MEMORY)?;
+    let region = mint();
+    let waited = connection
+        .start(from(), &Call::Share { region, bytes })
+        .map_err(|_| lost())?;
+    let (answer, memory) = connection.finish(waited).map_err(|_| lost())?;
+    let is_refused = answer.code != 0;
+    // An error of an earlier call is not lost.
+    value(Answer { code: 0, ..answer })?;
+    Ok((!is_refused).then_some((region, memory)))
+}
+
+/// Maps memory that the backend has, too: its number and its address; `None` if the server cannot share memory.
+pub(crate) fn share(bytes: u64) -> Result<Option<(u64, u64)>, Code> {
+    if !can_share()? {
+        return Ok(None);
+    }
+    let Some((region, Some(memory))) = make_region(bytes)? else {
+        return Ok(None);
+    };
+    match map(&memory, bytes) {
+        Some(start) => Ok(Some((region, start))),
+        None => {
+            send(&Call::Unshare { region }, &[])?;
+            Ok(None)
+        }
+    }
+}
+
+/// Maps all of a region, which has at least so many bytes.
+fn map(memory: &OwnedFd, bytes: u64) -> Option<u64> {
+    // SAFETY: zeros are a state of a file.
+    let mut found: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: the out pointer is to a variable of this function.
+    let failed = unsafe { libc::fstat(memory.as_raw_fd(), &mut found) } != 0;
+    if failed || (found.st_size as u64) < bytes {
+        return None;
+    }
+    // SAFETY: a new mapping where the kernel likes.
+    let start = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            bytes as usize,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED,
+            memory.as_raw_fd(),
+            0,
+        )
+    };
+    (start != libc::MAP_FAILED).then_some(start as u64)
 }
 
 fn value(answer: Answer) -> Result<Value, Code> {
@@ -203,7 +324,7 @@ extern "C" fn at_exit() {
     let counters = &connection.counters;
     let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let line = format!(
-        "{{\"program\":\"{}\",\"calls\":{},\"local\":{},\"round_trips\":{},\"writes\":{},\"bytes_out\":{},\"bytes_in\":{},\"lost\":{}}}\n",
+        "{{\"program\":\"{}\",\"calls\":{},\"local\":{},\"round_trips\":{},\"writes\":{},\"bytes_out\":{},\"bytes_in\":{},\"bytes_shared\":{},\"lost\":{}}}\n",
         program().replace(['"', '\\'], "_"),
         read(&counters.calls),
         LOCAL.load(Ordering::Relaxed),
@@ -211,6 +332,7 @@ extern "C" fn at_exit() {
         read(&counters.writes),
         read(&counters.bytes_out),
         read(&counters.bytes_in),
+        read(&counters.bytes_shared),
         connection.is_lost(),
     );
     let file = std::fs::OpenOptions::new()

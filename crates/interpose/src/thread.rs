@@ -21,6 +21,7 @@ thread_local! {
     static LANE: Cell<Option<u16>> = const { Cell::new(None) };
     static DEVICE: Cell<u16> = const { Cell::new(0) };
     static ERROR: Cell<i32> = const { Cell::new(0) };
+    static IS_IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
     static DEPTH: Cell<usize> = const { Cell::new(0) };
     static CONFIGURATIONS: [Cell<Configuration>; CONFIGURATIONS_MAX] =
         const { [const { Cell::new(Configuration { grid: [0; 3], block: [0; 3], shared_bytes: 0, stream: 0 }) }; CONFIGURATIONS_MAX] };
@@ -44,6 +45,18 @@ pub(crate) fn device() -> u16 {
 /// Makes a device current.
 pub(crate) fn set_device(device: u16) {
     DEVICE.set(device);
+}
+
+/// Runs a function that a stream calls.
+pub(crate) fn in_callback(body: impl FnOnce()) {
+    IS_IN_CALLBACK.set(true);
+    body();
+    IS_IN_CALLBACK.set(false);
+}
+
+/// Whether this thread runs one.
+pub(crate) fn is_in_callback() -> bool {
+    IS_IN_CALLBACK.get()
 }
 
 /// Notes an error for `cudaGetLastError`.

@@ -1,8 +1,36 @@
-//! Copies and fills. Bytes for the device are on their way when the call returns; nobody waits for the copy. Bytes of the device
-//! are there when the call returns, also where CUDA would let the program go on.
+//! Copies and fills.
+//!
+//! Host memory that the backend has, too (`cudaHostAlloc` on the server's own host) is copied by the GPU, in the order of the stream. Of
+//! other memory, bytes for the device have been read when the call returns, and nobody waits for the copy; bytes of the device are there
+//! when the call returns. They go through slots of shared memory (`bulk`), or over the connection.
 
-use crate::{memory, session};
-use rgaps_remoting::{Call, Code, Extent, Pitched};
+use crate::{bulk, memory, session};
+use rgaps_remoting::{Call, Code, Extent, Pitched, INLINE_BYTES_MAX};
+
+/// Where a copy is queued, and whether the program waits for one that the GPU can make beside it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Order {
+    stream: u64,
+    is_waited_for: bool,
+}
+
+impl Order {
+    /// The program waits.
+    pub(crate) fn wait(stream: u64) -> Order {
+        Order {
+            stream,
+            is_waited_for: true,
+        }
+    }
+
+    /// The program goes on.
+    pub(crate) fn queue(stream: u64) -> Order {
+        Order {
+            stream,
+            is_waited_for: false,
+        }
+    }
+}
 
 /// From where to where.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -97,65 +125,11 @@ pub(crate) fn copy(
     from: u64,
     bytes: usize,
     direction: Direction,
-    stream: u64,
+    order: Order,
 ) -> Result<(), Code> {
-    if bytes == 0 {
-        return session::check_alive();
-    }
-    if to == 0 || from == 0 {
-        return Err(Code::INVALID_VALUE);
-    }
-    let length = bytes as u64;
-    match agreed(to, from, direction)? {
-        Direction::In => {
-            memory::check(to, length)?;
-            // SAFETY: the program passes memory of its own of this length, which it does not change while it calls.
-            let source = unsafe { std::slice::from_raw_parts(from as *const u8, bytes) };
-            session::send(&Call::CopyIn { to, stream }, source)
-        }
-        Direction::Out => {
-            memory::check(from, length)?;
-            let call = Call::CopyOut {
-                from,
-                bytes: length,
-                stream,
-            };
-            // SAFETY: the program passes memory of its own of this length, which it does not use while it calls.
-            unsafe { session::call_out(&call, to as *mut u8, bytes) }
-        }
-        Direction::Within => {
-            memory::check(to, length)?;
-            memory::check(from, length)?;
-            session::send(
-                &Call::Copy {
-                    to,
-                    from,
-                    bytes: length,
-                    stream,
-                },
-                &[],
-            )
-        }
-        Direction::Host => {
-            // What the stream was given before comes first.
-            session::call(&Call::StreamSynchronize { stream }, &[])?;
-            // SAFETY: the program passes two places of this length of its own.
-            unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) };
-            Ok(())
-        }
-    }
-}
-
-/// The rows of a [`Pitched`] of this host, one after the other.
-fn each_row(at: &Pitched, extent: &Extent, mut act: impl FnMut(usize, usize)) {
-    let mut packed = 0;
-    for layer in 0..extent.depth {
-        for row in 0..extent.height {
-            let address = at.address + layer * at.layer_bytes + row * at.row_bytes;
-            act(address as usize, packed);
-            packed += extent.width_bytes as usize;
-        }
-    }
+    let (to, extent) = row(to, bytes as u64);
+    let (from, _) = row(from, bytes as u64);
+    copy_rows(to, from, extent, direction, order)
 }
 
 /// Copies rows.
@@ -164,7 +138,7 @@ pub(crate) fn copy_rows(
     from: Pitched,
     extent: Extent,
     direction: Direction,
-    stream: u64,
+    order: Order,
 ) -> Result<(), Code> {
     let bytes = extent.bytes().ok_or(Code::INVALID_VALUE)?;
     let (to_span, from_span) = (span(&to, &extent)?, span(&from, &extent)?);
@@ -174,59 +148,190 @@ pub(crate) fn copy_rows(
     if to.address == 0 || from.address == 0 {
         return Err(Code::INVALID_VALUE);
     }
-    let width = extent.width_bytes as usize;
-    match agreed(to.address, from.address, direction)? {
-        Direction::In => {
-            memory::check(to.address, to_span)?;
-            let mut packed = Vec::with_capacity(bytes as usize);
-            each_row(&from, &extent, |address, _| {
-                // SAFETY: the program passes rows of its own of this width, which it does not change while it calls.
-                packed.extend_from_slice(unsafe {
-                    std::slice::from_raw_parts(address as *const u8, width)
-                });
-            });
-            session::send(&Call::CopyInRows { to, extent, stream }, &packed)
-        }
-        Direction::Out => {
-            memory::check(from.address, from_span)?;
-            let mut packed = vec![0u8; bytes as usize];
-            let call = Call::CopyOutRows {
-                from,
-                extent,
-                stream,
-            };
-            // SAFETY: the buffer is this function's, and has this length.
-            unsafe { session::call_out(&call, packed.as_mut_ptr(), packed.len())? };
-            each_row(&to, &extent, |address, at| {
-                // SAFETY: the program passes rows of its own of this width, which it does not use while it calls.
-                unsafe {
-                    (address as *mut u8)
-                        .copy_from_nonoverlapping(packed[at..at + width].as_ptr(), width)
-                };
-            });
-            Ok(())
-        }
-        Direction::Within => {
-            memory::check(to.address, to_span)?;
-            memory::check(from.address, from_span)?;
-            let call = Call::CopyRows {
-                to,
-                from,
-                extent,
-                stream,
-            };
-            session::send(&call, &[])
-        }
+    let direction = agreed(to.address, from.address, direction)?;
+    if matches!(direction, Direction::In | Direction::Within) {
+        memory::check(to.address, to_span)?;
+    }
+    if matches!(direction, Direction::Out | Direction::Within) {
+        memory::check(from.address, from_span)?;
+    }
+    match direction {
+        Direction::In => match memory::shared_at(from.address, from_span) {
+            Some(place) => shared(place, &from, to, extent, true, order),
+            None => {
+                // A copy from the device that comes before this one may still be on its way there.
+                session::wait_for_landings(from.address, from_span)?;
+                // SAFETY: the program passes memory of its own, which it does not change while it calls.
+                unsafe { copy_in(to, from, extent, order.stream) }
+            }
+        },
+        Direction::Out => match memory::shared_at(to.address, to_span) {
+            Some(place) => shared(place, &to, from, extent, false, order),
+            // SAFETY: the program passes memory of its own, which it does not use while it calls; what CUDA knows it does not give back
+            // before `cudaFreeHost` or `cudaHostUnregister`, which wait.
+            None => unsafe {
+                match land(to, from, extent, order)? {
+                    true => Ok(()),
+                    false => copy_out(to, from, extent, order.stream),
+                }
+            },
+        },
+        Direction::Within => within(to, from, extent, order.stream),
         Direction::Host => {
+            // What the stream was given before comes first.
+            let stream = order.stream;
             session::call(&Call::StreamSynchronize { stream }, &[])?;
-            each_row(&to, &extent, |address, at| {
-                let row = (at / width) as u64;
-                let (layer, row) = (row / extent.height, row % extent.height);
-                let source = from.address + layer * from.layer_bytes + row * from.row_bytes;
-                // SAFETY: the program passes rows of its own of this width.
-                unsafe { std::ptr::copy(source as *const u8, address as *mut u8, width) };
-            });
+            // SAFETY: the program passes two places of its own.
+            unsafe { within_host(&to, &from, &extent) };
             Ok(())
+        }
+    }
+}
+
+/// Copies between the device and host memory that the backend has, too. It is the GPU that reads or writes it, in the order of the
+/// stream, and the program goes on meanwhile if the form lets it.
+fn shared(
+    (region, offset): (u64, u64),
+    host: &Pitched,
+    device: Pitched,
+    extent: Extent,
+    is_in: bool,
+    order: Order,
+) -> Result<(), Code> {
+    let call = Call::CopyShared {
+        region,
+        host: Pitched {
+            address: offset,
+            ..*host
+        },
+        device,
+        extent,
+        is_in,
+        stream: order.stream,
+        mark: None,
+    };
+    match order.is_waited_for {
+        false => session::send_shared(&call),
+        true => session::finish(session::start_shared(&call)?),
+    }
+}
+
+/// Copies to host memory that CUDA knows and that is not shared, if the program need not wait; whether it did.
+///
+/// # Safety
+/// The row at `to` may be written until it is given back.
+unsafe fn land(to: Pitched, from: Pitched, extent: Extent, order: Order) -> Result<bool, Code> {
+    if order.is_waited_for || !is_row(&extent) {
+        return Ok(false);
+    }
+    let bytes = extent.width_bytes;
+    let Some((region, offset)) = memory::twin_at(to.address, bytes)? else {
+        return Ok(false);
+    };
+    let call = Call::CopyToRegion {
+        region,
+        offset,
+        from: from.address,
+        bytes,
+        stream: order.stream,
+    };
+    // SAFETY: as the caller promises.
+    unsafe { session::land(&call, to.address, bytes)? };
+    Ok(true)
+}
+
+fn is_row(extent: &Extent) -> bool {
+    extent.height == 1 && extent.depth == 1
+}
+
+/// # Safety
+/// All rows of `from` may be read.
+unsafe fn copy_in(to: Pitched, from: Pitched, extent: Extent, stream: u64) -> Result<(), Code> {
+    let bytes = extent.bytes().ok_or(Code::INVALID_VALUE)? as usize;
+    if bytes > INLINE_BYTES_MAX {
+        if let Some(slots) = bulk::slots()? {
+            // SAFETY: the rows may be read, as the caller promises.
+            return unsafe { slots.copy_in(to, from, extent, stream) };
+        }
+    }
+    if is_row(&extent) {
+        // SAFETY: the row may be read, as the caller promises.
+        let source = unsafe { std::slice::from_raw_parts(from.address as *const u8, bytes) };
+        let to = to.address;
+        return session::send(&Call::CopyIn { to, stream }, source);
+    }
+    let mut packed = vec![0u8; bytes];
+    // SAFETY: the rows may be read, as the caller promises, and the buffer has as many bytes.
+    unsafe { bulk::gather(&from, &extent, packed.as_mut_ptr() as u64) };
+    session::send(&Call::CopyInRows { to, extent, stream }, &packed)
+}
+
+/// # Safety
+/// All rows of `to` may be written.
+unsafe fn copy_out(to: Pitched, from: Pitched, extent: Extent, stream: u64) -> Result<(), Code> {
+    let bytes = extent.bytes().ok_or(Code::INVALID_VALUE)? as usize;
+    if bytes > INLINE_BYTES_MAX {
+        if let Some(slots) = bulk::slots()? {
+            // SAFETY: the rows may be written, as the caller promises.
+            return unsafe { slots.copy_out(from, to, extent, stream) };
+        }
+    }
+    if is_row(&extent) {
+        let call = Call::CopyOut {
+            from: from.address,
+            bytes: bytes as u64,
+            stream,
+        };
+        // SAFETY: the row may be written, as the caller promises.
+        return unsafe { session::call_out(&call, to.address as *mut u8, bytes) };
+    }
+    let mut packed = vec![0u8; bytes];
+    let call = Call::CopyOutRows {
+        from,
+        extent,
+        stream,
+    };
+    // SAFETY: the buffer is this function's, and has this length; the rows may be written, as the caller promises.
+    unsafe {
+        session::call_out(&call, packed.as_mut_ptr(), packed.len())?;
+        bulk::scatter(packed.as_ptr() as u64, &to, &extent);
+    }
+    Ok(())
+}
+
+fn within(to: Pitched, from: Pitched, extent: Extent, stream: u64) -> Result<(), Code> {
+    let call = match is_row(&extent) {
+        true => Call::Copy {
+            to: to.address,
+            from: from.address,
+            bytes: extent.width_bytes,
+            stream,
+        },
+        false => Call::CopyRows {
+            to,
+            from,
+            extent,
+            stream,
+        },
+    };
+    session::send(&call, &[])
+}
+
+/// # Safety
+/// All rows of both places are memory of the program.
+unsafe fn within_host(to: &Pitched, from: &Pitched, extent: &Extent) {
+    let at = |of: &Pitched, layer, row| of.address + layer * of.layer_bytes + row * of.row_bytes;
+    for layer in 0..extent.depth {
+        for row in 0..extent.height {
+            let (to, from) = (at(to, layer, row), at(from, layer, row));
+            // SAFETY: as the caller promises.
+            unsafe {
+                std::ptr::copy(
+                    from as *const u8,
+                    to as *mut u8,
+                    extent.width_bytes as usize,
+                )
+            };
         }
     }
 }

@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 /// Changes with every change of this file or of frames.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 /// What each side says first.
 pub const MAGIC: [u8; 8] = *b"rgapsGPU";
 
@@ -155,6 +155,26 @@ pub enum Call<'a> {
     Allocate { bytes: u64 },
     /// `cuMemAllocAsync`. Gives an address.
     AllocateOnStream { bytes: u64, stream: u64 },
+    /// `cuMemAllocFromPoolAsync`. Gives an address.
+    AllocateFromPool { bytes: u64, pool: u64, stream: u64 },
+    /// `cuDeviceGetDefaultMemPool`, which gets this number.
+    PoolDefault { pool: u64 },
+    /// `cuMemPoolCreate`.
+    PoolCreate { pool: u64, bytes_max: u64 },
+    /// `cuMemPoolDestroy`.
+    PoolDestroy { pool: u64 },
+    /// `cuDeviceSetMemPool`.
+    PoolUse { pool: u64 },
+    /// `cuMemPoolSetAttribute`.
+    PoolSet {
+        pool: u64,
+        attribute: u32,
+        value: u64,
+    },
+    /// `cuMemPoolGetAttribute`. Gives a number.
+    PoolGet { pool: u64, attribute: u32 },
+    /// `cuMemPoolTrimTo`.
+    PoolTrim { pool: u64, bytes: u64 },
     /// `cuMemFree`.
     Free { address: u64 },
     /// `cuMemFreeAsync`.
@@ -177,6 +197,31 @@ pub enum Call<'a> {
         extent: Extent,
         stream: u64,
     },
+    /// Makes a region of the server's memory. On a Unix socket the answer has its descriptor with it, and both ends have the memory.
+    Share { region: u64, bytes: u64 },
+    /// Gives a region back.
+    Unshare { region: u64 },
+    /// Copies between a region and the device; the address of `host` is an offset in the region. Who waits for the answer waits
+    /// for the copy. One with a `mark` can be waited for by that number.
+    CopyShared {
+        region: u64,
+        host: Pitched,
+        device: Pitched,
+        extent: Extent,
+        is_in: bool,
+        stream: u64,
+        mark: Option<u16>,
+    },
+    /// Copies to a region, and gives the bytes when they are there. Of the region this end has no part.
+    CopyToRegion {
+        region: u64,
+        offset: u64,
+        from: u64,
+        bytes: u64,
+        stream: u64,
+    },
+    /// Waits for the last copies with these marks.
+    WaitForMarks { marks: Vec<u16> },
     /// Copies on the server.
     Copy {
         to: u64,
@@ -199,6 +244,36 @@ pub enum Call<'a> {
         width: u8,
         stream: u64,
     },
+    /// `cuLaunchHostFunc` of a function of the client.
+    HostFunction { function: u64, stream: u64 },
+    /// Waits until a stream has reached a function. Gives its number.
+    NextHostFunction,
+    /// The client has run a function.
+    HostFunctionDone { function: u64 },
+    /// `cuStreamBeginCapture`.
+    CaptureBegin { stream: u64 },
+    /// `cuStreamEndCapture`.
+    CaptureEnd { stream: u64, graph: u64 },
+    /// `cuStreamIsCapturing`. Gives a number.
+    CaptureStatus { stream: u64 },
+    /// `cuGraphGetNodes`. Gives how many there are.
+    GraphNodes { graph: u64 },
+    /// `cuGraphInstantiateWithFlags`.
+    GraphInstantiate {
+        graph: u64,
+        executable: u64,
+        flags: u64,
+    },
+    /// `cuGraphExecUpdate`. Gives its result, 0 if the graph fits.
+    GraphUpdate { executable: u64, graph: u64 },
+    /// `cuGraphUpload`.
+    GraphUpload { executable: u64, stream: u64 },
+    /// `cuGraphLaunch`.
+    GraphLaunch { executable: u64, stream: u64 },
+    /// `cuGraphDestroy`.
+    GraphDestroy { graph: u64 },
+    /// `cuGraphExecDestroy`.
+    GraphExecDestroy { executable: u64 },
     /// `cuStreamCreateWithPriority`.
     StreamCreate {
         stream: u64,
@@ -303,6 +378,8 @@ pub enum Value {
     Pair(u64, u64),
     /// A time.
     Float(f32),
+    /// A region, whose descriptor comes with the answer.
+    Memory,
     /// Kernels of a library, in the order of their names.
     Kernels(Vec<KernelInfo>),
 }

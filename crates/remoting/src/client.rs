@@ -6,16 +6,19 @@
 //!
 //! There is one connection, so the server sees the calls of all threads in the order in which the threads made them.
 //! Of the threads that wait for an answer one reads, for all of them; it hands the others their answers ("leader and
-//! followers"). The server sends nothing that nobody waits for, so it can always write.
+//! followers"). The server sends nothing that nobody reads (see `landing`), so it can always write.
 //!
 //! A connection that fails stays failed: each call then gives [`Lost`], at once.
 
-use crate::call::{Answer, Call, Hello, Inventory, Welcome, Wish, MAGIC, PROTOCOL};
+use crate::call::{Answer, Call, Hello, Inventory, Value, Welcome, Wish, MAGIC, PROTOCOL};
+use crate::descriptor::{Receiver, Waiting};
 use crate::frame::{Header, HEADER_BYTES, QUIET};
+use crate::landing::Landings;
 use crate::limits::{BATCH_BYTES, BATCH_DELAY, BODY_BYTES_MAX, HELLO_TIMEOUT, INLINE_BYTES_MAX};
 use crate::socket::{write_all, Endpoint, Socket};
 use std::collections::HashMap;
 use std::io::{self, BufReader, Read};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -51,6 +54,8 @@ pub struct Counters {
     pub bytes_out: AtomicU64,
     /// Bytes that were received.
     pub bytes_in: AtomicU64,
+    /// Bytes that were copied from or to memory that both ends have.
+    pub bytes_shared: AtomicU64,
 }
 
 fn add(counter: &AtomicU64, value: u64) {
@@ -75,22 +80,23 @@ struct Outbox {
 
 /// Where the bytes behind an answer belong.
 #[derive(Clone, Copy)]
-struct Target {
-    start: *mut u8,
-    bytes: usize,
+pub(crate) struct Target {
+    pub(crate) start: *mut u8,
+    pub(crate) bytes: usize,
 }
 
-// SAFETY: the thread that waits for the answer owns the memory, and stays in `call_out` until the thread that reads
-// has written it or the connection is lost and nobody reads any more.
+// SAFETY: the memory may be written by any thread until the answer is taken or the connection is lost and nobody reads any more, as the
+// callers of `call_out` and `land` promise.
 unsafe impl Send for Target {}
 
 #[derive(Default)]
-struct Inbox {
+pub(crate) struct Inbox {
     /// Calls that wait, and where their bytes belong.
     wanted: HashMap<u64, Option<Target>>,
-    answers: HashMap<u64, Answer>,
-    is_read: bool,
-    is_lost: bool,
+    answers: HashMap<u64, (Answer, Option<OwnedFd>)>,
+    pub(crate) landings: Landings,
+    pub(crate) is_read: bool,
+    pub(crate) is_lost: bool,
 }
 
 /// A session on a server.
@@ -101,24 +107,25 @@ pub struct Connection {
     outbox: Mutex<Outbox>,
     /// The batch is not empty any more.
     filled: Condvar,
-    inbox: Mutex<Inbox>,
-    answered: Condvar,
-    reader: Mutex<BufReader<Reading>>,
+    pub(crate) inbox: Mutex<Inbox>,
+    pub(crate) answered: Condvar,
+    reader: Mutex<BufReader<Receiver>>,
+    /// Descriptors that came with answers.
+    descriptors: Arc<Waiting>,
     is_ending: AtomicBool,
     /// What it has counted.
     pub counters: Counters,
 }
 
-/// The socket once more, for a buffered reader.
-struct Reading(Arc<Socket>);
-
-impl Read for Reading {
-    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
-        (&*self.0).read(to)
-    }
+/// A call whose answer has to be taken by [`Connection::finish`].
+#[derive(Debug)]
+#[must_use]
+pub struct Waited {
+    request: u64,
+    lane: u16,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -175,8 +182,11 @@ impl Connection {
             Welcome::Status(_) => return Err(ConnectError::Stranger(at.clone())),
         };
         let socket = Arc::new(socket);
+        let descriptors = Arc::new(Waiting::default());
+        let receiver = Receiver::new(socket.clone(), descriptors.clone());
         let connection = Arc::new(Connection {
-            reader: Mutex::new(BufReader::with_capacity(16 << 10, Reading(socket.clone()))),
+            reader: Mutex::new(BufReader::with_capacity(16 << 10, receiver)),
+            descriptors,
             socket,
             endpoint: at.clone(),
             inventory,
@@ -205,6 +215,11 @@ impl Connection {
         &self.endpoint
     }
 
+    /// Whether the server is on this host, and can share memory with the client.
+    pub fn is_local(&self) -> bool {
+        self.socket.is_local()
+    }
+
     /// Whether the connection has failed.
     pub fn is_lost(&self) -> bool {
         lock(&self.outbox).is_lost
@@ -230,7 +245,13 @@ impl Connection {
 
     /// Makes a call and waits for the answer.
     pub fn call(&self, from: From, call: &Call<'_>, bulk: &[u8]) -> Result<Answer, Lost> {
-        self.wait_for(from, call, bulk, None)
+        let waited = self.begin(from, call, bulk, None, |_, _| ())?;
+        self.finish(waited).map(|(answer, _)| answer)
+    }
+
+    /// Makes a call whose answer is waited for later, so that others can be on their way meanwhile.
+    pub fn start(&self, from: From, call: &Call<'_>) -> Result<Waited, Lost> {
+        self.begin(from, call, &[], None, |_, _| ())
     }
 
     /// The same for a call that gives bytes. They are there when this returns, unless the answer has an error.
@@ -244,26 +265,46 @@ impl Connection {
         to: *mut u8,
         bytes: usize,
     ) -> Result<Answer, Lost> {
-        self.wait_for(from, call, &[], Some(Target { start: to, bytes }))
+        let waited = self.begin(
+            from,
+            call,
+            &[],
+            Some(Target { start: to, bytes }),
+            |_, _| (),
+        )?;
+        self.finish(waited).map(|(answer, _)| answer)
     }
 
-    fn wait_for(
+    pub(crate) fn begin(
         &self,
         from: From,
         call: &Call<'_>,
         bulk: &[u8],
         target: Option<Target>,
-    ) -> Result<Answer, Lost> {
-        let request = {
-            let mut outbox = lock(&self.outbox);
-            // Wanted before it is sent, so that whoever reads the answer knows where it belongs.
-            lock(&self.inbox).wanted.insert(outbox.request, target);
-            let request = self.append(&mut outbox, from, 0, call, bulk)?;
-            self.flush(&mut outbox)?;
-            request
-        };
+        note: impl FnOnce(&mut Inbox, u64),
+    ) -> Result<Waited, Lost> {
+        let mut outbox = lock(&self.outbox);
+        // Wanted before it is sent, so that whoever reads the answer knows where it belongs.
+        let mut inbox = lock(&self.inbox);
+        inbox.wanted.insert(outbox.request, target);
+        note(&mut inbox, outbox.request);
+        drop(inbox);
+        let request = self.append(&mut outbox, from, 0, call, bulk)?;
+        self.flush(&mut outbox)?;
+        Ok(Waited {
+            request,
+            lane: from.lane,
+        })
+    }
+
+    /// Waits for an answer, and takes what came with it.
+    pub fn finish(&self, waited: Waited) -> Result<(Answer, Option<OwnedFd>), Lost> {
         add(&self.counters.round_trips, 1);
-        self.answer(request)
+        let (mut answer, descriptor) = self.answer(waited.request)?;
+        if answer.deferred == 0 {
+            answer.deferred = lock(&self.inbox).landings.error(waited.lane).unwrap_or(0);
+        }
+        Ok((answer, descriptor))
     }
 
     /// Appends a frame to the batch; gives its number.
@@ -354,7 +395,7 @@ impl Connection {
     }
 
     /// Waits for an answer, reading for all who wait if nobody does.
-    fn answer(&self, request: u64) -> Result<Answer, Lost> {
+    fn answer(&self, request: u64) -> Result<(Answer, Option<OwnedFd>), Lost> {
         let mut inbox = lock(&self.inbox);
         loop {
             if let Some(answer) = inbox.answers.remove(&request) {
@@ -363,44 +404,50 @@ impl Connection {
             if inbox.is_lost {
                 inbox.wanted.remove(&request);
                 // A reader may still write to this caller's memory.
-                if inbox.is_read {
-                    inbox = self
-                        .answered
-                        .wait(inbox)
-                        .unwrap_or_else(PoisonError::into_inner);
-                    continue;
+                if !inbox.is_read {
+                    return Err(Lost);
                 }
-                return Err(Lost);
             }
-            if inbox.is_read {
-                inbox = self
-                    .answered
-                    .wait(inbox)
-                    .unwrap_or_else(PoisonError::into_inner);
-                continue;
-            }
-            inbox.is_read = true;
-            drop(inbox);
-            let result = self.read_one();
-            inbox = lock(&self.inbox);
-            inbox.is_read = false;
-            match result {
-                Ok((of, answer)) => {
-                    inbox.answers.insert(of, answer);
-                }
-                Err(_) => inbox.is_lost = true,
-            }
-            if inbox.is_lost {
-                drop(inbox);
-                self.lose();
-                inbox = lock(&self.inbox);
-            }
-            self.answered.notify_all();
+            inbox = self.read_or_wait(inbox);
         }
     }
 
+    /// Reads one answer, if nobody else reads; else waits until somebody has read one.
+    pub(crate) fn read_or_wait<'a>(
+        &'a self,
+        mut inbox: MutexGuard<'a, Inbox>,
+    ) -> MutexGuard<'a, Inbox> {
+        if inbox.is_read {
+            return self
+                .answered
+                .wait(inbox)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        inbox.is_read = true;
+        drop(inbox);
+        let result = self.read_one();
+        inbox = lock(&self.inbox);
+        inbox.is_read = false;
+        match result {
+            Ok((of, answer, descriptor)) => {
+                if !inbox.landings.take(of, &answer) {
+                    inbox.answers.insert(of, (answer, descriptor));
+                }
+            }
+            Err(_) => inbox.is_lost = true,
+        }
+        if inbox.is_lost {
+            inbox.landings.lose();
+            drop(inbox);
+            self.lose();
+            inbox = lock(&self.inbox);
+        }
+        self.answered.notify_all();
+        inbox
+    }
+
     /// Reads one answer, and the bytes behind it to where they belong.
-    fn read_one(&self) -> io::Result<(u64, Answer)> {
+    fn read_one(&self) -> io::Result<(u64, Answer, Option<OwnedFd>)> {
         let broken = || io::Error::from(io::ErrorKind::InvalidData);
         let mut reader = lock(&self.reader);
         let mut bytes = [0; HEADER_BYTES];
@@ -408,7 +455,11 @@ impl Connection {
         let header = Header::decode(&bytes).map_err(|_| broken())?;
         let mut body = vec![0; header.length as usize];
         reader.read_exact(&mut body)?;
-        let answer = postcard::from_bytes(&body).map_err(|_| broken())?;
+        let answer: Answer = postcard::from_bytes(&body).map_err(|_| broken())?;
+        let descriptor = match answer.value {
+            Value::Memory if self.is_local() => Some(self.descriptors.take().ok_or_else(broken)?),
+            _ => None,
+        };
         let target = lock(&self.inbox)
             .wanted
             .remove(&header.request)
@@ -428,7 +479,7 @@ impl Connection {
             }
             _ => return Err(broken()),
         }
-        Ok((header.request, answer))
+        Ok((header.request, answer, descriptor))
     }
 
     fn lose_holding(&self, outbox: &mut Outbox) -> Lost {

@@ -26,7 +26,10 @@ impl Code {
     pub const OUT_OF_RESOURCES: Code = Code(701);
     pub const HOST_MEMORY_ALREADY_REGISTERED: Code = Code(712);
     pub const HOST_MEMORY_NOT_REGISTERED: Code = Code(713);
+    pub const NOT_PERMITTED: Code = Code(800);
     pub const NOT_SUPPORTED: Code = Code(801);
+    pub const STREAM_CAPTURE_UNSUPPORTED: Code = Code(900);
+    pub const GRAPH_EXEC_UPDATE_FAILURE: Code = Code(910);
     pub const UNKNOWN: Code = Code(999);
 
     /// The code as a result.

@@ -36,6 +36,8 @@ pub struct FrontOptions {
     pub clients_max: u32,
     /// Most bytes of GPU memory of a client.
     pub memory_limit: Option<u64>,
+    /// Whether backends pin memory of this host.
+    pub is_pinning: bool,
     /// The program of backends, and its arguments. It is told by further arguments what `run_backend` needs.
     pub backend: (PathBuf, Vec<OsString>),
 }
@@ -284,6 +286,9 @@ impl Shared {
         let mut command = Command::new(program);
         command.args(arguments).args(["--kind", kind]);
         command.args(["--parent", &std::process::id().to_string()]);
+        if !self.options.is_pinning {
+            command.arg("--no-pinning");
+        }
         if let Some(limit) = self.options.memory_limit {
             command.args(["--memory-bytes", &limit.to_string()]);
         }

@@ -14,9 +14,12 @@ mod board;
 mod call;
 mod client;
 mod codes;
+mod descriptor;
 mod frame;
 mod front;
+mod landing;
 mod limits;
+mod pieces;
 mod socket;
 
 pub use backend::{
@@ -26,8 +29,11 @@ pub use call::{
     Answer, Call, ClientInfo, DeviceInfo, Extent, Inventory, KernelId, KernelInfo, Pitched, Status,
     Value,
 };
-pub use client::{status, ConnectError, Connection, From, Lost};
+pub use client::{status, ConnectError, Connection, From, Lost, Waited};
 pub use codes::Code;
 pub use front::{Front, FrontError, FrontOptions};
-pub use limits::{LANES_MAX, LAUNCH_ATTRIBUTES_MAX, PARAMETER_BYTES_MAX};
+pub use limits::{
+    INLINE_BYTES_MAX, LANES_MAX, LAUNCH_ATTRIBUTES_MAX, MARKS_MAX, PARAMETER_BYTES_MAX,
+};
+pub use pieces::pieces;
 pub use socket::{Endpoint, Listener, Socket, PORT};

@@ -28,6 +28,16 @@ pub const INLINE_BYTES_MAX: usize = 16 << 10;
 pub const STAGING_BYTES: usize = 4 << 20;
 /// See [`STAGING_BYTES`].
 pub const STAGING_COUNT: usize = 4;
+/// Most regions of memory that a client of this host shares with its backend, and most bytes of all of them.
+pub const REGIONS_MAX: usize = 1 << 14;
+/// See [`REGIONS_MAX`].
+pub const SHARED_BYTES_MAX: u64 = 16 << 30;
+/// Most copies of shared memory that a client has numbered, to wait for them by number.
+pub const MARKS_MAX: u16 = 64;
+/// Most functions of the client that its streams have queued.
+pub const HOST_FUNCTIONS_MAX: usize = 1 << 16;
+/// Most copies to the client whose bytes are expected and not waited for; each has a thread of the backend.
+pub const LANDINGS_MAX: usize = 32;
 /// How long either end takes to connect and say hello.
 pub const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// Connections that have not said hello yet, at most.

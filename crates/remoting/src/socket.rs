@@ -4,7 +4,7 @@ use crate::limits::HELLO_TIMEOUT;
 use std::fmt;
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{TcpListener, TcpStream, ToSocketAddrs};
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -119,6 +119,11 @@ impl Socket {
             true => Socket::Tcp(descriptor.into()),
             false => Socket::Unix(descriptor.into()),
         }
+    }
+
+    /// Whether both ends are on one host, and descriptors can be sent.
+    pub fn is_local(&self) -> bool {
+        matches!(self, Socket::Unix(_))
     }
 
     /// Ends both directions, also for a thread that waits in a read.
@@ -251,6 +256,30 @@ pub(crate) fn write_all(to: &Socket, pieces: [&[u8]; 2]) -> io::Result<usize> {
         }
     }
     Ok(calls)
+}
+
+/// Writes memory that others may be writing.
+///
+/// # Safety
+/// `bytes` bytes at `start` are mapped, or the process accepts that the write fails.
+pub(crate) unsafe fn write_memory(to: &Socket, start: *const u8, bytes: usize) -> io::Result<()> {
+    let mut done = 0;
+    while done < bytes {
+        let (from, left) = (start.wrapping_add(done).cast(), bytes - done);
+        // SAFETY: only the kernel reads the memory, as the caller allows.
+        let sent = unsafe { libc::send(to.as_fd().as_raw_fd(), from, left, libc::MSG_NOSIGNAL) };
+        match usize::try_from(sent) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => done += count,
+            Err(_) => {
+                let error = io::Error::last_os_error();
+                if error.kind() != io::ErrorKind::Interrupted {
+                    return Err(error);
+                }
+            }
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

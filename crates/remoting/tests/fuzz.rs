@@ -27,6 +27,27 @@ fn seeds() -> Vec<Vec<u8>> {
             to: at.address,
             stream: 2,
         },
+        Call::Share {
+            region: 48,
+            bytes: 1 << 20,
+        },
+        Call::CopyShared {
+            region: 48,
+            host: at,
+            device: at,
+            extent,
+            is_in: true,
+            stream: 1,
+            mark: Some(3),
+        },
+        Call::CopyToRegion {
+            region: 48,
+            offset: 4096,
+            from: at.address,
+            bytes: 77,
+            stream: 0,
+        },
+        Call::WaitForMarks { marks: vec![1, 2] },
         Call::CopyRows {
             to: at,
             from: at,
@@ -52,6 +73,20 @@ fn seeds() -> Vec<Vec<u8>> {
         Call::Variable {
             library: 16,
             name: "counter",
+        },
+        Call::GraphInstantiate {
+            graph: 32,
+            executable: 48,
+            flags: 1,
+        },
+        Call::PoolSet {
+            pool: 80,
+            attribute: 4,
+            value: u64::MAX,
+        },
+        Call::HostFunction {
+            function: 64,
+            stream: 2,
         },
         Call::Launch {
             kernel,

@@ -1,9 +1,11 @@
 //! What all exported functions have in common, and the state behind them.
 
 use crate::abi::Code;
+use crate::api::pool::Pools;
 use crate::config::Config;
 use crate::context::{lose_current, Contexts};
 use crate::faults::{Failure, Faults};
+use crate::graph::Graphs;
 use crate::kernel::Modules;
 use crate::library::Libraries;
 use crate::memory::Memory;
@@ -23,6 +25,8 @@ pub(crate) struct Global {
     memory: RwLock<Memory>,
     pub(crate) contexts: Contexts,
     pub(crate) streams: Streams,
+    pub(crate) graphs: Graphs,
+    pub(crate) pools: Mutex<Pools>,
     pub(crate) modules: Modules,
     pub(crate) libraries: Libraries,
     initialised: AtomicBool,
@@ -49,6 +53,8 @@ pub(crate) fn global() -> &'static Global {
             memory: RwLock::new(Memory::default()),
             contexts: Contexts::default(),
             streams: Streams::default(),
+            graphs: Graphs::default(),
+            pools: Mutex::default(),
             modules: Modules::default(),
             libraries: Libraries::default(),
             initialised: AtomicBool::new(false),

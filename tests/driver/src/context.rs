@@ -100,7 +100,8 @@ impl Context {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn all_streams(self: &Arc<Self>, global: &Global) -> Vec<Arc<Stream>> {
+    /// All its streams.
+    pub(crate) fn all_streams(self: &Arc<Self>, global: &Global) -> Vec<Arc<Stream>> {
         let mut all = global.streams.of(self);
         all.push(self.legacy.clone());
         all.extend(self.per_thread().values().cloned());
@@ -124,7 +125,7 @@ impl Context {
         global: &Global,
         stream: &Arc<Stream>,
         mut after: Vec<Point>,
-        work: impl FnOnce() + Send + 'static,
+        work: impl Fn() + Send + Sync + 'static,
     ) -> Result<Point, Code> {
         self.check()?;
         match stream.kind {
@@ -141,8 +142,8 @@ impl Context {
                 }
             }
         }
-        if stream.capture.load(Ordering::Acquire) != 0 {
-            // Recorded into the graph instead; the graph is never run.
+        if let Some(graph) = stream.recording() {
+            graph.add(Arc::new(work));
             return Ok(stream.point());
         }
         let queue = self.queues.of(stream, global.config().queues);

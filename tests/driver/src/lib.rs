@@ -48,6 +48,7 @@ mod config;
 mod context;
 mod control;
 mod faults;
+mod graph;
 mod kernel;
 mod library;
 mod memory;

@@ -4,6 +4,7 @@ use crate::abi::Code;
 use crate::call::{give_up, global};
 use crate::context::Context;
 use crate::faults::Random;
+use crate::graph::Graph;
 use crate::queue::HardwareQueue;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
@@ -54,6 +55,8 @@ pub(crate) struct Stream {
     changed: Condvar,
     /// 0 not capturing, 1 capturing, 2 capturing in vain.
     pub(crate) capture: AtomicI32,
+    /// Where its work goes while it captures.
+    recording: Mutex<Option<Arc<Graph>>>,
     /// Which no other stream of the process has, from 1 on.
     pub(crate) number: u64,
     /// Operations of its own order, where streams do not share queues.
@@ -69,6 +72,7 @@ impl Stream {
             queue: Mutex::default(),
             changed: Condvar::new(),
             capture: AtomicI32::new(0),
+            recording: Mutex::default(),
             number: NUMBER.fetch_add(1, Ordering::Relaxed),
             own_queue: Arc::default(),
         })
@@ -77,6 +81,20 @@ impl Stream {
     /// Its context, while that exists.
     pub(crate) fn context(&self) -> Option<Arc<Context>> {
         self.context.upgrade()
+    }
+
+    /// Begins or ends recording.
+    pub(crate) fn record(&self, graph: Option<Arc<Graph>>) {
+        *self
+            .recording
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = graph;
+    }
+
+    /// Where its work goes, if it captures.
+    pub(crate) fn recording(&self) -> Option<Arc<Graph>> {
+        let recording = self.recording.lock();
+        recording.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn is_lost(&self) -> bool {
@@ -257,6 +275,23 @@ pub(crate) struct Event {
     pub(crate) recorded: Mutex<Option<Point>>,
     /// When its stream came there.
     pub(crate) reached: Mutex<Option<Instant>>,
+    /// The graph in which it was recorded last, while that is captured.
+    captured: Mutex<Weak<Graph>>,
+}
+
+impl Event {
+    /// Notes that it was recorded in a graph, or on a stream that does not capture.
+    pub(crate) fn capture(&self, graph: Option<&Arc<Graph>>) {
+        let graph = graph.map_or_else(Weak::new, Arc::downgrade);
+        *self.captured.lock().unwrap_or_else(PoisonError::into_inner) = graph;
+    }
+
+    /// The graph in which it was recorded.
+    pub(crate) fn captured(&self) -> Option<Arc<Graph>> {
+        let captured = self.captured.lock();
+        let graph = captured.unwrap_or_else(PoisonError::into_inner).upgrade();
+        graph.filter(|graph| !graph.is_ended())
+    }
 }
 
 impl Streams {

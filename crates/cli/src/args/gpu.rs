@@ -44,6 +44,9 @@ pub struct GpuServe {
     /// Let each client allocate at most this much GPU memory.
     #[arg(long, value_name = "BYTES")]
     pub memory: Option<ByteSize>,
+    /// Pin no memory of this host. Copies are slower, and clients of this host share no memory with the server.
+    #[arg(long)]
+    pub no_pinning: bool,
 }
 
 #[derive(Args)]
@@ -93,4 +96,7 @@ pub struct GpuBackend {
     /// Most bytes of GPU memory.
     #[arg(long)]
     pub memory_bytes: Option<u64>,
+    /// Pin no memory.
+    #[arg(long)]
+    pub no_pinning: bool,
 }

@@ -2,7 +2,7 @@
 
 use super::driver;
 use crate::abi::Out;
-use crate::transfer::{self, Direction};
+use crate::transfer::{self, Direction, Order};
 use crate::{memory, session};
 use rgaps_remoting::{Call, Code, Value};
 use std::ffi::{c_int, c_uint};
@@ -65,35 +65,35 @@ driver! {
     }
 
     fn cuMemcpyHtoD_v2(to: u64, from: u64, bytes: usize) {
-        transfer::copy(to, from, bytes, Direction::In, 0)
+        transfer::copy(to, from, bytes, Direction::In, Order::wait(0))
     }
 
     fn cuMemcpyDtoH_v2(to: u64, from: u64, bytes: usize) {
-        transfer::copy(to, from, bytes, Direction::Out, 0)
+        transfer::copy(to, from, bytes, Direction::Out, Order::wait(0))
     }
 
     fn cuMemcpyDtoD_v2(to: u64, from: u64, bytes: usize) {
-        transfer::copy(to, from, bytes, Direction::Within, 0)
+        transfer::copy(to, from, bytes, Direction::Within, Order::wait(0))
     }
 
     fn cuMemcpy(to: u64, from: u64, bytes: usize) {
-        transfer::copy(to, from, bytes, Direction::of(to, from), 0)
+        transfer::copy(to, from, bytes, Direction::of(to, from), Order::wait(0))
     }
 
     fn cuMemcpyHtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: u64) {
-        transfer::copy(to, from, bytes, Direction::In, stream)
+        transfer::copy(to, from, bytes, Direction::In, Order::queue(stream))
     }
 
     fn cuMemcpyDtoHAsync_v2(to: u64, from: u64, bytes: usize, stream: u64) {
-        transfer::copy(to, from, bytes, Direction::Out, stream)
+        transfer::copy(to, from, bytes, Direction::Out, Order::queue(stream))
     }
 
     fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: u64) {
-        transfer::copy(to, from, bytes, Direction::Within, stream)
+        transfer::copy(to, from, bytes, Direction::Within, Order::queue(stream))
     }
 
     fn cuMemcpyAsync(to: u64, from: u64, bytes: usize, stream: u64) {
-        transfer::copy(to, from, bytes, Direction::of(to, from), stream)
+        transfer::copy(to, from, bytes, Direction::of(to, from), Order::queue(stream))
     }
 
     fn cuMemsetD8_v2(to: u64, value: u8, count: usize) {

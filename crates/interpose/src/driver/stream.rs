@@ -2,10 +2,11 @@
 
 use super::driver;
 use crate::abi::Out;
-use crate::handles::{events, streams};
+use crate::callbacks::{self, Callback, Function, HostFunction};
+use crate::handles::{events, graphs, streams};
 use crate::session;
-use rgaps_remoting::Call;
-use std::ffi::{c_int, c_uint};
+use rgaps_remoting::{Call, Code};
+use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 
 driver! {
     fn cuStreamCreate(to: Out<u64>, flags: c_uint) {
@@ -20,6 +21,50 @@ driver! {
 
     fn cuStreamDestroy_v2(stream: u64) {
         streams::destroy(stream)
+    }
+
+    fn cuLaunchHostFunc(stream: u64, function: Option<HostFunction>, data: *mut c_void) {
+        streams::check(stream)?;
+        callbacks::queue(stream, Function::Host(function.ok_or(Code::INVALID_VALUE)?), data)
+    }
+
+    fn cuStreamAddCallback(stream: u64, callback: Option<Callback>, data: *mut c_void, flags: c_uint) {
+        streams::check(stream)?;
+        let callback = callback.filter(|_| flags == 0).ok_or(Code::INVALID_VALUE)?;
+        callbacks::queue(stream, Function::Callback(callback, stream), data)
+    }
+
+    fn cuStreamBeginCapture_v2(stream: u64, mode: c_int) {
+        graphs::begin(stream, mode)
+    }
+
+    fn cuStreamEndCapture(stream: u64, graph: Out<u64>) {
+        graph.check()?;
+        let ended = graphs::end(stream);
+        graph.put(*ended.as_ref().unwrap_or(&0))?;
+        ended.map(drop)
+    }
+
+    fn cuStreamIsCapturing(stream: u64, status: Out<c_int>) {
+        status.check()?;
+        status.put(graphs::status(stream)?)
+    }
+
+    fn cuGraphInstantiateWithFlags(to: Out<u64>, graph: u64, flags: c_ulonglong) {
+        to.check()?;
+        to.put(graphs::instantiate(graph, flags)?)
+    }
+
+    fn cuGraphLaunch(executable: u64, stream: u64) {
+        graphs::launch(executable, stream)
+    }
+
+    fn cuGraphDestroy(graph: u64) {
+        graphs::destroy(graph)
+    }
+
+    fn cuGraphExecDestroy(executable: u64) {
+        graphs::destroy_executable(executable)
     }
 
     fn cuStreamSynchronize(stream: u64) {

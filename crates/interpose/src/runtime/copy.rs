@@ -3,7 +3,7 @@
 use super::{runtime, runtime_on_stream, stream_of};
 use crate::abi::{Copy3d, Extent3, In, PitchedPtr};
 use crate::session;
-use crate::transfer::{self, Direction};
+use crate::transfer::{self, Direction, Order};
 use rgaps_remoting::{Code, Extent, Pitched};
 use std::ffi::c_int;
 
@@ -20,8 +20,14 @@ pub(super) fn direction(to: u64, from: u64, kind: c_int) -> Result<Direction, Co
 }
 
 /// Copies bytes.
-pub(super) fn copy(to: u64, from: u64, bytes: usize, kind: c_int, stream: u64) -> Result<(), Code> {
-    transfer::copy(to, from, bytes, direction(to, from, kind)?, stream)
+pub(super) fn copy(
+    to: u64,
+    from: u64,
+    bytes: usize,
+    kind: c_int,
+    order: Order,
+) -> Result<(), Code> {
+    transfer::copy(to, from, bytes, direction(to, from, kind)?, order)
 }
 
 fn copy_rows(
@@ -29,14 +35,14 @@ fn copy_rows(
     from: Pitched,
     extent: Extent,
     kind: c_int,
-    stream: u64,
+    order: Order,
 ) -> Result<(), Code> {
     transfer::copy_rows(
         to,
         from,
         extent,
         direction(to.address, from.address, kind)?,
-        stream,
+        order,
     )
 }
 
@@ -49,7 +55,7 @@ fn copy_2d(
     width: usize,
     height: usize,
     kind: c_int,
-    stream: u64,
+    order: Order,
 ) -> Result<(), Code> {
     let at = |address, pitch: usize| Pitched {
         address,
@@ -61,7 +67,7 @@ fn copy_2d(
         height: height as u64,
         depth: 1,
     };
-    copy_rows(at(to, to_pitch), at(from, from_pitch), extent, kind, stream)
+    copy_rows(at(to, to_pitch), at(from, from_pitch), extent, kind, order)
 }
 
 fn corner(of: &PitchedPtr, at: &Extent3) -> Result<Pitched, Code> {
@@ -80,7 +86,7 @@ fn corner(of: &PitchedPtr, at: &Extent3) -> Result<Pitched, Code> {
     })
 }
 
-fn copy_3d(parameters: In<Copy3d>, stream: u64) -> Result<(), Code> {
+fn copy_3d(parameters: In<Copy3d>, order: Order) -> Result<(), Code> {
     let wanted = parameters.get()?;
     if wanted.from_array != 0 || wanted.to_array != 0 {
         crate::notice::unsupported("cudaMemcpy3D with arrays");
@@ -95,14 +101,14 @@ fn copy_3d(parameters: In<Copy3d>, stream: u64) -> Result<(), Code> {
         corner(&wanted.to, &wanted.to_at)?,
         corner(&wanted.from, &wanted.from_at)?,
     );
-    copy_rows(to, from, extent, wanted.kind, stream)
+    copy_rows(to, from, extent, wanted.kind, order)
 }
 
 runtime! {
     fn cudaMemcpyPeer(to: u64, to_device: c_int, from: u64, from_device: c_int, bytes: usize) {
         session::device(to_device)?;
         session::device(from_device)?;
-        transfer::copy(to, from, bytes, Direction::Within, 0)
+        transfer::copy(to, from, bytes, Direction::Within, Order::wait(0))
     }
 
     fn cudaMemcpyPeerAsync(
@@ -110,37 +116,37 @@ runtime! {
     ) {
         session::device(to_device)?;
         session::device(from_device)?;
-        transfer::copy(to, from, bytes, Direction::Within, stream as u64)
+        transfer::copy(to, from, bytes, Direction::Within, Order::queue(stream as u64))
     }
 }
 
 runtime_on_stream! {
     fn cudaMemcpy "_ptds" (default; to: u64, from: u64, bytes: usize, kind: c_int) {
-        copy(to, from, bytes, kind, default)
+        copy(to, from, bytes, kind, Order::wait(default))
     }
 
     fn cudaMemcpyAsync "_ptsz" (default; to: u64, from: u64, bytes: usize, kind: c_int, stream: usize) {
-        copy(to, from, bytes, kind, stream_of(stream, default))
+        copy(to, from, bytes, kind, Order::queue(stream_of(stream, default)))
     }
 
     fn cudaMemcpy2D "_ptds" (
         default; to: u64, to_pitch: usize, from: u64, from_pitch: usize, width: usize, height: usize, kind: c_int
     ) {
-        copy_2d(to, to_pitch, from, from_pitch, width, height, kind, default)
+        copy_2d(to, to_pitch, from, from_pitch, width, height, kind, Order::wait(default))
     }
 
     fn cudaMemcpy2DAsync "_ptsz" (
         default; to: u64, to_pitch: usize, from: u64, from_pitch: usize, width: usize, height: usize, kind: c_int,
         stream: usize
     ) {
-        copy_2d(to, to_pitch, from, from_pitch, width, height, kind, stream_of(stream, default))
+        copy_2d(to, to_pitch, from, from_pitch, width, height, kind, Order::queue(stream_of(stream, default)))
     }
 
     fn cudaMemcpy3D "_ptds" (default; parameters: In<Copy3d>) {
-        copy_3d(parameters, default)
+        copy_3d(parameters, Order::wait(default))
     }
 
     fn cudaMemcpy3DAsync "_ptsz" (default; parameters: In<Copy3d>, stream: usize) {
-        copy_3d(parameters, stream_of(stream, default))
+        copy_3d(parameters, Order::queue(stream_of(stream, default)))
     }
 }

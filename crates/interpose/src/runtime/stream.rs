@@ -2,10 +2,11 @@
 
 use super::{runtime, runtime_on_stream, stream_of};
 use crate::abi::Out;
+use crate::callbacks::{self, Callback, Function, HostFunction};
 use crate::handles::{events, streams};
 use crate::session;
-use rgaps_remoting::Call;
-use std::ffi::{c_int, c_uint, c_ulonglong};
+use rgaps_remoting::{Call, Code};
+use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 
 runtime! {
     fn cudaStreamCreate(to: Out<u64>) {
@@ -29,6 +30,23 @@ runtime! {
 }
 
 runtime_on_stream! {
+    fn cudaLaunchHostFunc "_ptsz" (default; stream: usize, function: Option<HostFunction>, data: *mut c_void) {
+        let function = function.ok_or(Code::INVALID_VALUE)?;
+        let stream = stream_of(stream, default);
+        streams::check(stream)?;
+        callbacks::queue(stream, Function::Host(function), data)
+    }
+
+    fn cudaStreamAddCallback "_ptsz" (
+        default; stream: usize, callback: Option<Callback>, data: *mut c_void, flags: c_uint
+    ) {
+        let callback = callback.filter(|_| flags == 0).ok_or(Code::INVALID_VALUE)?;
+        let named = stream as u64;
+        let stream = stream_of(stream, default);
+        streams::check(stream)?;
+        callbacks::queue(stream, Function::Callback(callback, named), data)
+    }
+
     fn cudaStreamSynchronize "_ptsz" (default; stream: usize) {
         let stream = stream_of(stream, default);
         streams::check(stream)?;
@@ -61,11 +79,5 @@ runtime_on_stream! {
         let stream = stream_of(stream, default);
         streams::check(stream)?;
         id.put(stream)
-    }
-
-    // No stream captures, since beginning a capture is not forwarded.
-    fn cudaStreamIsCapturing "_ptsz" (default; stream: usize, status: Out<c_int>) {
-        streams::check(stream_of(stream, default))?;
-        status.put(0)
     }
 }

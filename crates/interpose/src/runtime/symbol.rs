@@ -4,6 +4,7 @@ use super::copy::copy;
 use super::{runtime, runtime_on_stream, stream_of};
 use crate::abi::{Address, Out};
 use crate::kernels;
+use crate::transfer::Order;
 use rgaps_remoting::Code;
 use std::ffi::c_int;
 
@@ -28,12 +29,12 @@ fn copy_to(
     bytes: usize,
     offset: usize,
     kind: c_int,
-    stream: u64,
+    order: Order,
 ) -> Result<(), Code> {
     if ![HOST_TO_DEVICE, DEVICE_TO_DEVICE, DEFAULT].contains(&kind) {
         return Err(Code::INVALID_MEMCPY_DIRECTION);
     }
-    copy(part(symbol, bytes, offset)?, from, bytes, kind, stream)
+    copy(part(symbol, bytes, offset)?, from, bytes, kind, order)
 }
 
 fn copy_from(
@@ -42,12 +43,12 @@ fn copy_from(
     bytes: usize,
     offset: usize,
     kind: c_int,
-    stream: u64,
+    order: Order,
 ) -> Result<(), Code> {
     if ![DEVICE_TO_HOST, DEVICE_TO_DEVICE, DEFAULT].contains(&kind) {
         return Err(Code::INVALID_MEMCPY_DIRECTION);
     }
-    copy(to, part(symbol, bytes, offset)?, bytes, kind, stream)
+    copy(to, part(symbol, bytes, offset)?, bytes, kind, order)
 }
 
 runtime! {
@@ -66,24 +67,24 @@ runtime_on_stream! {
     fn cudaMemcpyToSymbol "_ptds" (
         default; symbol: Address, from: u64, bytes: usize, offset: usize, kind: c_int
     ) {
-        copy_to(symbol, from, bytes, offset, kind, default)
+        copy_to(symbol, from, bytes, offset, kind, Order::wait(default))
     }
 
     fn cudaMemcpyToSymbolAsync "_ptsz" (
         default; symbol: Address, from: u64, bytes: usize, offset: usize, kind: c_int, stream: usize
     ) {
-        copy_to(symbol, from, bytes, offset, kind, stream_of(stream, default))
+        copy_to(symbol, from, bytes, offset, kind, Order::queue(stream_of(stream, default)))
     }
 
     fn cudaMemcpyFromSymbol "_ptds" (
         default; to: u64, symbol: Address, bytes: usize, offset: usize, kind: c_int
     ) {
-        copy_from(to, symbol, bytes, offset, kind, default)
+        copy_from(to, symbol, bytes, offset, kind, Order::wait(default))
     }
 
     fn cudaMemcpyFromSymbolAsync "_ptsz" (
         default; to: u64, symbol: Address, bytes: usize, offset: usize, kind: c_int, stream: usize
     ) {
-        copy_from(to, symbol, bytes, offset, kind, stream_of(stream, default))
+        copy_from(to, symbol, bytes, offset, kind, Order::queue(stream_of(stream, default)))
     }
 }

@@ -56,9 +56,36 @@ pub(crate) struct LaunchConfig {
 
 const _: () = assert!(size_of::<LaunchConfig>() == 56);
 
+/// `CUgraphExecUpdateResultInfo`.
+#[repr(C)]
+#[derive(Default)]
+pub(crate) struct GraphUpdated {
+    pub(crate) result: c_uint,
+    pub(crate) node: usize,
+    pub(crate) from: usize,
+}
+
+const _: () = assert!(size_of::<GraphUpdated>() == 24);
+
+/// `CUmemPoolProps`.
+#[repr(C)]
+pub(crate) struct PoolProperties {
+    pub(crate) allocation: c_int,
+    pub(crate) handles: c_int,
+    pub(crate) place: c_int,
+    pub(crate) device: c_int,
+    pub(crate) security: *mut c_void,
+    pub(crate) bytes_max: usize,
+    pub(crate) usage: u16,
+    pub(crate) reserved: [u8; 54],
+}
+
+const _: () = assert!(size_of::<PoolProperties>() == 88);
+
 macro_rules! api {
     ($( $name:ident = $symbol:literal ( $($argument:ty),* ); )*) => {
         /// Functions of the driver. One that the driver does not have is not supported.
+        #[derive(Default)]
         pub(crate) struct Api {
             $( pub(crate) $name: Option<unsafe extern "C" fn($($argument),*) -> c_int>, )*
         }
@@ -115,9 +142,18 @@ api! {
     memory_info = c"cuMemGetInfo_v2"(*mut usize, *mut usize);
     allocate = c"cuMemAlloc_v2"(*mut u64, usize);
     allocate_async = c"cuMemAllocAsync"(*mut u64, usize, usize);
+    allocate_from = c"cuMemAllocFromPoolAsync"(*mut u64, usize, usize, usize);
+    pool_default = c"cuDeviceGetDefaultMemPool"(*mut usize, c_int);
+    pool_use = c"cuDeviceSetMemPool"(c_int, usize);
+    pool_create = c"cuMemPoolCreate"(*mut usize, *const PoolProperties);
+    pool_destroy = c"cuMemPoolDestroy"(usize);
+    pool_set = c"cuMemPoolSetAttribute"(usize, c_uint, *mut c_void);
+    pool_get = c"cuMemPoolGetAttribute"(usize, c_uint, *mut c_void);
+    pool_trim = c"cuMemPoolTrimTo"(usize, usize);
     free = c"cuMemFree_v2"(u64);
     free_async = c"cuMemFreeAsync"(u64, usize);
     host_register = c"cuMemHostRegister_v2"(*mut c_void, usize, c_uint);
+    host_unregister = c"cuMemHostUnregister"(*mut c_void);
     copy_in = c"cuMemcpyHtoDAsync_v2"(u64, *const c_void, usize, usize);
     copy_out = c"cuMemcpyDtoHAsync_v2"(*mut c_void, u64, usize, usize);
     copy = c"cuMemcpyAsync"(u64, u64, usize, usize);
@@ -131,6 +167,16 @@ api! {
     stream_synchronize = c"cuStreamSynchronize"(usize);
     stream_query = c"cuStreamQuery"(usize);
     stream_wait_event = c"cuStreamWaitEvent"(usize, usize, c_uint);
+    stream_is_capturing = c"cuStreamIsCapturing"(usize, *mut c_int);
+    capture_begin = c"cuStreamBeginCapture_v2"(usize, c_int);
+    capture_end = c"cuStreamEndCapture"(usize, *mut usize);
+    graph_nodes = c"cuGraphGetNodes"(usize, *mut usize, *mut usize);
+    graph_instantiate = c"cuGraphInstantiateWithFlags"(*mut usize, usize, u64);
+    graph_update = c"cuGraphExecUpdate_v2"(usize, usize, *mut GraphUpdated);
+    graph_upload = c"cuGraphUpload"(usize, usize);
+    graph_launch = c"cuGraphLaunch"(usize, usize);
+    graph_destroy = c"cuGraphDestroy"(usize);
+    graph_exec_destroy = c"cuGraphExecDestroy"(usize);
     event_create = c"cuEventCreate"(*mut usize, c_uint);
     event_destroy = c"cuEventDestroy_v2"(usize);
     event_record = c"cuEventRecord"(usize, usize);
@@ -150,6 +196,7 @@ api! {
         usize, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, usize, *mut *mut c_void, *mut *mut c_void);
     launch_cooperative = c"cuLaunchCooperativeKernel"(
         usize, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, usize, *mut *mut c_void);
+    launch_host = c"cuLaunchHostFunc"(usize, extern "C" fn(*mut c_void), *mut c_void);
     launch_ex = c"cuLaunchKernelEx"(*const LaunchConfig, usize, *mut *mut c_void, *mut *mut c_void);
     occupancy = c"cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags"(*mut c_int, usize, c_int, usize, c_uint);
     occupancy_shared = c"cuOccupancyAvailableDynamicSMemPerBlock"(*mut usize, usize, c_int, c_int);

@@ -1,21 +1,31 @@
 //! Calls that wait for the GPU. They run without the session's lock, so that other lanes go on.
 
 use super::api::{cu, Api};
-use super::rows::{self, Side};
-use super::staging::{pieces, Piece, Staging};
+use super::landing::Landing;
+use super::rows;
+use super::staging::Staging;
 use crate::call::{Extent, Pitched};
 use crate::codes::Code;
-use crate::limits::STAGING_COUNT;
+use crate::limits::{STAGING_BYTES, STAGING_COUNT};
+use crate::pieces::pieces;
 use std::collections::VecDeque;
 
 /// What to wait for, by the driver's handles.
 pub(crate) enum Job {
     /// All work of a stream.
     Stream(usize),
-    /// What an event recorded.
-    Event(usize),
+    /// What events recorded.
+    Events(Vec<usize>),
     /// All work of the current device.
     Context,
+    /// A function of the client that a stream reaches.
+    Function,
+    /// Bytes of a region, once the GPU has copied them there.
+    Land {
+        landing: Landing,
+        start: u64,
+        bytes: u64,
+    },
     /// Bytes of the device, behind the work of a stream.
     CopyOut {
         from: Pitched,
@@ -27,17 +37,10 @@ pub(crate) enum Job {
 impl Job {
     /// A copy of one row.
     pub(crate) fn copy_out(from: u64, bytes: u64, stream: usize) -> Job {
+        let (from, extent) = rows::row(from, bytes);
         Job::CopyOut {
-            from: Pitched {
-                address: from,
-                row_bytes: bytes,
-                layer_bytes: bytes,
-            },
-            extent: Extent {
-                width_bytes: bytes,
-                height: 1,
-                depth: 1,
-            },
+            from,
+            extent,
             stream,
         }
     }
@@ -47,6 +50,7 @@ impl Job {
         match self {
             // The session counted them when it checked the range.
             Job::CopyOut { extent, .. } => extent.bytes().unwrap_or(0),
+            Job::Land { bytes, .. } => *bytes,
             _ => 0,
         }
     }
@@ -58,42 +62,25 @@ impl Job {
         unsafe {
             match self {
                 Job::Stream(stream) => cu!(api, stream_synchronize(*stream)),
-                Job::Event(event) => cu!(api, event_synchronize(*event)),
+                Job::Events(events) => events
+                    .iter()
+                    .try_for_each(|event| cu!(api, event_synchronize(*event))),
                 Job::Context => cu!(api, context_synchronize()),
                 Job::CopyOut { stream, .. } => cu!(api, stream_synchronize(*stream)),
+                Job::Land { landing, .. } => landing.wait(api),
+                // The thread that answers waits, and has the number then.
+                Job::Function => Ok(()),
             }
         }
     }
 }
 
-/// Queues the copy of a piece between a staging buffer and the device.
-pub(crate) fn queue(
-    api: &Api,
-    (at, extent): &Piece,
-    staging: u64,
-    is_in: bool,
-    stream: usize,
-) -> Result<(), Code> {
-    if extent.height == 1 {
-        let bytes = extent.width_bytes as usize;
-        // SAFETY: the session checked that the piece is device memory of its own; the staging buffer has as many bytes, and
-        // is kept until the event behind the copy.
-        return unsafe {
-            match is_in {
-                true => cu!(api, copy_in(at.address, staging as *const _, bytes, stream)),
-                false => cu!(api, copy_out(staging as *mut _, at.address, bytes, stream)),
-            }
-        };
-    }
-    let host = Side::Host(Pitched {
-        address: staging,
+/// Where a piece lies in a staging buffer.
+pub(crate) fn packed(address: u64, extent: &Extent) -> Pitched {
+    Pitched {
+        address,
         row_bytes: extent.width_bytes,
-        layer_bytes: 0,
-    });
-    let device = Side::Device(*at);
-    match is_in {
-        true => rows::copy(api, device, host, *extent, stream),
-        false => rows::copy(api, host, device, *extent, stream),
+        layer_bytes: extent.width_bytes * extent.height,
     }
 }
 
@@ -106,12 +93,13 @@ pub(crate) fn copy_out(
     mut give: impl FnMut(&[u8]) -> std::io::Result<()>,
 ) -> Result<std::io::Result<()>, Code> {
     let mut queued: VecDeque<(usize, usize)> = VecDeque::new();
-    let mut rest = pieces(from, extent);
+    let mut rest = pieces(from, extent, STAGING_BYTES as u64);
     loop {
         while queued.len() < STAGING_COUNT {
             let Some(piece) = rest.next() else { break };
             let buffer = staging.take(api)?;
-            queue(api, &piece, staging.address(buffer), false, stream)?;
+            let host = packed(staging.address(buffer), &piece.1);
+            rows::between(api, piece.0, host, piece.1, false, stream)?;
             staging.mark(api, buffer, device, stream)?;
             queued.push_back((buffer, (piece.1.width_bytes * piece.1.height) as usize));
         }

@@ -5,9 +5,15 @@
 //! first: another thread goes on reading ("leader and followers"). So the driver sees calls in the client's order, and no
 //! lane waits for another's GPU work.
 mod api;
+mod functions;
+mod graphs;
 mod inventory;
 mod jobs;
+mod kernels;
+mod landing;
 mod memory;
+mod pools;
+mod regions;
 mod rows;
 mod session;
 mod staging;
@@ -15,18 +21,21 @@ mod staging;
 use crate::board::Counts;
 use crate::call::{Answer, Call, Extent, Pitched, Value, Welcome};
 use crate::codes::Code;
+use crate::descriptor;
 use crate::frame::{Header, Violation, HEADER_BYTES};
-use crate::limits::{IMAGE_BYTES_MAX, LANES_MAX};
-use crate::socket::{write_all, Socket};
+use crate::limits::{IMAGE_BYTES_MAX, LANES_MAX, STAGING_BYTES};
+use crate::pieces::pieces;
+use crate::socket::{write_all, write_memory, Socket};
 use api::{cu, Api};
 use jobs::Job;
+use landing::Landings;
 use rgaps_cuda::Library;
 use session::{Outcome, Session};
-use staging::{pieces, Staging};
+use staging::Staging;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufReader, Read};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -42,6 +51,8 @@ const BOARD_INTERVAL: Duration = Duration::from_millis(200);
 pub struct BackendOptions {
     /// Most bytes of GPU memory that the client may hold.
     pub memory_limit: Option<u64>,
+    /// Whether it pins memory of this host.
+    pub is_pinning: bool,
     /// The process that started this one, which it does not outlive.
     pub parent: u32,
 }
@@ -69,6 +80,7 @@ struct Shared {
     api: Arc<Api>,
     socket: Arc<Socket>,
     core: Mutex<Core>,
+    landings: Arc<Landings>,
     /// Held while an answer is written.
     writing: Mutex<()>,
     /// Staging buffers of threads that have brought bytes before.
@@ -108,7 +120,8 @@ pub fn run(socket: Socket, board: File, options: &BackendOptions) -> Result<(), 
     let devices = inventory.devices.len();
     greet(&socket, &Welcome::Session(inventory))?;
     end_with_client(socket.clone())?;
-    let session = Session::new(api.clone(), devices, options.memory_limit);
+    let landings = Arc::new(Landings::default());
+    let session = Session::new(api.clone(), devices, options.memory_limit, landings.clone());
     let shared = Arc::new(Shared {
         core: Mutex::new(Core {
             reader: BufReader::with_capacity(READ_BUFFER_BYTES, Reading(socket.clone())),
@@ -117,6 +130,7 @@ pub fn run(socket: Socket, board: File, options: &BackendOptions) -> Result<(), 
             deferred: HashMap::new(),
         }),
         api,
+        landings,
         socket,
         writing: Mutex::default(),
         spare: Mutex::default(),
@@ -136,7 +150,12 @@ pub fn run(socket: Socket, board: File, options: &BackendOptions) -> Result<(), 
 
 fn start(options: &BackendOptions) -> Result<(Arc<Api>, crate::call::Inventory), String> {
     let library = Library::driver()?;
-    let api = Arc::new(Api::resolve(&library));
+    let mut api = Api::resolve(&library);
+    if !options.is_pinning {
+        // As with a driver that cannot.
+        api.host_register = None;
+    }
+    let api = Arc::new(api);
     let told = |code: Code| format!("its CUDA driver gives error {}", code.0);
     // SAFETY: cuInit takes 0.
     unsafe { cu!(api, init(0)) }.map_err(told)?;
@@ -253,14 +272,22 @@ impl Shared {
             self.calls.fetch_add(1, Ordering::Relaxed);
             let bytes = (HEADER_BYTES + body.len()) as u64 + of.bulk;
             self.bytes_in.fetch_add(bytes, Ordering::Relaxed);
+            if let Call::CopyShared { extent, is_in, .. } = &call {
+                let counter = if *is_in {
+                    &self.bytes_in
+                } else {
+                    &self.bytes_out
+                };
+                counter.fetch_add(extent.bytes().unwrap_or(0), Ordering::Relaxed);
+            }
             let result = self.make(core, &of, &call)?;
             self.memory_bytes
                 .store(core.session.memory.used(), Ordering::Relaxed);
             if of.is_quiet() {
                 match result {
                     Ok(Outcome::Now(_)) => {}
-                    // A quiet call that has to wait is none.
-                    Ok(Outcome::Later(_)) => {
+                    // A quiet call that has to wait, or gives something, is none.
+                    Ok(Outcome::Later(_) | Outcome::Shared(_)) => {
                         return Err(Violation("a call that waits is quiet").into())
                     }
                     Err(code) => {
@@ -271,8 +298,12 @@ impl Shared {
             }
             let deferred = core.deferred.remove(&of.lane).unwrap_or(Code::SUCCESS);
             match result {
-                Ok(Outcome::Now(value)) => self.answer(&of, Code::SUCCESS, deferred, value)?,
+                Ok(Outcome::Now(value)) => {
+                    self.landings.settle(&self.api);
+                    self.answer(&of, Code::SUCCESS, deferred, value)?;
+                }
                 Ok(Outcome::Later(job)) => return Ok(Some((of, job, deferred))),
+                Ok(Outcome::Shared(memory)) => self.answer_with(&of, deferred, &memory)?,
                 Err(code) => self.answer(&of, code, deferred, Value::Nothing)?,
             }
         }
@@ -287,16 +318,7 @@ impl Shared {
     ) -> Result<Result<Outcome, Code>, BackendError> {
         match call {
             Call::CopyIn { to, stream } => {
-                let at = Pitched {
-                    address: *to,
-                    row_bytes: of.bulk,
-                    layer_bytes: of.bulk,
-                };
-                let extent = Extent {
-                    width_bytes: of.bulk,
-                    height: 1,
-                    depth: 1,
-                };
+                let (at, extent) = rows::row(*to, of.bulk);
                 self.copy_in(core, of, (at, extent, *stream))
             }
             Call::CopyInRows { to, extent, stream } => {
@@ -342,6 +364,8 @@ impl Shared {
             let checked = session.enter(of.device);
             let checked = checked.and_then(|_| session.memory.check_rows(&to, &extent));
             let checked = checked.and_then(|()| session.stream(of, stream));
+            let checked =
+                checked.and_then(|stream| session.refuse_recording(stream).map(|()| stream));
             let stream = match checked {
                 Ok(stream) => stream,
                 Err(code) => return Ok(Err(code)),
@@ -355,7 +379,7 @@ impl Shared {
             let Some(staging) = core.staging.as_mut() else {
                 return Ok(Err(Code::UNKNOWN));
             };
-            for piece in pieces(to, extent) {
+            for piece in pieces(to, extent, STAGING_BYTES as u64) {
                 let bytes = piece.1.width_bytes * piece.1.height;
                 let buffer = match staging.take(&self.api) {
                     Ok(buffer) => buffer,
@@ -364,7 +388,8 @@ impl Shared {
                 core.reader
                     .read_exact(staging.bytes(buffer, bytes as usize))?;
                 left -= bytes;
-                let queued = jobs::queue(&self.api, &piece, staging.address(buffer), true, stream);
+                let host = jobs::packed(staging.address(buffer), &piece.1);
+                let queued = rows::between(&self.api, piece.0, host, piece.1, true, stream);
                 let marked =
                     queued.and_then(|()| staging.mark(&self.api, buffer, of.device, stream));
                 if let Err(code) = marked {
@@ -387,15 +412,31 @@ impl Shared {
     /// Waits for what a job is about, and answers.
     fn finish(&self, of: &Header, job: &Job, deferred: Code) -> Result<(), BackendError> {
         let waited = job.wait(&self.api);
+        if let Job::Land {
+            landing,
+            start,
+            bytes,
+        } = job
+        {
+            let sent = self.land(of, deferred, waited, (*start, *bytes));
+            self.landings.end(landing);
+            return Ok(sent?);
+        }
         let Job::CopyOut {
             from,
             extent,
             stream,
         } = job
         else {
+            let value = match job {
+                Job::Function => Value::Number(functions::next()),
+                _ => Value::Nothing,
+            };
+            self.landings.settle(&self.api);
             let code = waited.err().unwrap_or(Code::SUCCESS);
-            return Ok(self.answer(of, code, deferred, Value::Nothing)?);
+            return Ok(self.answer(of, code, deferred, value)?);
         };
+        self.landings.settle(&self.api);
         let staging = match waited {
             Ok(()) => lock(&self.spare)
                 .pop()
@@ -443,9 +484,38 @@ impl Shared {
         }
     }
 
+    /// Sends the bytes of a region.
+    fn land(
+        &self,
+        of: &Header,
+        deferred: Code,
+        waited: Result<(), Code>,
+        (start, bytes): (u64, u64),
+    ) -> io::Result<()> {
+        let _writing = lock(&self.writing);
+        if let Err(code) = waited {
+            return self.write(of, code, deferred, Value::Nothing, (0, &[]));
+        }
+        self.write(of, Code::SUCCESS, deferred, Value::Nothing, (bytes, &[]))?;
+        // SAFETY: the session checked that the range is inside a region. A client that has given the region back meanwhile makes the
+        // write fail, or gets other bytes of its own backend.
+        unsafe { write_memory(&self.socket, start as *const u8, bytes as usize) }
+    }
+
     fn answer(&self, of: &Header, code: Code, deferred: Code, value: Value) -> io::Result<()> {
         let _writing = lock(&self.writing);
         self.write(of, code, deferred, value, (0, &[]))
+    }
+
+    /// Answers, and sends a descriptor.
+    fn answer_with(&self, of: &Header, deferred: Code, memory: &OwnedFd) -> io::Result<()> {
+        let frame = frame(of, Code::SUCCESS, deferred, Value::Memory, 0)?;
+        let _writing = lock(&self.writing);
+        if !self.socket.is_local() {
+            return write_all(&self.socket, [&frame, &[]]).map(drop);
+        }
+        let sent = descriptor::send(&self.socket, &frame, memory.as_fd())?;
+        write_all(&self.socket, [&frame[sent..], &[]]).map(drop)
     }
 
     /// Writes an answer and the first of `total` bytes behind it. The caller holds `writing`.
@@ -457,24 +527,30 @@ impl Shared {
         value: Value,
         (total, first): (u64, &[u8]),
     ) -> io::Result<()> {
-        let answer = Answer {
-            code: code.0,
-            deferred: deferred.0,
-            value,
-        };
-        let mut frame =
-            postcard::to_extend(&answer, vec![0; HEADER_BYTES]).map_err(io::Error::other)?;
-        let header = Header {
-            length: (frame.len() - HEADER_BYTES) as u32,
-            flags: 0,
-            bulk: total,
-            ..*of
-        };
-        frame[..HEADER_BYTES].copy_from_slice(&header.encode());
+        let frame = frame(of, code, deferred, value, total)?;
         self.bytes_out
             .fetch_add(frame.len() as u64 + total, Ordering::Relaxed);
         write_all(&self.socket, [&frame, first]).map(drop)
     }
+}
+
+/// An answer before the bytes behind it.
+fn frame(of: &Header, code: Code, deferred: Code, value: Value, bulk: u64) -> io::Result<Vec<u8>> {
+    let answer = Answer {
+        code: code.0,
+        deferred: deferred.0,
+        value,
+    };
+    let mut frame =
+        postcard::to_extend(&answer, vec![0; HEADER_BYTES]).map_err(io::Error::other)?;
+    let header = Header {
+        length: (frame.len() - HEADER_BYTES) as u32,
+        flags: 0,
+        bulk,
+        ..*of
+    };
+    frame[..HEADER_BYTES].copy_from_slice(&header.encode());
+    Ok(frame)
 }
 
 /// Ends the process: its client is not served any more.

@@ -31,6 +31,21 @@ impl Side {
     }
 }
 
+/// One row.
+pub(crate) fn row(address: u64, bytes: u64) -> (Pitched, Extent) {
+    let at = Pitched {
+        address,
+        row_bytes: bytes,
+        layer_bytes: bytes,
+    };
+    let extent = Extent {
+        width_bytes: bytes,
+        height: 1,
+        depth: 1,
+    };
+    (at, extent)
+}
+
 /// Queues a copy. The ranges were checked by the caller, and what is the backend's stays until the copy is done.
 pub(crate) fn copy(
     api: &Api,
@@ -65,6 +80,34 @@ pub(crate) fn copy(
         unsafe { cu!(api, copy_2d(&one, stream))? };
     }
     Ok(())
+}
+
+/// Queues a copy between a device and the backend's memory. The device's range was checked by the caller; the backend's has as many
+/// bytes, and stays until the copy is done.
+pub(crate) fn between(
+    api: &Api,
+    device: Pitched,
+    host: Pitched,
+    extent: Extent,
+    is_in: bool,
+    stream: usize,
+) -> Result<(), Code> {
+    if extent.height == 1 && extent.depth == 1 {
+        let (there, here, bytes) = (device.address, host.address, extent.width_bytes as usize);
+        // SAFETY: the caller checked that the range is device memory of the session, and keeps the host's until the copy is
+        // done.
+        return unsafe {
+            match is_in {
+                true => cu!(api, copy_in(there, here as *const _, bytes, stream)),
+                false => cu!(api, copy_out(here as *mut _, there, bytes, stream)),
+            }
+        };
+    }
+    let (device, host) = (Side::Device(device), Side::Host(host));
+    match is_in {
+        true => copy(api, device, host, extent, stream),
+        false => copy(api, host, device, extent, stream),
+    }
 }
 
 /// Queues a fill of elements of `width` bytes.

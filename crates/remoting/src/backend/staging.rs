@@ -2,7 +2,6 @@
 //! on its way.
 
 use super::api::{cu, Api};
-use crate::call::{Extent, Pitched};
 use crate::codes::Code;
 use crate::limits::{STAGING_BYTES, STAGING_COUNT};
 use std::collections::HashMap;
@@ -114,76 +113,5 @@ impl Staging {
         // SAFETY: inside the mapping, as was just checked; `take` or `wait` returned when the driver had finished with the
         // buffer, and nothing has been queued for it since.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(buffer * STAGING_BYTES), count) }
-    }
-}
-
-/// A part of a copy that fits a buffer: where it begins on the device, and how much it is.
-pub(crate) type Piece = (Pitched, Extent);
-
-/// Cuts a copy into pieces, in the order in which the bytes travel.
-pub(crate) fn pieces(at: Pitched, extent: Extent) -> impl Iterator<Item = Piece> {
-    let width = extent.width_bytes;
-    let column = width.min(STAGING_BYTES as u64).max(1);
-    let columns = width.div_ceil(column);
-    // Rows that go together; one where a row is cut itself.
-    let group = match columns {
-        0 | 1 => (STAGING_BYTES as u64 / column).clamp(1, extent.height.max(1)),
-        _ => 1,
-    };
-    let groups = extent.height.div_ceil(group);
-    let count = extent.depth * groups * columns;
-    (0..count).map(move |number| {
-        let (layer, rest) = (number / (groups * columns), number % (groups * columns));
-        let (row, x) = (rest / columns * group, rest % columns * column);
-        let piece = Pitched {
-            address: at.address + layer * at.layer_bytes + row * at.row_bytes + x,
-            ..at
-        };
-        let extent = Extent {
-            width_bytes: column.min(width - x),
-            height: group.min(extent.height - row),
-            depth: 1,
-        };
-        (piece, extent)
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn cut(width_bytes: u64, height: u64, depth: u64) -> Vec<Piece> {
-        let at = Pitched {
-            address: 0,
-            row_bytes: width_bytes + 10,
-            layer_bytes: (width_bytes + 10) * height + 100,
-        };
-        let extent = Extent {
-            width_bytes,
-            height,
-            depth,
-        };
-        let all: Vec<_> = pieces(at, extent).collect();
-        let bytes: u64 = all.iter().map(|(_, e)| e.width_bytes * e.height).sum();
-        assert_eq!(bytes, width_bytes * height * depth);
-        assert!(all
-            .iter()
-            .all(|(_, e)| e.width_bytes * e.height <= STAGING_BYTES as u64));
-        all
-    }
-
-    #[test]
-    fn copies_are_cut_into_pieces_that_fit() {
-        assert_eq!(cut(100, 1, 1).len(), 1);
-        assert_eq!(cut(100, 50, 3).len(), 3);
-        let most = STAGING_BYTES as u64;
-        let long = cut(most * 2 + 1, 2, 1);
-        assert_eq!(long.len(), 6);
-        assert_eq!(long[3].0.address, most * 2 + 11);
-        assert_eq!(
-            cut(1 << 20, 9, 1).len(),
-            9_usize.div_ceil(STAGING_BYTES >> 20)
-        );
-        assert!(cut(0, 1, 1).is_empty() && cut(5, 0, 1).is_empty());
     }
 }

@@ -8,8 +8,10 @@
 mod context;
 mod copy;
 mod device;
+mod graph;
 mod library;
 mod module;
+pub(crate) mod pool;
 mod rows;
 mod stream;
 mod vmm;

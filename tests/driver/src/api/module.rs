@@ -105,7 +105,9 @@ unsafe extern "C" fn cuLaunchKernel(
             .collect();
         let on = Arc::downgrade(&stream);
         context
-            .submit(g, &stream, Vec::new(), move || function.run(on, &values))
+            .submit(g, &stream, Vec::new(), move || {
+                function.run(on.clone(), &values)
+            })
             .map(drop)
     })
 }

@@ -5,7 +5,7 @@ use crate::call::{call, put, Global};
 use crate::context::{current, Context};
 use crate::number::{wait_for_number, write_number};
 use crate::stream::{Kind, Stream};
-use std::ffi::{c_int, c_uint};
+use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
@@ -91,39 +91,6 @@ extern "C" fn cuStreamQuery(stream: usize) -> c_int {
 }
 
 #[no_mangle]
-extern "C" fn cuStreamBeginCapture_v2(stream: usize, _mode: c_int) -> c_int {
-    call("cuStreamBeginCapture", |g| {
-        let (_, stream) = find(g, stream)?;
-        let begun = stream
-            .capture
-            .compare_exchange(0, 1, Ordering::AcqRel, Ordering::Acquire);
-        match begun {
-            Ok(_) if stream.kind != Kind::Legacy => Ok(()),
-            Ok(_) => {
-                stream.capture.store(0, Ordering::Release);
-                Err(Code::STREAM_CAPTURE_UNSUPPORTED)
-            }
-            Err(_) => Err(Code::ILLEGAL_STATE),
-        }
-    })
-}
-
-/// Gives no graph: what was recorded is not kept.
-#[no_mangle]
-unsafe extern "C" fn cuStreamEndCapture(stream: usize, graph: *mut usize) -> c_int {
-    call("cuStreamEndCapture", |g| {
-        let (_, stream) = find(g, stream)?;
-        // SAFETY: the caller's.
-        unsafe { put(graph, 0)? };
-        match stream.capture.swap(0, Ordering::AcqRel) {
-            0 => Err(Code::STREAM_CAPTURE_UNMATCHED),
-            1 => Ok(()),
-            _ => Err(Code::STREAM_CAPTURE_INVALIDATED),
-        }
-    })
-}
-
-#[no_mangle]
 unsafe extern "C" fn cuStreamIsCapturing(stream: usize, status: *mut c_int) -> c_int {
     call("cuStreamIsCapturing", |g| {
         let (context, found) = find(g, stream)?;
@@ -164,6 +131,34 @@ unsafe extern "C" fn cuStreamGetCtx(stream: usize, context: *mut usize) -> c_int
         };
         // SAFETY: the caller's.
         unsafe { put(context, Arc::as_ptr(&found) as usize) }
+    })
+}
+
+/// A function of the process that a stream calls.
+struct HostFunction(extern "C" fn(*mut c_void), *mut c_void);
+
+// SAFETY: the caller of `cuLaunchHostFunc` has the driver call the function on a thread of its own, once or for each launch of a graph.
+unsafe impl Send for HostFunction {}
+// SAFETY: as above.
+unsafe impl Sync for HostFunction {}
+
+impl HostFunction {
+    fn call(&self) {
+        (self.0)(self.1);
+    }
+}
+
+#[no_mangle]
+extern "C" fn cuLaunchHostFunc(
+    stream: usize,
+    function: Option<extern "C" fn(*mut c_void)>,
+    data: *mut c_void,
+) -> c_int {
+    call("cuLaunchHostFunc", |g| {
+        let (context, stream) = find(g, stream)?;
+        let function = HostFunction(function.ok_or(Code::INVALID_VALUE)?, data);
+        let work = move || function.call();
+        context.submit(g, &stream, Vec::new(), work).map(drop)
     })
 }
 
@@ -213,6 +208,11 @@ extern "C" fn cuEventRecord(event: usize, stream: usize) -> c_int {
     call("cuEventRecord", |g| {
         let event = g.streams.event(event)?;
         let (context, stream) = find(g, stream)?;
+        let graph = stream.recording();
+        event.capture(graph.as_ref());
+        if graph.is_some() {
+            return Ok(());
+        }
         let reached = event.clone();
         let now = move || {
             *reached
@@ -302,6 +302,22 @@ extern "C" fn cuStreamWaitEvent(stream: usize, event: usize, _flags: c_uint) -> 
     call("cuStreamWaitEvent", |g| {
         let event = g.streams.event(event)?;
         let (context, stream) = find(g, stream)?;
+        match (event.captured(), stream.recording()) {
+            (None, None) => {}
+            (None, Some(_)) => return Err(Code::STREAM_CAPTURE_ISOLATION),
+            (Some(graph), None) => {
+                // It joins the capture.
+                stream.record(Some(graph));
+                stream.capture.store(1, Ordering::Release);
+                return Ok(());
+            }
+            (Some(graph), Some(own)) => {
+                return match Arc::ptr_eq(&graph, &own) {
+                    true => Ok(()),
+                    false => Err(Code::STREAM_CAPTURE_MERGE),
+                }
+            }
+        }
         let point = event
             .recorded
             .lock()

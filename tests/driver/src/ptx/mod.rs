@@ -4,9 +4,11 @@
 //! launch block by block; within a block each thread runs until it ends, waits at a barrier, or takes part in an operation of its
 //! warp. Global memory is checked at each access, and a wrong address ends the context, as on a GPU.
 mod alu;
+mod atomic;
 mod instruction;
 mod parse;
 mod run;
+mod warp;
 
 pub(crate) use parse::{parse, Kernel, Text};
 pub(crate) use run::{launch, Geometry};

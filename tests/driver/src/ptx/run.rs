@@ -1,13 +1,14 @@
 //! Runs kernels.
 
-use super::alu::{compare, compute, convert, float, signed, unsigned};
+use super::alu::{compare, compute, convert, signed, unsigned};
+use super::atomic::{changed, exchange};
 use super::instruction::{Instruction, Operand, Operation, Space, Special, Type};
 use super::parse::Kernel;
+use super::warp::{shuffled, voted};
 use crate::abi::Code;
 use crate::call::global;
 use crate::context::Context;
 use crate::memory::Memory;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, RwLockReadGuard};
 use std::time::Instant;
 
@@ -464,42 +465,6 @@ impl Block<'_> {
     }
 }
 
-/// What a lane gets, and whether it is from another lane in range.
-fn shuffled(of: &Instruction, lane: usize, values: &[u64], by: u64, clamp: u64) -> (u64, bool) {
-    let (by, bound, segment) = (
-        (by & 31) as usize,
-        (clamp & 31) as usize,
-        (clamp >> 8 & 31) as usize,
-    );
-    let most = lane & segment | bound & !segment;
-    let (from, holds) = match () {
-        () if of.has("up") => (lane.wrapping_sub(by), lane >= by && lane - by >= most),
-        () if of.has("down") => (lane + by, lane + by <= most),
-        () if of.has("bfly") => (lane ^ by, lane ^ by <= most),
-        () => {
-            let from = lane & segment | by & !segment;
-            (from, from <= most)
-        }
-    };
-    match values.get(from).filter(|_| holds) {
-        Some(value) => (*value, true),
-        None => (values[lane], false),
-    }
-}
-
-fn voted(of: &Instruction, values: &[u64], lanes: &[usize]) -> Result<u64, Code> {
-    let holds = |lane: &&usize| values[**lane] & 1 != 0;
-    Ok(match () {
-        () if of.has("ballot") => lanes
-            .iter()
-            .filter(holds)
-            .fold(0, |mask, lane| mask | 1 << lane),
-        () if of.has("any") => lanes.iter().any(|lane| holds(&lane)).into(),
-        () if of.has("all") => lanes.iter().all(|lane| holds(&lane)).into(),
-        () => return Err(Code::NOT_SUPPORTED),
-    })
-}
-
 fn base(space: Space) -> u64 {
     match space {
         Space::Shared => SHARED,
@@ -554,71 +519,5 @@ fn extended(raw: u64, kind: Type) -> u64 {
     match kind.is_signed() {
         true => signed(raw, kind.bytes) as u64,
         false => raw,
-    }
-}
-
-/// What an atomic operation writes.
-fn changed(of: &Instruction, old: u64, [a, b]: [u64; 2]) -> u64 {
-    let bytes = of.kind.bytes;
-    let result = match () {
-        () if of.has("add") && of.kind.is_float() && bytes == 4 => {
-            u64::from((f32::from_bits(old as u32) + f32::from_bits(a as u32)).to_bits())
-        }
-        () if of.has("add") && of.kind.is_float() => (float(old, 8) + float(a, 8)).to_bits(),
-        () if of.has("add") => old.wrapping_add(a),
-        () if of.has("exch") => a,
-        () if of.has("cas") => match unsigned(old, bytes) == unsigned(a, bytes) {
-            true => b,
-            false => old,
-        },
-        () if of.has("and") => old & a,
-        () if of.has("or") => old | a,
-        () if of.has("xor") => old ^ a,
-        () if of.has("inc") => match unsigned(old, bytes) >= unsigned(a, bytes) {
-            true => 0,
-            false => old + 1,
-        },
-        () if of.has("dec") => match unsigned(old, bytes) {
-            old if old == 0 || old > unsigned(a, bytes) => a,
-            old => old - 1,
-        },
-        () if of.kind.is_signed() => {
-            let (old, a) = (signed(old, bytes), signed(a, bytes));
-            (if of.has("min") {
-                old.min(a)
-            } else {
-                old.max(a)
-            }) as u64
-        }
-        () => {
-            let (old, a) = (unsigned(old, bytes), unsigned(a, bytes));
-            if of.has("min") {
-                old.min(a)
-            } else {
-                old.max(a)
-            }
-        }
-    };
-    unsigned(result, bytes)
-}
-
-/// # Safety
-/// The address is that of a number of 4 or 8 bytes, aligned and writable.
-unsafe fn exchange(address: u64, bytes: usize, change: impl Fn(u64) -> u64) -> u64 {
-    // SAFETY: aligned and writable, as the caller promises; whoever else uses it meanwhile does so by atomic operations.
-    unsafe {
-        if bytes == 8 {
-            let number = AtomicU64::from_ptr(address as *mut u64);
-            let update = |old| Some(change(old));
-            return number
-                .fetch_update(Ordering::SeqCst, Ordering::SeqCst, update)
-                .unwrap_or(0);
-        }
-        let number = AtomicU32::from_ptr(address as *mut u32);
-        let update = |old: u32| Some(change(old.into()) as u32);
-        number
-            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, update)
-            .unwrap_or(0)
-            .into()
     }
 }

@@ -1,0 +1,272 @@
+//! Slots of memory that this process shares with its backend, for bytes of the program's own memory: the program's thread copies
+//! them into a slot and the GPU copies them out of it, or the other way round. No byte crosses a socket.
+//!
+//! A slot that was sent to the device is free when the GPU has read it. Nobody is told so; who finds no free slot waits for the
+//! oldest ones that are on their way ([`BATCH`] at a time, so that a long copy waits once for several).
+
+use crate::session;
+use rgaps_remoting::{pieces, Call, Code, Extent, Pitched, Waited};
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+const SLOT_BYTES: u64 = 2 << 20;
+/// Slots; also how many copies are on their way at most.
+const SLOTS: u16 = 16;
+/// Slots that are waited for together.
+const BATCH: usize = 4;
+const _: () = assert!(SLOTS <= rgaps_remoting::MARKS_MAX && BATCH < SLOTS as usize);
+
+/// The slots of this process.
+pub(crate) struct Bulk {
+    region: u64,
+    start: u64,
+    slots: Mutex<Slots>,
+    freed: Condvar,
+}
+
+struct Slots {
+    free: Vec<u16>,
+    /// Sent to the device, the oldest first.
+    flying: VecDeque<u16>,
+}
+
+/// The slots, if the server is on this host and shares memory; made at the first use.
+pub(crate) fn slots() -> Result<Option<&'static Bulk>, Code> {
+    static BULK: Mutex<Option<Option<&'static Bulk>>> = Mutex::new(None);
+    let mut bulk = BULK.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(bulk) = *bulk {
+        return Ok(bulk);
+    }
+    let made = session::share(SLOT_BYTES * u64::from(SLOTS))?.map(|(region, start)| {
+        let bulk = Bulk {
+            region,
+            start,
+            slots: Mutex::new(Slots {
+                free: (0..SLOTS).collect(),
+                flying: VecDeque::new(),
+            }),
+            freed: Condvar::new(),
+        };
+        // One for the process, which keeps it to its end.
+        &*Box::leak(Box::new(bulk))
+    });
+    *bulk = Some(made);
+    Ok(made)
+}
+
+/// Calls `act` with the address of each row of a place of this host and the address of the same row where all follow each other.
+fn each_row(at: &Pitched, extent: &Extent, packed: u64, mut act: impl FnMut(u64, u64)) {
+    for layer in 0..extent.depth {
+        for row in 0..extent.height {
+            let number = layer * extent.height + row;
+            act(
+                at.address + layer * at.layer_bytes + row * at.row_bytes,
+                packed + number * extent.width_bytes,
+            );
+        }
+    }
+}
+
+/// Copies rows of this host to where they follow each other.
+///
+/// # Safety
+/// All rows may be read, and as many bytes at `to` written.
+pub(crate) unsafe fn gather(from: &Pitched, extent: &Extent, to: u64) {
+    let width = extent.width_bytes as usize;
+    each_row(from, extent, to, |row, packed| {
+        // SAFETY: as the caller promises.
+        unsafe { std::ptr::copy_nonoverlapping(row as *const u8, packed as *mut u8, width) };
+    });
+}
+
+/// Copies what follows each other to rows of this host.
+///
+/// # Safety
+/// As many bytes at `from` may be read, and all rows written.
+pub(crate) unsafe fn scatter(from: u64, to: &Pitched, extent: &Extent) {
+    let width = extent.width_bytes as usize;
+    each_row(to, extent, from, |row, packed| {
+        // SAFETY: as the caller promises.
+        unsafe { std::ptr::copy_nonoverlapping(packed as *const u8, row as *mut u8, width) };
+    });
+}
+
+impl Bulk {
+    fn lock(&self) -> MutexGuard<'_, Slots> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A free slot, waited for if there is none.
+    fn take(&self) -> Result<u16, Code> {
+        let mut slots = self.lock();
+        loop {
+            if let Some(slot) = slots.free.pop() {
+                return Ok(slot);
+            }
+            let count = slots.flying.len().min(BATCH);
+            if count == 0 {
+                // Other threads have them all, and give them back.
+                slots = self
+                    .freed
+                    .wait(slots)
+                    .unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            let marks: Vec<u16> = slots.flying.drain(..count).collect();
+            drop(slots);
+            let call = Call::WaitForMarks {
+                marks: marks.clone(),
+            };
+            let waited = session::call(&call, &[]);
+            slots = self.lock();
+            slots.free.extend(marks);
+            self.freed.notify_all();
+            waited?;
+        }
+    }
+
+    /// A free slot, if there is one without waiting.
+    fn try_take(&self) -> Option<u16> {
+        self.lock().free.pop()
+    }
+
+    fn give(&self, slot: u16) {
+        self.lock().free.push(slot);
+        self.freed.notify_one();
+    }
+
+    fn sent(&self, slot: u16) {
+        self.lock().flying.push_back(slot);
+        self.freed.notify_one();
+    }
+
+    fn call(
+        &self,
+        slot: u16,
+        device: Pitched,
+        extent: Extent,
+        is_in: bool,
+        stream: u64,
+    ) -> Call<'static> {
+        Call::CopyShared {
+            region: self.region,
+            host: Pitched {
+                address: u64::from(slot) * SLOT_BYTES,
+                row_bytes: extent.width_bytes,
+                layer_bytes: extent.width_bytes * extent.height,
+            },
+            device,
+            extent,
+            is_in,
+            stream,
+            mark: Some(slot),
+        }
+    }
+
+    fn address(&self, slot: u16) -> u64 {
+        self.start + u64::from(slot) * SLOT_BYTES
+    }
+
+    /// Copies rows of the program to the device. They may change when this returns.
+    ///
+    /// # Safety
+    /// All rows may be read.
+    pub(crate) unsafe fn copy_in(
+        &self,
+        device: Pitched,
+        host: Pitched,
+        extent: Extent,
+        stream: u64,
+    ) -> Result<(), Code> {
+        let here = pieces(host, extent, SLOT_BYTES);
+        for ((device, extent), (host, _)) in pieces(device, extent, SLOT_BYTES).zip(here) {
+            let slot = self.take()?;
+            // SAFETY: the rows may be read, as the caller promises; a slot has room for a piece, and is this thread's.
+            unsafe { gather(&host, &extent, self.address(slot)) };
+            let sent = session::send_shared(&self.call(slot, device, extent, true, stream));
+            self.sent(slot);
+            sent?;
+        }
+        Ok(())
+    }
+
+    /// Copies rows of the device to the program, and waits for them.
+    ///
+    /// # Safety
+    /// All rows may be written.
+    pub(crate) unsafe fn copy_out(
+        &self,
+        device: Pitched,
+        host: Pitched,
+        extent: Extent,
+        stream: u64,
+    ) -> Result<(), Code> {
+        let here = pieces(host, extent, SLOT_BYTES);
+        let mut rest = pieces(device, extent, SLOT_BYTES).zip(here);
+        let mut flying: VecDeque<(u16, Waited, Pitched, Extent)> = VecDeque::new();
+        let mut result = Ok(());
+        loop {
+            // As many as there are slots for, and at least one.
+            while flying.len() < BATCH && result.is_ok() {
+                let slot = match flying.is_empty() {
+                    true => Some(self.take()?),
+                    false => self.try_take(),
+                };
+                let Some(slot) = slot else { break };
+                let Some(((device, extent), (host, _))) = rest.next() else {
+                    self.give(slot);
+                    break;
+                };
+                let call = self.call(slot, device, extent, false, stream);
+                match session::start_shared(&call) {
+                    Ok(waited) => flying.push_back((slot, waited, host, extent)),
+                    Err(code) => {
+                        self.give(slot);
+                        result = Err(code);
+                    }
+                }
+            }
+            let Some((slot, waited, host, extent)) = flying.pop_front() else {
+                return result;
+            };
+            let finished = session::finish(waited);
+            if result.is_ok() && finished.is_ok() {
+                // SAFETY: the rows may be written, as the caller promises; the GPU has written the piece, which the slot holds.
+                unsafe { scatter(self.address(slot), &host, &extent) };
+            }
+            result = result.and(finished);
+            self.give(slot);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_gathered_and_scattered() {
+        let from: Vec<u8> = (0..60).collect();
+        let mut packed = [0u8; 18];
+        let mut to = vec![0u8; 60];
+        let at = |start: *const u8| Pitched {
+            address: start as u64,
+            row_bytes: 10,
+            layer_bytes: 30,
+        };
+        let extent = Extent {
+            width_bytes: 3,
+            height: 3,
+            depth: 2,
+        };
+        // SAFETY: the rows of both end at 53, and the packed ones are 18 bytes.
+        unsafe {
+            gather(&at(from.as_ptr()), &extent, packed.as_mut_ptr() as u64);
+            scatter(packed.as_ptr() as u64, &at(to.as_mut_ptr()), &extent);
+        }
+        assert_eq!(packed[..9], [0, 1, 2, 10, 11, 12, 20, 21, 22]);
+        assert_eq!((packed[9], packed[17]), (30, 52));
+        let is_copied = |at: usize| at % 30 % 10 < 3;
+        assert!((0..60).all(|at| to[at] == if is_copied(at) { at as u8 } else { 0 }));
+    }
+}

@@ -1,0 +1,170 @@
+//! Graphs: streams record them, and launch them as one.
+//!
+//! Every capture is relaxed here, whatever the program asked for: the backend's threads make calls of their own (events, regions)
+//! while a stream records, and a capture may begin and end on different threads of the backend.
+//!
+//! What a graph does has to be as right at its last launch as at its first. So copies through buffers that are used again, and
+//! functions of the host, are refused while a stream records; copies of shared memory are recorded as they are.
+
+use super::api::{cu, GraphUpdated};
+use super::session::{done, number, Outcome, Session};
+use crate::call::Call;
+use crate::codes::Code;
+use crate::frame::Header;
+use crate::limits::HANDLES_MAX;
+use std::collections::{HashMap, HashSet};
+use std::ffi::c_int;
+
+const RELAXED: c_int = 2;
+/// Free allocations when launched again, upload when instantiated, use the priorities of nodes.
+const INSTANTIATE_FLAGS: u64 = 1 | 2 | 8;
+
+/// A client's graphs.
+#[derive(Default)]
+pub(crate) struct Graphs {
+    graphs: HashMap<u64, usize>,
+    executables: HashMap<u64, usize>,
+    /// Streams that record, by the driver's handle. Those that joined them are not here.
+    recording: HashSet<usize>,
+}
+
+impl Graphs {
+    fn graph(&self, graph: u64) -> Result<usize, Code> {
+        self.graphs.get(&graph).copied().ok_or(Code::INVALID_VALUE)
+    }
+
+    fn executable(&self, executable: u64) -> Result<usize, Code> {
+        self.executables
+            .get(&executable)
+            .copied()
+            .ok_or(Code::INVALID_VALUE)
+    }
+
+    fn is_free(&self, handle: u64) -> Result<(), Code> {
+        let is_known = self.graphs.contains_key(&handle) || self.executables.contains_key(&handle);
+        let count = self.graphs.len() + self.executables.len();
+        match handle != 0 && !is_known && count < HANDLES_MAX {
+            true => Ok(()),
+            false => Err(Code::INVALID_VALUE),
+        }
+    }
+}
+
+impl Session {
+    /// Whether a stream records. Asks the driver only while some stream does.
+    pub(super) fn is_recording(&self, stream: usize) -> Result<bool, Code> {
+        if self.graphs.recording.is_empty() {
+            return Ok(false);
+        }
+        let mut status = 0;
+        // SAFETY: the out pointer is to a variable of this function; the stream is one of this session.
+        unsafe { cu!(self.api, stream_is_capturing(stream, &mut status))? };
+        Ok(status != 0)
+    }
+
+    /// Refuses what a graph could not do again.
+    pub(super) fn refuse_recording(&self, stream: usize) -> Result<(), Code> {
+        match self.is_recording(stream)? {
+            true => Err(Code::STREAM_CAPTURE_UNSUPPORTED),
+            false => Ok(()),
+        }
+    }
+
+    pub(super) fn graph_call(&mut self, of: &Header, call: &Call<'_>) -> Result<Outcome, Code> {
+        let api = self.api.clone();
+        match *call {
+            Call::CaptureBegin { stream } => {
+                let stream = self.stream(of, stream)?;
+                // SAFETY: a stream of this session.
+                unsafe { cu!(api, capture_begin(stream, RELAXED))? };
+                self.graphs.recording.insert(stream);
+                done(Ok(()))
+            }
+            Call::CaptureEnd { stream, graph } => {
+                let stream = self.stream(of, stream)?;
+                self.graphs.is_free(graph)?;
+                let mut raw = 0;
+                // SAFETY: the out pointer is to a variable of this function; the stream is one of this session.
+                let ended = unsafe { cu!(api, capture_end(stream, &mut raw)) };
+                self.graphs.recording.remove(&stream);
+                ended?;
+                self.graphs.graphs.insert(graph, raw);
+                done(Ok(()))
+            }
+            Call::CaptureStatus { stream } => {
+                let stream = self.stream(of, stream)?;
+                let mut status = 0;
+                // SAFETY: the out pointer is to a variable of this function; the stream is one of this session.
+                unsafe { cu!(api, stream_is_capturing(stream, &mut status))? };
+                number(status as u64)
+            }
+            Call::GraphNodes { graph } => {
+                let graph = self.graphs.graph(graph)?;
+                let mut count = 0;
+                // SAFETY: the out pointer is to a variable of this function; no nodes are asked for.
+                unsafe { cu!(api, graph_nodes(graph, std::ptr::null_mut(), &mut count))? };
+                number(count as u64)
+            }
+            Call::GraphInstantiate {
+                graph,
+                executable,
+                flags,
+            } => {
+                let graph = self.graphs.graph(graph)?;
+                self.graphs.is_free(executable)?;
+                if flags & !INSTANTIATE_FLAGS != 0 {
+                    return Err(Code::NOT_SUPPORTED);
+                }
+                let mut raw = 0;
+                // SAFETY: the out pointer is to a variable of this function; the graph is one of this session.
+                unsafe { cu!(api, graph_instantiate(&mut raw, graph, flags))? };
+                self.graphs.executables.insert(executable, raw);
+                done(Ok(()))
+            }
+            Call::GraphUpdate { executable, graph } => {
+                let executable = self.graphs.executable(executable)?;
+                let graph = self.graphs.graph(graph)?;
+                let mut updated = GraphUpdated::default();
+                // SAFETY: both graphs are of this session; the out pointer is to a variable of this function.
+                let result = unsafe { cu!(api, graph_update(executable, graph, &mut updated)) };
+                match result {
+                    Err(Code::GRAPH_EXEC_UPDATE_FAILURE) => number(updated.result.into()),
+                    result => result.and_then(|()| number(0)),
+                }
+            }
+            Call::GraphUpload { executable, stream } => {
+                let executable = self.graphs.executable(executable)?;
+                let stream = self.stream(of, stream)?;
+                // SAFETY: an executable graph and a stream of this session.
+                done(unsafe { cu!(api, graph_upload(executable, stream)) })
+            }
+            Call::GraphLaunch { executable, stream } => {
+                let executable = self.graphs.executable(executable)?;
+                let stream = self.stream(of, stream)?;
+                // SAFETY: an executable graph and a stream of this session.
+                done(unsafe { cu!(api, graph_launch(executable, stream)) })
+            }
+            Call::GraphDestroy { graph } => {
+                let gone = self.graphs.graphs.remove(&graph);
+                // SAFETY: a graph of this session, which nobody can name any more.
+                done(unsafe { cu!(api, graph_destroy(gone.ok_or(Code::INVALID_VALUE)?)) })
+            }
+            Call::GraphExecDestroy { executable } => {
+                let gone = self.graphs.executables.remove(&executable);
+                // SAFETY: an executable graph of this session, which nobody can name any more.
+                done(unsafe { cu!(api, graph_exec_destroy(gone.ok_or(Code::INVALID_VALUE)?)) })
+            }
+            _ => Err(Code::INVALID_VALUE),
+        }
+    }
+
+    /// Forgets a stream that is destroyed.
+    pub(super) fn forget_recording(&mut self, stream: usize) {
+        self.graphs.recording.remove(&stream);
+    }
+
+    /// Forgets everything: a device was reset, and graphs may be of several.
+    pub(super) fn forget_graphs(&mut self) {
+        self.graphs = Graphs::default();
+    }
+}

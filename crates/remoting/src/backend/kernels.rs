@@ -1,0 +1,347 @@
+//! Libraries, their kernels and variables, and launches.
+
+use super::api::{cu, LaunchAttribute, LaunchConfig};
+use super::session::{done, number, Outcome, Session};
+use crate::call::{Call, KernelId, KernelInfo, Value};
+use crate::codes::Code;
+use crate::frame::Header;
+use crate::limits::{HANDLES_MAX, LAUNCH_ATTRIBUTES_MAX, PARAMETER_BYTES_MAX};
+use std::ffi::{c_int, c_void, CString};
+
+const ATTRIBUTE_COOPERATIVE: u32 = 2;
+/// Attributes of launches without handles in them: cooperative, cluster dimension and its scheduling, programmatic
+/// serialization, priority, synchronization domain, preferred cluster dimension, carveout.
+const ATTRIBUTES: [u32; 8] = [2, 4, 5, 6, 8, 10, 11, 14];
+/// Attributes of kernels are numbered below this.
+const KERNEL_ATTRIBUTE_MAX: c_int = 16;
+
+/// A kernel of a library.
+struct Kernel {
+    raw: usize,
+    /// Offset and bytes of each parameter.
+    parameters: Vec<(u32, u32)>,
+}
+
+/// A library that is loaded.
+pub(super) struct Loaded {
+    raw: usize,
+    kernels: Vec<Option<Kernel>>,
+}
+
+fn c_string(text: &str) -> Result<CString, Code> {
+    CString::new(text).map_err(|_| Code::INVALID_VALUE)
+}
+
+impl Session {
+    fn kernel(&self, id: &KernelId) -> Result<&Kernel, Code> {
+        let library = self
+            .libraries
+            .get(&id.library)
+            .ok_or(Code::INVALID_HANDLE)?;
+        let kernel = library
+            .kernels
+            .get(id.index as usize)
+            .and_then(Option::as_ref);
+        kernel.ok_or(Code::INVALID_DEVICE_FUNCTION)
+    }
+
+    /// Loads an image, which the driver checks, and finds its kernels.
+    pub(crate) fn load(
+        &mut self,
+        of: &Header,
+        library: u64,
+        names: &[&str],
+        image: &[u8],
+    ) -> Result<Value, Code> {
+        self.enter(of.device)?;
+        if self.libraries.contains_key(&library) || self.libraries.len() >= HANDLES_MAX {
+            return Err(Code::INVALID_VALUE);
+        }
+        let null = std::ptr::null::<c_void>();
+        let mut raw = 0;
+        // SAFETY: the out pointer is to a variable of this function. The image is followed by a zero, so that text
+        // ends; what it contains the driver has to check, in a process that has nothing of anybody but its sender's.
+        unsafe {
+            cu!(
+                self.api,
+                library_load(
+                    &mut raw,
+                    image.as_ptr().cast(),
+                    null,
+                    null,
+                    0,
+                    null,
+                    null,
+                    0
+                )
+            )?
+        };
+        self.libraries.insert(
+            library,
+            Loaded {
+                raw,
+                kernels: Vec::new(),
+            },
+        );
+        self.find_all(of, library, names)
+    }
+
+    fn find_all(&mut self, of: &Header, library: u64, names: &[&str]) -> Result<Value, Code> {
+        let raw = self
+            .libraries
+            .get(&library)
+            .ok_or(Code::INVALID_HANDLE)?
+            .raw;
+        let mut kernels = Vec::new();
+        let mut infos = Vec::new();
+        for name in names {
+            match self.find(raw, name, of.device) {
+                Ok((kernel, info)) => {
+                    kernels.push(Some(kernel));
+                    infos.push(info);
+                }
+                Err(code) => {
+                    kernels.push(None);
+                    infos.push(KernelInfo {
+                        code: code.0,
+                        ..KernelInfo::default()
+                    });
+                }
+            }
+        }
+        let loaded = self
+            .libraries
+            .get_mut(&library)
+            .ok_or(Code::INVALID_HANDLE)?;
+        if loaded.kernels.len() + kernels.len() > HANDLES_MAX {
+            return Err(Code::OUT_OF_MEMORY);
+        }
+        loaded.kernels.extend(kernels);
+        Ok(Value::Kernels(infos))
+    }
+
+    fn find(&self, library: usize, name: &str, device: u16) -> Result<(Kernel, KernelInfo), Code> {
+        let name = c_string(name)?;
+        let mut raw = 0;
+        // SAFETY: the out pointer is to a variable of this function; the library was just loaded.
+        unsafe { cu!(self.api, library_kernel(&mut raw, library, name.as_ptr()))? };
+        let mut parameters = Vec::new();
+        loop {
+            let (mut offset, mut bytes) = (0, 0);
+            // SAFETY: both out pointers are to variables of this function.
+            let found = unsafe {
+                cu!(
+                    self.api,
+                    kernel_parameter(raw, parameters.len(), &mut offset, &mut bytes)
+                )
+            };
+            match found {
+                Ok(()) if offset + bytes <= PARAMETER_BYTES_MAX => {
+                    parameters.push((offset as u32, bytes as u32));
+                }
+                // There are no more.
+                Err(Code::INVALID_VALUE) => break,
+                Ok(()) => return Err(Code::NOT_SUPPORTED),
+                Err(code) => return Err(code),
+            }
+        }
+        let info = KernelInfo {
+            code: 0,
+            parameters: parameters.clone(),
+            attributes: self.attributes(raw, device),
+        };
+        Ok((Kernel { raw, parameters }, info))
+    }
+
+    fn attributes(&self, kernel: usize, device: u16) -> Vec<(i32, i32)> {
+        let attribute = |number: c_int| {
+            let mut value = 0;
+            // SAFETY: the out pointer is to a variable of this function; the kernel is one of a loaded library.
+            let found = unsafe {
+                cu!(
+                    self.api,
+                    kernel_attribute(&mut value, number, kernel, device.into())
+                )
+            };
+            found.ok().map(|()| (number, value))
+        };
+        (0..KERNEL_ATTRIBUTE_MAX).filter_map(attribute).collect()
+    }
+
+    pub(super) fn kernel_call(&mut self, of: &Header, call: &Call<'_>) -> Result<Outcome, Code> {
+        let api = self.api.clone();
+        match call {
+            Call::LibraryMore { library, kernels } => {
+                self.find_all(of, *library, kernels).map(Outcome::Now)
+            }
+            Call::LibraryUnload { library } => {
+                let loaded = self.libraries.remove(library).ok_or(Code::INVALID_HANDLE)?;
+                // SAFETY: a library of this session, whose kernels nobody can name any more.
+                done(unsafe { cu!(api, library_unload(loaded.raw)) })
+            }
+            Call::Variable { library, name } => {
+                let library = self.libraries.get(library).ok_or(Code::INVALID_HANDLE)?.raw;
+                let name = c_string(name)?;
+                let (mut address, mut bytes) = (0, 0);
+                // SAFETY: both out pointers are to variables of this function; the library is one of this session.
+                unsafe {
+                    cu!(
+                        api,
+                        library_global(&mut address, &mut bytes, library, name.as_ptr())
+                    )?
+                };
+                self.memory.add_variable(address, bytes as u64, of.device);
+                Ok(Outcome::Now(Value::Pair(address, bytes as u64)))
+            }
+            Call::KernelInfo { kernel } => {
+                let kernel = self.kernel(kernel)?;
+                let info = KernelInfo {
+                    code: 0,
+                    parameters: kernel.parameters.clone(),
+                    attributes: self.attributes(kernel.raw, of.device),
+                };
+                Ok(Outcome::Now(Value::Kernels(vec![info])))
+            }
+            Call::KernelSet {
+                kernel,
+                attribute,
+                value,
+            } => {
+                let raw = self.kernel(kernel)?.raw;
+                // SAFETY: a kernel of this session; the rest are numbers, which the driver checks.
+                done(unsafe {
+                    cu!(
+                        api,
+                        kernel_attribute_set(*attribute, *value, raw, of.device.into())
+                    )
+                })
+            }
+            Call::Occupancy {
+                kernel,
+                block_threads,
+                shared_bytes,
+                flags,
+            } => {
+                let raw = self.kernel(kernel)?.raw;
+                let mut blocks = 0;
+                // SAFETY: the out pointer is to a variable of this function; a kernel may stand for a function.
+                unsafe {
+                    cu!(
+                        api,
+                        occupancy(
+                            &mut blocks,
+                            raw,
+                            *block_threads,
+                            *shared_bytes as usize,
+                            *flags
+                        )
+                    )?
+                };
+                number(blocks as u64)
+            }
+            Call::OccupancyShared {
+                kernel,
+                blocks,
+                block_threads,
+            } => {
+                let raw = self.kernel(kernel)?.raw;
+                let mut bytes = 0;
+                // SAFETY: the out pointer is to a variable of this function; a kernel may stand for a function.
+                unsafe {
+                    cu!(
+                        api,
+                        occupancy_shared(&mut bytes, raw, *blocks, *block_threads)
+                    )?
+                };
+                number(bytes as u64)
+            }
+            _ => self.launch(of, call),
+        }
+    }
+
+    fn launch(&mut self, of: &Header, call: &Call<'_>) -> Result<Outcome, Code> {
+        let Call::Launch {
+            kernel,
+            grid,
+            block,
+            shared_bytes,
+            stream,
+            cooperative,
+            attributes,
+            parameters,
+        } = call
+        else {
+            return Err(Code::INVALID_VALUE);
+        };
+        let api = self.api.clone();
+        let stream = self.stream(of, *stream)?;
+        let kernel = self.kernel(kernel)?;
+        let mut pointers = Vec::with_capacity(kernel.parameters.len());
+        for (offset, bytes) in &kernel.parameters {
+            let (start, end) = (*offset as usize, (*offset + *bytes) as usize);
+            let value = parameters.get(start..end).ok_or(Code::INVALID_VALUE)?;
+            pointers.push(value.as_ptr().cast_mut().cast::<c_void>());
+        }
+        let values = pointers.as_mut_ptr();
+        let ([gx, gy, gz], [bx, by, bz]) = (*grid, *block);
+        let (raw, shared) = (kernel.raw, *shared_bytes);
+        if attributes.is_empty() && !cooperative {
+            let extra = std::ptr::null_mut();
+            // SAFETY: a kernel and a stream of this session; `values` points to as many bytes for each parameter as the
+            // driver said that it has, and the driver copies them before it returns.
+            return done(unsafe {
+                cu!(
+                    api,
+                    launch(raw, gx, gy, gz, bx, by, bz, shared, stream, values, extra)
+                )
+            });
+        }
+        if attributes.is_empty() {
+            // SAFETY: a kernel and a stream of this session; `values` points to as many bytes for each parameter as the
+            // driver said that it has, and the driver copies them before it returns.
+            return done(unsafe {
+                cu!(
+                    api,
+                    launch_cooperative(raw, gx, gy, gz, bx, by, bz, shared, stream, values)
+                )
+            });
+        }
+        let mut raw_attributes = launch_attributes(attributes, *cooperative)?;
+        let config = LaunchConfig {
+            grid: *grid,
+            block: *block,
+            shared_bytes: shared,
+            stream,
+            attribute_count: raw_attributes.len() as u32,
+            attributes: raw_attributes.as_mut_ptr(),
+        };
+        // SAFETY: a kernel and a stream of this session; the configuration and its attributes, which hold no handles and
+        // no addresses, and the parameters, which have the lengths that the driver gave, stay until it returns.
+        done(unsafe { cu!(api, launch_ex(&config, raw, values, std::ptr::null_mut())) })
+    }
+}
+
+fn launch_attributes(
+    wanted: &[(u32, &[u8])],
+    cooperative: bool,
+) -> Result<Vec<LaunchAttribute>, Code> {
+    if wanted.len() > LAUNCH_ATTRIBUTES_MAX {
+        return Err(Code::INVALID_VALUE);
+    }
+    let mut all = Vec::with_capacity(wanted.len() + 1);
+    let attribute = |id, bytes: &[u8]| {
+        let mut value = [0; 64];
+        let known = ATTRIBUTES.contains(&id) && bytes.len() <= value.len();
+        value[..bytes.len().min(64)].copy_from_slice(&bytes[..bytes.len().min(64)]);
+        known
+            .then_some(LaunchAttribute { id, pad: 0, value })
+            .ok_or(Code::NOT_SUPPORTED)
+    };
+    for (id, bytes) in wanted {
+        all.push(attribute(*id, bytes)?);
+    }
+    if cooperative && !wanted.iter().any(|(id, _)| *id == ATTRIBUTE_COOPERATIVE) {
+        all.push(attribute(ATTRIBUTE_COOPERATIVE, &1i32.to_le_bytes())?);
+    }
+    Ok(all)
+}

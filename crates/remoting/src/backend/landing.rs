@@ -1,0 +1,184 @@
+//! Copies to the client's pinned memory that nobody waits for ("landings"). The GPU copies to a region of the backend; the bytes
+//! follow in an answer of their own.
+//!
+//! A program that has seen an event or a stream come to its end relies on the copies before it. So no answer is sent while
+//! there are copies that the GPU has finished and whose bytes are not sent ([`Landings::settle`]): whatever an answer proves,
+//! the bytes came before.
+
+use super::api::{cu, Api};
+use crate::codes::Code;
+use std::collections::HashMap;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+const EVENT_WITHOUT_TIMES: u32 = 2;
+
+/// A landing whose bytes are not sent yet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Landing {
+    number: u64,
+    device: u16,
+    event: usize,
+    resets: u64,
+}
+
+impl Landing {
+    /// Waits for the GPU's part.
+    pub(crate) fn wait(&self, api: &Api) -> Result<(), Code> {
+        // SAFETY: an event that `begin` made; one of a device that was reset gets the driver's answer.
+        unsafe { cu!(api, event_synchronize(self.event)) }
+    }
+}
+
+#[derive(Default)]
+struct State {
+    last: u64,
+    pending: Vec<Landing>,
+    /// Events that are not in use, by device.
+    spare: HashMap<u16, Vec<usize>>,
+    /// Resets of devices, each of which ended their events.
+    resets: u64,
+}
+
+/// All landings of a client.
+#[derive(Default)]
+pub(crate) struct Landings {
+    state: Mutex<State>,
+    sent: Condvar,
+}
+
+impl Landings {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes a landing whose copy was just queued on a stream.
+    pub(crate) fn begin(&self, api: &Api, device: u16, stream: usize) -> Result<Landing, Code> {
+        let mut state = self.lock();
+        let event = match state.spare.get_mut(&device).and_then(Vec::pop) {
+            Some(event) => event,
+            None => {
+                let mut event = 0;
+                // SAFETY: the out pointer is to a variable of this function.
+                unsafe { cu!(api, event_create(&mut event, EVENT_WITHOUT_TIMES))? };
+                event
+            }
+        };
+        // SAFETY: the event is the one just found; the stream is one of the session.
+        unsafe { cu!(api, event_record(event, stream))? };
+        state.last += 1;
+        let landing = Landing {
+            number: state.last,
+            device,
+            event,
+            resets: state.resets,
+        };
+        state.pending.push(landing);
+        Ok(landing)
+    }
+
+    /// The bytes are sent, or never will be.
+    pub(crate) fn end(&self, landing: &Landing) {
+        let mut state = self.lock();
+        state.pending.retain(|other| other != landing);
+        if state.resets == landing.resets {
+            state
+                .spare
+                .entry(landing.device)
+                .or_default()
+                .push(landing.event);
+        }
+        self.sent.notify_all();
+    }
+
+    /// Waits until the bytes of all copies that the GPU has finished are sent.
+    pub(crate) fn settle(&self, api: &Api) {
+        let mut state = self.lock();
+        let is_finished = |landing: &&Landing| {
+            // SAFETY: an event that `begin` made; one of a device that was reset gets the driver's answer.
+            unsafe { cu!(api, event_query(landing.event)) }.is_ok()
+        };
+        let finished: Vec<u64> = state
+            .pending
+            .iter()
+            .filter(is_finished)
+            .map(|landing| landing.number)
+            .collect();
+        while state
+            .pending
+            .iter()
+            .any(|landing| finished.contains(&landing.number))
+        {
+            state = self
+                .sent
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Forgets the events of a device that is reset.
+    pub(crate) fn reset(&self) {
+        let mut state = self.lock();
+        state.resets += 1;
+        state.spare.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::{c_int, c_uint};
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::Arc;
+
+    static IS_DONE: AtomicBool = AtomicBool::new(false);
+
+    unsafe extern "C" fn create(to: *mut usize, _: c_uint) -> c_int {
+        // SAFETY: `begin` passes a variable of its own.
+        unsafe { *to = 7 };
+        0
+    }
+
+    unsafe extern "C" fn record(_: usize, _: usize) -> c_int {
+        0
+    }
+
+    unsafe extern "C" fn query(_: usize) -> c_int {
+        if IS_DONE.load(Ordering::Acquire) {
+            0
+        } else {
+            600
+        }
+    }
+
+    #[test]
+    fn what_the_gpu_has_finished_is_sent_before_it_is_proved() {
+        let api = Api {
+            event_create: Some(create),
+            event_record: Some(record),
+            event_query: Some(query),
+            ..Api::default()
+        };
+        let landings = Arc::new(Landings::default());
+        let landing = landings.begin(&api, 0, 0).unwrap();
+        // The GPU has not finished, so nothing proves it, and nobody waits.
+        landings.settle(&api);
+        IS_DONE.store(true, Ordering::Release);
+        let is_sent = Arc::new(AtomicBool::new(false));
+        let sender = {
+            let (landings, is_sent) = (landings.clone(), is_sent.clone());
+            std::thread::spawn(move || {
+                is_sent.store(true, Ordering::Release);
+                landings.end(&landing);
+            })
+        };
+        landings.settle(&api);
+        assert!(is_sent.load(Ordering::Acquire));
+        sender.join().unwrap();
+        // Its event is used again, unless a reset has ended it.
+        let again = landings.begin(&api, 0, 0).unwrap();
+        assert_eq!(landings.lock().spare[&0].len(), 0);
+        landings.reset();
+        landings.end(&again);
+        assert!(landings.lock().spare.is_empty());
+    }
+}

@@ -1,0 +1,148 @@
+//! Pools of device memory, from which streams allocate.
+
+use super::api::{cu, PoolProperties};
+use super::session::{done, number, Outcome, Session};
+use crate::call::Call;
+use crate::codes::Code;
+use crate::frame::Header;
+use crate::limits::HANDLES_MAX;
+use std::collections::HashMap;
+use std::ffi::{c_int, c_void};
+
+const PINNED: c_int = 1;
+const ON_DEVICE: c_int = 1;
+/// Attributes whose value is a C int; the others are 64 bits wide.
+const INT_ATTRIBUTES: [u32; 3] = [1, 2, 3];
+/// Attributes are numbered up to here.
+const ATTRIBUTE_MAX: u32 = 8;
+
+/// A client's pools, by its numbers.
+#[derive(Default)]
+pub(crate) struct Pools {
+    pools: HashMap<u64, Pool>,
+}
+
+struct Pool {
+    raw: usize,
+    /// The driver's own, which is not destroyed.
+    is_default: bool,
+}
+
+impl Pools {
+    fn get(&self, pool: u64) -> Result<usize, Code> {
+        let found = self.pools.get(&pool).ok_or(Code::INVALID_VALUE)?;
+        Ok(found.raw)
+    }
+
+    fn is_free(&self, pool: u64) -> Result<(), Code> {
+        match pool != 0 && !self.pools.contains_key(&pool) && self.pools.len() < HANDLES_MAX {
+            true => Ok(()),
+            false => Err(Code::INVALID_VALUE),
+        }
+    }
+}
+
+impl Session {
+    pub(super) fn pool_call(&mut self, of: &Header, call: &Call<'_>) -> Result<Outcome, Code> {
+        let api = self.api.clone();
+        match *call {
+            Call::PoolDefault { pool } => {
+                self.pools.is_free(pool)?;
+                let mut raw = 0;
+                // SAFETY: the out pointer is to a variable of this function; ordinals of devices are devices.
+                unsafe { cu!(api, pool_default(&mut raw, of.device.into()))? };
+                let is_default = true;
+                self.pools.pools.insert(pool, Pool { raw, is_default });
+                done(Ok(()))
+            }
+            Call::PoolCreate { pool, bytes_max } => {
+                self.pools.is_free(pool)?;
+                let properties = PoolProperties {
+                    allocation: PINNED,
+                    handles: 0,
+                    place: ON_DEVICE,
+                    device: of.device.into(),
+                    security: std::ptr::null_mut(),
+                    bytes_max: bytes_max as usize,
+                    usage: 0,
+                    reserved: [0; 54],
+                };
+                let mut raw = 0;
+                // SAFETY: the out pointer is to a variable of this function, as are the properties.
+                unsafe { cu!(api, pool_create(&mut raw, &properties))? };
+                let is_default = false;
+                self.pools.pools.insert(pool, Pool { raw, is_default });
+                done(Ok(()))
+            }
+            Call::PoolDestroy { pool } => {
+                let found = self.pools.pools.get(&pool).ok_or(Code::INVALID_VALUE)?;
+                if found.is_default {
+                    return Err(Code::INVALID_VALUE);
+                }
+                let raw = found.raw;
+                self.pools.pools.remove(&pool);
+                // SAFETY: a pool of this session, which nobody can name any more.
+                done(unsafe { cu!(api, pool_destroy(raw)) })
+            }
+            Call::PoolUse { pool } => {
+                let pool = self.pools.get(pool)?;
+                // SAFETY: a pool of this session; ordinals of devices are devices.
+                done(unsafe { cu!(api, pool_use(of.device.into(), pool)) })
+            }
+            Call::PoolSet {
+                pool,
+                attribute,
+                value,
+            } => {
+                let pool = self.pools.get(pool)?;
+                let (mut short, mut long) = (value as c_int, value);
+                let value = attribute_value(attribute, &mut short, &mut long)?;
+                // SAFETY: a pool of this session; the value is as wide as the attribute.
+                done(unsafe { cu!(api, pool_set(pool, attribute, value)) })
+            }
+            Call::PoolGet { pool, attribute } => {
+                let pool = self.pools.get(pool)?;
+                let (mut short, mut long) = (0, 0);
+                let value = attribute_value(attribute, &mut short, &mut long)?;
+                // SAFETY: a pool of this session; the value is as wide as the attribute.
+                unsafe { cu!(api, pool_get(pool, attribute, value))? };
+                number(long | short as u64)
+            }
+            Call::PoolTrim { pool, bytes } => {
+                let pool = self.pools.get(pool)?;
+                // SAFETY: a pool of this session.
+                done(unsafe { cu!(api, pool_trim(pool, bytes as usize)) })
+            }
+            Call::AllocateFromPool {
+                bytes,
+                pool,
+                stream,
+            } => {
+                self.memory.admit(bytes)?;
+                let (pool, stream) = (self.pools.get(pool)?, self.stream(of, stream)?);
+                self.refuse_recording(stream)?;
+                let mut address = 0;
+                // SAFETY: the out pointer is to a variable of this function; pool and stream are of this session.
+                unsafe {
+                    cu!(
+                        api,
+                        allocate_from(&mut address, bytes as usize, pool, stream)
+                    )?
+                };
+                self.memory.add(address, bytes, of.device);
+                number(address)
+            }
+            _ => Err(Code::INVALID_VALUE),
+        }
+    }
+}
+
+/// Where the driver reads or writes an attribute's value.
+fn attribute_value(attribute: u32, short: &mut c_int, long: &mut u64) -> Result<*mut c_void, Code> {
+    match attribute {
+        0 => Err(Code::INVALID_VALUE),
+        attribute if INT_ATTRIBUTES.contains(&attribute) => Ok(std::ptr::from_mut(short).cast()),
+        attribute if attribute <= ATTRIBUTE_MAX => Ok(std::ptr::from_mut(long).cast()),
+        _ => Err(Code::INVALID_VALUE),
+    }
+}

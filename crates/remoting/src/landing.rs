@@ -1,0 +1,139 @@
+//! Copies from the device that the program does not wait for: their bytes come with an answer of their own, and are written to
+//! the program's memory by whoever reads it.
+//!
+//! While such an answer is expected, a thread reads if nobody else does. So the server can always send the bytes, and
+//! does so before it answers a call that proves the copy.
+
+use crate::call::{Answer, Call};
+use crate::client::{lock, Connection, From, Lost, Target};
+use crate::limits::LANDINGS_MAX;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, PoisonError};
+
+/// Where the bytes of an answer belong that nobody waits for.
+struct Landing {
+    start: usize,
+    bytes: usize,
+    lane: u16,
+}
+
+/// The landings of a connection.
+#[derive(Default)]
+pub(crate) struct Landings {
+    expected: BTreeMap<u64, Landing>,
+    /// The first error of each lane that nobody was told yet.
+    errors: HashMap<u16, i32>,
+    has_reader: bool,
+}
+
+impl Landings {
+    /// Whether any answer is expected.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.expected.is_empty()
+    }
+
+    /// Takes the answer, if it is a landing's.
+    pub(crate) fn take(&mut self, request: u64, answer: &Answer) -> bool {
+        let Some(landing) = self.expected.remove(&request) else {
+            return false;
+        };
+        let code = match answer.deferred {
+            0 => answer.code,
+            code => code,
+        };
+        if code != 0 {
+            self.errors.entry(landing.lane).or_insert(code);
+        }
+        true
+    }
+
+    /// The error that a lane is to be told.
+    pub(crate) fn error(&mut self, lane: u16) -> Option<i32> {
+        self.errors.remove(&lane)
+    }
+
+    /// Nothing comes any more.
+    pub(crate) fn lose(&mut self) {
+        self.expected.clear();
+    }
+
+    fn touches(&self, start: usize, bytes: usize) -> bool {
+        self.expected.values().any(|landing| {
+            landing.start < start.saturating_add(bytes) && start < landing.start + landing.bytes
+        })
+    }
+}
+
+impl Connection {
+    /// Makes a call that gives bytes, and does not wait for them.
+    ///
+    /// # Safety
+    /// `bytes` bytes at `to` may be written, by any thread, until [`Connection::wait_for_landings`] has returned for them.
+    pub unsafe fn land(
+        self: &Arc<Self>,
+        from: From,
+        call: &Call<'_>,
+        to: *mut u8,
+        bytes: usize,
+    ) -> Result<(), Lost> {
+        self.wait_until(|landings| landings.expected.len() < LANDINGS_MAX)?;
+        let target = Target { start: to, bytes };
+        let waited = self.begin(from, call, &[], Some(target), |inbox, request| {
+            let landing = Landing {
+                start: to as usize,
+                bytes,
+                lane: from.lane,
+            };
+            inbox.landings.expected.insert(request, landing);
+        })?;
+        drop(waited);
+        let mut inbox = lock(&self.inbox);
+        if !inbox.landings.has_reader {
+            inbox.landings.has_reader = true;
+            let reader = self.clone();
+            let spawned = std::thread::Builder::new()
+                .name("rgaps-gpu-read".to_owned())
+                .spawn(move || reader.read_landings());
+            if spawned.is_err() {
+                inbox.landings.has_reader = false;
+                drop(inbox);
+                // Somebody has to read, so this thread does.
+                return self.wait_until(Landings::is_empty);
+            }
+        }
+        drop(inbox);
+        self.answered.notify_all();
+        Ok(())
+    }
+
+    /// Waits until no bytes are expected for a range.
+    pub fn wait_for_landings(&self, start: usize, bytes: usize) -> Result<(), Lost> {
+        self.wait_until(|landings| !landings.touches(start, bytes))
+    }
+
+    fn wait_until(&self, is_so: impl Fn(&Landings) -> bool) -> Result<(), Lost> {
+        let mut inbox = lock(&self.inbox);
+        while !is_so(&inbox.landings) {
+            if inbox.is_lost && !inbox.is_read {
+                return Err(Lost);
+            }
+            inbox = self.read_or_wait(inbox);
+        }
+        Ok(())
+    }
+
+    /// Runs on a thread of its own: reads while answers are expected and nobody else does.
+    fn read_landings(&self) {
+        let mut inbox = lock(&self.inbox);
+        while !inbox.is_lost {
+            if inbox.landings.is_empty() {
+                inbox = self
+                    .answered
+                    .wait(inbox)
+                    .unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            inbox = self.read_or_wait(inbox);
+        }
+    }
+}
