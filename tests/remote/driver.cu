@@ -191,5 +191,6 @@ CASE(functions_are_found_by_name) {
     CU_OK(CU(cuGetProcAddress)("cuMemAlloc", &address, 12000, 0, &status));
     CUdeviceptr memory;
     CU_OK(((CUresult(*)(CUdeviceptr *, size_t))address)(&memory, 64));
-    EXPECT(CU(cuGetProcAddress)("cuThereIsNoSuchFunction", &address, 12000, 0, &status) == CUDA_ERROR_NOT_FOUND);
+    CU_OK(CU(cuGetProcAddress)("cuThereIsNoSuchFunction", &address, 12000, 0, &status));
+    EXPECT(status == CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND && address == nullptr);
 }

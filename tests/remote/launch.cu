@@ -84,18 +84,18 @@ CASE(shared_memory_of_the_launch) {
 CASE(too_many_threads) {
     int *to = on_device(std::vector<int>(1));
     store<<<1, 1025>>>(to, 1);
-    GIVES(cudaErrorInvalidConfiguration, cudaGetLastError());
+    GIVES(cudaErrorInvalidValue, cudaGetLastError());
     OK(cudaGetLastError());
     EXPECT(from_device(to, 1)[0] == 0);
 }
 CASE(no_blocks) {
     int *to = on_device(std::vector<int>(1));
     store<<<0, 1>>>(to, 1);
-    GIVES(cudaErrorInvalidConfiguration, cudaGetLastError());
+    GIVES(cudaErrorInvalidValue, cudaGetLastError());
     store<<<1, 0>>>(to, 1);
-    GIVES(cudaErrorInvalidConfiguration, cudaGetLastError());
+    GIVES(cudaErrorInvalidValue, cudaGetLastError());
     store<<<dim3(1, 1 << 20), 1>>>(to, 1);
-    GIVES(cudaErrorInvalidConfiguration, cudaGetLastError());
+    GIVES(cudaErrorInvalidValue, cudaGetLastError());
 }
 CASE(too_much_shared_memory) {
     int *values = on_device(numbers(32));
@@ -175,7 +175,7 @@ CASE(cooperative_launch) {
 }
 CASE(a_function_that_is_no_kernel) {
     void *arguments[] = {nullptr};
-    GIVES(cudaErrorInvalidDeviceFunction, cudaLaunchKernel((void *)printf, dim3(1), dim3(1), arguments, 0, 0));
+    GIVES(cudaErrorInvalidResourceHandle, cudaLaunchKernel((void *)printf, dim3(1), dim3(1), arguments, 0, 0));
     cudaFuncAttributes of;
     GIVES(cudaErrorInvalidDeviceFunction, cudaFuncGetAttributes(&of, (void *)printf));
 }

@@ -183,7 +183,7 @@ const _: () = assert!(size_of::<GraphUpdated>() == 24);
 pub(crate) struct PoolProperties {
     pub(crate) allocation: c_int,
     pub(crate) handles: c_int,
-    pub(crate) place: c_int,
+    pub(crate) location_kind: c_int,
     pub(crate) device: c_int,
     pub(crate) security: usize,
     pub(crate) bytes_max: usize,

@@ -219,6 +219,12 @@ impl Library {
         note(kernels, session::call(&call, image)?)
     }
 
+    /// Has the driver load the code, if it is loaded lazily.
+    pub(crate) fn load_now(&self) -> Result<(), Code> {
+        let library = self.number;
+        session::call(&Call::LibraryNow { library }, &[]).map(drop)
+    }
+
     /// Has the server unload it.
     pub(crate) fn unload(&'static self) -> Result<(), Code> {
         registry()

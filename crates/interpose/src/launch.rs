@@ -36,11 +36,11 @@ fn check(launch: &Launch, info: &KernelInfo) -> Result<(), Code> {
             .all(|(size, most)| *size > 0 && u64::from(*size) <= most)
     };
     if !within(&launch.grid, DEVICE_GRID) || !within(&launch.block, DEVICE_BLOCK) {
-        return Err(Code::INVALID_CONFIGURATION);
+        return Err(Code::INVALID_VALUE);
     }
     let threads: u64 = launch.block.iter().map(|size| u64::from(*size)).product();
     if threads > limit(DEVICE_THREADS_MAX) {
-        return Err(Code::INVALID_CONFIGURATION);
+        return Err(Code::INVALID_VALUE);
     }
     let most = attribute(info, THREADS_MAX);
     if most > 0 && threads > most as u64 {
@@ -88,14 +88,15 @@ pub(crate) fn launch(
     arguments: In<*const u8>,
     attributes: &[LaunchAttribute],
 ) -> Result<(), Code> {
-    let kernel = Kernel::of(function)?;
+    // A function that is no kernel is taken for a handle.
+    let kernel = Kernel::of(function).map_err(|_| Code::INVALID_HANDLE)?;
     streams::check(wanted.stream)?;
     let info = kernel.info()?;
     check(wanted, info)?;
     queue(kernel, wanted, &values(info, arguments)?, attributes)
 }
 
-/// Launches as the driver does, which may also have all values in one buffer, and has another error for a shape that is wrong.
+/// Launches as the driver does, which may also have all values in one buffer.
 pub(crate) fn launch_driver(
     function: usize,
     wanted: &Launch,
@@ -105,10 +106,7 @@ pub(crate) fn launch_driver(
     let kernel = Kernel::of(function).map_err(|_| Code::INVALID_HANDLE)?;
     streams::check(wanted.stream)?;
     let info = kernel.info()?;
-    check(wanted, info).map_err(|code| match code {
-        Code::INVALID_CONFIGURATION => Code::INVALID_VALUE,
-        code => code,
-    })?;
+    check(wanted, info)?;
     let parameters = match extra.is_null() {
         true => values(info, arguments)?,
         false => buffer(extra)?,

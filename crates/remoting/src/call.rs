@@ -306,6 +306,8 @@ pub enum Call<'a> {
     LibraryLoad { library: u64, kernels: Vec<&'a str> },
     /// Finds more kernels of a library. Gives what is known of them.
     LibraryMore { library: u64, kernels: Vec<&'a str> },
+    /// `cuLibraryGetModule`: the driver, which loads lazily, loads the code now, and says what is wrong with it.
+    LibraryNow { library: u64 },
     /// `cuLibraryUnload`.
     LibraryUnload { library: u64 },
     /// `cuLibraryGetGlobal`. Gives address and bytes.

@@ -13,7 +13,7 @@
 use crate::call::{Answer, Call, Hello, Inventory, Value, Welcome, Wish, MAGIC, PROTOCOL};
 use crate::descriptor::{Receiver, Waiting};
 use crate::frame::{Header, HEADER_BYTES, QUIET};
-use crate::landing::Landings;
+use crate::landings::Landings;
 use crate::limits::{BATCH_BYTES, BATCH_DELAY, BODY_BYTES_MAX, HELLO_TIMEOUT, INLINE_BYTES_MAX};
 use crate::socket::{write_all, Endpoint, Socket};
 use std::collections::HashMap;

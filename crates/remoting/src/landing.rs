@@ -4,65 +4,11 @@
 //! While such an answer is expected, a thread reads if nobody else does. So the server can always send the bytes, and
 //! does so before it answers a call that proves the copy.
 
-use crate::call::{Answer, Call};
+use crate::call::Call;
 use crate::client::{lock, Connection, From, Lost, Target};
+use crate::landings::{Landing, Landings};
 use crate::limits::LANDINGS_MAX;
-use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, PoisonError};
-
-/// Where the bytes of an answer belong that nobody waits for.
-struct Landing {
-    start: usize,
-    bytes: usize,
-    lane: u16,
-}
-
-/// The landings of a connection.
-#[derive(Default)]
-pub(crate) struct Landings {
-    expected: BTreeMap<u64, Landing>,
-    /// The first error of each lane that nobody was told yet.
-    errors: HashMap<u16, i32>,
-    has_reader: bool,
-}
-
-impl Landings {
-    /// Whether any answer is expected.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.expected.is_empty()
-    }
-
-    /// Takes the answer, if it is a landing's.
-    pub(crate) fn take(&mut self, request: u64, answer: &Answer) -> bool {
-        let Some(landing) = self.expected.remove(&request) else {
-            return false;
-        };
-        let code = match answer.deferred {
-            0 => answer.code,
-            code => code,
-        };
-        if code != 0 {
-            self.errors.entry(landing.lane).or_insert(code);
-        }
-        true
-    }
-
-    /// The error that a lane is to be told.
-    pub(crate) fn error(&mut self, lane: u16) -> Option<i32> {
-        self.errors.remove(&lane)
-    }
-
-    /// Nothing comes any more.
-    pub(crate) fn lose(&mut self) {
-        self.expected.clear();
-    }
-
-    fn touches(&self, start: usize, bytes: usize) -> bool {
-        self.expected.values().any(|landing| {
-            landing.start < start.saturating_add(bytes) && start < landing.start + landing.bytes
-        })
-    }
-}
 
 impl Connection {
     /// Makes a call that gives bytes, and does not wait for them.

@@ -18,6 +18,7 @@ mod descriptor;
 mod frame;
 mod front;
 mod landing;
+mod landings;
 mod limits;
 mod pieces;
 mod socket;

@@ -18,6 +18,16 @@ fn load(image: Address) -> Result<usize, Code> {
     Ok(std::ptr::from_ref(library) as usize)
 }
 
+/// Also has the driver look at the code.
+fn load_now(image: Address) -> Result<usize, Code> {
+    let library = load(image)?;
+    let checked = Library::of(library)?.load_now();
+    if checked.is_err() {
+        let _ = Library::of(library)?.unload();
+    }
+    checked.map(|()| library)
+}
+
 fn kernel(library: usize, name: Text) -> Result<usize, Code> {
     let found = Library::of(library)?.kernel(name.get()?);
     found.info()?;
@@ -35,18 +45,18 @@ fn global(address: Out<u64>, bytes: Out<usize>, library: usize, name: Text) -> R
 driver! {
     fn cuModuleLoadData(module: Out<usize>, image: Address) {
         module.check()?;
-        module.put(load(image)?)
+        module.put(load_now(image)?)
     }
 
     // The options are for the compiler of PTX; the image is loaded as it is.
     fn cuModuleLoadDataEx(module: Out<usize>, image: Address, _count: c_uint, _options: Address, _values: Address) {
         module.check()?;
-        module.put(load(image)?)
+        module.put(load_now(image)?)
     }
 
     fn cuModuleLoadFatBinary(module: Out<usize>, image: Address) {
         module.check()?;
-        module.put(load(image)?)
+        module.put(load_now(image)?)
     }
 
     fn cuModuleLoad(module: Out<usize>, path: Text) {
@@ -55,7 +65,7 @@ driver! {
         let mut image = std::fs::read(path).map_err(|_| Code(301))?;
         // Text ends with a zero.
         image.push(0);
-        module.put(load(image.as_ptr().cast())?)
+        module.put(load_now(image.as_ptr().cast())?)
     }
 
     fn cuModuleUnload(module: usize) {

@@ -4,25 +4,16 @@ use super::runtime;
 use crate::abi::Out;
 use crate::errors::ERRORS;
 use crate::{session, thread};
-use rgaps_remoting::Code;
 use std::ffi::{c_char, c_int};
 
 /// What these libraries implement.
 const VERSION_13: c_int = 13000;
 const VERSION_12: c_int = 12080;
 
-/// The error that is told: one that ended the context stays.
-fn last() -> Code {
-    match session::sticky() {
-        Code::SUCCESS => thread::error(),
-        sticky => sticky,
-    }
-}
-
 #[export_name = "rgaps_rt_cudaGetLastError"]
 extern "C" fn get_last_error() -> c_int {
     session::answered_locally();
-    let code = last();
+    let code = thread::error();
     thread::clear();
     code.0
 }
@@ -30,7 +21,7 @@ extern "C" fn get_last_error() -> c_int {
 #[export_name = "rgaps_rt_cudaPeekAtLastError"]
 extern "C" fn peek_at_last_error() -> c_int {
     session::answered_locally();
-    last().0
+    thread::error().0
 }
 
 const UNRECOGNIZED: &str = "unrecognized error code\0";

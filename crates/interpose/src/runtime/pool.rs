@@ -25,7 +25,7 @@ fn create(properties: In<PoolProperties>) -> Result<u64, Code> {
         notice::unsupported("cudaMemPoolCreate for other processes");
         return Err(Code::NOT_SUPPORTED);
     }
-    if wanted.allocation != PINNED || wanted.place != ON_DEVICE {
+    if wanted.allocation != PINNED || wanted.location_kind != ON_DEVICE {
         return Err(Code::INVALID_VALUE);
     }
     pools::create(ordinal(wanted.device)?, wanted.bytes_max as u64)

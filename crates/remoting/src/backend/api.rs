@@ -72,7 +72,7 @@ const _: () = assert!(size_of::<GraphUpdated>() == 24);
 pub(crate) struct PoolProperties {
     pub(crate) allocation: c_int,
     pub(crate) handles: c_int,
-    pub(crate) place: c_int,
+    pub(crate) location_kind: c_int,
     pub(crate) device: c_int,
     pub(crate) security: *mut c_void,
     pub(crate) bytes_max: usize,
@@ -186,6 +186,7 @@ api! {
     event_elapsed = c"cuEventElapsedTime"(*mut f32, usize, usize);
     library_load = c"cuLibraryLoadData"(
         *mut usize, *const c_void, *const c_void, *const c_void, c_uint, *const c_void, *const c_void, c_uint);
+    library_module = c"cuLibraryGetModule"(*mut usize, usize);
     library_unload = c"cuLibraryUnload"(usize);
     library_kernel = c"cuLibraryGetKernel"(*mut usize, usize, *const c_char);
     library_global = c"cuLibraryGetGlobal"(*mut u64, *mut usize, usize, *const c_char);

@@ -7,48 +7,16 @@
 //! functions of the host, are refused while a stream records; copies of shared memory are recorded as they are.
 
 use super::api::{cu, GraphUpdated};
+use super::handles::Graphs;
 use super::session::{done, number, Outcome, Session};
 use crate::call::Call;
 use crate::codes::Code;
 use crate::frame::Header;
-use crate::limits::HANDLES_MAX;
-use std::collections::{HashMap, HashSet};
 use std::ffi::c_int;
 
 const RELAXED: c_int = 2;
 /// Free allocations when launched again, upload when instantiated, use the priorities of nodes.
 const INSTANTIATE_FLAGS: u64 = 1 | 2 | 8;
-
-/// A client's graphs.
-#[derive(Default)]
-pub(crate) struct Graphs {
-    graphs: HashMap<u64, usize>,
-    executables: HashMap<u64, usize>,
-    /// Streams that record, by the driver's handle. Those that joined them are not here.
-    recording: HashSet<usize>,
-}
-
-impl Graphs {
-    fn graph(&self, graph: u64) -> Result<usize, Code> {
-        self.graphs.get(&graph).copied().ok_or(Code::INVALID_VALUE)
-    }
-
-    fn executable(&self, executable: u64) -> Result<usize, Code> {
-        self.executables
-            .get(&executable)
-            .copied()
-            .ok_or(Code::INVALID_VALUE)
-    }
-
-    fn is_free(&self, handle: u64) -> Result<(), Code> {
-        let is_known = self.graphs.contains_key(&handle) || self.executables.contains_key(&handle);
-        let count = self.graphs.len() + self.executables.len();
-        match handle != 0 && !is_known && count < HANDLES_MAX {
-            true => Ok(()),
-            false => Err(Code::INVALID_VALUE),
-        }
-    }
-}
 
 impl Session {
     /// Whether a stream records. Asks the driver only while some stream does.

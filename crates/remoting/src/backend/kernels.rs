@@ -1,6 +1,7 @@
 //! Libraries, their kernels and variables, and launches.
 
 use super::api::{cu, LaunchAttribute, LaunchConfig};
+use super::handles::{Kernel, Loaded};
 use super::session::{done, number, Outcome, Session};
 use crate::call::{Call, KernelId, KernelInfo, Value};
 use crate::codes::Code;
@@ -14,19 +15,6 @@ const ATTRIBUTE_COOPERATIVE: u32 = 2;
 const ATTRIBUTES: [u32; 8] = [2, 4, 5, 6, 8, 10, 11, 14];
 /// Attributes of kernels are numbered below this.
 const KERNEL_ATTRIBUTE_MAX: c_int = 16;
-
-/// A kernel of a library.
-struct Kernel {
-    raw: usize,
-    /// Offset and bytes of each parameter.
-    parameters: Vec<(u32, u32)>,
-}
-
-/// A library that is loaded.
-pub(super) struct Loaded {
-    raw: usize,
-    kernels: Vec<Option<Kernel>>,
-}
 
 fn c_string(text: &str) -> Result<CString, Code> {
     CString::new(text).map_err(|_| Code::INVALID_VALUE)
@@ -173,6 +161,13 @@ impl Session {
         match call {
             Call::LibraryMore { library, kernels } => {
                 self.find_all(of, *library, kernels).map(Outcome::Now)
+            }
+            Call::LibraryNow { library } => {
+                self.enter(of.device)?;
+                let library = self.libraries.get(library).ok_or(Code::INVALID_HANDLE)?.raw;
+                let mut module = 0;
+                // SAFETY: the out pointer is to a variable of this function; the library is one of this session.
+                done(unsafe { cu!(api, library_module(&mut module, library)) })
             }
             Call::LibraryUnload { library } => {
                 let loaded = self.libraries.remove(library).ok_or(Code::INVALID_HANDLE)?;

@@ -7,6 +7,7 @@
 mod api;
 mod functions;
 mod graphs;
+mod handles;
 mod inventory;
 mod jobs;
 mod kernels;

@@ -1,12 +1,11 @@
 //! Pools of device memory, from which streams allocate.
 
 use super::api::{cu, PoolProperties};
+use super::handles::Pool;
 use super::session::{done, number, Outcome, Session};
 use crate::call::Call;
 use crate::codes::Code;
 use crate::frame::Header;
-use crate::limits::HANDLES_MAX;
-use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 
 const PINNED: c_int = 1;
@@ -15,32 +14,6 @@ const ON_DEVICE: c_int = 1;
 const INT_ATTRIBUTES: [u32; 3] = [1, 2, 3];
 /// Attributes are numbered up to here.
 const ATTRIBUTE_MAX: u32 = 8;
-
-/// A client's pools, by its numbers.
-#[derive(Default)]
-pub(crate) struct Pools {
-    pools: HashMap<u64, Pool>,
-}
-
-struct Pool {
-    raw: usize,
-    /// The driver's own, which is not destroyed.
-    is_default: bool,
-}
-
-impl Pools {
-    fn get(&self, pool: u64) -> Result<usize, Code> {
-        let found = self.pools.get(&pool).ok_or(Code::INVALID_VALUE)?;
-        Ok(found.raw)
-    }
-
-    fn is_free(&self, pool: u64) -> Result<(), Code> {
-        match pool != 0 && !self.pools.contains_key(&pool) && self.pools.len() < HANDLES_MAX {
-            true => Ok(()),
-            false => Err(Code::INVALID_VALUE),
-        }
-    }
-}
 
 impl Session {
     pub(super) fn pool_call(&mut self, of: &Header, call: &Call<'_>) -> Result<Outcome, Code> {
@@ -60,7 +33,7 @@ impl Session {
                 let properties = PoolProperties {
                     allocation: PINNED,
                     handles: 0,
-                    place: ON_DEVICE,
+                    location_kind: ON_DEVICE,
                     device: of.device.into(),
                     security: std::ptr::null_mut(),
                     bytes_max: bytes_max as usize,

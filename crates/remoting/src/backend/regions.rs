@@ -146,8 +146,8 @@ impl Regions {
         gone.unmap(api)
     }
 
-    /// Where rows of a region lie in this process, if all of them are inside it; the place's address is an offset.
-    pub(crate) fn place(
+    /// Where rows of a region lie in this process, if all of them are inside it; its address is an offset.
+    pub(crate) fn locate(
         &mut self,
         api: &Api,
         device: u16,
@@ -265,13 +265,13 @@ mod tests {
     fn only_what_is_inside_a_region_may_be_named() {
         let (api, mut regions) = (api(), Regions::default());
         regions.share(&api, 0, 7, 8192).unwrap();
-        let mut place = |at, extent| regions.place(&api, 0, (7, &at), &extent);
-        let first = place(rows(0, 0), extent(8192, 1)).unwrap().address;
+        let mut locate = |at, extent| regions.locate(&api, 0, (7, &at), &extent);
+        let first = locate(rows(0, 0), extent(8192, 1)).unwrap().address;
         assert_eq!(
-            place(rows(8191, 0), extent(1, 1)).map(|at| at.address),
+            locate(rows(8191, 0), extent(1, 1)).map(|at| at.address),
             Ok(first + 8191)
         );
-        assert!(place(rows(0, 4096), extent(4096, 2)).is_ok());
+        assert!(locate(rows(0, 4096), extent(4096, 2)).is_ok());
         for (at, extent) in [
             (rows(1, 0), extent(8192, 1)),
             (rows(8192, 0), extent(1, 1)),
@@ -281,9 +281,9 @@ mod tests {
             (rows(0, u64::MAX), extent(1, 3)),
             (rows(0, 0), extent(u64::MAX, 1)),
         ] {
-            assert_eq!(place(at, extent), Err(Code::INVALID_VALUE), "{at:?}");
+            assert_eq!(locate(at, extent), Err(Code::INVALID_VALUE), "{at:?}");
         }
-        let other = regions.place(&api, 0, (8, &rows(0, 0)), &extent(1, 1));
+        let other = regions.locate(&api, 0, (8, &rows(0, 0)), &extent(1, 1));
         assert_eq!(other, Err(Code::INVALID_HANDLE));
     }
 

@@ -5,12 +5,10 @@
 
 use super::api::{cu, Api};
 use super::functions;
-use super::graphs::Graphs;
+use super::handles::{Graphs, Loaded, Pools};
 use super::jobs::Job;
-use super::kernels::Loaded;
 use super::landing::Landings;
 use super::memory::Memory;
-use super::pools::Pools;
 use super::regions::{Mark, Regions};
 use super::rows;
 use crate::call::{Call, Value};
@@ -195,6 +193,7 @@ impl Session {
             | Call::PeerDisable { .. }
             | Call::Reset => self.context_call(of, call),
             Call::LibraryMore { .. }
+            | Call::LibraryNow { .. }
             | Call::LibraryUnload { .. }
             | Call::Variable { .. }
             | Call::KernelInfo { .. }
@@ -354,7 +353,7 @@ impl Session {
                 let (host, _) = rows::row(*offset, *bytes);
                 let host = self
                     .regions
-                    .place(&api, of.device, (*region, &host), &extent)?;
+                    .locate(&api, of.device, (*region, &host), &extent)?;
                 let stream = self.stream(of, *stream)?;
                 self.refuse_recording(stream)?;
                 rows::between(&api, device, host, extent, false, stream)?;
@@ -376,7 +375,7 @@ impl Session {
                 self.memory.check_rows(device, extent)?;
                 let host = self
                     .regions
-                    .place(&api, of.device, (*region, host), extent)?;
+                    .locate(&api, of.device, (*region, host), extent)?;
                 let stream = self.stream(of, *stream)?;
                 if mark.is_some() || !of.is_quiet() {
                     self.refuse_recording(stream)?;

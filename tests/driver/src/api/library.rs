@@ -52,6 +52,19 @@ unsafe extern "C" fn cuLibraryLoadData(
     })
 }
 
+/// The module of a library is the library.
+#[no_mangle]
+extern "C" fn cuLibraryGetModule(module: *mut usize, library: usize) -> c_int {
+    call("cuLibraryGetModule", |g| {
+        if module.is_null() {
+            return Err(Code::INVALID_VALUE);
+        }
+        g.libraries.library(library)?;
+        // SAFETY: the caller's.
+        unsafe { put(module, library) }
+    })
+}
+
 #[no_mangle]
 extern "C" fn cuLibraryUnload(library: usize) -> c_int {
     call("cuLibraryUnload", |g| g.libraries.remove(g, library))
