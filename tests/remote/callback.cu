@@ -51,6 +51,9 @@ CASE(work_behind_a_function_waits_for_it) {
     int *address = on_device(std::vector<int>(1, 0));
     cudaStream_t stream;
     OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    // A kernel's first launch loads its code, which may wait for all that runs.
+    add<<<1, 1>>>(address, 0);
+    OK(cudaDeviceSynchronize());
     OK(cudaLaunchHostFunc(
         stream,
         [](void *data) {

@@ -177,7 +177,7 @@ CASE(a_function_that_is_no_kernel) {
     void *arguments[] = {nullptr};
     GIVES(cudaErrorInvalidResourceHandle, cudaLaunchKernel((void *)printf, dim3(1), dim3(1), arguments, 0, 0));
     cudaFuncAttributes of;
-    GIVES(cudaErrorInvalidDeviceFunction, cudaFuncGetAttributes(&of, (void *)printf));
+    GIVES(cudaErrorInvalidResourceHandle, cudaFuncGetAttributes(&of, (void *)printf));
 }
 CASE(thousands_of_launches) {
     int *to = on_device(std::vector<int>(1));

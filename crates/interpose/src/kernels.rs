@@ -360,7 +360,8 @@ impl Kernel {
         match registry.handles.contains(&function) {
             // SAFETY: the address of a kernel, which is never given back.
             true => Ok(unsafe { &*(function as *const Kernel) }),
-            false => Err(Code::INVALID_DEVICE_FUNCTION),
+            // The runtime takes a function that is no kernel for a handle.
+            false => Err(Code::INVALID_HANDLE),
         }
     }
 

@@ -88,8 +88,7 @@ pub(crate) fn launch(
     arguments: In<*const u8>,
     attributes: &[LaunchAttribute],
 ) -> Result<(), Code> {
-    // A function that is no kernel is taken for a handle.
-    let kernel = Kernel::of(function).map_err(|_| Code::INVALID_HANDLE)?;
+    let kernel = Kernel::of(function)?;
     streams::check(wanted.stream)?;
     let info = kernel.info()?;
     check(wanted, info)?;
@@ -103,7 +102,7 @@ pub(crate) fn launch_driver(
     arguments: In<*const u8>,
     extra: In<usize>,
 ) -> Result<(), Code> {
-    let kernel = Kernel::of(function).map_err(|_| Code::INVALID_HANDLE)?;
+    let kernel = Kernel::of(function)?;
     streams::check(wanted.stream)?;
     let info = kernel.info()?;
     check(wanted, info)?;
