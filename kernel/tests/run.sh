@@ -46,9 +46,8 @@ make_image() {
 }
 
 boot() {
-  local out=$1 kernel=$2 m0=768 m1=512 khz
-  gcc -O1 -Wall -Wextra -Werror -o "$out/tsc" kernel/tests/tsc.c
-  khz=$("$out/tsc")
+  local out=$1 kernel=$2 m0=768 m1=512 clock
+  clock=$(kernel/tests/guest-clock.sh)
   # The checkers' own memory.
   case $kernel in *-debug/*) m0=1536 ;; esac
   timeout --kill-after=10 "$LIMIT_S" qemu-system-x86_64 -accel tcg,thread=multi -cpu max -m $((m0 + m1)) \
@@ -59,7 +58,7 @@ boot() {
     -object memory-backend-ram,id=gpu,size=16M,share=on -device ivshmem-plain,memdev=gpu \
     -nodefaults -no-reboot -display none -monitor none -serial stdio \
     -kernel "$kernel/vmlinuz" -initrd "$out/initramfs.gz" \
-    -append "console=ttyS0 panic=-1 oops=panic quiet no_timer_check tsc=reliable clocksource=tsc tsc_early_khz=$khz kunit.enable=1 kills=$KILLS fuzz=$FUZZ_S seed=$SEED filter=$FILTER" \
+    -append "console=ttyS0 panic=-1 oops=panic quiet no_timer_check $clock kunit.enable=1 kills=$KILLS fuzz=$FUZZ_S seed=$SEED filter=$FILTER" \
     </dev/null | stdbuf -oL tr -d '\r' >"$out/log"
 }
 

@@ -68,14 +68,14 @@ for series in "${@:-6.12}"; do
   kernel=$(kernel/kernels.sh "$series")
   mkdir -p "$out"
   make_image "$series" "$out/root" "$kernel"
-  gcc -O1 -o "$out/tsc" kernel/tests/tsc.c
+  clock=$(kernel/tests/guest-clock.sh)
   timeout --kill-after=10 "$LIMIT_S" qemu-system-x86_64 -accel tcg,thread=multi -cpu max -m 1536 \
     -smp 2,sockets=2,cores=1 \
     -object memory-backend-ram,id=m0,size=1024M -object memory-backend-ram,id=m1,size=512M \
     -numa node,nodeid=0,cpus=0,memdev=m0 -numa node,nodeid=1,cpus=1,memdev=m1 \
     -nodefaults -no-reboot -display none -monitor none -serial stdio \
     -kernel "$kernel/vmlinuz" -initrd "$out/root.gz" \
-    -append "console=ttyS0 panic=-1 oops=panic quiet no_timer_check tsc=reliable clocksource=tsc tsc_early_khz=$("$out/tsc") measure=${MEASURE:-0}" \
+    -append "console=ttyS0 panic=-1 oops=panic quiet no_timer_check $clock measure=${MEASURE:-0}" \
     </dev/null | tr -d '\r' >"$out/log" || echo "providers: $series: QEMU ended with $?"
   sed -n '/^providers: begin/,/^providers: end/p' "$out/log" | grep -aE '^(test |left out|failures|providers:|\{|(thread|assertion) )' || true
   ran=$((ran + $(grep -acE '^providers: (ok|not ok)' "$out/log" || true)))

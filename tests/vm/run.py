@@ -17,7 +17,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import termios
 import time
 
@@ -101,11 +100,7 @@ def wire_ends(wire, stack):
 def clock():
     """What the guest's kernel is told of its clock: the time stamp counter, and how fast that is. On a busy machine a guest that
     finds out by itself was wrong by a factor of 22, and its time ran as much too fast."""
-    with tempfile.TemporaryDirectory() as folder:
-        program = pathlib.Path(folder) / "tsc"
-        subprocess.run(["gcc", "-O1", "-o", program, REPOSITORY / "kernel/tests/tsc.c"], check=True)
-        khz = subprocess.run([program], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
-    return f"tsc=reliable clocksource=tsc tsc_early_khz={khz}"
+    return subprocess.run([REPOSITORY / "kernel/tests/guest-clock.sh"], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
 
 
 def qemu_command(image, plan, role, wire):

@@ -88,11 +88,8 @@ pub(crate) fn launch(
     arguments: In<*const u8>,
     attributes: &[LaunchAttribute],
 ) -> Result<(), Code> {
-    let kernel = Kernel::of(function)?;
-    streams::check(wanted.stream)?;
-    let info = kernel.info()?;
-    check(wanted, info)?;
-    queue(kernel, wanted, &values(info, arguments)?, attributes)
+    let parameters = |info: &KernelInfo| values(info, arguments);
+    launch_with(function, wanted, parameters, attributes)
 }
 
 /// Launches as the driver does, which may also have all values in one buffer.
@@ -102,15 +99,11 @@ pub(crate) fn launch_driver(
     arguments: In<*const u8>,
     extra: In<usize>,
 ) -> Result<(), Code> {
-    let kernel = Kernel::of(function)?;
-    streams::check(wanted.stream)?;
-    let info = kernel.info()?;
-    check(wanted, info)?;
-    let parameters = match extra.is_null() {
-        true => values(info, arguments)?,
-        false => buffer(extra)?,
+    let parameters = |info: &KernelInfo| match extra.is_null() {
+        true => values(info, arguments),
+        false => buffer(extra),
     };
-    queue(kernel, wanted, &parameters, &[])
+    launch_with(function, wanted, parameters, &[])
 }
 
 /// The buffer that a list of tags and addresses names.
@@ -137,12 +130,18 @@ fn buffer(extra: In<usize>) -> Result<Vec<u8>, Code> {
     Ok(unsafe { std::slice::from_raw_parts(start as *const u8, bytes) }.to_vec())
 }
 
-fn queue(
-    kernel: &Kernel,
+/// Launches with the values that `parameters` gives, if the launch is allowed.
+fn launch_with(
+    function: usize,
     wanted: &Launch,
-    parameters: &[u8],
+    parameters: impl FnOnce(&KernelInfo) -> Result<Vec<u8>, Code>,
     attributes: &[LaunchAttribute],
 ) -> Result<(), Code> {
+    let kernel = Kernel::of(function)?;
+    streams::check(wanted.stream)?;
+    let info = kernel.info()?;
+    check(wanted, info)?;
+    let parameters = parameters(info)?;
     let attributes = attributes.iter().filter(|attribute| attribute.id != 0);
     let call = Call::Launch {
         kernel: kernel.id(),
@@ -154,7 +153,7 @@ fn queue(
         attributes: attributes
             .map(|attribute| (attribute.id, &attribute.value[..]))
             .collect(),
-        parameters,
+        parameters: &parameters,
     };
     session::send(&call, &[])
 }

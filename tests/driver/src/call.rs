@@ -10,7 +10,7 @@ use crate::kernel::Modules;
 use crate::library::Libraries;
 use crate::memory::Memory;
 use crate::stream::Streams;
-use std::ffi::c_int;
+use std::ffi::{c_char, c_int, CStr};
 use std::io::Write;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -210,4 +210,23 @@ pub(crate) unsafe fn put<T>(to: *mut T, value: T) -> Result<(), Code> {
     // SAFETY: the caller's; unaligned so that no alignment has to be vouched for.
     unsafe { to.write_unaligned(value) };
     Ok(())
+}
+
+/// Gives the handle that `find` has for a name.
+///
+/// # Safety
+/// As [`put`]; `name` is null or a C string.
+pub(crate) unsafe fn put_named(
+    to: *mut usize,
+    name: *const c_char,
+    find: impl FnOnce(&str) -> Result<usize, Code>,
+) -> Result<(), Code> {
+    if to.is_null() || name.is_null() {
+        return Err(Code::INVALID_VALUE);
+    }
+    // SAFETY: the caller's: a C string.
+    let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
+    let found = find(&name)?;
+    // SAFETY: the caller's.
+    unsafe { put(to, found) }
 }

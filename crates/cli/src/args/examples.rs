@@ -276,7 +276,7 @@ Examples:
 pub const GPU_RUN: &str = "\
 Examples:
   rgaps gpu run --on 10.0.0.7 -- ./program --its-option
-  # Use libraries that are elsewhere, and another port.
+  # Take the libraries from another folder, and use another port.
   rgaps gpu run --on 10.0.0.7:9000 --libraries /opt/rgaps/gpu -- ./program
 
 RGAPS_GPU names the server in place of --on.";

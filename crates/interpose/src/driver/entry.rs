@@ -54,7 +54,7 @@ fn proc_address(
         status.put_if_wanted(if found.is_some() { FOUND } else { NOT_FOUND });
     }
     function.put(found.unwrap_or(std::ptr::null_mut()))?;
-    // Nothing is said: who asks for all functions at its start may never call this one.
+    // No notice: a program that looks up all functions when it starts may never call this one.
     Ok(())
 }
 

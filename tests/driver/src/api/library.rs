@@ -1,7 +1,7 @@
 //! Libraries and their kernels.
 
 use crate::abi::Code;
-use crate::call::{call, put, Global};
+use crate::call::{call, put, put_named, Global};
 use crate::context::current;
 use crate::kernel::MAX_THREADS;
 use crate::library::{Function, Library, SHARED_BYTES_OPTIN};
@@ -77,14 +77,8 @@ unsafe extern "C" fn cuLibraryGetKernel(
     name: *const c_char,
 ) -> c_int {
     call("cuLibraryGetKernel", |g| {
-        if kernel.is_null() || name.is_null() {
-            return Err(Code::INVALID_VALUE);
-        }
-        // SAFETY: the caller's: a C string.
-        let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
-        let found = g.libraries.function(library, &name)?;
         // SAFETY: the caller's.
-        unsafe { put(kernel, found) }
+        unsafe { put_named(kernel, name, |name| g.libraries.function(library, name)) }
     })
 }
 

@@ -1,7 +1,7 @@
 //! Modules and kernels.
 
 use crate::abi::Code;
-use crate::call::{call, put};
+use crate::call::{call, put, put_named};
 use crate::context::current;
 use crate::kernel::{Module, MAX_THREADS};
 use crate::ptx::Geometry;
@@ -40,14 +40,8 @@ unsafe extern "C" fn cuModuleGetFunction(
     name: *const c_char,
 ) -> c_int {
     call("cuModuleGetFunction", |g| {
-        if function.is_null() || name.is_null() {
-            return Err(Code::INVALID_VALUE);
-        }
-        // SAFETY: the caller's: a C string.
-        let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
-        let found = g.modules.function(module, &name)?;
         // SAFETY: the caller's.
-        unsafe { put(function, found) }
+        unsafe { put_named(function, name, |name| g.modules.function(module, name)) }
     })
 }
 

@@ -182,50 +182,44 @@ pub(super) fn compute(of: &Instruction, v: &[u64]) -> Option<u64> {
     Some(unsigned(result, bytes))
 }
 
+/// What single and double precision both have.
+macro_rules! arithmetic {
+    ($name:expr, $a:ident, $b:ident, $c:ident) => {
+        match $name {
+            "add" => $a + $b,
+            "sub" => $a - $b,
+            "mul" => $a * $b,
+            "fma" | "mad" => $a.mul_add($b, $c),
+            "div" => $a / $b,
+            "sqrt" => $a.sqrt(),
+            "rcp" => 1.0 / $a,
+            "rsqrt" => 1.0 / $a.sqrt(),
+            "abs" => $a.abs(),
+            "neg" => -$a,
+            "min" => $a.min($b),
+            "max" => $a.max($b),
+            "copysign" => $b.copysign($a),
+            _ => return None,
+        }
+    };
+}
+
 fn compute_float(name: &str, bytes: usize, v: [u64; 3]) -> Option<u64> {
     // Single precision is computed as such, so that each step rounds as on a GPU.
     if bytes == 4 {
         let [a, b, c] = v.map(|value| f32::from_bits(value as u32));
         let result = match name {
-            "add" => a + b,
-            "sub" => a - b,
-            "mul" => a * b,
-            "fma" | "mad" => a.mul_add(b, c),
-            "div" => a / b,
-            "sqrt" => a.sqrt(),
-            "rcp" => 1.0 / a,
-            "rsqrt" => 1.0 / a.sqrt(),
-            "abs" => a.abs(),
-            "neg" => -a,
-            "min" => a.min(b),
-            "max" => a.max(b),
             "ex2" => a.exp2(),
             "lg2" => a.log2(),
             "sin" => a.sin(),
             "cos" => a.cos(),
             "tanh" => a.tanh(),
-            "copysign" => b.copysign(a),
-            _ => return None,
+            _ => arithmetic!(name, a, b, c),
         };
         return Some(result.to_bits().into());
     }
     let [a, b, c] = v.map(f64::from_bits);
-    let result = match name {
-        "add" => a + b,
-        "sub" => a - b,
-        "mul" => a * b,
-        "fma" | "mad" => a.mul_add(b, c),
-        "div" => a / b,
-        "sqrt" => a.sqrt(),
-        "rcp" => 1.0 / a,
-        "rsqrt" => 1.0 / a.sqrt(),
-        "abs" => a.abs(),
-        "neg" => -a,
-        "min" => a.min(b),
-        "max" => a.max(b),
-        "copysign" => b.copysign(a),
-        _ => return None,
-    };
+    let result = arithmetic!(name, a, b, c);
     Some(result.to_bits())
 }
 
