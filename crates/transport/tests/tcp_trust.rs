@@ -149,7 +149,8 @@ fn strangers_with_wrong_certificates_disturb_no_lane_of_a_peer() {
     let to_a = named(&b, "a", 1, &[], &at_b);
     let lanes = LinkConfig::default().lanes;
     let until = Instant::now() + LIMIT;
-    while to_b.status().lanes.len() < lanes {
+    // A lane is counted just after it is there.
+    while to_b.status().lanes.len() < lanes || b.counts().accepted < lanes as u64 {
         assert!(Instant::now() < until, "waited {LIMIT:?} for {lanes} lanes");
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
