@@ -4,7 +4,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 tools/setup.sh hosts
 model=$(tools/kv-model.sh)
-python=target/kv-cache/venv/bin/python
+python=target/torch/bin/python
 programs=$("$python" -c 'import pathlib, rgaps; print(pathlib.Path(rgaps.__file__).parent / "bin")')
 export PYTHONPATH=$PWD/demo
 exec "$python" examples/kv-cache/play.py --model "$model" --out target/kv-cache/run --programs "$programs" "$@"

@@ -4,15 +4,12 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 demo=examples/kv-cache
 out=target/kv-cache
-tools/setup.sh base torch >&2
-# The system's torch is for the system's Python, and its numpy.
-python=$out/venv/bin/python
-"$python" -c 'import torch' 2>/dev/null || /usr/bin/python3 -m venv --clear --system-site-packages "$out/venv"
-"$python" -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps target/wheels/rgaps-*.whl >&2
+tools/torch.sh
+mkdir -p "$out"
 sources=$(cat "$demo"/{model,tokenizer,train}.py | sha256sum | cut -c1-16)
 model=$out/model-$sources.pt
 if [ ! -e "$model" ]; then
   rm -f "$out"/model-*.pt # of other sources
-  OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 "$python" "$demo/train.py" --out "$model" >&2
+  OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 target/torch/bin/python "$demo/train.py" --out "$model" >&2
 fi
 echo "$model"

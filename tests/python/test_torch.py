@@ -1,6 +1,6 @@
 """torch, on the host and on GPUs that are there (not on the test driver: torch has its own).
 
-CI has no torch (its wheel has 539 MB); these run where it is installed, such as a GPU machine.
+Here they run with the system's torch, for the CPU (tools/torch.sh); on a machine with a GPU, with its own.
 """
 
 import gc

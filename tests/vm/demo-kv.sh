@@ -4,7 +4,7 @@ PROGRAMS=$REPOSITORY/target/release
 . tests/vm/hosts.sh
 start_hosts
 export OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1
-python=target/kv-cache/venv/bin/python
+python=target/torch/bin/python
 models=(target/kv-cache/model-*.pt)
 if [ $ROLE = a ]; then
   $python examples/kv-cache/prefill.py --model "${models[0]}" --name p0 &
