@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 const ALL: usize = 10;
 
 /// How long one run of the program may take on a slow machine.
-const PATIENCE: Duration = Duration::from_secs(240);
+const PATIENCE: Duration = Duration::from_secs(540);
 
 fn race(settings: &[(&str, &str)], arguments: &[&str], runs: usize) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rgaps-races"));
