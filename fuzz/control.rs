@@ -13,7 +13,7 @@ pub fn control(data: &[u8]) -> bool {
     };
     match kind % 6 {
         0 => token(&String::from_utf8_lossy(bytes)),
-        1 => read_question(bytes).is_ok_and(|node| token(&Token::Node(node, 1).key("lab"))),
+        1 => read_question(bytes).is_ok_and(|node| token(&Token { node, protocol: 1 }.key("lab"))),
         2 => read_reply(bytes).is_ok_and(|address| !address.lanes.is_empty()),
         3 => said(bytes),
         4 => description(bytes),

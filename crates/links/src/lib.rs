@@ -3,13 +3,12 @@
 //! A process of its own beside the daemon, and to it a client like others. Of each topic that other hosts
 //! want it is *one* subscriber, whatever their number: a sample is held, where it is, until each of
 //! those hosts has acknowledged it. Of each publisher elsewhere it is a publisher here: what comes lands in
-//! its loans, is published once, and fans out without copies. Hosts find each other and say what they
-//! want over Zenoh ([`plane`]); messages and what is said about them go through lanes
-//! (`rgaps-transport`). What is for a host that others reach only through this one is carried on. See
+//! its loans, is published once, and fans out without copies. Hosts find each other over Zenoh ([`plane`]);
+//! messages, what is said about them, routes and interest go through lanes
+//! (`rgaps-transport`, `rgaps-routing`). What is for a host that others reach only through this one is carried on. See
 //! `docs/decisions/0016-links-process.md` and `0018-relay.md`.
 #![deny(unsafe_code)]
 
-mod agreement;
 mod committed;
 mod coordinator;
 mod counts;
@@ -20,6 +19,7 @@ mod forward;
 mod host_link;
 pub mod keys;
 mod land;
+mod network;
 mod notes;
 mod peer;
 pub mod plane;
@@ -31,7 +31,6 @@ mod relay;
 mod shares;
 mod through;
 mod traces;
-mod ways;
 pub mod wire;
 
 pub use coordinator::{Coordinator, Seats};

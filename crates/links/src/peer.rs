@@ -1,9 +1,8 @@
 //! Another host as the coordinator knows it.
 
-use crate::agreement::Agreement;
 use crate::counts::EgressCounts;
 use crate::host_link::{Flow, HostEvent, HostLink};
-use crate::keys::{Node, Want};
+use crate::keys::Node;
 use crate::land::{Landing, Landings};
 use crate::through::Through;
 use crate::wire::{clip, clip_to, FlowDescription, Said};
@@ -90,7 +89,7 @@ pub struct Peer {
     pub up: bool,
     /// Since when it has none.
     pub away: Option<Instant>,
-    /// What is said about hosts behind it, and behind this one.
+    /// What it was told of hosts behind this one.
     pub through: Through,
     /// Owns the link.
     pub landings: Arc<Landings>,
@@ -98,12 +97,6 @@ pub struct Peer {
     pub departed: Arc<EgressCounts>,
     /// When it is asked for its lanes again; none: while it is being asked.
     pub meet_at: Option<Instant>,
-    /// What it wants.
-    pub wants: BTreeMap<String, Want>,
-    /// What it wanted until then, unless it is only gone.
-    pub wanted: BTreeMap<String, (Want, Instant)>,
-    /// Whether that is what it says itself.
-    pub agreement: Agreement,
     /// Streams that go there.
     pub outgoing: HashMap<u64, OutgoingStream>,
     /// Flows that come from there.
@@ -196,9 +189,6 @@ impl Peer {
             landings,
             departed,
             meet_at: None,
-            wants: BTreeMap::new(),
-            wanted: BTreeMap::new(),
-            agreement: Agreement::default(),
             outgoing: HashMap::new(),
             incoming: BTreeMap::new(),
             given_up: false,
@@ -227,12 +217,6 @@ impl Peer {
     /// Whether topics can go there.
     pub fn is_usable(&self) -> bool {
         self.refused.is_none() && self.link.is_some()
-    }
-
-    /// Whether what goes there arrives, as far as is known: it has lanes, or had some until a moment ago.
-    pub fn is_near(&self, patience: Duration) -> bool {
-        let away = self.away.is_some_and(|since| since.elapsed() >= patience);
-        self.refused.is_none() && !self.given_up && !away
     }
 
     /// Says something, in its turn. What it has not heard when it restarts, its next life is told again.
@@ -277,8 +261,7 @@ impl Peer {
         }
         let incoming = self.incoming.values_mut();
         incoming.for_each(|flow| flow.written = None);
-        self.through.forget_said();
-        self.agreement = Agreement::default();
+        self.through = Through::default();
     }
 
     /// A stream of a topic goes there.

@@ -1,9 +1,9 @@
-//! The control plane: who is there, who wants what, and how to reach them. Zenoh carries it.
+//! The control plane: who is there, and how to reach them. Zenoh carries it.
 //!
 //! Nothing here waits for another host but [`Plane::meet`], which runs on a thread of its own and tells
 //! what came of it as news.
 
-use crate::keys::{Node, Sum, Token, Want, PLANE_VERSION};
+use crate::keys::{Node, Token, PLANE_VERSION};
 use anyhow::{anyhow, bail, Context};
 use rgaps_client::links::Links;
 use serde::{Deserialize, Serialize};
@@ -34,10 +34,6 @@ pub enum News {
     Came(Node, u32),
     /// One is gone, for now at least.
     Went(Node),
-    /// One has subscribers of a topic.
-    Wants(Node, String, Want),
-    /// It has them no more, or others.
-    WantsNot(Node, String, Want),
     /// One wants to know how to reach us, and was told.
     Met(Node, LaneSecret),
     /// We asked one.
@@ -124,8 +120,6 @@ pub struct Plane {
     session: Session,
     realm: String,
     own: Node,
-    wants: BTreeMap<String, (Want, LivelinessToken)>,
-    sum: Sum,
     // Undeclared when dropped.
     node: Option<LivelinessToken>,
     news: Tell,
@@ -150,7 +144,7 @@ impl Plane {
         let this = own.host.clone();
         session
             .liveliness()
-            .declare_subscriber(format!("rgaps/{realm}/**"))
+            .declare_subscriber(format!("rgaps/{realm}/node/**"))
             .history(true)
             .callback(move |sample| {
                 let there = sample.kind() == SampleKind::Put;
@@ -165,20 +159,18 @@ impl Plane {
             session,
             realm: realm.to_owned(),
             own,
-            wants: BTreeMap::new(),
-            sum: Sum::default(),
             node: None,
             news,
         })
     }
 
-    /// Announces this host, once. What it wants is said before: who knew a former life of it lets go of what that one wanted
-    /// when this one is there and does not want it.
+    /// Announces this host, once: when it knows what it wants. Whoever knew a former life of it forgets a moment later what that one
+    /// wanted and this one does not.
     pub fn announce(&mut self) -> anyhow::Result<()> {
         if self.node.is_some() {
             return Ok(());
         }
-        let key = Token::Node(self.own.clone(), PLANE_VERSION).key(&self.realm);
+        let key = token(self.own.clone()).key(&self.realm);
         let node = self
             .session
             .liveliness()
@@ -189,51 +181,9 @@ impl Plane {
         Ok(())
     }
 
-    /// Says what this host's subscribers want of a topic; none: there are none.
-    pub fn want(&mut self, topic: &str, want: Option<Want>) -> anyhow::Result<()> {
-        let known = self.wants.get(topic).map(|(known, _)| *known);
-        if known == want {
-            return Ok(());
-        }
-        let Some(want) = want else {
-            self.wants.remove(topic);
-            self.sum.change(topic, known, None);
-            return Ok(());
-        };
-        let token = Token::Want(self.own.clone(), topic.to_owned(), want);
-        let token = self
-            .session
-            .liveliness()
-            .declare_token(token.key(&self.realm))
-            .wait()
-            .map_err(|error| anyhow!("topic '{topic}' cannot be announced: {error}"))?;
-        // The new one is there before the old one goes, so that nobody sees none.
-        self.wants.insert(topic.to_owned(), (want, token));
-        self.sum.change(topic, known, Some(want));
-        Ok(())
-    }
-
     /// For who looks why others cannot be reached.
     pub fn session(&self) -> Session {
         self.session.clone()
-    }
-
-    /// Topics that this host wants.
-    pub fn wanted(&self) -> Vec<String> {
-        self.wants.keys().cloned().collect()
-    }
-
-    /// What this host wants.
-    pub fn wants(&self) -> BTreeMap<String, Want> {
-        let wants = self.wants.iter();
-        wants
-            .map(|(topic, (want, _))| (topic.clone(), *want))
-            .collect()
-    }
-
-    /// The sum of all that this host wants.
-    pub fn sum(&self) -> u64 {
-        self.sum.0
     }
 
     /// Asks another host how to reach it; the answer comes as [`News::Meeting`].
@@ -258,8 +208,7 @@ impl Plane {
 
     /// Leaves, so that others see it at once.
     pub fn leave(self) {
-        let Plane { session, wants, .. } = self;
-        drop(wants);
+        let Plane { session, .. } = self;
         // It may wait for hosts that do not answer.
         let (done, is_done) = std::sync::mpsc::sync_channel(1);
         std::thread::spawn(move || {
@@ -375,11 +324,16 @@ pub fn read_question(asked: &[u8]) -> anyhow::Result<Node> {
         incarnation: question.incarnation,
     };
     // Checked as a token's is.
-    let key = Token::Node(node.clone(), PLANE_VERSION).key("r");
+    let key = token(node.clone()).key("r");
     if Token::parse("r", &key).is_none() {
         bail!("a host of that name there cannot be");
     }
     Ok(node)
+}
+
+fn token(node: Node) -> Token {
+    let protocol = PLANE_VERSION;
+    Token { node, protocol }
 }
 
 /// Why two hosts cannot be linked.
@@ -392,19 +346,12 @@ pub fn versions(host: &str, theirs: u32) -> String {
 
 /// What a token that came or went says; none: nothing of another host.
 fn hear(realm: &str, this: &str, key: &str, there: bool) -> Option<News> {
-    let news = match (Token::parse(realm, key)?, there) {
-        (Token::Node(node, protocol), true) => News::Came(node, protocol),
-        (Token::Node(node, _), false) => News::Went(node),
-        (Token::Want(node, topic, want), true) => News::Wants(node, topic, want),
-        (Token::Want(node, topic, want), false) => News::WantsNot(node, topic, want),
-    };
-    let (News::Came(node, _)
-    | News::Went(node)
-    | News::Wants(node, ..)
-    | News::WantsNot(node, ..)
-    | News::Met(node, _)
-    | News::Meeting(node, _)) = &news;
-    (node.host != this).then_some(news)
+    let Token { node, protocol } = Token::parse(realm, key)?;
+    let is_other = node.host != this;
+    is_other.then(|| match there {
+        true => News::Came(node, protocol),
+        false => News::Went(node),
+    })
 }
 
 /// An endpoint that is listened at, with the limit for TLS handshakes where it names none itself.

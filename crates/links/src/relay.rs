@@ -26,11 +26,16 @@ pub struct Carry {
 }
 
 impl Carry {
-    /// Of a publisher whose messages come from this host; none: they go nowhere.
-    pub fn new(source: &FlowDescription, from: &str) -> Option<Arc<Carry>> {
+    /// Of a publisher whose messages come from this host, and go on to those that they `may`; none: they go nowhere.
+    pub fn new(
+        source: &FlowDescription,
+        from: &str,
+        may: impl Fn(&str) -> bool,
+    ) -> Option<Arc<Carry>> {
         let mut way = source.way.clone();
         way.push(from.to_owned());
-        let hosts: BTreeSet<String> = source.carry.iter().cloned().collect();
+        let hosts = source.carry.iter().filter(|host| may(host));
+        let hosts: BTreeSet<String> = hosts.cloned().collect();
         (!hosts.is_empty()).then(|| Arc::new(Carry { hosts, way }))
     }
 

@@ -3,11 +3,11 @@
 //! bounded and checked here.
 
 pub use crate::host_link::Flow;
-use crate::keys::{is_host, Want, MAX_WANTED};
-use crate::ways::{Way, MAX_HOPS, MAX_WAYS};
+use crate::keys::{is_host, Node};
 use anyhow::{bail, Context};
 use rgaps_client::links::{Metadata, MetadataLengths, Offer, MAX_METADATA_BYTES, MAX_REMOTE_HOSTS};
 use rgaps_client::{DType, Tensor};
+use rgaps_routing::{Datagram, MAX_HOPS, MAX_PATHS};
 use rgaps_session::check_topic_name;
 use rustix::time::{clock_gettime, ClockId};
 use serde::{Deserialize, Serialize};
@@ -26,8 +26,6 @@ pub const MAX_SAID_BYTES: usize = 128 << 10;
 const MAX_TEXT: usize = 300;
 /// Flows of which is said at once how far they are.
 pub const MAX_PASSED_SAID: usize = 1024;
-/// Topics that are said to be wanted at once.
-pub const MAX_WANTS_SAID: usize = 256;
 
 /// A message's description.
 #[derive(Clone, Debug, PartialEq)]
@@ -134,12 +132,10 @@ pub enum Said {
     /// What comes in flows of this number is read by network cards on the GPU that it lives on, or why it is not; and it is to be
     /// carried on to no other hosts than these. OPEN said so of what was so then.
     Update(u64, Result<(), String>, Vec<String>),
-    /// These ways are all that lead on from here.
-    Ways(Vec<Way>),
-    /// Say what these hosts want, of those that you lead to: all that are asked for.
-    Ask(Vec<String>),
-    /// What a host wants that is reached from here.
-    Wants(Wants),
+    /// These are all the paths that lead on from here, with all hosts on them.
+    Paths(Vec<Vec<Node>>),
+    /// What a host says to another over their control channel.
+    Datagram(Datagram),
     /// What comes in flows of this number, and is for this host, reaches it, or why not.
     Reached(u64, String, Result<(), String>),
     /// Messages of a flow below a sequence are at all hosts that they are carried on to, or were given up.
@@ -147,21 +143,6 @@ pub enum Said {
     /// What comes in flows of this number is written by network cards on the GPU that it lands on, where cards read it on the
     /// other host's, or why it is not.
     Written(u64, Result<(), String>),
-    /// The sum of all that this host wants: who knows something else asks for it.
-    Wanting(u64),
-}
-
-/// What a host wants, as another says that leads to it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Wants {
-    /// Which host.
-    pub host: String,
-    /// All is said again: this is the first part of it.
-    pub first: bool,
-    /// And this the last.
-    pub last: bool,
-    /// Topics, and what of each; none: nothing any more.
-    pub wants: Vec<(String, Option<Want>)>,
 }
 
 /// A publisher whose messages come in a flow: what OPEN carries.
@@ -177,7 +158,7 @@ pub struct FlowDescription {
     /// The type of its messages; empty: any.
     pub type_name: String,
     /// The hosts that they came through, without the one that says so; its own host is the first.
-    pub way: Way,
+    pub way: Vec<String>,
     /// The hosts that they are to be carried on to.
     pub carry: Vec<String>,
     /// Sequence below which its messages are history, published before the host asked for the topic.
@@ -212,21 +193,6 @@ impl FlowDescription {
     }
 }
 
-impl Wants {
-    fn check(&self) -> anyhow::Result<()> {
-        if !is_host(&self.host) || self.wants.len() > MAX_WANTS_SAID {
-            bail!("it says too much of what a host wants");
-        }
-        for (topic, want) in &self.wants {
-            check_topic_name(topic)?;
-            if want.is_some_and(|want| !(1..=MAX_WANTED).contains(&want.subscribers)) {
-                bail!("it says that a host wants what cannot be");
-            }
-        }
-        Ok(())
-    }
-}
-
 impl Said {
     /// As it travels.
     pub fn encode(&self) -> anyhow::Result<Vec<u8>> {
@@ -254,20 +220,20 @@ impl Said {
             Said::Reached(_, host, _) if !is_host(host) => {
                 bail!("it reaches a host that cannot be")
             }
-            Said::Reached(..) | Said::Written(..) | Said::Wanting(_) => {}
-            Said::Ways(ways) => {
-                let fits =
-                    |way: &Way| way.len() <= MAX_HOPS && way.iter().all(|host| is_host(host));
-                if ways.len() > MAX_WAYS || !ways.iter().all(fits) {
+            Said::Reached(..) | Said::Written(..) | Said::Datagram(_) => {}
+            Said::Paths(paths) => {
+                let fits = |path: &Vec<Node>| {
+                    path.len() <= MAX_HOPS && path.iter().all(|node| is_host(&node.host))
+                };
+                if paths.len() > MAX_PATHS || !paths.iter().all(fits) {
                     bail!("it leads to hosts that cannot be");
                 }
             }
-            Said::Ask(hosts) | Said::Update(_, _, hosts) => {
+            Said::Update(_, _, hosts) => {
                 if hosts.len() > MAX_REMOTE_HOSTS || !hosts.iter().all(|host| is_host(host)) {
                     bail!("it names hosts that cannot be");
                 }
             }
-            Said::Wants(wants) => wants.check()?,
             Said::Passed(all) if all.len() > MAX_PASSED_SAID => bail!("it has too much to say"),
             Said::Passed(_) => {}
         }
@@ -331,7 +297,6 @@ pub fn from_wall(wall_ns: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rgaps_client::links::Demand;
     use rgaps_client::tensor::strided;
     use rgaps_client::{MAX_ATTACHMENT_BYTES, MAX_MESSAGE_PARTS};
 
@@ -400,24 +365,6 @@ mod tests {
         assert_eq!(Meta::decode(&bytes), None);
     }
 
-    fn wants(host: &str, topic: &str, subscribers: u32) -> Said {
-        let demand = Demand {
-            reliable: true,
-            transient_local: true,
-            depth: 3,
-        };
-        let want = Want {
-            subscribers,
-            demand,
-        };
-        Said::Wants(Wants {
-            host: host.to_owned(),
-            first: true,
-            last: false,
-            wants: vec![(topic.to_owned(), Some(want)), ("gone".to_owned(), None)],
-        })
-    }
-
     const FLOW: Flow = Flow {
         topic: u64::MAX,
         incarnation: u64::MAX,
@@ -428,14 +375,18 @@ mod tests {
         hosts.iter().map(|host| (*host).to_owned()).collect()
     }
 
+    fn path(hosts: &[&str]) -> Vec<Node> {
+        let incarnation = u64::MAX;
+        let nodes = names(hosts).into_iter();
+        nodes.map(|host| Node { host, incarnation }).collect()
+    }
+
     #[test]
     fn what_is_said_is_checked() {
         for said in [
             Said::Update(3, Ok(()), names(&["c", "d"])),
             Said::Update(3, Err(clip(&"ä".repeat(500))), Vec::new()),
-            Said::Ways(vec![names(&["b", "c"]), names(&["b", "c", "d"])]),
-            Said::Ask(names(&["c", "d"])),
-            wants("c", "a/b", 1),
+            Said::Paths(vec![path(&["b", "c"]), path(&["b", "c", "d"])]),
             Said::Reached(3, "c".to_owned(), Ok(())),
             Said::Reached(3, "c".to_owned(), Err("a rule".to_owned())),
             Said::Passed(vec![PASSED; MAX_PASSED_SAID]),
@@ -456,15 +407,10 @@ mod tests {
             Said::Written(3, Err("x".repeat(301))),
             Said::Reached(3, "c".to_owned(), Err("x".repeat(301))),
             Said::Reached(3, "c/d".to_owned(), Ok(())),
-            Said::Ways(vec![names(&["b", "c d"])]),
-            Said::Ways(vec![names(&["b"; MAX_HOPS + 1])]),
-            Said::Ways(vec![names(&["b", "c"]); MAX_WAYS + 1]),
-            Said::Ask(names(&[""])),
-            Said::Ask(names(&["c"; MAX_REMOTE_HOSTS + 1])),
+            Said::Paths(vec![path(&["b", "c d"])]),
+            Said::Paths(vec![path(&["b"; MAX_HOPS + 1])]),
+            Said::Paths(vec![path(&["b", "c"]); MAX_PATHS + 1]),
             Said::Passed(vec![PASSED; MAX_PASSED_SAID + 1]),
-            wants("c", "a/b", 0),
-            wants("c", "a//b", 1),
-            wants("", "a/b", 1),
         ] {
             Said::decode(&said.encode().unwrap()).unwrap_err();
         }

@@ -6,8 +6,8 @@ mod support;
 
 use authority::{files, links, links_to, Authority};
 use rgaps::PeerState;
-use rgaps_client::links::{Demand, Links};
-use rgaps_links::keys::{Node as Life, Want};
+use rgaps_client::links::Links;
+use rgaps_links::keys::Node as Life;
 use rgaps_links::plane::{random_u64, News, Plane};
 use rgaps_transport::machine::BufferReply;
 use rgaps_transport::{
@@ -248,17 +248,6 @@ impl Impostor {
         let lanes = endpoint.local_addr().into_iter().collect();
         let mut plane = Plane::join("default", &links, own_life.clone(), lanes, tell).unwrap();
         plane.announce().unwrap();
-        let demand = Demand {
-            reliable: true,
-            transient_local: false,
-            depth: 0,
-        };
-        let subscribers = 1;
-        let want = Want {
-            subscribers,
-            demand,
-        };
-        plane.want("secret", Some(want)).unwrap();
         Impostor {
             plane,
             news,

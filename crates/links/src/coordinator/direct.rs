@@ -2,12 +2,13 @@
 //! each host finds out its own part and says it to the other. Both together are the path.
 
 use super::egress_plan::Outward;
+use super::report::CameOvers;
 use super::Coordinator;
 use crate::host_link::Flow;
 use crate::peer::Peer;
 use crate::rails::Known;
 use crate::wire::{clip, clip_to, FlowDescription, Said};
-use rgaps_client::links::{CameOver, InterestRow, LinksNode};
+use rgaps_client::links::{CameOver, InterestRow};
 use rgaps_client::{Domain, PathKind};
 use rgaps_session::MAX_PATH_BYTES;
 use std::collections::btree_map::Entry;
@@ -79,7 +80,7 @@ impl Coordinator {
     /// Says how what comes here lands to the hosts that it comes from, and over what to this host's daemon.
     pub(super) fn tell_landings(&mut self) {
         let relays = self.config.links.relay;
-        let mut ways = BTreeMap::new();
+        let mut ways = CameOvers::new();
         let mut news = BTreeMap::new();
         for (host, peer) in &self.peers {
             let here = peer.incoming.iter();
@@ -114,19 +115,6 @@ impl Coordinator {
             }
             peer.say(&Said::Written(number, written));
         }
-        self.came_over.retain(|id, _| ways.contains_key(id));
-        for (id, (landing, over)) in ways {
-            if self.came_over.get(&id) == Some(&over) {
-                continue;
-            }
-            match self.node.comes_over(landing.publisher(), over.clone()) {
-                Ok(()) => {
-                    self.came_over.insert(id, over);
-                }
-                Err(error) => {
-                    tracing::debug!(%error, "telling the daemon the path of a topic failed")
-                }
-            }
-        }
+        self.report.came_over(&self.node, ways);
     }
 }

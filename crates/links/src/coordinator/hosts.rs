@@ -4,11 +4,10 @@ use super::lanes::{link_config, retain_limits};
 use super::{Coordinator, TRY_AGAIN};
 use crate::counts::EgressCounts;
 use crate::host_link::HostLink;
-use crate::keys::{Node as Host, Sum, Want, PLANE_VERSION};
+use crate::keys::{Node as Host, PLANE_VERSION};
 use crate::land::Landings;
 use crate::peer::{Incoming, Peer};
 use crate::plane::{versions, Address, LaneSecret, News};
-use crate::through::{Wanted, MAX_WANTS};
 use crate::traces::LinkTraces;
 use crate::wire::clip;
 use rgaps_client::links::MAX_REMOTE_HOSTS;
@@ -16,8 +15,6 @@ use rgaps_transport::{LaneKey, Peer as LanePeer};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// How long a want that was taken back stays, in case that the host is gone and not the want.
-const WANT_STAYS: Duration = Duration::from_secs(1);
 /// Pause before a host is asked again how to reach it.
 pub(super) const MEET_AGAIN: Duration = Duration::from_millis(200);
 /// How long a host that is to open the lanes has for it, before it is told that this one is there.
@@ -27,24 +24,10 @@ const MAX_PEERS: usize = MAX_REMOTE_HOSTS;
 /// Lives of hosts that are remembered.
 const MAX_LIVES: usize = 4 * MAX_PEERS;
 
-/// What is known of a life of another host's links. A dead one may be heard of for a while beside the next.
+/// A life of another host's links whose token is there. A dead one may be heard of for a while beside the next.
 pub(super) struct Life {
-    pub(super) node: Host,
-    /// Once its token was seen.
-    protocol: Option<u32>,
-    wants: Wanted,
-    sum: Sum,
-}
-
-impl Life {
-    fn set(&mut self, topic: &str, want: Option<Want>) {
-        let known = match want {
-            Some(_) if self.wants.len() >= MAX_WANTS && !self.wants.contains_key(topic) => return,
-            Some(want) => self.wants.insert(topic.to_owned(), want),
-            None => self.wants.remove(topic),
-        };
-        self.sum.change(topic, known, want);
-    }
+    node: Host,
+    protocol: u32,
 }
 
 impl Coordinator {
@@ -52,57 +35,17 @@ impl Coordinator {
         self.dirty = true;
         match news {
             News::Came(node, protocol) => {
-                if let Some(life) = self.life(&node) {
-                    life.protocol = Some(protocol);
+                self.lives.retain(|life| life.node != node);
+                if self.lives.len() < MAX_LIVES {
+                    let node = node.clone();
+                    self.lives.push(Life { node, protocol });
                 }
                 self.came(node, protocol);
             }
             News::Went(node) => self.went(&node),
-            News::Wants(node, topic, want) => {
-                if let Some(life) = self.life(&node) {
-                    life.set(&topic, Some(want));
-                }
-                if let Some(peer) = self.known(&node) {
-                    peer.wanted.remove(&topic);
-                    if peer.wants.len() < MAX_WANTS {
-                        peer.wants.insert(topic, want);
-                    }
-                }
-            }
-            News::WantsNot(node, topic, want) => {
-                // Another want of the same topic came before this one went.
-                let life = self.lives.iter_mut().find(|life| life.node == node);
-                if let Some(life) = life.filter(|life| life.wants.get(&topic) == Some(&want)) {
-                    life.set(&topic, None);
-                }
-                if let Some(peer) = self.known(&node) {
-                    if peer.wants.get(&topic) == Some(&want) {
-                        peer.wanted.insert(topic, (want, Instant::now()));
-                    }
-                }
-            }
             News::Met(node, secret) => self.accept(&node, secret),
             News::Meeting(node, outcome) => self.met(&node, outcome),
         }
-    }
-
-    /// A life of a host, remembered from now on; none: there are too many.
-    pub(super) fn life(&mut self, node: &Host) -> Option<&mut Life> {
-        let at = self.lives.iter().position(|life| life.node == *node);
-        let at = match at {
-            Some(at) => at,
-            None if self.lives.len() >= MAX_LIVES => return None,
-            None => {
-                self.lives.push(Life {
-                    node: node.clone(),
-                    protocol: None,
-                    wants: Wanted::new(),
-                    sum: Sum::default(),
-                });
-                self.lives.len() - 1
-            }
-        };
-        self.lives.get_mut(at)
     }
 
     pub(super) fn went(&mut self, node: &Host) {
@@ -114,7 +57,8 @@ impl Coordinator {
         let of_host = self.lives.iter().rev();
         let next = of_host
             .filter(|life| life.node.host == node.host)
-            .find_map(|life| Some((life.node.clone(), life.protocol?)));
+            .map(|life| (life.node.clone(), life.protocol))
+            .next();
         if let Some((node, protocol)) = next {
             self.came(node, protocol);
         }
@@ -154,28 +98,12 @@ impl Coordinator {
             let peer = Peer::new(node.clone(), protocol, ends);
             self.peers.insert(node.host.clone(), peer);
         }
-        let life = self.lives.iter().find(|life| life.node == node);
-        let wants = life.map(|life| life.wants.clone()).unwrap_or_default();
         let Some(peer) = self.peers.get_mut(&node.host) else {
             return;
         };
         if peer.node != node {
             tracing::info!(host = node.host, "a host has restarted its links");
             peer.node = node;
-            // What its former life wanted, this one may want in a moment.
-            let former = std::mem::take(&mut peer.wants);
-            peer.wanted = former
-                .iter()
-                .map(|(topic, want)| (topic.clone(), (*want, Instant::now())))
-                .collect();
-            peer.wants = former;
-        }
-        for wanted in peer.wanted.values_mut() {
-            wanted.1 = Instant::now();
-        }
-        for (topic, want) in wants {
-            peer.wanted.remove(&topic);
-            peer.wants.insert(topic, want);
         }
         peer.given_up = false;
         peer.protocol = protocol;
@@ -186,37 +114,6 @@ impl Coordinator {
         }
         peer.refused = refused;
         peer.meet_at = Some(Instant::now());
-    }
-
-    /// What a host says over the link that it wants counts, whatever its tokens said.
-    pub(super) fn believe(&mut self, host: &str) {
-        let Some(peer) = self.peers.get_mut(host) else {
-            return;
-        };
-        let Some(lead) = peer.through.leads.get(host).filter(|lead| lead.is_whole) else {
-            return;
-        };
-        if let Some(life) = self.lives.iter_mut().find(|life| life.node == peer.node) {
-            let gone = life
-                .wants
-                .keys()
-                .filter(|topic| !lead.wants.contains_key(*topic));
-            for topic in gone.cloned().collect::<Vec<_>>() {
-                life.set(&topic, None);
-            }
-            for (topic, want) in &lead.wants {
-                life.set(topic, Some(*want));
-            }
-        }
-        for (topic, want) in &peer.wants {
-            if !lead.wants.contains_key(topic) && !peer.wanted.contains_key(topic) {
-                peer.wanted.insert(topic.clone(), (*want, Instant::now()));
-            }
-        }
-        for (topic, want) in &lead.wants {
-            peer.wanted.remove(topic);
-            peer.wants.insert(topic.clone(), *want);
-        }
     }
 
     /// We asked a host how to reach it.
@@ -298,82 +195,65 @@ impl Coordinator {
     pub(super) fn reconcile_peers(&mut self) {
         let now = Instant::now();
         let outage = Duration::from_millis(self.config.links.outage_ms);
-        let own_sum = self.own_sum.settled(self.plane.sum(), now);
-        for (host, peer) in &mut self.peers {
-            if let Some(said) = own_sum
-                .filter(|_| peer.up)
-                .and_then(|sum| peer.agreement.tell(sum))
-            {
-                peer.say(&said);
+        let hosts: Vec<String> = self.peers.keys().cloned().collect();
+        for host in hosts {
+            self.give_up_lost(&host, now, outage);
+            self.ask_for_lanes(&host, now);
+            if let Some(peer) = self.peers.get_mut(&host) {
+                // What a former life of it published ends if this one does not go on with it.
+                let over =
+                    |incoming: &Incoming| incoming.former.is_some_and(|since| now - since > outage);
+                peer.incoming.retain(|_, incoming| !over(incoming));
+                peer.tell_given_up();
             }
-            let life = self.lives.iter().find(|life| life.node == peer.node);
-            // Of a host that asked for its lanes before its token came, nothing was heard yet.
-            let known = life.map_or(0, |life| life.sum.0);
-            if peer.up && peer.agreement.look(known, now) {
-                tracing::warn!(
-                    host,
-                    "the control plane lost part of a host's interest; asking the host over the link"
-                );
-                self.dirty = true;
+        }
+    }
+
+    /// Gives a host up that has been away for too long.
+    fn give_up_lost(&mut self, host: &str, now: Instant, outage: Duration) {
+        let Some(peer) = self.peers.get_mut(host) else {
+            return;
+        };
+        // It is not gone as long as there are lanes, whatever the control plane says. A token that never came cannot go.
+        let has_token = self.lives.iter().any(|life| life.node == peer.node);
+        let lost = peer.lost.or((!has_token).then_some(peer.seen));
+        let gone = lost.zip(peer.away).map(|(lost, away)| lost.max(away));
+        if peer.given_up || gone.is_none_or(|since| now - since <= outage) {
+            return;
+        }
+        tracing::warn!(
+            host,
+            "a host was away longer than outage_ms; no messages are kept for it any more"
+        );
+        peer.given_up = true;
+        peer.lost = lost;
+        peer.end_incoming();
+        // The host may not have noticed. With a new link it says everything again.
+        peer.end_link();
+        self.network.link_ended(host);
+        self.dirty = true;
+    }
+
+    /// One of two hosts opens the lanes; the other one asks where that does not: perhaps it has not heard of it.
+    fn ask_for_lanes(&mut self, host: &str, now: Instant) {
+        let pause = match self.opens(host) {
+            true => Duration::ZERO,
+            false => MEET_ANYWAY,
+        };
+        let Some(peer) = self.peers.get_mut(host) else {
+            return;
+        };
+        let linked = peer.link.as_ref().map(|(life, _)| *life);
+        let meets = peer.refused.is_none()
+            && peer.lost.is_none()
+            && peer.meet_at.is_some_and(|at| now >= at + pause)
+            && (linked != Some(peer.node.incarnation) || !peer.up);
+        if meets {
+            peer.meet_at = None;
+            if let Err(error) = self.plane.meet(&peer.node) {
+                tracing::error!("{error:#}");
+                peer.meet_at = Some(now + MEET_AGAIN);
             }
-            // It is not gone as long as there are lanes, whatever the control plane says. A token that never came cannot go.
-            let has_token = life.is_some_and(|life| life.protocol.is_some());
-            let lost = peer.lost.or((!has_token).then_some(peer.seen));
-            let gone = lost.zip(peer.away).map(|(lost, away)| lost.max(away));
-            if !peer.given_up && gone.is_some_and(|since| now - since > outage) {
-                tracing::warn!(
-                    host,
-                    "a host was away longer than outage_ms; no messages are kept for it any more"
-                );
-                peer.given_up = true;
-                peer.lost = lost;
-                self.routes.ways.forget(host);
-                peer.through.leads.clear();
-                peer.wants.clear();
-                peer.wanted.clear();
-                peer.end_incoming();
-                // The host may not have noticed. With a new link it says everything again.
-                peer.end_link();
-                self.dirty = true;
-            }
-            if peer.lost.is_none() {
-                let due = |since: &Instant| now - *since > WANT_STAYS;
-                let gone: Vec<(String, Want)> = peer
-                    .wanted
-                    .iter()
-                    .filter(|(_, (_, since))| due(since))
-                    .map(|(topic, (want, _))| (topic.clone(), *want))
-                    .collect();
-                for (topic, want) in gone {
-                    peer.wanted.remove(&topic);
-                    if peer.wants.get(&topic) == Some(&want) {
-                        peer.wants.remove(&topic);
-                    }
-                    self.dirty = true;
-                }
-            }
-            // One of the two opens the lanes; the other one asks where that does not: perhaps it has not heard of it.
-            let opens = self.own.host < *host;
-            let linked = peer.link.as_ref().map(|(life, _)| *life);
-            let pause = match opens {
-                true => Duration::ZERO,
-                false => MEET_ANYWAY,
-            };
-            let meets = peer.refused.is_none()
-                && peer.lost.is_none()
-                && peer.meet_at.is_some_and(|at| now >= at + pause)
-                && (linked != Some(peer.node.incarnation) || !peer.up);
-            if meets {
-                peer.meet_at = None;
-                if let Err(error) = self.plane.meet(&peer.node) {
-                    tracing::error!("{error:#}");
-                    peer.meet_at = Some(now + MEET_AGAIN);
-                }
-            }
-            // What a former life of it published ends if this one does not go on with it.
-            let over = |incoming: &Incoming| incoming.former.is_some_and(|at| now - at > outage);
-            peer.incoming.retain(|_, incoming| !over(incoming));
-            peer.tell_given_up();
         }
     }
 }

@@ -5,10 +5,16 @@ use super::{forwarder, Coordinator};
 use crate::event::Heard;
 use crate::forward::Order;
 use crate::host_link::{Flow, HostEvent};
+use crate::keys::Node;
 use crate::peer::Peer;
 use crate::wire::{clip, Said};
+use rgaps_routing::Datagram;
 use rgaps_transport::{LaneEnd, LinkEvent};
 use std::time::Instant;
+
+fn violates(host: &str, error: &anyhow::Error) {
+    tracing::error!(host, "a host violates the protocol: {error:#}");
+}
 
 impl Coordinator {
     pub(super) fn listen(&mut self, host: &str, heard: Heard) {
@@ -18,10 +24,9 @@ impl Coordinator {
             Heard::Unknown => self.dirty = true,
             Heard::Said(bytes) => match Said::decode(&bytes) {
                 Ok(Said::Passed(passed)) => self.passed(host, &passed),
+                Ok(Said::Datagram(datagram)) => self.datagram(host, datagram),
                 Ok(said) => self.said(host, said),
-                Err(error) => {
-                    tracing::error!(host, "a host violates the protocol: {error:#}");
-                }
+                Err(error) => violates(host, &error),
             },
             Heard::Opened(flows) => {
                 self.dirty = true;
@@ -55,6 +60,22 @@ impl Coordinator {
         }
     }
 
+    /// What comes over a control channel. Most of it changes nothing else.
+    fn datagram(&mut self, host: &str, datagram: Datagram) {
+        match self.network.receive(datagram, self.config.links.relay) {
+            Ok(received) => {
+                self.dirty |= received.is_news;
+                let forward = received.forward.iter();
+                for (next, said) in
+                    forward.filter_map(|(next, said)| Some((self.peers.get(next)?, said)))
+                {
+                    next.say(said);
+                }
+            }
+            Err(error) => violates(host, &error),
+        }
+    }
+
     fn said(&mut self, host: &str, said: Said) {
         self.dirty = true;
         let Some(peer) = self.peers.get_mut(host) else {
@@ -67,22 +88,17 @@ impl Coordinator {
                     stream.written = Some(outcome);
                 }
             }
-            Said::Ways(ways) => self.routes.ways.hear(&self.own.host, host, ways),
-            Said::Ask(hosts) => peer.through.asks = hosts.into_iter().collect(),
-            Said::Wants(wants) => {
-                let of_itself = wants.host == host;
-                peer.through.hear(wants);
-                if of_itself {
-                    self.believe(host);
+            Said::Paths(paths) => {
+                if let Err(error) = self.network.advertised(host, &paths) {
+                    violates(host, &error);
                 }
             }
-            Said::Wanting(sum) => peer.agreement.hear(sum),
             Said::Reached(stream, end, outcome) => {
                 if let Some(stream) = peer.outgoing.get_mut(&stream) {
                     stream.reached.insert(end, outcome);
                 }
             }
-            Said::Passed(_) => {}
+            Said::Passed(_) | Said::Datagram(_) => {}
         }
     }
 
@@ -107,11 +123,22 @@ impl Coordinator {
             LinkEvent::Up => {
                 tracing::info!(host, "linked with a host");
                 (peer.up, peer.away) = (true, None);
+                let Some((incarnation, _)) = peer.link else {
+                    return;
+                };
+                let node = Node {
+                    host: host.to_owned(),
+                    incarnation,
+                };
+                if let Err(error) = self.network.link_up(&node) {
+                    tracing::error!("{error:#}");
+                }
             }
             LinkEvent::Down { why } => {
                 tracing::warn!(host, why, "lost the link with a host");
                 (peer.up, peer.detail) = (false, why);
                 peer.away.get_or_insert_with(Instant::now);
+                self.network.lanes_lost(host);
             }
             LinkEvent::LaneEnded { lane, end, why } => match end {
                 LaneEnd::Closed | LaneEnd::Replaced => {
@@ -120,7 +147,7 @@ impl Coordinator {
                 _ => tracing::warn!(host, lane, why, "a lane to a host failed"),
             },
             LinkEvent::Restarted => {
-                self.routes.ways.doubt(host);
+                self.network.link_restarted(host);
                 self.routes.restarted.insert(host.to_owned());
                 peer.forget_said();
                 peer.end_life();

@@ -96,12 +96,13 @@ impl Coordinator {
             return;
         };
         if let Some(landing) = &incoming.landing {
-            let relays = self.config.links.relay;
-            let carry = relays.then(|| Carry::new(&incoming.description, host));
-            let carry = carry.flatten();
+            let (links, of) = (&self.config.links, &incoming.description);
+            // What a rule forbids waits for nothing.
+            let may = |end: &str| links.may_cross(Direction::Send, end, &of.topic).is_ok();
+            let carry = links.relay.then(|| Carry::new(of, host, may)).flatten();
             if let Some(carry) = &carry {
                 // A host that was started again does not know whom it reaches, and those that it did may be away too.
-                let outage = Duration::from_millis(self.config.links.outage_ms);
+                let outage = Duration::from_millis(links.outage_ms);
                 let until = (Instant::now() + WAY_PATIENCE).max(self.begun + outage);
                 landing.relay.expect(carry, until);
             }

@@ -4,22 +4,21 @@
 
 mod direct;
 mod egress_plan;
-mod figures;
 mod hosts;
 mod incoming;
 mod ingress_plan;
 mod landing;
 mod lanes;
 mod onward;
+mod report;
 mod routes;
 mod tell;
 mod topics;
 
 use self::egress_plan::Outward;
-use self::figures::Teller;
 use self::hosts::Life;
+use self::report::Report;
 use self::routes::Routes;
-use crate::agreement::OwnSum;
 use crate::committed::Committed;
 use crate::event::Heard;
 use crate::fetch;
@@ -27,18 +26,20 @@ use crate::forward::Forwarder;
 use crate::host_link::HostLink;
 use crate::keys::{number_of, Node as Host};
 use crate::land::Wanted;
+use crate::network::Network;
 use crate::peer::Peer;
-use crate::plane::{random_u64, News, Plane, Tell};
+use crate::plane::{News, Plane, Tell};
 use crate::probe::Probe;
 use crate::quotas::Quotas;
 use crate::rails::{self, names, Known, Near};
 use crate::relay::Ours;
 use crate::traces::Tracer;
+use crate::wire::wall_ns;
 use anyhow::Context;
-use rgaps_client::links::{CameOver, InterestRow, LinksNode, LinksNodeBuilder, LINKS_CLIENT};
-use rgaps_client::{Config, Node, PeersInfo, RemoteRow, Subscriber};
+use rgaps_client::links::{InterestRow, LinksNode, LinksNodeBuilder, LINKS_CLIENT};
+use rgaps_client::{Config, Node, Subscriber};
 use rgaps_session::{CudaUse, NumaPlace};
-use rgaps_transport::{Endpoint, EndpointConfig, EndpointError, Rdma, Security};
+use rgaps_transport::{Endpoint, EndpointConfig, EndpointError, Rdma, Security, Tls};
 use rgaps_verbs::Location;
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -76,6 +77,7 @@ pub struct Coordinator {
     /// When this life of the links began.
     begun: Instant,
     plane: Plane,
+    network: Network,
     endpoint: Endpoint,
     /// What has its cards know memory, if there are any.
     known: Option<Arc<Known>>,
@@ -98,15 +100,9 @@ pub struct Coordinator {
     hear: Sender<(String, Heard)>,
     /// The thread that asks the daemon for memory.
     memory: Sender<Wanted>,
-    told: Option<(PeersInfo, Instant)>,
-    figures: Teller,
+    report: Report,
     tracer: Option<Arc<Tracer>>,
-    /// What the daemon was told of topics that do not come across.
-    unserved: BTreeMap<String, Vec<RemoteRow>>,
-    /// What the daemon was told of how messages come, by the publishers here.
-    came_over: BTreeMap<u64, CameOver>,
     /// Something has changed since the topics were looked at.
-    own_sum: OwnSum,
     dirty: bool,
     reconcile_at: Instant,
 }
@@ -145,66 +141,28 @@ impl Coordinator {
         let links = &config.links;
         let host = links.host_name().map_err(anyhow::Error::msg)?;
         let tracer = Tracer::start(&config.traces, &config.realm, &host)?;
-        let own = Host {
-            host,
-            incarnation: random_u64()?,
-        };
-        let security = lanes::security(links, &own.host)?;
-        let tls = match &security {
-            Security::Tls(tls) => Some(tls.clone()),
-            _ => None,
-        };
-        let (rdma, no_rdma) = match rdma {
-            Ok(rdma) => (Some(rdma), String::new()),
-            Err(why) => (None, why),
-        };
+        let incarnation = wall_ns().max(1);
+        let own = Host { host, incarnation };
+        let no_rdma = rdma.as_ref().err().cloned().unwrap_or_default();
+        let rdma = rdma.ok();
+        let over = rdma.as_ref().map_or(no_rdma.clone(), names);
         // Before the node, whose memory its cards are to know.
-        let endpoint = accept_lanes(EndpointConfig {
-            incarnation: own.incarnation,
-            realm: number_of(&config.realm),
-            listen: Some(links.listen.context("links.listen names no address")?),
-            security,
-            rdma: rdma.clone(),
-        })?;
-        let mut of_node = config.clone();
-        // Whoever links hosts does not start daemons.
-        of_node.autostart = false;
-        let mut node = Node::builder(LINKS_CLIENT).config(of_node);
-        let known = rdma.as_ref().map(|_| Known::new(endpoint.registrar()));
-        if let Some(known) = &known {
-            node = node.host_memory(known.clone());
-        }
-        let node = node.build()?;
-        let mut beside = config.socket_path().into_os_string();
-        beside.push(".links");
-        wait_for_former(&node)?;
-        let departed = node.interest(0)?.departed.into_iter().collect();
-        let committed = Committed::open(beside.as_ref(), &departed)?;
+        let (endpoint, tls) = open_endpoint(&config, &own, rdma.clone())?;
+        let known = rdma.map(|_| Known::new(endpoint.registrar()));
+        let node = join_daemon(&config, known.as_ref())?;
+        let committed = open_committed(&config, &node)?;
         let lanes: Vec<SocketAddr> = endpoint.local_addr().into_iter().collect();
         let ours = Ours::default();
         let (hear, heard) = channel();
-        let forwarders =
-            (0..FORWARDERS).map(|_| Forwarder::start(&node, ours.clone(), hear.clone()));
-        let forwarders = forwarders
-            .collect::<std::io::Result<_>>()
-            .context("creating a thread")?;
-        let to = hear.clone();
-        let told: Tell = Arc::new(move |news| {
-            if hears(&news) {
-                let _ = to.send((String::new(), Heard::News(news)));
-            }
-        });
+        let forwarders = start_forwarders(&node, &ours, &hear)?;
+        let told = listener(hear.clone(), hears);
         let plane = Plane::join(&config.realm, links, own.clone(), lanes.clone(), told)?;
         let probe = Probe::start(plane.session(), &links.connect, tls)?;
-        tracing::info!(
-            host = own.host,
-            realm = config.realm,
-            ?lanes,
-            rdma = %rdma.map_or(no_rdma.clone(), |rdma| names(&rdma)),
-            "links are ready"
-        );
+        let realm = &config.realm;
+        tracing::info!(host = own.host, realm, ?lanes, rdma = %over, "links are ready");
         Ok(Coordinator {
             node,
+            network: Network::new(&own),
             own,
             begun: Instant::now(),
             plane,
@@ -225,12 +183,8 @@ impl Coordinator {
             heard,
             hear,
             memory: fetch::start().context("creating a thread")?,
-            told: None,
-            figures: Teller::default(),
+            report: Report::default(),
             tracer,
-            unserved: BTreeMap::new(),
-            came_over: BTreeMap::new(),
-            own_sum: OwnSum::new(),
             dirty: true,
             reconcile_at: Instant::now(),
             config,
@@ -266,7 +220,6 @@ impl Coordinator {
             }
             let passing = self.tell_passed();
             self.tell();
-            self.figures.tell(&self.node, self.peers.values());
             let pause = match changed.elapsed() < IDLE_AFTER {
                 true => LOOK,
                 false => LOOK_IDLE,
@@ -295,6 +248,7 @@ impl Coordinator {
                 Err(_) if left <= pause => return,
                 Err(_) => {}
             }
+            self.exchange();
             passing = self.tell_passed();
         }
     }
@@ -338,9 +292,7 @@ impl Coordinator {
         let interest = self.node.interest(self.version.0)?;
         if interest.daemon != self.version.1 {
             // It knows nothing of what the last one was told.
-            self.told = None;
-            self.unserved.clear();
-            self.came_over.clear();
+            self.report.forget();
             self.dirty = true;
             self.topics.values_mut().for_each(|topic| topic.told = None);
         }
@@ -377,7 +329,72 @@ impl Seats {
     }
 }
 
-/// Waits until what a former life of the links left is cleaned up: then it is known what it published.
+/// Joins the daemon as a client whose memory network cards know, if there are any.
+fn join_daemon(config: &Config, known: Option<&Arc<Known>>) -> anyhow::Result<Node> {
+    let mut config = config.clone();
+    // Whoever links hosts does not start daemons.
+    config.autostart = false;
+    let mut node = Node::builder(LINKS_CLIENT).config(config);
+    if let Some(known) = known {
+        node = node.host_memory(known.clone());
+    }
+    let node = node.build()?;
+    wait_for_former(&node)?;
+    Ok(node)
+}
+
+/// What former links published here. It lies beside the daemon's socket.
+fn open_committed(config: &Config, node: &Node) -> anyhow::Result<Committed> {
+    let mut path = config.socket_path().into_os_string();
+    path.push(".links");
+    let departed = node.interest(0)?.departed.into_iter().collect();
+    Committed::open(path.as_ref(), &departed)
+}
+
+fn start_forwarders(
+    node: &Node,
+    ours: &Ours,
+    hear: &Sender<(String, Heard)>,
+) -> anyhow::Result<Vec<Forwarder>> {
+    let start = |_| Forwarder::start(node, ours.clone(), hear.clone());
+    let forwarders = (0..FORWARDERS).map(start).collect::<std::io::Result<_>>();
+    forwarders.context("creating a thread")
+}
+
+/// Reports what happens on the control plane, as far as it is heard.
+fn listener(
+    to: Sender<(String, Heard)>,
+    hears: impl Fn(&News) -> bool + Send + Sync + 'static,
+) -> Tell {
+    Arc::new(move |news| {
+        if hears(&news) {
+            let _ = to.send((String::new(), Heard::News(news)));
+        }
+    })
+}
+
+/// Where lanes are accepted, and how they are encrypted.
+fn open_endpoint(
+    config: &Config,
+    own: &Host,
+    rdma: Option<Rdma>,
+) -> anyhow::Result<(Endpoint, Option<Tls>)> {
+    let links = &config.links;
+    let security = lanes::security(links, &own.host)?;
+    let tls = match &security {
+        Security::Tls(tls) => Some(tls.clone()),
+        _ => None,
+    };
+    let endpoint = accept_lanes(EndpointConfig {
+        incarnation: own.incarnation,
+        realm: number_of(&config.realm),
+        listen: Some(links.listen.context("links.listen names no address")?),
+        security,
+        rdma,
+    })?;
+    Ok((endpoint, tls))
+}
+
 /// The endpoint. With a fixed port the links before, which are ending, may still have it for a moment.
 fn accept_lanes(config: EndpointConfig) -> Result<Endpoint, EndpointError> {
     let until = Instant::now() + FORMER_LIMIT;
@@ -393,6 +410,7 @@ fn accept_lanes(config: EndpointConfig) -> Result<Endpoint, EndpointError> {
     }
 }
 
+/// Waits until what a former life of the links left is cleaned up: then it is known what it published.
 fn wait_for_former(node: &Node) -> anyhow::Result<()> {
     let until = Instant::now() + FORMER_LIMIT;
     loop {

@@ -1,9 +1,9 @@
 //! Publishers of other hosts whose messages go on from here.
 
 use crate::keys::Want;
-use crate::ways::MAX_HOPS;
 use crate::wire::FlowDescription;
 use rgaps_client::links::{InterestPublisher, InterestRow};
+use rgaps_routing::MAX_HOPS;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A publisher of another host's whose messages go on from here.

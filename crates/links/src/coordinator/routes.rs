@@ -8,19 +8,13 @@ use crate::host_link::Flow;
 use crate::keys::Want;
 use crate::land::Landing;
 use crate::peer::{Incoming, Peer};
-use crate::through::{Reached, Wanted};
-use crate::ways::{self, Way};
+use crate::through::Reached;
 use crate::wire::{clip, FlowDescription};
-use rgaps_client::links::Direction;
 use rgaps_client::{PeerRow, PeerState};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// A host without lanes for so long is reached through another, if it can be; and a way has to be there for so long.
-const RELAY_AFTER: Duration = Duration::from_millis(500);
-/// What was wanted stays for so long after the way to a host has changed.
-const WANTS_OVERLAP: Duration = Duration::from_secs(2);
 /// How long messages wait for a way that is to be there, beside those of a host that was started again.
 pub(super) const WAY_PATIENCE: Duration = Duration::from_secs(3);
 /// How often ways are looked at when nothing has changed.
@@ -31,9 +25,21 @@ const LOOK: Duration = Duration::from_millis(250);
 pub(super) struct Hop {
     /// The host that leads there: itself, if it is linked with.
     pub(super) next: String,
-    /// The host that did before.
-    before: Option<String>,
-    since: Instant,
+    /// The hosts between.
+    pub(super) between: Vec<String>,
+    /// Since when there is no path. Whoever led there last has what it was sent, and may be back.
+    lost: Option<Instant>,
+}
+
+impl Hop {
+    fn to(path: &[String]) -> Option<Hop> {
+        let (end, between) = path.split_last()?;
+        Some(Hop {
+            next: between.first().unwrap_or(end).clone(),
+            between: between.to_vec(),
+            lost: None,
+        })
+    }
 }
 
 /// Where a publisher's messages land.
@@ -46,9 +52,9 @@ struct Landed {
 /// What hosts are reached how.
 #[derive(Default)]
 pub(super) struct Routes {
-    pub(super) ways: ways::Ways,
     hops: BTreeMap<String, Hop>,
-    looked: Option<Instant>,
+    /// When hops were looked at, and at which version of the network.
+    looked: Option<(Instant, u64)>,
     /// What lands here, by topics and publishers; it may come through several hosts.
     landings: BTreeMap<(String, u64), Landed>,
     /// Publishers that are gone, and of which something is on its way on; with the hosts they came from.
@@ -98,227 +104,85 @@ impl Routes {
         here.map(|((_, publisher), _)| *publisher).collect()
     }
 
-    /// The hosts between this one and another that one leads to, in their order.
-    pub(super) fn way(&self, end: &str, next: &str) -> &[String] {
-        let way = self.ways.by(end, next).filter(|_| next != end);
-        way.map_or(&[], |(way, _)| &way[..way.len() - 1])
-    }
-
     /// The hosts between this one and another, as it is reached now.
     pub(super) fn between(&self, end: &str) -> &[String] {
-        self.hops
-            .get(end)
-            .map_or(&[], |hop| self.way(end, &hop.next))
+        self.hops.get(end).map_or(&[], |hop| &hop.between)
+    }
+
+    /// How messages come to a host that another leads to, in words.
+    pub(super) fn through(&self, end: &str, next: &str) -> String {
+        match self.hops.get(end).filter(|hop| hop.next == next) {
+            Some(hop) => format!("through {}: ", hop.between.join(", ")),
+            None => format!("through {next}: "),
+        }
     }
 }
 
 impl Coordinator {
-    /// Finds out how each host is reached, and says so. Whether that has changed is in `dirty`.
+    /// Sends what there is to say of routes and interest.
+    pub(super) fn exchange(&mut self) {
+        for (host, said) in self.network.poll(self.config.links.relay) {
+            if let Some(peer) = self.peers.get(&host) {
+                peer.say(&said);
+            }
+        }
+    }
+
+    /// Finds out how each host is reached. Whether that has changed is in `dirty`.
     pub(super) fn update_routes(&mut self) {
-        let looked = self.routes.looked;
-        if !self.dirty && looked.is_some_and(|at| at.elapsed() < LOOK) {
+        self.exchange();
+        let version = self.network.version();
+        let is_known = |(at, of): (Instant, u64)| of == version && at.elapsed() < LOOK;
+        if !self.dirty && self.routes.looked.is_some_and(is_known) {
             return;
         }
-        self.routes.looked = Some(Instant::now());
+        self.routes.looked = Some((Instant::now(), version));
         let outage = Duration::from_millis(self.config.links.outage_ms);
-        self.routes.ways.expire(outage);
-        for peer in self.peers.values_mut() {
-            self.dirty |= peer.through.forget_doubted(outage);
-        }
+        let kept = self.peers.iter().filter(|(_, peer)| !peer.given_up);
+        self.dirty |= self.network.expire(outage, kept.map(|(host, _)| host));
         self.routes
             .leaving
             .retain(|(.., landing)| !landing.relay.is_idle());
         self.routes
             .landings
             .retain(|_, landed| landed.landing.strong_count() > 0);
-        let mut ends: BTreeSet<String> = self.routes.ways.ends().into_iter().cloned().collect();
-        ends.extend(self.peers.keys().cloned());
-        ends.remove(&self.own.host);
-        let mut hops = BTreeMap::new();
-        for end in ends {
-            let Some(next) = self.choose(&end) else {
-                continue;
-            };
-            let hop = match self.routes.hops.get(&end) {
-                Some(hop) if hop.next == next => hop.clone(),
-                known => {
-                    if next != end {
-                        tracing::info!(
-                            host = end,
-                            through = next,
-                            "the route to a host goes through another host"
-                        );
-                    }
-                    Hop {
-                        next,
-                        before: known.map(|hop| hop.next.clone()),
-                        since: Instant::now(),
-                    }
-                }
-            };
-            hops.insert(end, hop);
-        }
+        let ends = self.network.reached().chain(self.peers.keys());
+        let ends: BTreeSet<&String> = ends.chain(self.routes.hops.keys()).collect();
+        let hops = ends.into_iter();
+        let hops = hops.filter_map(|end| Some((end.clone(), self.hop_to(end, outage)?)));
+        let hops: BTreeMap<String, Hop> = hops.collect();
         if hops != self.routes.hops {
             self.dirty = true;
             self.routes.hops = hops;
         }
-        if self.dirty {
-            self.tell_ways();
-            self.ask();
-            self.tell_wants();
-        }
     }
 
-    /// The host that leads to another.
-    fn choose(&self, end: &str) -> Option<String> {
-        let is_near = |host: &str| {
-            let peer = self.peers.get(host);
-            peer.is_some_and(|peer| peer.is_near(RELAY_AFTER))
-        };
-        if is_near(end) {
-            return Some(end.to_owned());
+    /// How a host is reached; none: it is given up.
+    fn hop_to(&self, end: &str, outage: Duration) -> Option<Hop> {
+        let known = self.routes.hops.get(end);
+        if let Some(hop) = self.network.path(end).and_then(|path| Hop::to(&path)) {
+            if hop.next != *end && known.is_none_or(|known| known.next != hop.next) {
+                tracing::info!(
+                    host = end,
+                    through = hop.next,
+                    "the route to a host goes through another host"
+                );
+            }
+            return Some(hop);
         }
-        if let Some(way) = self.routes.ways.best(end, RELAY_AFTER, is_near) {
-            return way.first().cloned();
-        }
-        // Whoever led there last has what it was sent, and may be back.
         let is_kept = |host: &str| self.peers.get(host).is_some_and(|peer| !peer.given_up);
-        let last = self.routes.hops.get(end).map(|hop| &hop.next);
-        let last = last.filter(|next| {
-            is_kept(next) && (*next == end || self.routes.ways.by(end, next).is_some())
+        let last = known.filter(|hop| is_kept(&hop.next)).map(|hop| Hop {
+            lost: Some(hop.lost.unwrap_or_else(Instant::now)),
+            ..hop.clone()
         });
-        let direct = || is_kept(end).then(|| end.to_owned());
-        last.cloned().or_else(direct)
+        let is_over = |hop: &Hop| hop.lost.is_some_and(|since| since.elapsed() >= outage);
+        let last = last.filter(|hop| hop.next == *end || !is_over(hop));
+        last.or_else(|| Hop::to(&[end.to_owned()]).filter(|_| is_kept(end)))
     }
 
     /// Whether messages come to a host that is reached through another, as far as is known.
-    fn is_led_to(&self, end: &str, hop: &Hop) -> bool {
-        let near = self.peers.get(&hop.next).is_some_and(|peer| peer.up);
-        let there = self.routes.ways.by(end, &hop.next);
-        near && (hop.next == end || there.is_some_and(|(_, is_there)| is_there))
-    }
-
-    fn tell_ways(&mut self) {
-        let mut ways: Vec<Way> = Vec::new();
-        if self.config.links.relay {
-            for (end, hop) in &self.routes.hops {
-                if self.is_led_to(end, hop) {
-                    let mut way = self.routes.between(end).to_vec();
-                    way.push(end.clone());
-                    ways.push(way);
-                }
-            }
-        }
-        for (host, peer) in self.peers.iter_mut().filter(|(_, peer)| peer.up) {
-            let told = ways::tell(&self.own.host, host, ways.iter().map(Vec::as_slice));
-            if let Some(said) = peer.through.tell_ways(told) {
-                peer.say(&said);
-            }
-        }
-    }
-
-    fn ask(&mut self) {
-        // Of these, what was said the way before is all there is.
-        let hops = self.routes.hops.iter();
-        let unsaid = hops.filter(|(end, hop)| !self.said_wants(end, &hop.next).1);
-        let unsaid: BTreeSet<String> = unsaid.map(|(end, _)| end.clone()).collect();
-        for (host, peer) in self.peers.iter_mut().filter(|(_, peer)| peer.up) {
-            let hops = self.routes.hops.iter();
-            let led = hops.filter(|(end, hop)| {
-                let stays = hop.since.elapsed() < WANTS_OVERLAP || unsaid.contains(*end);
-                let was = hop.before.as_ref() == Some(host) && stays;
-                *end != host && (hop.next == *host || was)
-            });
-            let mut hosts: BTreeSet<String> = led.map(|(end, _)| end.clone()).collect();
-            if peer.agreement.asks {
-                hosts.insert(host.clone());
-            }
-            if let Some(said) = peer.through.ask(hosts) {
-                peer.say(&said);
-            }
-        }
-    }
-
-    /// Tells those who ask what hosts want that this one leads to, and what it wants itself.
-    fn tell_wants(&mut self) {
-        let mut all = Vec::new();
-        let links = &self.config.links;
-        for (asker, peer) in self.peers.iter().filter(|(_, peer)| peer.up) {
-            for end in &peer.through.asks {
-                if *end == self.own.host {
-                    all.push((asker.clone(), end.clone(), Some(self.plane.wants())));
-                    continue;
-                }
-                let hop = self.routes.hops.get(end).filter(|_| links.relay);
-                let between = self.routes.between(end);
-                // A host that was started again says nothing of another before it knows all that that one wants: for
-                // who asks, what is not said then is not wanted.
-                let leads = hop.is_some_and(|hop| {
-                    self.is_led_to(end, hop)
-                        && (peer.through.tells(end) || self.knows_wants(end, &hop.next))
-                }) && end != asker
-                    && !between.contains(asker);
-                let may = |topic: &String| {
-                    let mut on = between.iter().chain([end]);
-                    links.may_cross(Direction::Receive, asker, topic).is_ok()
-                        && on.all(|host| links.may_cross(Direction::Send, host, topic).is_ok())
-                };
-                let wants = leads.then(|| {
-                    let wants = self.wants_of(end).into_iter();
-                    wants.filter(|(topic, _)| may(topic)).collect::<Wanted>()
-                });
-                all.push((asker.clone(), end.clone(), wants));
-            }
-        }
-        for (asker, end, wants) in all {
-            let Some(peer) = self.peers.get_mut(&asker) else {
-                continue;
-            };
-            for said in peer.through.tell_wants(&end, wants) {
-                peer.say(&said);
-            }
-        }
-    }
-
-    /// Whether all is known that a host wants.
-    fn knows_wants(&self, end: &str, next: &str) -> bool {
-        let Some(peer) = self.peers.get(next) else {
-            return false;
-        };
-        let lead = peer.through.leads.get(end);
-        let is_told = lead.is_some_and(|lead| lead.is_whole);
-        is_told || next == end && peer.agreement.is_whole
-    }
-
-    /// What a host wants, as far as the host says that leads there.
-    fn said_wants(&self, end: &str, next: &str) -> (Option<&Wanted>, bool) {
-        let Some(peer) = self.peers.get(next).filter(|peer| peer.is_usable()) else {
-            return (None, false);
-        };
-        match next == end {
-            true => (Some(&peer.wants), true),
-            false => match peer.through.leads.get(end) {
-                Some(lead) => (Some(&lead.wants), lead.is_whole),
-                None => (None, false),
-            },
-        }
-    }
-
-    fn wants_of(&self, end: &str) -> Wanted {
-        let Some(hop) = self.routes.hops.get(end) else {
-            return Wanted::new();
-        };
-        let (said, is_whole) = self.said_wants(end, &hop.next);
-        let mut wants = said.cloned().unwrap_or_default();
-        // What was wanted the other way, until all is said this way.
-        if !is_whole || hop.since.elapsed() < WANTS_OVERLAP {
-            let before = hop.before.as_ref();
-            let before = before.and_then(|before| self.said_wants(end, before).0);
-            for (topic, want) in before.into_iter().flatten() {
-                wants.entry(topic.clone()).or_insert(*want);
-            }
-        }
-        wants
+    fn is_led_to(&self, hop: &Hop) -> bool {
+        hop.lost.is_none() && self.peers.get(&hop.next).is_some_and(|peer| peer.up)
     }
 
     /// What all other hosts want, by topics.
@@ -329,8 +193,9 @@ impl Coordinator {
             if !usable {
                 continue;
             }
-            for (topic, want) in self.wants_of(end) {
-                all.entry(topic).or_default().insert(end.clone(), want);
+            for (topic, want) in self.network.wants(end) {
+                let hosts = all.entry(topic.clone()).or_default();
+                hosts.insert(end.clone(), *want);
             }
         }
         all
@@ -476,7 +341,7 @@ impl Coordinator {
     /// Hosts that are reached through others, for the listing.
     pub(super) fn led_rows(&self, rows: &mut Vec<PeerRow>) {
         for (end, hop) in &self.routes.hops {
-            if hop.next == *end || !self.is_led_to(end, hop) {
+            if hop.next == *end || !self.is_led_to(hop) {
                 continue;
             }
             let topics = self.topics.values();
@@ -484,7 +349,7 @@ impl Coordinator {
                 let hosts = topic.hosts.get(&hop.next);
                 hosts.is_some_and(|hosts| hosts.contains_key(end))
             });
-            let detail = clip(&format!("through {}", self.routes.between(end).join(", ")));
+            let detail = clip(&format!("through {}", hop.between.join(", ")));
             let topics_out = goes.count() as u32;
             match rows.iter_mut().find(|row| row.host == *end) {
                 Some(row) => {

@@ -32,10 +32,10 @@ impl Coordinator {
         let subscribed = self.rows.values().filter(|row| row.subscribers > 0);
         let subscribed = subscribed.map(|row| number_of(&row.name));
         self.committed.keep_wanted(&subscribed.collect());
-        for name in self.plane.wanted() {
+        for name in self.network.wanted() {
             let none = self.rows.get(&name).is_none_or(|row| row.subscribers == 0);
             if none || self.config.links.may_come(&name).is_err() {
-                let _ = self.plane.want(&name, None);
+                self.network.want(&name, None);
             }
         }
         for row in self.rows.values().filter(|row| row.subscribers > 0) {
@@ -46,9 +46,7 @@ impl Coordinator {
                 subscribers: row.subscribers,
                 demand: row.demand,
             };
-            if let Err(error) = self.plane.want(&row.name, Some(want)) {
-                tracing::warn!("{error:#}");
-            }
+            self.network.want(&row.name, Some(want));
         }
     }
 
@@ -126,8 +124,9 @@ impl Coordinator {
     /// Whether links that have just begun wait for other hosts, before they take any message: what they take before they know that
     /// a host wants it does not go there.
     fn gathers(&self) -> bool {
-        let linked = self.peers.values().filter(|peer| peer.up).count();
-        linked < self.config.links.connect.len() && self.begun.elapsed() < GATHER
+        let linked = self.peers.iter().filter(|(_, peer)| peer.up);
+        let heard = linked.filter(|(host, _)| self.network.knows_wants(host));
+        heard.count() < self.config.links.connect.len() && self.begun.elapsed() < GATHER
     }
 
     fn end_topic(&mut self, name: &str) {

@@ -4,7 +4,7 @@ use super::going::Going;
 use super::held::{Growing, Held, Kept, Letter, Outgoing};
 use super::Route;
 use crate::host_link::Flow;
-use crate::relay::{Origin, Ours, Relay};
+use crate::relay::{Carry, Origin, Ours, Passing, Relay};
 use crate::wire::{monotonic_ns, to_wall, FlowDescription, Meta};
 use rgaps_client::links::WithMetadata;
 use rgaps_client::{Domain, RecvError, Sample, Subscriber, Token};
@@ -48,6 +48,47 @@ struct Offered {
     is_former: bool,
     /// Routes that have had it, by their streams.
     done: Vec<u64>,
+}
+
+/// What there was to take.
+enum Next {
+    /// A message, or one that is skipped.
+    Taken,
+    Nothing,
+    /// A message that cannot be taken now.
+    Waits,
+}
+
+/// A message cannot be read.
+fn skip(topic: &str, error: &RecvError) -> Next {
+    tracing::warn!(%error, topic, "a message cannot be sent to other hosts; skipped");
+    Next::Taken
+}
+
+/// Who published a message, and as which one. Of a message from elsewhere, also where it goes.
+struct Source {
+    publisher: u64,
+    sequence: u64,
+    onward: Option<(Arc<Carry>, Passing)>,
+}
+
+impl Source {
+    /// None: the message came from elsewhere, and goes nowhere.
+    fn of(sample: &Sample, relay: Option<Arc<Relay>>) -> Option<Source> {
+        let Some(relay) = relay else {
+            return Some(Source {
+                publisher: sample.publisher_id(),
+                sequence: sample.sequence(),
+                onward: None,
+            });
+        };
+        let (sequence, carry, passing) = relay.take(sample.sequence())?;
+        Some(Source {
+            publisher: relay.publisher,
+            sequence,
+            onward: Some((carry, passing)),
+        })
+    }
 }
 
 impl Topic {
@@ -239,91 +280,95 @@ impl Topic {
             if !self.gone.is_empty() {
                 self.close_gone();
             }
-            // Those are not after what is received next.
-            let again = ours.again(name);
-            let (sample, is_former) = match self.receive() {
-                Ok(Some(sample)) => sample,
-                Ok(None) => match self.repeat(&again, u64::MAX) {
-                    true => continue,
-                    false => return false,
-                },
-                // What the links hold comes back when it is acknowledged.
-                Err(RecvError::TooManyHeld { .. } | RecvError::Client(_)) => {
+            match self.take(name, ours) {
+                Next::Taken => {}
+                Next::Nothing => return false,
+                Next::Waits => {
                     self.held_up = true;
                     return false;
                 }
-                Err(error) => {
-                    tracing::warn!(%error, topic = name, "a message cannot be sent to other hosts; skipped");
-                    continue;
-                }
-            };
-            let relay = match ours.origin(sample.publisher_id()) {
-                Origin::Here => None,
-                Origin::Former => continue,
-                Origin::Elsewhere(relay) => Some(relay),
-            };
-            if let Some(relay) = &relay {
-                if self.repeat(std::slice::from_ref(relay), sample.sequence()) {
-                    self.unfinished = Some((sample, is_former));
-                    continue;
-                }
             }
-            match sample.ready_bytes() {
-                // The first part of it is enough.
-                Ok(ready) if ready > 0 || sample.is_empty() => {}
-                Ok(_) => {
-                    self.unfinished = Some((sample, is_former));
-                    self.held_up = true;
-                    return false;
-                }
-                Err(error) => {
-                    tracing::warn!(%error, topic = name, "a message cannot be sent to other hosts; skipped");
-                    continue;
-                }
-            }
-            let is_read_here = sample.domain() == Domain::Host;
-            if let Some(Err(error)) = is_read_here.then(|| sample.ready_slice()) {
-                tracing::warn!(%error, topic = name, "a message cannot be sent to other hosts; skipped");
-                continue;
-            }
-            let (publisher, sequence, carry, passing) = match relay {
-                None => (sample.publisher_id(), sample.sequence(), None, None),
-                Some(relay) => match relay.take(sample.sequence()) {
-                    Some((sequence, carry, passing)) => {
-                        (relay.publisher, sequence, Some(carry), Some(passing))
-                    }
-                    None => continue,
-                },
-            };
-            let meta = Meta {
-                bytes: sample.len(),
-                tag: sample.tag(),
-                published_ns: to_wall(sample.publish_ns()),
-                tensor: sample.tensor().copied(),
-                metadata: sample.metadata().cloned().unwrap_or_default(),
-            };
-            let letter = Letter {
-                publisher,
-                sequence,
-                meta: Description::new(&meta.encode()).expect("descriptions are short"),
-                published_ns: sample.publish_ns(),
-                taken_ns: monotonic_ns(),
-                carry,
-            };
-            let held = Held::sample(sample, passing);
-            // What it says is the links' to hear when they have the message.
-            let ready = held.look().unwrap_or(0);
-            if ready < held.bytes() {
-                self.growing.push(Growing {
-                    held: held.clone(),
-                    publisher,
-                    sequence,
-                    told: 0,
-                });
-            }
-            self.set_outgoing(Outgoing { held, letter }, is_former);
         }
         true
+    }
+
+    /// Takes the next message.
+    fn take(&mut self, name: &str, ours: &Ours) -> Next {
+        // Those are not after what is received next.
+        let again = ours.again(name);
+        let (sample, is_former) = match self.receive() {
+            Ok(Some(sample)) => sample,
+            Ok(None) if self.repeat(&again, u64::MAX) => return Next::Taken,
+            Ok(None) => return Next::Nothing,
+            // What the links hold comes back when it is acknowledged.
+            Err(RecvError::TooManyHeld { .. } | RecvError::Client(_)) => return Next::Waits,
+            Err(error) => return skip(name, &error),
+        };
+        let relay = match ours.origin(sample.publisher_id()) {
+            Origin::Here => None,
+            Origin::Former => return Next::Taken,
+            Origin::Elsewhere(relay) => Some(relay),
+        };
+        if let Some(relay) = &relay {
+            if self.repeat(std::slice::from_ref(relay), sample.sequence()) {
+                self.unfinished = Some((sample, is_former));
+                return Next::Taken;
+            }
+        }
+        match sample.ready_bytes() {
+            // The first part of it is enough.
+            Ok(ready) if ready > 0 || sample.is_empty() => {}
+            Ok(_) => {
+                self.unfinished = Some((sample, is_former));
+                return Next::Waits;
+            }
+            Err(error) => return skip(name, &error),
+        }
+        let is_read_here = sample.domain() == Domain::Host;
+        if let Some(Err(error)) = is_read_here.then(|| sample.ready_slice()) {
+            return skip(name, &error);
+        }
+        if let Some(source) = Source::of(&sample, relay) {
+            self.set_taken(sample, is_former, source);
+        }
+        Next::Taken
+    }
+
+    /// Describes a message that was taken, for all routes.
+    fn set_taken(&mut self, sample: Sample, is_former: bool, source: Source) {
+        let Source {
+            publisher,
+            sequence,
+            onward,
+        } = source;
+        let (carry, passing) = onward.unzip();
+        let meta = Meta {
+            bytes: sample.len(),
+            tag: sample.tag(),
+            published_ns: to_wall(sample.publish_ns()),
+            tensor: sample.tensor().copied(),
+            metadata: sample.metadata().cloned().unwrap_or_default(),
+        };
+        let letter = Letter {
+            publisher,
+            sequence,
+            meta: Description::new(&meta.encode()).expect("descriptions are short"),
+            published_ns: sample.publish_ns(),
+            taken_ns: monotonic_ns(),
+            carry,
+        };
+        let held = Held::sample(sample, passing);
+        // What it says is the links' to hear when they have the message.
+        let ready = held.look().unwrap_or(0);
+        if ready < held.bytes() {
+            self.growing.push(Growing {
+                held: held.clone(),
+                publisher,
+                sequence,
+                told: 0,
+            });
+        }
+        self.set_outgoing(Outgoing { held, letter }, is_former);
     }
 
     /// Takes one of the messages that go again before this one. False: there is none.

@@ -171,12 +171,7 @@ impl Ingress for Landings {
         let Some(bound) = self.bound(flow) else {
             return BufferReply::Full;
         };
-        let Bound {
-            landing,
-            carry,
-            came,
-        } = bound;
-        let room = receive_buffer(&landing, sequence, bytes, carry, came, self);
+        let room = receive_buffer(bound, sequence, bytes, self);
         if matches!(room, BufferReply::Buffer(_)) {
             self.arrived.messages.fetch_add(1, Ordering::Relaxed);
             self.arrived.bytes.fetch_add(bytes, Ordering::Relaxed);

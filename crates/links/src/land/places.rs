@@ -1,6 +1,6 @@
 //! Memory that messages land in, and what is done with them in their turn.
 
-use super::{Landing, Landings};
+use super::{Bound, Landing, Landings};
 use crate::counts::IngressCounts;
 use crate::event::Heard;
 use crate::notes::Notes;
@@ -16,32 +16,20 @@ use std::sync::Arc;
 /// Messages from this size on are copied to GPUs that they are read on while they land.
 const STREAMING_BYTES_MIN: u64 = 1 << 20;
 
-/// The receive buffer of a message; or why it has none, now or ever.
+/// The receive buffer of a message that comes in a flow; or why it has none, now or ever.
 pub(super) fn receive_buffer(
-    landing: &Arc<Landing>,
+    Bound {
+        landing,
+        carry,
+        came,
+    }: Bound,
     sequence: u64,
     bytes: u64,
-    carry: Option<Arc<Carry>>,
-    came: Arc<AtomicU64>,
     owner: &Landings,
 ) -> BufferReply {
-    let (arrived, notes) = (&owner.arrived, &owner.notes);
     let is_here = sequence < landing.next.load(Ordering::Acquire);
-    if is_here && carry.is_none() {
+    if is_here && carry.is_none() || is_too_long(&landing, bytes, &owner.notes) {
         return BufferReply::Refused;
-    }
-    if let Some((max, quota)) = &landing.limits.message_max {
-        if bytes > *max {
-            let why = format!("quota '{quota}': message_max: a message of {bytes} bytes");
-            let topic = landing.publisher.topic();
-            if notes.refused(topic, 1, &why) {
-                tracing::warn!(
-                    topic,
-                    "messages of another host cannot be published here: {why}"
-                );
-            }
-            return BufferReply::Refused;
-        }
     }
     let arriving = landing.landing_bytes.load(Ordering::Relaxed);
     // One message may be larger than what there may be.
@@ -53,7 +41,7 @@ pub(super) fn receive_buffer(
         return BufferReply::Buffer(Box::new(Repeated {
             bytes: vec![0; bytes as usize].into_boxed_slice(),
             length: bytes,
-            landing: landing.clone(),
+            landing,
             carry,
             came,
         }));
@@ -71,24 +59,45 @@ pub(super) fn receive_buffer(
     landing.landing_bytes.fetch_add(bytes, Ordering::Relaxed);
     // What goes on to other hosts is read on this one.
     let lands_on_gpu = loan.domain() != Domain::Host && carry.is_none();
-    let copies = match lands_on_gpu || bytes >= STREAMING_BYTES_MIN {
-        true => loan.begin_streaming_copy(),
-        false => None,
-    };
-    let address = lands_on_gpu.then(|| loan.address());
-    let copies = copies.map(|copies| Arc::new(StreamingBuffer { address, copies }));
     BufferReply::Buffer(Box::new(Landed {
+        copies: streaming_copy(&mut loan, bytes, lands_on_gpu),
         loan: Some(loan),
-        copies,
         bytes,
-        landing: landing.clone(),
+        landing,
         carry,
         came,
-        arrived: arrived.clone(),
+        arrived: owner.arrived.clone(),
         placed_ns: monotonic_ns(),
         turn_ns: None,
-        notes: notes.clone(),
+        notes: owner.notes.clone(),
     }))
+}
+
+/// Whether a quota forbids a message of this length.
+fn is_too_long(landing: &Landing, bytes: u64, notes: &Notes) -> bool {
+    let limit = landing.limits.message_max.as_ref();
+    let Some((_, quota)) = limit.filter(|(max, _)| bytes > *max) else {
+        return false;
+    };
+    let why = format!("quota '{quota}': message_max: a message of {bytes} bytes");
+    let topic = landing.publisher.topic();
+    if notes.refused(topic, 1, &why) {
+        tracing::warn!(
+            topic,
+            "messages of another host cannot be published here: {why}"
+        );
+    }
+    true
+}
+
+/// Begins the streaming copy of a message to GPUs, if it is one for that.
+fn streaming_copy(loan: &mut Loan, bytes: u64, lands_on_gpu: bool) -> Option<Arc<StreamingBuffer>> {
+    if !lands_on_gpu && bytes < STREAMING_BYTES_MIN {
+        return None;
+    }
+    let copies = loan.begin_streaming_copy()?;
+    let address = lands_on_gpu.then(|| loan.address());
+    Some(Arc::new(StreamingBuffer { address, copies }))
 }
 
 /// A message that lands.
@@ -144,14 +153,13 @@ impl ReceiveBuffer for Landed {
         description: &[u8],
     ) -> Result<(), Box<dyn ReceiveBuffer>> {
         let landing = self.landing.clone();
-        let topic = landing.publisher.topic();
         if let Some(carry) = &self.carry {
             if landing.relay.waits(carry) {
                 return Err(self);
             }
         }
         let _turn = landing.turn();
-        if sequence < self.landing.next.load(Ordering::Acquire) {
+        if sequence < landing.next.load(Ordering::Acquire) {
             // It came another way meanwhile.
             if let Some(carry) = self.carry.clone() {
                 let bytes: Box<[u8]> = self.memory().into();
@@ -160,33 +168,53 @@ impl ReceiveBuffer for Landed {
             self.came.fetch_max(sequence + 1, Ordering::AcqRel);
             return Ok(());
         }
-        let Some(mut loan) = self.loan.take() else {
+        let Some(loan) = self.loan.take() else {
             return Ok(());
         };
-        let turn_ns = *self.turn_ns.get_or_insert_with(monotonic_ns);
         let described = Meta::decode(description).filter(|meta| meta.bytes.max(1) == self.bytes);
-        let Some(meta) = described else {
-            tracing::warn!(
-                topic,
+        match described {
+            Some(meta) => {
+                // A reliable subscriber here is slow: asked again in a moment.
+                if let Some(loan) = self.publish(loan, sequence, &meta) {
+                    self.loan = Some(loan);
+                    return Err(self);
+                }
+            }
+            None => tracing::warn!(
+                topic = landing.publisher.topic(),
                 sequence,
                 "a message's description does not decode; dropped"
-            );
-            landing.follow_history(sequence + 1);
-            self.came.fetch_max(sequence + 1, Ordering::AcqRel);
-            return Ok(());
-        };
-        loan.truncate(meta.bytes);
-        loan.set_tag(meta.tag);
-        loan.set_publish_ns(from_wall(meta.published_ns));
-        if let Some(tensor) = meta.tensor {
-            if let Err(error) = loan.set_tensor(tensor) {
-                tracing::warn!(%error, topic, sequence, "a message has an invalid shape; dropped");
-            }
+            ),
         }
-        if !meta.metadata.is_empty() {
-            let fits = loan.set_metadata(meta.metadata.lengths(), meta.metadata.as_bytes());
-            debug_assert!(fits, "the decoder checked it");
+        landing.follow_history(sequence + 1);
+        self.came.fetch_max(sequence + 1, Ordering::AcqRel);
+        Ok(())
+    }
+}
+
+/// A message is to have all that is known of it.
+fn describe(loan: &mut Loan, meta: &Meta, topic: &str, sequence: u64) {
+    loan.truncate(meta.bytes);
+    loan.set_tag(meta.tag);
+    loan.set_publish_ns(from_wall(meta.published_ns));
+    if let Some(tensor) = meta.tensor {
+        if let Err(error) = loan.set_tensor(tensor) {
+            tracing::warn!(%error, topic, sequence, "a message has an invalid shape; dropped");
         }
+    }
+    if !meta.metadata.is_empty() {
+        let fits = loan.set_metadata(meta.metadata.lengths(), meta.metadata.as_bytes());
+        debug_assert!(fits, "the decoder checked it");
+    }
+}
+
+impl Landed {
+    /// Publishes it in its turn. Returns the loan if that has to wait for a subscriber.
+    fn publish(&mut self, mut loan: Loan, sequence: u64, meta: &Meta) -> Option<Loan> {
+        let landing = &self.landing;
+        let topic = landing.publisher.topic();
+        let turn_ns = *self.turn_ns.get_or_insert_with(monotonic_ns);
+        describe(&mut loan, meta, topic, sequence);
         landing.follow_history(sequence);
         let missed = landing.missed_before(sequence);
         // As a sum, for subscribers here may skip the very message that tells of the gap.
@@ -199,41 +227,40 @@ impl ReceiveBuffer for Landed {
         landing
             .relay
             .begin(published, sequence, self.carry.as_ref());
-        // A slow subscriber is waited for by the link, which asks again.
         match loan.try_publish() {
             Ok(number) => {
                 landing.published.store(number + 1, Ordering::Relaxed);
                 landing.missed.store(missed_so_far, Ordering::Relaxed);
                 landing.pass(sequence + 1);
                 self.note_missed(topic, missed);
-                let times = [self.placed_ns, turn_ns, monotonic_ns()];
-                self.arrived.times.published(times, meta.published_ns);
-                if let Some(traces) = &self.arrived.traces {
-                    let publisher = landing.relay.publisher;
-                    let trace = traces.pick(topic, publisher, sequence, meta.bytes.max(1));
-                    trace.inspect(|trace| traces.landed(trace, times));
+                self.note_published(topic, sequence, meta, turn_ns);
+                None
+            }
+            Err(unpublished) => {
+                landing.relay.undo(published);
+                match (unpublished.error, unpublished.loan) {
+                    (PublishError::BackPressured { .. } | PublishError::Replica(_), Some(loan)) => {
+                        Some(*loan)
+                    }
+                    (error, _) => {
+                        tracing::warn!(%error, topic, sequence, "publishing a message of another host failed; the message is lost");
+                        None
+                    }
                 }
             }
-            Err(unpublished) => match (unpublished.error, unpublished.loan) {
-                // A reliable subscriber here is slow: asked again in a moment.
-                (PublishError::BackPressured { .. } | PublishError::Replica(_), Some(loan)) => {
-                    landing.relay.undo(published);
-                    self.loan = Some(*loan);
-                    return Err(self);
-                }
-                (error, _) => {
-                    landing.relay.undo(published);
-                    tracing::warn!(%error, topic, sequence, "publishing a message of another host failed; the message is lost");
-                }
-            },
         }
-        landing.follow_history(sequence + 1);
-        self.came.fetch_max(sequence + 1, Ordering::AcqRel);
-        Ok(())
     }
-}
 
-impl Landed {
+    fn note_published(&self, topic: &str, sequence: u64, meta: &Meta, turn_ns: u64) {
+        let times = [self.placed_ns, turn_ns, monotonic_ns()];
+        self.arrived.times.published(times, meta.published_ns);
+        if let Some(traces) = &self.arrived.traces {
+            let publisher = self.landing.relay.publisher;
+            let trace = traces.pick(topic, publisher, sequence, meta.bytes.max(1));
+            trace.inspect(|trace| traces.landed(trace, times));
+        }
+    }
+
     fn note_missed(&self, topic: &str, missed: u64) {
         if missed == 0 {
             return;
