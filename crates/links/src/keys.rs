@@ -28,7 +28,7 @@ pub struct Node {
 
 /// What a host's subscribers of a topic ask for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Want {
+pub struct TopicInterest {
     /// How many there are.
     pub subscribers: u32,
     /// All that any of them asks for.
@@ -71,7 +71,7 @@ impl Node {
     }
 
     /// Where it is asked for its lanes.
-    pub fn meeting(&self, realm: &str) -> String {
+    pub fn address_key(&self, realm: &str) -> String {
         self.key(realm, "meet")
     }
 }

@@ -3,8 +3,8 @@
 //! | what | how it gets here |
 //! |---|---|
 //! | links of this host | [`Network::link_up`], [`Network::lanes_lost`], [`Network::link_ended`] |
-//! | routes of other hosts | neighbours advertise them ([`Said::Paths`]), with the names of all hosts on them |
-//! | interest | each host that is reached is asked for all of it over its control channel ([`Said::Datagram`]), and then says what changes |
+//! | routes of other hosts | neighbours advertise them ([`LinkMessage::Paths`]), with the names of all hosts on them |
+//! | interest | each host that is reached is asked for all of it over its control channel ([`LinkMessage::Datagram`]), and then says what changes |
 //!
 //! Interest that a host withdraws stays for [`WITHDRAWN_FOR`]: subscribers that leave with their daemon are back in a moment. A host
 //! that cannot be reached for `outage_ms` is forgotten.
@@ -12,8 +12,8 @@
 //! Hosts are numbered by a hash of their names, which all hosts compute alike. It does no I/O: [`Network::poll`] has what is to be
 //! sent.
 
-use crate::keys::{number_of, Node, Want, MAX_WANTED};
-use crate::wire::Said;
+use crate::keys::{number_of, Node, TopicInterest, MAX_WANTED};
+use crate::wire::LinkMessage;
 use anyhow::{bail, ensure, Context};
 use rgaps_routing::{
     ChannelEvent, Channels, ControlMessage, Datagram, Hop, HostId, InterestTable, Life, Path,
@@ -45,7 +45,7 @@ pub struct Network {
 
 /// What a host wants of a topic, and since when it does not any more.
 struct KnownWant {
-    want: Want,
+    want: TopicInterest,
     withdrawn: Option<Instant>,
 }
 
@@ -53,9 +53,9 @@ struct KnownWant {
 #[derive(Debug, Default, PartialEq)]
 pub struct Received {
     /// It goes on to this host.
-    pub forward: Option<(String, Said)>,
+    pub egress: Option<(String, LinkMessage)>,
     /// It has changed what is known of its sender's interest.
-    pub is_news: bool,
+    pub is_changed: bool,
 }
 
 fn id(host: &str) -> HostId {
@@ -166,12 +166,12 @@ impl Network {
             Hop::Forward(next, datagram) if relays => {
                 let is_neighbour = self.paths.neighbours().any(|life| life.host == next);
                 let name = self.names.get(&next).filter(|_| is_neighbour);
-                received.forward = name.map(|name| (name.clone(), Said::Datagram(datagram)));
+                received.egress = name.map(|name| (name.clone(), LinkMessage::Datagram(datagram)));
             }
             Hop::Deliver(segment) => {
                 let now = self.now();
                 for event in self.channels.receive(segment, now) {
-                    received.is_news |= self.control(event)?;
+                    received.is_changed |= self.control(event)?;
                 }
             }
             Hop::Forward(..) | Hop::Drop => {}
@@ -228,7 +228,7 @@ impl Network {
     }
 
     /// What is to be sent to which neighbours now. `relays`: this host forwards, and says so.
-    pub fn poll(&mut self, relays: bool) -> Vec<(String, Said)> {
+    pub fn poll(&mut self, relays: bool) -> Vec<(String, LinkMessage)> {
         let now = self.now();
         self.paths.tick(now);
         let mut all = Vec::new();
@@ -236,14 +236,14 @@ impl Network {
         for host in neighbours.into_iter().filter(|_| relays) {
             if let Some(paths) = self.paths.advertisement(host) {
                 let nodes = paths.iter().filter_map(|path| self.nodes(path));
-                all.push((host, Said::Paths(nodes.collect())));
+                all.push((host, LinkMessage::Paths(nodes.collect())));
             }
         }
         for path in self.paths.paths() {
             self.interest.ask(path.end().host, &mut self.channels);
         }
         for datagram in self.channels.poll(now, &self.paths) {
-            all.push((datagram.path[0], Said::Datagram(datagram)));
+            all.push((datagram.path[0], LinkMessage::Datagram(datagram)));
         }
         let named = all
             .into_iter()
@@ -262,7 +262,7 @@ impl Network {
     }
 
     /// Changes what this host wants of a topic; none: nothing any more.
-    pub fn want(&mut self, topic: &str, want: Option<Want>) {
+    pub fn want(&mut self, topic: &str, want: Option<TopicInterest>) {
         let want = want.map(|want| encode_want(want).into());
         self.interest.set(topic, want, &mut self.channels);
     }
@@ -297,7 +297,7 @@ impl Network {
     }
 
     /// What a host wants.
-    pub fn wants(&self, host: &str) -> impl Iterator<Item = (&String, &Want)> {
+    pub fn wants(&self, host: &str) -> impl Iterator<Item = (&String, &TopicInterest)> {
         let wants = self.wants.get(&id(host)).into_iter().flatten();
         wants.map(|(topic, known)| (topic, &known.want))
     }
@@ -313,13 +313,13 @@ impl Network {
     /// anybody wants less now.
     pub fn expire<'a>(&mut self, outage: Duration, kept: impl Iterator<Item = &'a String>) -> bool {
         let kept: BTreeSet<HostId> = kept.map(|host| id(host)).collect();
-        let mut is_news = false;
+        let mut is_changed = false;
         for known in self.wants.values_mut() {
             known.retain(|_, known| {
                 let stays = known
                     .withdrawn
                     .is_none_or(|since| since.elapsed() < WITHDRAWN_FOR);
-                is_news |= !stays;
+                is_changed |= !stays;
                 stays
             });
         }
@@ -337,20 +337,20 @@ impl Network {
                 self.unreachable.remove(&host);
                 self.channels.forget(host);
                 self.interest.forget(host);
-                is_news |= self.wants.remove(&host).is_some();
+                is_changed |= self.wants.remove(&host).is_some();
             }
         }
-        is_news
+        is_changed
     }
 }
 
-fn encode_want(want: Want) -> Vec<u8> {
+fn encode_want(want: TopicInterest) -> Vec<u8> {
     postcard::to_stdvec(&want).expect("it has only what can be written")
 }
 
-fn decode_want(from: &[u8]) -> anyhow::Result<Want> {
+fn decode_want(from: &[u8]) -> anyhow::Result<TopicInterest> {
     let (want, rest) =
-        postcard::take_from_bytes::<Want>(from).context("its interest does not decode")?;
+        postcard::take_from_bytes::<TopicInterest>(from).context("its interest does not decode")?;
     if !rest.is_empty() || !(1..=MAX_WANTED).contains(&want.subscribers) {
         bail!("its interest cannot be");
     }

@@ -2,20 +2,20 @@ use super::*;
 use rgaps_client::links::Demand;
 use std::collections::VecDeque;
 
-type Wants = BTreeMap<String, Want>;
+type Wants = BTreeMap<String, TopicInterest>;
 
 fn node(host: &str, incarnation: u64) -> Node {
     let host = host.to_owned();
     Node { host, incarnation }
 }
 
-fn want(subscribers: u32) -> Want {
+fn want(subscribers: u32) -> TopicInterest {
     let demand = Demand {
         reliable: true,
         transient_local: false,
         depth: 3,
     };
-    Want {
+    TopicInterest {
         subscribers,
         demand,
     }
@@ -48,7 +48,7 @@ impl Row {
     /// Until nobody has anything to say.
     fn exchange(&mut self) {
         loop {
-            let mut all: VecDeque<(String, String, Said)> = VecDeque::new();
+            let mut all: VecDeque<(String, String, LinkMessage)> = VecDeque::new();
             for (from, network) in &mut self.0 {
                 let said = network.poll(true).into_iter();
                 all.extend(said.map(|(to, said)| (from.clone(), to, said)));
@@ -57,11 +57,11 @@ impl Row {
                 return;
             }
             while let Some((from, to, said)) = all.pop_front() {
-                match Said::decode(&said.encode().unwrap()).unwrap() {
-                    Said::Paths(paths) => self.host(&to).advertised(&from, &paths).unwrap(),
-                    Said::Datagram(datagram) => {
+                match LinkMessage::decode(&said.encode().unwrap()).unwrap() {
+                    LinkMessage::Paths(paths) => self.host(&to).advertised(&from, &paths).unwrap(),
+                    LinkMessage::Datagram(datagram) => {
                         let received = self.host(&to).receive(datagram, true).unwrap();
-                        all.extend(received.forward.map(|(next, said)| (to, next, said)));
+                        all.extend(received.egress.map(|(next, said)| (to, next, said)));
                     }
                     other => panic!("{other:?}"),
                 }

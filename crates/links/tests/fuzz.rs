@@ -9,7 +9,7 @@ use rgaps::tensor::strided;
 use rgaps::{DType, History};
 use rgaps_client::links::{Metadata, Offer};
 use rgaps_links::keys::{Node, Token, PLANE_VERSION};
-use rgaps_links::wire::{Flow, FlowDescription, Meta, Said};
+use rgaps_links::wire::{Flow, FlowDescription, LinkMessage, MessageDescription};
 use rgaps_routing::{ChannelEnd, ControlMessage, Datagram, HostId, Life, Segment};
 
 /// All that a host may say over a control channel.
@@ -55,22 +55,22 @@ fn seeds() -> Vec<Vec<u8>> {
     };
     let topic = "camera/left".to_owned();
     let said = [
-        Said::Update(9, Err("no network card".to_owned()), vec!["d".to_owned()]),
-        Said::Paths(vec![vec![node.clone(), node]]),
-        Said::Datagram(datagram(&topic)),
-        Said::Reached(9, "c".to_owned(), Ok(())),
-        Said::Passed(vec![(
+        LinkMessage::Update(9, Err("no network card".to_owned()), vec!["d".to_owned()]),
+        LinkMessage::Paths(vec![vec![node.clone(), node]]),
+        LinkMessage::Datagram(datagram(&topic)),
+        LinkMessage::Reached(9, "c".to_owned(), Ok(())),
+        LinkMessage::Confirmed(vec![(
             Flow {
                 topic: 9,
                 incarnation: 5,
             },
             7,
         )]),
-        Said::Written(9, Err("no network card".to_owned())),
+        LinkMessage::Written(9, Err("no network card".to_owned())),
     ];
     let mut metadata = Metadata::EMPTY;
     assert!(metadata.set_attachment(b"an attachment", false));
-    let meta = Meta {
+    let meta = MessageDescription {
         bytes: 48,
         tag: u64::MAX,
         published_ns: 7,
@@ -87,8 +87,8 @@ fn seeds() -> Vec<Vec<u8>> {
             loans: 1,
         },
         type_name: "image".to_owned(),
-        way: vec!["a".to_owned(), "b".to_owned()],
-        carry: vec!["d".to_owned()],
+        via: vec!["a".to_owned(), "b".to_owned()],
+        destinations: vec!["d".to_owned()],
         history: 3,
         read: Err("no network card".to_owned()),
     };

@@ -5,7 +5,7 @@ mod support;
 mod within;
 
 use rgaps::Node;
-use rgaps_links::plane::News;
+use rgaps_links::control_plane::PlaneEvent;
 use support::{content, receive, until, wait_for_subscribers, LIMIT};
 use within::{hosts_without_links, Links};
 
@@ -25,7 +25,8 @@ fn a_host_that_was_not_heard_of_is_linked() {
     for deaf in [0, 1] {
         let hosts = hosts_without_links("");
         let _links = [0, 1].map(|at| {
-            let hears = move |news: &News| at != deaf || !matches!(news, News::Came(..));
+            let hears =
+                move |news: &PlaneEvent| at != deaf || !matches!(news, PlaneEvent::Appeared(..));
             Links::start(&hosts[at], None, hears)
         });
         hosts.iter().for_each(|host| host.wait_for_peers(1));

@@ -55,7 +55,7 @@ fn asked(session: &Session, host: &Life, version: u32) -> String {
     let mut answer = None;
     until("an answer", || {
         let question = postcard::to_stdvec(&(version, "host-1", 9u64)).unwrap();
-        let replies = session.get(host.meeting(REALM)).payload(question);
+        let replies = session.get(host.address_key(REALM)).payload(question);
         let replies = replies.timeout(Duration::from_secs(2)).wait().unwrap();
         let reply = replies.recv_timeout(LIMIT).ok().flatten();
         let sample = reply.and_then(|reply| reply.into_result().ok());

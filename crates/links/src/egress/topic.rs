@@ -1,11 +1,13 @@
 //! A topic that other hosts want.
 
-use super::going::Going;
-use super::held::{Growing, Held, Kept, Letter, Outgoing};
-use super::Route;
+use super::host_flow::HostFlow;
+use super::message::{
+    MessageInfo, OutgoingMessage, PartialMessage, RetainedMessage, RetainedReference,
+};
+use super::FlowTarget;
 use crate::host_link::Flow;
-use crate::relay::{Carry, Origin, Ours, Passing, Relay};
-use crate::wire::{monotonic_ns, to_wall, FlowDescription, Meta};
+use crate::relay::{Destinations, InTransit, Origin, OwnPublishers, Relay};
+use crate::wire::{monotonic_ns, to_wall, FlowDescription, MessageDescription};
 use rgaps_client::links::WithMetadata;
 use rgaps_client::{Domain, RecvError, Sample, Subscriber, Token};
 use rgaps_transport::{Description, Payload};
@@ -18,34 +20,34 @@ const TURN: usize = 32;
 const KEPT_MAX: usize = 8192;
 
 /// One message after the other goes to all hosts that want it.
-pub struct Topic {
+pub struct EgressTopic {
     pub subscriber: Subscriber,
     /// The subscriber before this one, as long as there is something that only it has.
-    former: Option<Subscriber>,
+    previous: Option<Subscriber>,
     /// In the wait set.
     pub token: Option<Token>,
-    going: Vec<Going>,
+    host_flows: Vec<HostFlow>,
     /// Taken, and its bytes are not there yet.
     unfinished: Option<(Sample, bool)>,
-    outgoing: Option<Offered>,
+    outgoing: Option<PendingSend>,
     /// Sent, and not whole yet.
-    growing: Vec<Growing>,
+    growing: Vec<PartialMessage>,
     /// What links may hold, the oldest first.
-    kept: VecDeque<Kept>,
+    kept: VecDeque<RetainedReference>,
     /// Publishers of all that is kept or to come, as they were described last.
     described: BTreeMap<u64, Arc<FlowDescription>>,
     /// Publishers that are to be closed, and those of what is kept that were.
-    gone: Vec<u64>,
+    ended: Vec<u64>,
     past: BTreeSet<u64>,
     /// The next look may find something without a doorbell.
     pub held_up: bool,
 }
 
 /// A message that some route may not have had yet.
-struct Offered {
-    message: Outgoing,
+struct PendingSend {
+    message: OutgoingMessage,
     /// The former subscriber's: routes that began since get it in another way, or not at all.
-    is_former: bool,
+    is_previous: bool,
     /// Routes that have had it, by their streams.
     done: Vec<u64>,
 }
@@ -69,7 +71,7 @@ fn skip(topic: &str, error: &RecvError) -> Next {
 struct Source {
     publisher: u64,
     sequence: u64,
-    onward: Option<(Arc<Carry>, Passing)>,
+    onward: Option<(Arc<Destinations>, InTransit)>,
 }
 
 impl Source {
@@ -82,29 +84,29 @@ impl Source {
                 onward: None,
             });
         };
-        let (sequence, carry, passing) = relay.take(sample.sequence())?;
+        let (sequence, destinations, in_transit) = relay.take(sample.sequence())?;
         Some(Source {
             publisher: relay.publisher,
             sequence,
-            onward: Some((carry, passing)),
+            onward: Some((destinations, in_transit)),
         })
     }
 }
 
-impl Topic {
+impl EgressTopic {
     /// One that goes nowhere yet.
-    pub fn new(subscriber: Subscriber) -> Topic {
-        Topic {
+    pub fn new(subscriber: Subscriber) -> EgressTopic {
+        EgressTopic {
             subscriber,
-            former: None,
+            previous: None,
             token: None,
-            going: Vec::new(),
+            host_flows: Vec::new(),
             unfinished: None,
             outgoing: None,
             growing: Vec::new(),
             kept: VecDeque::new(),
             described: BTreeMap::new(),
-            gone: Vec::new(),
+            ended: Vec::new(),
             past: BTreeSet::new(),
             held_up: false,
         }
@@ -112,58 +114,58 @@ impl Topic {
 
     /// Its subscribers.
     pub fn into_subscribers(self) -> impl Iterator<Item = Subscriber> {
-        std::iter::once(self.subscriber).chain(self.former)
+        std::iter::once(self.subscriber).chain(self.previous)
     }
 
     /// Another subscriber, which began before the one that it takes the place of ends.
     pub fn set_subscriber(&mut self, subscriber: Subscriber) {
-        let former = std::mem::replace(&mut self.subscriber, subscriber);
+        let previous = std::mem::replace(&mut self.subscriber, subscriber);
         // Of two changes at once, the first one is what has most.
-        self.former.get_or_insert(former);
+        self.previous.get_or_insert(previous);
     }
 
     /// The hosts that it goes to.
-    pub fn set_routes(&mut self, routes: Vec<Route>) {
+    pub fn set_routes(&mut self, routes: Vec<FlowTarget>) {
         self.note_described(&routes);
-        let mut former = std::mem::take(&mut self.going);
+        let mut previous = std::mem::take(&mut self.host_flows);
         let mut reopened = BTreeSet::new();
         for route in routes {
-            let same = former
+            let same = previous
                 .iter()
-                .position(|going| going.route.stream == route.stream);
-            self.going.push(match same {
+                .position(|host_flow| host_flow.route.stream == route.stream);
+            self.host_flows.push(match same {
                 Some(at) => {
-                    let mut going = former.swap_remove(at);
-                    going.set_route(route);
-                    going
+                    let mut host_flow = previous.swap_remove(at);
+                    host_flow.set_route(route);
+                    host_flow
                 }
                 None => {
                     let again = self.kept.iter().filter(|_| route.takes_over);
-                    let mut again: Vec<Outgoing> = again.filter_map(Kept::outgoing).collect();
+                    let mut again: Vec<OutgoingMessage> =
+                        again.filter_map(RetainedReference::outgoing).collect();
                     // What went again to others may have come after what follows it.
-                    again
-                        .sort_by_key(|message| (message.letter.publisher, message.letter.sequence));
+                    again.sort_by_key(|message| (message.info.publisher, message.info.sequence));
                     let backlog = VecDeque::from(again);
                     let begun = backlog
                         .iter()
-                        .map(|message: &Outgoing| message.letter.publisher);
+                        .map(|message: &OutgoingMessage| message.info.publisher);
                     reopened.extend(begun.filter(|publisher| self.past.contains(publisher)));
-                    let skips_former = self.former.is_some() && !route.takes_over;
+                    let skips_previous = self.previous.is_some() && !route.takes_over;
                     let route = self.with_past(route, &backlog);
-                    Going::new(route, backlog, skips_former)
+                    HostFlow::new(route, backlog, skips_previous)
                 }
             });
         }
-        self.gone.extend(reopened);
-        former.iter_mut().for_each(Going::close_all);
+        self.ended.extend(reopened);
+        previous.iter_mut().for_each(HostFlow::close_all);
         // Now that whoever takes over has it.
-        self.going
+        self.host_flows
             .iter_mut()
-            .for_each(Going::confirm_nothing_needed);
+            .for_each(HostFlow::confirm_nothing_needed);
     }
 
-    fn note_described(&mut self, routes: &[Route]) {
-        let kept: BTreeSet<u64> = self.kept.iter().map(Kept::publisher).collect();
+    fn note_described(&mut self, routes: &[FlowTarget]) {
+        let kept: BTreeSet<u64> = self.kept.iter().map(RetainedReference::publisher).collect();
         self.described
             .retain(|publisher, _| kept.contains(publisher));
         for of in routes.iter().flat_map(|route| &route.publishers) {
@@ -172,10 +174,12 @@ impl Topic {
     }
 
     /// A route also opens flows of publishers that are gone, for what is sent of theirs again.
-    fn with_past(&self, mut route: Route, backlog: &VecDeque<Outgoing>) -> Route {
-        for Letter {
-            publisher, carry, ..
-        } in backlog.iter().map(|message| &message.letter)
+    fn with_past(&self, mut route: FlowTarget, backlog: &VecDeque<OutgoingMessage>) -> FlowTarget {
+        for MessageInfo {
+            publisher,
+            destinations,
+            ..
+        } in backlog.iter().map(|message| &message.info)
         {
             let is_described = |of: &Arc<FlowDescription>| of.publisher == *publisher;
             if route.publishers.iter().any(is_described) {
@@ -186,13 +190,13 @@ impl Topic {
             };
             let is_for = |end: &&String| {
                 **end != route.host
-                    && carry
+                    && destinations
                         .as_ref()
-                        .is_none_or(|carry| carry.hosts.contains(*end))
+                        .is_none_or(|destinations| destinations.hosts.contains(*end))
             };
             let ends = route.leads_to.iter().filter(is_for).cloned().collect();
             route.publishers.push(Arc::new(FlowDescription {
-                carry: ends,
+                destinations: ends,
                 ..(**past).clone()
             }));
         }
@@ -200,31 +204,31 @@ impl Topic {
     }
 
     /// Messages below this one are at hosts that one leads to.
-    pub fn passed(&mut self, flow: Flow, next: u64) {
-        let mut going = self.going.iter_mut();
-        if let Some(going) = going.find(|going| going.route.stream == flow.topic) {
-            going.confirm(flow.incarnation, next);
+    pub fn confirmed(&mut self, flow: Flow, next: u64) {
+        let mut host_flow = self.host_flows.iter_mut();
+        if let Some(host_flow) = host_flow.find(|host_flow| host_flow.route.stream == flow.topic) {
+            host_flow.confirm(flow.incarnation, next);
         }
     }
 
     /// It goes nowhere any more.
     pub fn close_all(&mut self) {
-        self.going.iter_mut().for_each(Going::close_all);
+        self.host_flows.iter_mut().for_each(HostFlow::close_all);
     }
 
     /// Publishers are gone, and others are there again.
-    pub fn set_publishers(&mut self, gone: Vec<u64>, back: &[u64]) {
-        self.past.extend(&gone);
-        self.gone.extend(gone);
-        self.close_gone();
-        self.gone.retain(|gone| !back.contains(gone));
+    pub fn set_publishers(&mut self, ended: Vec<u64>, back: &[u64]) {
+        self.past.extend(&ended);
+        self.ended.extend(ended);
+        self.close_ended();
+        self.ended.retain(|ended| !back.contains(ended));
         self.past.retain(|past| !back.contains(past));
     }
 
     /// Whether somebody is to find out who publishes.
     pub fn asks(&mut self) -> bool {
-        let all = self.going.iter_mut();
-        all.fold(false, |asks, going| going.asks() | asks)
+        let all = self.host_flows.iter_mut();
+        all.fold(false, |asks, host_flow| host_flow.asks() | asks)
     }
 
     /// Whether there are messages that are not whole yet.
@@ -233,24 +237,27 @@ impl Topic {
     }
 
     /// Flows of publishers that are gone end when all that was taken of theirs is sent.
-    fn close_gone(&mut self) {
+    fn close_ended(&mut self) {
         let waits = self.outgoing.as_ref();
-        let waits = waits.map(|offered| offered.message.letter.publisher);
+        let waits = waits.map(|offered| offered.message.info.publisher);
         let unfinished = self.unfinished.as_ref();
         let unfinished = unfinished.map(|(sample, _)| sample.publisher_id());
-        let mut gone = std::mem::take(&mut self.gone);
-        gone.retain(|publisher| {
+        let mut ended = std::mem::take(&mut self.ended);
+        ended.retain(|publisher| {
             if waits == Some(*publisher) || unfinished == Some(*publisher) {
                 return true;
             }
-            let waits = self.going.iter().any(|going| going.waits(*publisher));
+            let waits = self
+                .host_flows
+                .iter()
+                .any(|host_flow| host_flow.waits(*publisher));
             if !waits {
-                let all = self.going.iter_mut();
-                all.for_each(|going| going.close(*publisher));
+                let all = self.host_flows.iter_mut();
+                all.for_each(|host_flow| host_flow.close(*publisher));
             }
             waits
         });
-        self.gone = gone;
+        self.ended = ended;
     }
 
     /// The next sample, and whether the former subscriber had it.
@@ -258,29 +265,29 @@ impl Topic {
         if let Some(unfinished) = self.unfinished.take() {
             return Ok(Some(unfinished));
         }
-        if let Some(former) = &self.former {
-            if let Some(sample) = former.try_recv()? {
+        if let Some(previous) = &self.previous {
+            if let Some(sample) = previous.try_recv()? {
                 return Ok(Some((sample, true)));
             }
-            self.former = None;
-            self.going.iter_mut().for_each(Going::begin);
+            self.previous = None;
+            self.host_flows.iter_mut().for_each(HostFlow::begin);
         }
         let sample = self.subscriber.try_recv()?;
         Ok(sample.map(|sample| (sample, false)))
     }
 
     /// Sends what there is. True: there may be more.
-    pub fn forward(&mut self, name: &str, ours: &Ours) -> bool {
+    pub fn egress(&mut self, name: &str, own_publishers: &OwnPublishers) -> bool {
         self.held_up = false;
         for _ in 0..TURN {
             if !self.send(name) {
                 self.held_up = true;
                 return false;
             }
-            if !self.gone.is_empty() {
-                self.close_gone();
+            if !self.ended.is_empty() {
+                self.close_ended();
             }
-            match self.take(name, ours) {
+            match self.take(name, own_publishers) {
                 Next::Taken => {}
                 Next::Nothing => return false,
                 Next::Waits => {
@@ -293,10 +300,10 @@ impl Topic {
     }
 
     /// Takes the next message.
-    fn take(&mut self, name: &str, ours: &Ours) -> Next {
+    fn take(&mut self, name: &str, own_publishers: &OwnPublishers) -> Next {
         // Those are not after what is received next.
-        let again = ours.again(name);
-        let (sample, is_former) = match self.receive() {
+        let again = own_publishers.again(name);
+        let (sample, is_previous) = match self.receive() {
             Ok(Some(sample)) => sample,
             Ok(None) if self.repeat(&again, u64::MAX) => return Next::Taken,
             Ok(None) => return Next::Nothing,
@@ -304,14 +311,14 @@ impl Topic {
             Err(RecvError::TooManyHeld { .. } | RecvError::Client(_)) => return Next::Waits,
             Err(error) => return skip(name, &error),
         };
-        let relay = match ours.origin(sample.publisher_id()) {
+        let relay = match own_publishers.origin(sample.publisher_id()) {
             Origin::Here => None,
-            Origin::Former => return Next::Taken,
-            Origin::Elsewhere(relay) => Some(relay),
+            Origin::PreviousLife => return Next::Taken,
+            Origin::Remote(relay) => Some(relay),
         };
         if let Some(relay) = &relay {
             if self.repeat(std::slice::from_ref(relay), sample.sequence()) {
-                self.unfinished = Some((sample, is_former));
+                self.unfinished = Some((sample, is_previous));
                 return Next::Taken;
             }
         }
@@ -319,7 +326,7 @@ impl Topic {
             // The first part of it is enough.
             Ok(ready) if ready > 0 || sample.is_empty() => {}
             Ok(_) => {
-                self.unfinished = Some((sample, is_former));
+                self.unfinished = Some((sample, is_previous));
                 return Next::Waits;
             }
             Err(error) => return skip(name, &error),
@@ -329,46 +336,46 @@ impl Topic {
             return skip(name, &error);
         }
         if let Some(source) = Source::of(&sample, relay) {
-            self.set_taken(sample, is_former, source);
+            self.set_taken(sample, is_previous, source);
         }
         Next::Taken
     }
 
     /// Describes a message that was taken, for all routes.
-    fn set_taken(&mut self, sample: Sample, is_former: bool, source: Source) {
+    fn set_taken(&mut self, sample: Sample, is_previous: bool, source: Source) {
         let Source {
             publisher,
             sequence,
             onward,
         } = source;
-        let (carry, passing) = onward.unzip();
-        let meta = Meta {
+        let (destinations, in_transit) = onward.unzip();
+        let meta = MessageDescription {
             bytes: sample.len(),
             tag: sample.tag(),
             published_ns: to_wall(sample.publish_ns()),
             tensor: sample.tensor().copied(),
             metadata: sample.metadata().cloned().unwrap_or_default(),
         };
-        let letter = Letter {
+        let info = MessageInfo {
             publisher,
             sequence,
             meta: Description::new(&meta.encode()).expect("descriptions are short"),
             published_ns: sample.publish_ns(),
             taken_ns: monotonic_ns(),
-            carry,
+            destinations,
         };
-        let held = Held::sample(sample, passing);
+        let held = RetainedMessage::sample(sample, in_transit);
         // What it says is the links' to hear when they have the message.
         let ready = held.look().unwrap_or(0);
         if ready < held.bytes() {
-            self.growing.push(Growing {
+            self.growing.push(PartialMessage {
                 held: held.clone(),
                 publisher,
                 sequence,
-                told: 0,
+                reported: 0,
             });
         }
-        self.set_outgoing(Outgoing { held, letter }, is_former);
+        self.set_outgoing(OutgoingMessage { held, info }, is_previous);
     }
 
     /// Takes one of the messages that go again before this one. False: there is none.
@@ -376,29 +383,34 @@ impl Topic {
         let found = relays
             .iter()
             .find_map(|relay| Some((relay.publisher, relay.take_again(number)?)));
-        let Some((publisher, (again, passing))) = found else {
+        let Some((publisher, (again, in_transit))) = found else {
             return false;
         };
-        let message = Outgoing::again(publisher, again, passing, monotonic_ns());
+        let message = OutgoingMessage::again(publisher, again, in_transit, monotonic_ns());
         self.set_outgoing(message, false);
         true
     }
 
-    fn set_outgoing(&mut self, message: Outgoing, is_former: bool) {
-        while self.kept.front().is_some_and(Kept::is_gone) {
+    fn set_outgoing(&mut self, message: OutgoingMessage, is_previous: bool) {
+        while self
+            .kept
+            .front()
+            .is_some_and(RetainedReference::is_released)
+        {
             self.kept.pop_front();
         }
         if self.kept.len() >= KEPT_MAX {
-            self.kept.retain(|kept| !kept.is_gone());
+            self.kept.retain(|kept| !kept.is_released());
         }
         if !self.past.is_empty() {
-            let publishers: BTreeSet<u64> = self.kept.iter().map(Kept::publisher).collect();
+            let publishers: BTreeSet<u64> =
+                self.kept.iter().map(RetainedReference::publisher).collect();
             self.past.retain(|publisher| publishers.contains(publisher));
         }
         self.kept.push_back(message.kept());
-        self.outgoing = Some(Offered {
+        self.outgoing = Some(PendingSend {
             message,
-            is_former,
+            is_previous,
             done: Vec::new(),
         });
     }
@@ -406,38 +418,38 @@ impl Topic {
     /// Tells the links how far messages are that they have. Whether any has grown.
     pub fn grow(&mut self, name: &str) -> bool {
         let mut grew = false;
-        let Topic {
+        let EgressTopic {
             growing,
-            going,
+            host_flows,
             outgoing,
             ..
         } = self;
         growing.retain_mut(|message| {
-            let Growing {
+            let PartialMessage {
                 held,
                 publisher,
                 sequence,
-                told,
+                reported,
             } = message;
             // Routes that it is still to be offered to see what is there then, but not that it never will be whole.
             let is_outgoing = outgoing
                 .as_ref()
                 .is_some_and(|offered| Arc::ptr_eq(&offered.message.held, held));
             match held.look() {
-                Ok(ready) if ready > *told => {
-                    *told = ready;
+                Ok(ready) if ready > *reported => {
+                    *reported = ready;
                     grew = true;
-                    for going in going.iter() {
-                        let flow = going.flow(*publisher);
-                        going.route.link.ready(flow, *sequence, ready as u64);
+                    for host_flow in host_flows.iter() {
+                        let flow = host_flow.flow(*publisher);
+                        host_flow.route.link.ready(flow, *sequence, ready as u64);
                     }
                     ready < held.bytes() || is_outgoing
                 }
                 Ok(ready) => ready < held.bytes() || is_outgoing,
                 Err(error) => {
-                    for going in going.iter() {
-                        let flow = going.flow(*publisher);
-                        going.route.link.give_up(flow, *sequence);
+                    for host_flow in host_flows.iter() {
+                        let flow = host_flow.flow(*publisher);
+                        host_flow.route.link.give_up(flow, *sequence);
                     }
                     if is_outgoing {
                         *outgoing = None;
@@ -454,9 +466,9 @@ impl Topic {
     fn send(&mut self, name: &str) -> bool {
         let mut all = true;
         let offered = &mut self.outgoing;
-        for going in &mut self.going {
-            let stream = going.route.stream;
-            if !going.catch_up(name) {
+        for host_flow in &mut self.host_flows {
+            let stream = host_flow.route.stream;
+            if !host_flow.catch_up(name) {
                 all = false;
                 continue;
             }
@@ -464,8 +476,8 @@ impl Topic {
             if offered.done.contains(&stream) {
                 continue;
             }
-            let skips = offered.is_former && going.skips_former;
-            match skips || going.offer(name, &offered.message) {
+            let skips = offered.is_previous && host_flow.skips_previous;
+            match skips || host_flow.offer(name, &offered.message) {
                 true => offered.done.push(stream),
                 false => all = false,
             }

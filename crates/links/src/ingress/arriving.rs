@@ -1,11 +1,11 @@
 //! Memory that messages land in, and what is done with them in their turn.
 
-use super::{Bound, Landing, Landings};
+use super::{Bound, LinkIngress, RemotePublisher};
 use crate::counts::IngressCounts;
-use crate::event::Heard;
-use crate::notes::Notes;
-use crate::relay::Carry;
-use crate::wire::{from_wall, monotonic_ns, Meta};
+use crate::event::ConductorEvent;
+use crate::issues::TopicIssues;
+use crate::relay::Destinations;
+use crate::wire::{from_wall, monotonic_ns, MessageDescription};
 use rgaps_client::links::{LinksLoan, SetMetadata, StreamingCopy};
 use rgaps_client::{Domain, Loan, LoanError, PublishError};
 use rgaps_transport::machine::{BufferReply, CardBuffer, ReceiveBuffer};
@@ -20,15 +20,15 @@ const STREAMING_BYTES_MIN: u64 = 1 << 20;
 pub(super) fn receive_buffer(
     Bound {
         landing,
-        carry,
-        came,
+        destinations,
+        received,
     }: Bound,
     sequence: u64,
     bytes: u64,
-    owner: &Landings,
+    owner: &LinkIngress,
 ) -> BufferReply {
     let is_here = sequence < landing.next.load(Ordering::Acquire);
-    if is_here && carry.is_none() || is_too_long(&landing, bytes, &owner.notes) {
+    if is_here && destinations.is_none() || is_too_long(&landing, bytes, &owner.issues) {
         return BufferReply::Refused;
     }
     let arriving = landing.landing_bytes.load(Ordering::Relaxed);
@@ -36,14 +36,14 @@ pub(super) fn receive_buffer(
     if arriving > 0 && arriving + bytes > landing.limits.most() {
         return BufferReply::Full;
     }
-    if let Some(carry) = carry.clone().filter(|_| is_here) {
+    if let Some(destinations) = destinations.clone().filter(|_| is_here) {
         landing.landing_bytes.fetch_add(bytes, Ordering::Relaxed);
         return BufferReply::Buffer(Box::new(Repeated {
             bytes: vec![0; bytes as usize].into_boxed_slice(),
             length: bytes,
             landing,
-            carry,
-            came,
+            destinations,
+            received,
         }));
     }
     let mut loan = match landing.loan(bytes, owner) {
@@ -58,30 +58,30 @@ pub(super) fn receive_buffer(
     };
     landing.landing_bytes.fetch_add(bytes, Ordering::Relaxed);
     // What goes on to other hosts is read on this one.
-    let lands_on_gpu = loan.domain() != Domain::Host && carry.is_none();
-    BufferReply::Buffer(Box::new(Landed {
+    let lands_on_gpu = loan.domain() != Domain::Host && destinations.is_none();
+    BufferReply::Buffer(Box::new(ArrivingMessage {
         copies: streaming_copy(&mut loan, bytes, lands_on_gpu),
         loan: Some(loan),
         bytes,
         landing,
-        carry,
-        came,
+        destinations,
+        received,
         arrived: owner.arrived.clone(),
         placed_ns: monotonic_ns(),
         turn_ns: None,
-        notes: owner.notes.clone(),
+        issues: owner.issues.clone(),
     }))
 }
 
 /// Whether a quota forbids a message of this length.
-fn is_too_long(landing: &Landing, bytes: u64, notes: &Notes) -> bool {
+fn is_too_long(landing: &RemotePublisher, bytes: u64, issues: &TopicIssues) -> bool {
     let limit = landing.limits.message_max.as_ref();
     let Some((_, quota)) = limit.filter(|(max, _)| bytes > *max) else {
         return false;
     };
     let why = format!("quota '{quota}': message_max: a message of {bytes} bytes");
     let topic = landing.publisher.topic();
-    if notes.refused(topic, 1, &why) {
+    if issues.refused(topic, 1, &why) {
         tracing::warn!(
             topic,
             "messages of another host cannot be published here: {why}"
@@ -101,19 +101,19 @@ fn streaming_copy(loan: &mut Loan, bytes: u64, lands_on_gpu: bool) -> Option<Arc
 }
 
 /// A message that lands.
-pub(super) struct Landed {
+pub(super) struct ArrivingMessage {
     pub(super) loan: Option<Loan>,
     /// The streaming copy to GPUs, until the link asks.
     pub(super) copies: Option<Arc<StreamingBuffer>>,
     pub(super) bytes: u64,
-    pub(super) landing: Arc<Landing>,
-    pub(super) carry: Option<Arc<Carry>>,
-    pub(super) came: Arc<AtomicU64>,
+    pub(super) landing: Arc<RemotePublisher>,
+    pub(super) destinations: Option<Arc<Destinations>>,
+    pub(super) received: Arc<AtomicU64>,
     pub(super) arrived: Arc<IngressCounts>,
     /// When it had its place, and its turn.
     pub(super) placed_ns: u64,
     pub(super) turn_ns: Option<u64>,
-    pub(super) notes: Arc<Notes>,
+    pub(super) issues: Arc<TopicIssues>,
 }
 
 /// The streaming copy of a message to GPUs, while it arrives.
@@ -136,7 +136,7 @@ impl CardBuffer for StreamingBuffer {
     }
 }
 
-impl ReceiveBuffer for Landed {
+impl ReceiveBuffer for ArrivingMessage {
     fn on_card(&mut self) -> Option<Arc<dyn CardBuffer>> {
         Some(self.copies.take()?)
     }
@@ -153,25 +153,26 @@ impl ReceiveBuffer for Landed {
         description: &[u8],
     ) -> Result<(), Box<dyn ReceiveBuffer>> {
         let landing = self.landing.clone();
-        if let Some(carry) = &self.carry {
-            if landing.relay.waits(carry) {
+        if let Some(destinations) = &self.destinations {
+            if landing.relay.waits(destinations) {
                 return Err(self);
             }
         }
         let _turn = landing.turn();
         if sequence < landing.next.load(Ordering::Acquire) {
             // It came another way meanwhile.
-            if let Some(carry) = self.carry.clone() {
+            if let Some(destinations) = self.destinations.clone() {
                 let bytes: Box<[u8]> = self.memory().into();
-                landing.repeat(sequence, description, bytes, carry);
+                landing.repeat(sequence, description, bytes, destinations);
             }
-            self.came.fetch_max(sequence + 1, Ordering::AcqRel);
+            self.received.fetch_max(sequence + 1, Ordering::AcqRel);
             return Ok(());
         }
         let Some(loan) = self.loan.take() else {
             return Ok(());
         };
-        let described = Meta::decode(description).filter(|meta| meta.bytes.max(1) == self.bytes);
+        let described =
+            MessageDescription::decode(description).filter(|meta| meta.bytes.max(1) == self.bytes);
         match described {
             Some(meta) => {
                 // A reliable subscriber here is slow: asked again in a moment.
@@ -187,13 +188,13 @@ impl ReceiveBuffer for Landed {
             ),
         }
         landing.follow_history(sequence + 1);
-        self.came.fetch_max(sequence + 1, Ordering::AcqRel);
+        self.received.fetch_max(sequence + 1, Ordering::AcqRel);
         Ok(())
     }
 }
 
 /// A message is to have all that is known of it.
-fn describe(loan: &mut Loan, meta: &Meta, topic: &str, sequence: u64) {
+fn describe(loan: &mut Loan, meta: &MessageDescription, topic: &str, sequence: u64) {
     loan.truncate(meta.bytes);
     loan.set_tag(meta.tag);
     loan.set_publish_ns(from_wall(meta.published_ns));
@@ -208,9 +209,14 @@ fn describe(loan: &mut Loan, meta: &Meta, topic: &str, sequence: u64) {
     }
 }
 
-impl Landed {
+impl ArrivingMessage {
     /// Publishes it in its turn. Returns the loan if that has to wait for a subscriber.
-    fn publish(&mut self, mut loan: Loan, sequence: u64, meta: &Meta) -> Option<Loan> {
+    fn publish(
+        &mut self,
+        mut loan: Loan,
+        sequence: u64,
+        meta: &MessageDescription,
+    ) -> Option<Loan> {
         let landing = &self.landing;
         let topic = landing.publisher.topic();
         let turn_ns = *self.turn_ns.get_or_insert_with(monotonic_ns);
@@ -226,7 +232,7 @@ impl Landed {
             .begin(sequence, landing.publisher.id(), published);
         landing
             .relay
-            .begin(published, sequence, self.carry.as_ref());
+            .begin(published, sequence, self.destinations.as_ref());
         match loan.try_publish() {
             Ok(number) => {
                 landing.published.store(number + 1, Ordering::Relaxed);
@@ -251,7 +257,7 @@ impl Landed {
         }
     }
 
-    fn note_published(&self, topic: &str, sequence: u64, meta: &Meta, turn_ns: u64) {
+    fn note_published(&self, topic: &str, sequence: u64, meta: &MessageDescription, turn_ns: u64) {
         let times = [self.placed_ns, turn_ns, monotonic_ns()];
         self.arrived.times.published(times, meta.published_ns);
         if let Some(traces) = &self.arrived.traces {
@@ -266,13 +272,13 @@ impl Landed {
             return;
         }
         self.arrived.missed.fetch_add(missed, Ordering::Relaxed);
-        if let Some(missed) = self.notes.missed(topic, missed) {
+        if let Some(missed) = self.issues.missed(topic, missed) {
             tracing::warn!(topic, missed, "messages of another host were lost");
         }
     }
 }
 
-impl Drop for Landed {
+impl Drop for ArrivingMessage {
     fn drop(&mut self) {
         self.landing
             .landing_bytes
@@ -284,9 +290,9 @@ impl Drop for Landed {
 pub(super) struct Repeated {
     pub(super) bytes: Box<[u8]>,
     pub(super) length: u64,
-    pub(super) landing: Arc<Landing>,
-    pub(super) carry: Arc<Carry>,
-    pub(super) came: Arc<AtomicU64>,
+    pub(super) landing: Arc<RemotePublisher>,
+    pub(super) destinations: Arc<Destinations>,
+    pub(super) received: Arc<AtomicU64>,
 }
 
 impl ReceiveBuffer for Repeated {
@@ -299,16 +305,17 @@ impl ReceiveBuffer for Repeated {
         sequence: u64,
         description: &[u8],
     ) -> Result<(), Box<dyn ReceiveBuffer>> {
-        if self.landing.relay.waits(&self.carry) {
+        if self.landing.relay.waits(&self.destinations) {
             return Err(self);
         }
-        let described = Meta::decode(description);
+        let described = MessageDescription::decode(description);
         if described.is_some_and(|meta| meta.bytes.max(1) == self.length) {
             let bytes = std::mem::take(&mut self.bytes);
-            let carry = self.carry.clone();
-            self.landing.repeat(sequence, description, bytes, carry);
+            let destinations = self.destinations.clone();
+            self.landing
+                .repeat(sequence, description, bytes, destinations);
         }
-        self.came.fetch_max(sequence + 1, Ordering::AcqRel);
+        self.received.fetch_max(sequence + 1, Ordering::AcqRel);
         Ok(())
     }
 }
@@ -322,19 +329,19 @@ impl Drop for Repeated {
 }
 
 /// What the peer says.
-pub(super) struct Saying {
+pub(super) struct ControlBuffer {
     pub(super) bytes: Vec<u8>,
-    pub(super) to: Sender<(String, Heard)>,
+    pub(super) to: Sender<(String, ConductorEvent)>,
     pub(super) host: String,
 }
 
-impl ReceiveBuffer for Saying {
+impl ReceiveBuffer for ControlBuffer {
     fn memory(&mut self) -> &mut [u8] {
         &mut self.bytes
     }
 
     fn deliver(mut self: Box<Self>, _: u64, _: &[u8]) -> Result<(), Box<dyn ReceiveBuffer>> {
-        let said = Heard::Said(std::mem::take(&mut self.bytes));
+        let said = ConductorEvent::LinkMessage(std::mem::take(&mut self.bytes));
         let _ = self.to.send((std::mem::take(&mut self.host), said));
         Ok(())
     }

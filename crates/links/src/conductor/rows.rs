@@ -1,8 +1,8 @@
 //! What the daemon and its users see of other hosts.
 
-use super::egress_plan::Outward;
-use super::Coordinator;
-use crate::peer::{Over, Peer};
+use super::egress_plan::EgressPlan;
+use super::LinksConductor;
+use crate::remote_host::{LinkPath, RemoteHost};
 use crate::wire::clip_to;
 use rgaps_client::links::{LinksNode, MAX_REMOTE_HOSTS};
 use rgaps_client::{Domain, PathKind, PeersInfo, RemoteRow};
@@ -20,14 +20,14 @@ fn row(host: &str, subscribers: u32, path: Result<String, &str>) -> RemoteRow {
     }
 }
 
-impl Coordinator {
+impl LinksConductor {
     /// Tells the daemon whom the topic's subscriber stands for.
-    pub(super) fn tell_remote(&mut self, name: &str) {
+    pub(super) fn report_remote(&mut self, name: &str) {
         let Some(topic) = self.topics.get(name) else {
             return;
         };
         let rows = self.remote_rows(name, topic);
-        if topic.told.as_ref() == Some(&rows) {
+        if topic.reported.as_ref() == Some(&rows) {
             return;
         }
         let Some((_, _, subscriber)) = &topic.has else {
@@ -36,14 +36,14 @@ impl Coordinator {
         match self.node.stands_for(subscriber, rows.clone()) {
             Ok(()) => {
                 if let Some(topic) = self.topics.get_mut(name) {
-                    topic.told = Some(rows);
+                    topic.reported = Some(rows);
                 }
             }
             Err(error) => tracing::debug!(%error, "telling the daemon about other hosts failed"),
         }
     }
 
-    fn remote_rows(&self, name: &str, topic: &Outward) -> Vec<RemoteRow> {
+    fn remote_rows(&self, name: &str, topic: &EgressPlan) -> Vec<RemoteRow> {
         let mut by_host: BTreeMap<&String, RemoteRow> = BTreeMap::new();
         for (next, ends) in &topic.hosts {
             let stream = topic.streams.get(next).zip(self.peers.get(next));
@@ -70,13 +70,19 @@ impl Coordinator {
     }
 
     /// How a topic's messages come to a host that `peer` is, or leads to.
-    fn path_in_words(&self, name: &str, topic: &Outward, peer: &Peer, end: &str) -> String {
+    fn path_in_words(
+        &self,
+        name: &str,
+        topic: &EgressPlan,
+        peer: &RemoteHost,
+        end: &str,
+    ) -> String {
         let next = &peer.node.host;
         let through = match end == next {
             true => String::new(),
             false => self.routes.through(end, next),
         };
-        let Over { words, why_not, .. } = &peer.over;
+        let LinkPath { words, why_not, .. } = &peer.over;
         let no_better = match why_not.is_empty() {
             true => String::new(),
             false => format!(" (no RDMA: {why_not})"),
@@ -93,7 +99,7 @@ impl Coordinator {
     }
 
     /// Tells the daemon which topics do not come across, and why, and where those land of which it is configured.
-    pub(super) fn tell_unserved(&mut self) {
+    pub(super) fn report_unserved(&mut self) {
         let mut all: BTreeMap<String, Vec<RemoteRow>> = BTreeMap::new();
         let mut push = |topic: &str, row: RemoteRow| {
             let rows = all.entry(topic.to_owned()).or_default();
@@ -125,7 +131,7 @@ impl Coordinator {
     }
 
     /// Tells the daemon how it is with other hosts.
-    pub(super) fn tell(&mut self) {
+    pub(super) fn report_peers(&mut self) {
         if let Some(why) = self.endpoint.take_refusal() {
             tracing::debug!("a lane was refused: {why}");
         }
@@ -139,7 +145,7 @@ impl Coordinator {
         let tracer = self.tracer.as_ref();
         let mut info = PeersInfo {
             host: self.own.host.clone(),
-            peers: self.peers.values().map(Peer::row).collect(),
+            peers: self.peers.values().map(RemoteHost::row).collect(),
             troubles: self.probe.troubles(),
             dma_bufs: self.known.as_ref().and_then(|known| known.dma_bufs()),
             traces: tracer.map_or_else(Default::default, |tracer| tracer.figures()),

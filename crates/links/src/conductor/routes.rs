@@ -1,13 +1,13 @@
 //! Which hosts are reached through which: what is said about that, and what comes of it.
 
-use super::egress_plan::Outward;
+use super::egress_plan::EgressPlan;
 use super::onward::Onward;
-use super::{forwarder, Coordinator};
-use crate::forward::Order;
+use super::{egress_thread, LinksConductor};
+use crate::egress::EgressCommand;
 use crate::host_link::Flow;
-use crate::keys::Want;
-use crate::land::Landing;
-use crate::peer::{Incoming, Peer};
+use crate::ingress::RemotePublisher;
+use crate::keys::TopicInterest;
+use crate::remote_host::{IngressPlan, RemoteHost};
 use crate::through::Reached;
 use crate::wire::{clip, FlowDescription};
 use rgaps_client::{PeerRow, PeerState};
@@ -16,7 +16,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// How long messages wait for a way that is to be there, beside those of a host that was started again.
-pub(super) const WAY_PATIENCE: Duration = Duration::from_secs(3);
+pub(super) const ROUTE_PATIENCE: Duration = Duration::from_secs(3);
 /// How often ways are looked at when nothing has changed.
 const LOOK: Duration = Duration::from_millis(250);
 
@@ -44,8 +44,8 @@ impl Hop {
 
 /// Where a publisher's messages land.
 struct Landed {
-    landing: Weak<Landing>,
-    /// The hosts that they go on to, as the forwarder was told.
+    landing: Weak<RemotePublisher>,
+    /// The hosts that they go on to, as the egress thread was told.
     hosts: BTreeSet<String>,
 }
 
@@ -58,7 +58,7 @@ pub(super) struct Routes {
     /// What lands here, by topics and publishers; it may come through several hosts.
     landings: BTreeMap<(String, u64), Landed>,
     /// Publishers that are gone, and of which something is on its way on; with the hosts they came from.
-    leaving: Vec<(String, Flow, FlowDescription, Arc<Landing>)>,
+    leaving: Vec<(String, Flow, FlowDescription, Arc<RemotePublisher>)>,
     /// Hosts that were started again: what they had and did not carry on goes there once more.
     pub(super) restarted: BTreeSet<String>,
 }
@@ -70,12 +70,12 @@ impl Routes {
     }
 
     /// Where a publisher's messages land, whatever host they come through.
-    pub(super) fn landing(&self, topic: &str, publisher: u64) -> Option<Arc<Landing>> {
+    pub(super) fn landing(&self, topic: &str, publisher: u64) -> Option<Arc<RemotePublisher>> {
         let known = self.landings.get(&(topic.to_owned(), publisher))?;
         known.landing.upgrade()
     }
 
-    pub(super) fn landed(&mut self, topic: &str, publisher: u64, landing: &Arc<Landing>) {
+    pub(super) fn landed(&mut self, topic: &str, publisher: u64, landing: &Arc<RemotePublisher>) {
         let key = (topic.to_owned(), publisher);
         let known = self.landings.get(&key);
         if known.is_none_or(|known| known.landing.as_ptr() != Arc::as_ptr(landing)) {
@@ -88,7 +88,7 @@ impl Routes {
     }
 
     /// A publisher is gone; what is on its way on is not.
-    pub(super) fn leave(&mut self, host: &str, flow: Flow, incoming: Incoming) {
+    pub(super) fn leave(&mut self, host: &str, flow: Flow, incoming: IngressPlan) {
         if let Some(landing) = incoming.landing.filter(|landing| !landing.relay.is_idle()) {
             let host = host.to_owned();
             self.leaving
@@ -118,7 +118,7 @@ impl Routes {
     }
 }
 
-impl Coordinator {
+impl LinksConductor {
     /// Sends what there is to say of routes and interest.
     pub(super) fn exchange(&mut self) {
         for (host, said) in self.network.poll(self.config.links.relay) {
@@ -186,10 +186,10 @@ impl Coordinator {
     }
 
     /// What all other hosts want, by topics.
-    pub(super) fn all_wants(&self) -> BTreeMap<String, BTreeMap<String, Want>> {
-        let mut all: BTreeMap<String, BTreeMap<String, Want>> = BTreeMap::new();
+    pub(super) fn all_wants(&self) -> BTreeMap<String, BTreeMap<String, TopicInterest>> {
+        let mut all: BTreeMap<String, BTreeMap<String, TopicInterest>> = BTreeMap::new();
         for (end, hop) in &self.routes.hops {
-            let usable = self.peers.get(&hop.next).is_some_and(Peer::is_usable);
+            let usable = self.peers.get(&hop.next).is_some_and(RemoteHost::is_usable);
             if !usable {
                 continue;
             }
@@ -208,14 +208,14 @@ impl Coordinator {
             return all;
         }
         let incoming = self.peers.iter().flat_map(|(host, peer)| {
-            let lands = |i: &&Incoming| i.former.is_none() && i.landing.is_some();
+            let lands = |i: &&IngressPlan| i.orphaned.is_none() && i.landing.is_some();
             let lands = peer.incoming.values().filter(lands);
             lands.map(move |incoming| (host, &incoming.description))
         });
         let leaving = self.routes.leaving.iter();
         let leaving = leaving.map(|(host, _, description, _)| (host, description));
         for (host, description) in incoming.chain(leaving) {
-            if !description.carry.is_empty() {
+            if !description.destinations.is_empty() {
                 let of_topic = all.entry(description.topic.clone()).or_default();
                 of_topic.push(Onward {
                     peer: host.clone(),
@@ -248,53 +248,53 @@ impl Coordinator {
             };
             if hosts != landed.hosts {
                 landed.hosts.clone_from(&hosts);
-                let order = Order::Serve(landing.relay.clone(), hosts);
-                forwarder(&self.forwarders, topic).order(order);
+                let command = EgressCommand::Serve(landing.relay.clone(), hosts);
+                egress_thread(&self.egress, topic).send(command);
             }
         }
     }
 
     /// Tells other hosts how far their messages are that are carried on from here. Whether any are on their way.
-    pub(super) fn tell_passed(&mut self) -> bool {
-        let mut passing = false;
+    pub(super) fn send_confirmed(&mut self) -> bool {
+        let mut in_transit = false;
         for (host, peer) in self.peers.iter_mut().filter(|(_, peer)| peer.up) {
             let mut all = BTreeMap::new();
             let onward = peer.incoming.iter();
-            for (flow, incoming) in onward.filter(|(_, i)| !i.description.carry.is_empty()) {
+            for (flow, incoming) in onward.filter(|(_, i)| !i.description.destinations.is_empty()) {
                 // What is refused here is nobody's to wait for. What waits for a place here, is.
-                let passed = peer.landings.passed(*flow);
-                let passed = passed.unwrap_or(match incoming.refused {
+                let confirmed = peer.ingress.confirmed(*flow);
+                let confirmed = confirmed.unwrap_or(match incoming.refused {
                     Some(_) => u64::MAX,
                     None => 0,
                 });
                 let landing = incoming.landing.as_ref();
-                passing |= landing.is_some_and(|landing| !landing.relay.is_idle());
-                all.insert(*flow, passed);
+                in_transit |= landing.is_some_and(|landing| !landing.relay.is_idle());
+                all.insert(*flow, confirmed);
             }
             let leaving = self.routes.leaving.iter().filter(|(of, ..)| of == host);
             for (_, flow, _, landing) in leaving {
                 // All of it has come.
                 all.insert(*flow, landing.relay.floor());
             }
-            for said in peer.through.tell_passed(all) {
+            for said in peer.through.send_confirmed(all) {
                 peer.say(&said);
                 // Something moved, and more may in a moment.
-                passing = true;
+                in_transit = true;
             }
         }
-        passing
+        in_transit
     }
 
     /// Tells other hosts which of the hosts that they send for are reached.
-    pub(super) fn tell_reached(&mut self) {
+    pub(super) fn send_reached(&mut self) {
         let mut all: BTreeMap<String, Reached> = BTreeMap::new();
         for (host, peer) in self.peers.iter().filter(|(_, peer)| peer.up) {
             let of_peer = all.entry(host.clone()).or_default();
             for (flow, incoming) in &peer.incoming {
                 let of = &incoming.description;
-                for end in &of.carry {
+                for end in &of.destinations {
                     let topic = self.topics.get(&of.topic);
-                    let outcome = match incoming.former.is_some() || !self.config.links.relay {
+                    let outcome = match incoming.orphaned.is_some() || !self.config.links.relay {
                         true => Err("this host carries nothing on".to_owned()),
                         false => self.reaches(topic, end, host).map_err(|why| clip(&why)),
                     };
@@ -306,14 +306,14 @@ impl Coordinator {
             let Some(peer) = self.peers.get_mut(&host) else {
                 continue;
             };
-            for said in peer.through.tell_reached(reached) {
+            for said in peer.through.send_reached(reached) {
                 peer.say(&said);
             }
         }
     }
 
     /// Whether messages of a topic that come from a host reach another, or why not.
-    fn reaches(&self, topic: Option<&Outward>, end: &str, from: &str) -> Result<(), String> {
+    fn reaches(&self, topic: Option<&EgressPlan>, end: &str, from: &str) -> Result<(), String> {
         let topic = topic.ok_or("the host between prepares")?;
         if let Some((why, _)) = &topic.failed {
             return Err(why.clone());

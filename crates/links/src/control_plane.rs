@@ -1,6 +1,6 @@
 //! The control plane: who is there, and how to reach them. Zenoh carries it.
 //!
-//! Nothing here waits for another host but [`Plane::meet`], which runs on a thread of its own and tells
+//! Nothing here waits for another host but [`ControlPlane::ask_address`], which runs on a thread of its own and tells
 //! what came of it as news.
 
 use crate::keys::{Node, Token, PLANE_VERSION};
@@ -16,32 +16,32 @@ use zenoh::sample::SampleKind;
 use zenoh::{Session, Wait};
 
 /// How long a host that is asked for its lanes may take.
-const MEET_LIMIT: Duration = Duration::from_secs(2);
+const ADDRESS_LIMIT: Duration = Duration::from_secs(2);
 /// How long a host that connects has to say who it is, and how many may be at that.
 const ACCEPT_MS: u64 = 2000;
 const ACCEPTS_MAX: usize = 1000;
 /// How long it takes at most to leave in order.
 const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 /// Longest message of a meeting.
-const MAX_MEETING_BYTES: usize = 4096;
+const MAX_ADDRESS_BYTES: usize = 4096;
 /// Addresses of a host's lanes.
 const MAX_ADDRESSES: usize = 16;
 
 /// What happened to other hosts.
 #[derive(Clone, Debug, PartialEq)]
-pub enum News {
+pub enum PlaneEvent {
     /// One is there, and speaks this version.
-    Came(Node, u32),
+    Appeared(Node, u32),
     /// One is gone, for now at least.
-    Went(Node),
+    Left(Node),
     /// One wants to know how to reach us, and was told.
-    Met(Node, LaneSecret),
+    AddressAsked(Node, LaneSecret),
     /// We asked one.
-    Meeting(Node, Result<Address, String>),
+    AddressAnswer(Node, Result<Address, String>),
 }
 
 /// Hears what happened, on threads of Zenoh's and others; it does not wait.
-pub type Tell = Arc<dyn Fn(News) + Send + Sync>;
+pub type PlaneListener = Arc<dyn Fn(PlaneEvent) + Send + Sync>;
 
 /// Secret of the lanes of two hosts' lives.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -116,31 +116,31 @@ pub fn random_u64() -> anyhow::Result<u64> {
 }
 
 /// This host's part in the control plane; leaving it takes its tokens away.
-pub struct Plane {
+pub struct ControlPlane {
     session: Session,
     realm: String,
     own: Node,
     // Undeclared when dropped.
     node: Option<LivelinessToken>,
-    news: Tell,
+    listener: PlaneListener,
 }
 
-impl Plane {
+impl ControlPlane {
     /// Joins the realm's control plane. `lanes`: where this host accepts lanes. What happens is told
-    /// through `news`, from threads of Zenoh's.
+    /// through `listener`, from threads of Zenoh's.
     pub fn join(
         realm: &str,
         links: &Links,
         own: Node,
         lanes: Vec<SocketAddr>,
-        news: Tell,
-    ) -> anyhow::Result<Plane> {
+        listener: PlaneListener,
+    ) -> anyhow::Result<ControlPlane> {
         let config = configure(links)?;
         let session = zenoh::open(config).wait().map_err(|error| {
             anyhow!("the control plane cannot be opened: {error}; see links.control in rgaps.toml")
         })?;
-        answer_meetings(&session, realm, &own, lanes, news.clone())?;
-        let (heard, told) = (realm.to_owned(), news.clone());
+        answer_questions(&session, realm, &own, lanes, listener.clone())?;
+        let (own_realm, reported) = (realm.to_owned(), listener.clone());
         let this = own.host.clone();
         session
             .liveliness()
@@ -148,19 +148,20 @@ impl Plane {
             .history(true)
             .callback(move |sample| {
                 let there = sample.kind() == SampleKind::Put;
-                if let Some(item) = hear(&heard, &this, sample.key_expr().as_str(), there) {
-                    told(item);
+                if let Some(item) = read_token(&own_realm, &this, sample.key_expr().as_str(), there)
+                {
+                    reported(item);
                 }
             })
             .background()
             .wait()
             .map_err(|error| anyhow!("other hosts cannot be listened for: {error}"))?;
-        Ok(Plane {
+        Ok(ControlPlane {
             session,
             realm: realm.to_owned(),
             own,
             node: None,
-            news,
+            listener,
         })
     }
 
@@ -186,21 +187,21 @@ impl Plane {
         self.session.clone()
     }
 
-    /// Asks another host how to reach it; the answer comes as [`News::Meeting`].
-    pub fn meet(&self, node: &Node) -> anyhow::Result<()> {
+    /// Asks another host how to reach it; the answer comes as [`PlaneEvent::AddressAnswer`].
+    pub fn ask_address(&self, node: &Node) -> anyhow::Result<()> {
         let question = Question {
             protocol: PLANE_VERSION,
             host: self.own.host.clone(),
             incarnation: self.own.incarnation,
         };
         let payload = postcard::to_stdvec(&question)?;
-        let (session, news) = (self.session.clone(), self.news.clone());
-        let (key, node) = (node.meeting(&self.realm), node.clone());
+        let (session, listener) = (self.session.clone(), self.listener.clone());
+        let (key, node) = (node.address_key(&self.realm), node.clone());
         std::thread::Builder::new()
             .name("rgaps-meeting".to_owned())
             .spawn(move || {
                 let outcome = ask(&session, &key, payload).map_err(|error| format!("{error:#}"));
-                news(News::Meeting(node, outcome));
+                listener(PlaneEvent::AddressAnswer(node, outcome));
             })
             .context("creating a thread")?;
         Ok(())
@@ -208,7 +209,7 @@ impl Plane {
 
     /// Leaves, so that others see it at once.
     pub fn leave(self) {
-        let Plane { session, .. } = self;
+        let ControlPlane { session, .. } = self;
         // It may wait for hosts that do not answer.
         let (done, is_done) = std::sync::mpsc::sync_channel(1);
         std::thread::spawn(move || {
@@ -225,12 +226,12 @@ fn ask(session: &Session, key: &str, payload: Vec<u8>) -> anyhow::Result<Address
     let replies = session
         .get(key)
         .payload(payload)
-        .timeout(MEET_LIMIT)
+        .timeout(ADDRESS_LIMIT)
         .wait()
         .map_err(|error| anyhow!("{error}"))?;
     // None at once where the host was lost a moment ago.
     let reply = replies
-        .recv_timeout(MEET_LIMIT)
+        .recv_timeout(ADDRESS_LIMIT)
         .ok()
         .flatten()
         .context("it did not answer")?;
@@ -255,7 +256,7 @@ pub fn read_reply(bytes: &[u8]) -> anyhow::Result<Address> {
 }
 
 fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> anyhow::Result<T> {
-    if bytes.len() > MAX_MEETING_BYTES {
+    if bytes.len() > MAX_ADDRESS_BYTES {
         bail!("a message of {} bytes, which is too long", bytes.len());
     }
     let (value, rest) = postcard::take_from_bytes(bytes).context("a message that is none")?;
@@ -265,14 +266,14 @@ fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> anyhow::Result<T> {
     Ok(value)
 }
 
-fn answer_meetings(
+fn answer_questions(
     session: &Session,
     realm: &str,
     own: &Node,
     lanes: Vec<SocketAddr>,
-    news: Tell,
+    listener: PlaneListener,
 ) -> anyhow::Result<()> {
-    let key = own.meeting(realm);
+    let key = own.address_key(realm);
     let secrets = Arc::new(Secrets::default());
     let at = key.clone();
     session
@@ -281,7 +282,7 @@ fn answer_meetings(
             let asked = query.payload().map(|payload| payload.to_bytes());
             let reply = match answer(asked.as_deref().unwrap_or_default(), &lanes, &secrets) {
                 Ok((node, address)) => {
-                    news(News::Met(node, address.secret));
+                    listener(PlaneEvent::AddressAsked(node, address.secret));
                     Reply::Address(address)
                 }
                 Err(error) => {
@@ -345,12 +346,12 @@ pub fn versions(host: &str, theirs: u32) -> String {
 }
 
 /// What a token that came or went says; none: nothing of another host.
-fn hear(realm: &str, this: &str, key: &str, there: bool) -> Option<News> {
+fn read_token(realm: &str, this: &str, key: &str, there: bool) -> Option<PlaneEvent> {
     let Token { node, protocol } = Token::parse(realm, key)?;
     let is_other = node.host != this;
     is_other.then(|| match there {
-        true => News::Came(node, protocol),
-        false => News::Went(node),
+        true => PlaneEvent::Appeared(node, protocol),
+        false => PlaneEvent::Left(node),
     })
 }
 
@@ -468,7 +469,7 @@ mod tests {
         for length in 0..64 {
             answer(&vec![0xff; length], &[], &secrets).unwrap_err();
         }
-        answer(&vec![0; MAX_MEETING_BYTES + 1], &[], &secrets).unwrap_err();
+        answer(&vec![0; MAX_ADDRESS_BYTES + 1], &[], &secrets).unwrap_err();
     }
 
     #[test]

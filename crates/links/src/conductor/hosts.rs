@@ -1,13 +1,13 @@
 //! Other hosts: their lives, how they come and go, and the links with them.
 
-use super::lanes::{link_config, retain_limits};
-use super::{Coordinator, TRY_AGAIN};
+use super::lane_config::{link_config, retain_limits};
+use super::{LinksConductor, TRY_AGAIN};
+use crate::control_plane::{versions, Address, LaneSecret, PlaneEvent};
 use crate::counts::EgressCounts;
 use crate::host_link::HostLink;
+use crate::ingress::LinkIngress;
 use crate::keys::{Node as Host, PLANE_VERSION};
-use crate::land::Landings;
-use crate::peer::{Incoming, Peer};
-use crate::plane::{versions, Address, LaneSecret, News};
+use crate::remote_host::{IngressPlan, RemoteHost};
 use crate::traces::LinkTraces;
 use crate::wire::clip;
 use rgaps_client::links::MAX_REMOTE_HOSTS;
@@ -16,9 +16,9 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 /// Pause before a host is asked again how to reach it.
-pub(super) const MEET_AGAIN: Duration = Duration::from_millis(200);
+pub(super) const ASK_AGAIN: Duration = Duration::from_millis(200);
 /// How long a host that is to open the lanes has for it, before it is told that this one is there.
-const MEET_ANYWAY: Duration = Duration::from_secs(2);
+const ASK_ANYWAY: Duration = Duration::from_secs(2);
 /// Hosts that are linked with.
 const MAX_PEERS: usize = MAX_REMOTE_HOSTS;
 /// Lives of hosts that are remembered.
@@ -30,25 +30,25 @@ pub(super) struct Life {
     protocol: u32,
 }
 
-impl Coordinator {
-    pub(super) fn learn(&mut self, news: News) {
+impl LinksConductor {
+    pub(super) fn plane_event(&mut self, event: PlaneEvent) {
         self.dirty = true;
-        match news {
-            News::Came(node, protocol) => {
+        match event {
+            PlaneEvent::Appeared(node, protocol) => {
                 self.lives.retain(|life| life.node != node);
                 if self.lives.len() < MAX_LIVES {
                     let node = node.clone();
                     self.lives.push(Life { node, protocol });
                 }
-                self.came(node, protocol);
+                self.appeared(node, protocol);
             }
-            News::Went(node) => self.went(&node),
-            News::Met(node, secret) => self.accept(&node, secret),
-            News::Meeting(node, outcome) => self.met(&node, outcome),
+            PlaneEvent::Left(node) => self.left(&node),
+            PlaneEvent::AddressAsked(node, secret) => self.accept(&node, secret),
+            PlaneEvent::AddressAnswer(node, outcome) => self.address_answered(&node, outcome),
         }
     }
 
-    pub(super) fn went(&mut self, node: &Host) {
+    pub(super) fn left(&mut self, node: &Host) {
         self.lives.retain(|life| life.node != *node);
         let Some(peer) = self.known(node) else { return };
         tracing::info!(host = node.host, "a host has left");
@@ -60,18 +60,18 @@ impl Coordinator {
             .map(|life| (life.node.clone(), life.protocol))
             .next();
         if let Some((node, protocol)) = next {
-            self.came(node, protocol);
+            self.appeared(node, protocol);
         }
     }
 
     /// The host, if that is the life of it that is known.
-    pub(super) fn known(&mut self, node: &Host) -> Option<&mut Peer> {
+    pub(super) fn known(&mut self, node: &Host) -> Option<&mut RemoteHost> {
         self.peers
             .get_mut(&node.host)
             .filter(|peer| peer.node == *node)
     }
 
-    pub(super) fn came(&mut self, node: Host, protocol: u32) {
+    pub(super) fn appeared(&mut self, node: Host, protocol: u32) {
         if !self.peers.contains_key(&node.host) {
             if self.peers.len() >= MAX_PEERS {
                 let given_up = self.peers.iter().find(|(_, peer)| peer.given_up);
@@ -92,10 +92,14 @@ impl Coordinator {
                 let tracer = self.tracer.as_ref();
                 tracer.map(|tracer| LinkTraces::new(tracer, &node.host))
             };
-            let landings =
-                Landings::new(&node.host, self.hear.clone(), self.memory.clone(), traces());
+            let landings = LinkIngress::new(
+                &node.host,
+                self.event_sender.clone(),
+                self.memory.clone(),
+                traces(),
+            );
             let ends = (EgressCounts::new(traces()), landings);
-            let peer = Peer::new(node.clone(), protocol, ends);
+            let peer = RemoteHost::new(node.clone(), protocol, ends);
             self.peers.insert(node.host.clone(), peer);
         }
         let Some(peer) = self.peers.get_mut(&node.host) else {
@@ -113,21 +117,21 @@ impl Coordinator {
             tracing::error!("{why}");
         }
         peer.refused = refused;
-        peer.meet_at = Some(Instant::now());
+        peer.ask_at = Some(Instant::now());
     }
 
     /// We asked a host how to reach it.
-    pub(super) fn met(&mut self, node: &Host, outcome: Result<Address, String>) {
+    pub(super) fn address_answered(&mut self, node: &Host, outcome: Result<Address, String>) {
         let opens = self.opens(&node.host);
         let Some(peer) = self.known(node) else { return };
         match outcome {
             Ok(address) if opens => self.join(node, address.secret, address.lanes),
             // It knows of this host now, if it did not.
-            Ok(_) => peer.meet_at = Some(Instant::now()),
+            Ok(_) => peer.ask_at = Some(Instant::now()),
             Err(why) => {
                 tracing::debug!(host = node.host, why, "looking up a host's address failed");
                 peer.detail = clip(&why);
-                peer.meet_at = Some(Instant::now() + MEET_AGAIN);
+                peer.ask_at = Some(Instant::now() + ASK_AGAIN);
             }
         }
     }
@@ -136,7 +140,7 @@ impl Coordinator {
     pub(super) fn accept(&mut self, node: &Host, secret: LaneSecret) {
         // A host that asks is there, though its token is on its way, or was lost.
         if self.known(node).is_none_or(|peer| peer.lost.is_some()) {
-            self.came(node.clone(), PLANE_VERSION);
+            self.appeared(node.clone(), PLANE_VERSION);
         }
         if let Some(peer) = self.known(node) {
             peer.seen = Instant::now();
@@ -170,7 +174,7 @@ impl Coordinator {
             Some((_, link)) => link.set_peer(lanes).map(|()| None),
             None => {
                 let limits = (link_config(links), retain_limits(links));
-                let ingress = peer.landings.clone();
+                let ingress = peer.ingress.clone();
                 HostLink::new(&self.endpoint, &node.host, limits, lanes, ingress).map(Some)
             }
         };
@@ -180,14 +184,14 @@ impl Coordinator {
                 if let Some((life, _)) = &mut peer.link {
                     if *life != node.incarnation {
                         *life = node.incarnation;
-                        peer.forget_said();
+                        peer.forget_control();
                     }
                 }
             }
             Err(error) => {
                 tracing::error!(%error, host = node.host, "creating a link to a host failed");
                 peer.detail = clip(&error.to_string());
-                peer.meet_at = Some(Instant::now() + TRY_AGAIN);
+                peer.ask_at = Some(Instant::now() + TRY_AGAIN);
             }
         }
     }
@@ -201,10 +205,11 @@ impl Coordinator {
             self.ask_for_lanes(&host, now);
             if let Some(peer) = self.peers.get_mut(&host) {
                 // What a former life of it published ends if this one does not go on with it.
-                let over =
-                    |incoming: &Incoming| incoming.former.is_some_and(|since| now - since > outage);
+                let over = |incoming: &IngressPlan| {
+                    incoming.orphaned.is_some_and(|since| now - since > outage)
+                };
                 peer.incoming.retain(|_, incoming| !over(incoming));
-                peer.tell_given_up();
+                peer.report_given_up();
             }
         }
     }
@@ -217,8 +222,8 @@ impl Coordinator {
         // It is not gone as long as there are lanes, whatever the control plane says. A token that never came cannot go.
         let has_token = self.lives.iter().any(|life| life.node == peer.node);
         let lost = peer.lost.or((!has_token).then_some(peer.seen));
-        let gone = lost.zip(peer.away).map(|(lost, away)| lost.max(away));
-        if peer.given_up || gone.is_none_or(|since| now - since <= outage) {
+        let ended = lost.zip(peer.away).map(|(lost, away)| lost.max(away));
+        if peer.given_up || ended.is_none_or(|since| now - since <= outage) {
             return;
         }
         tracing::warn!(
@@ -238,7 +243,7 @@ impl Coordinator {
     fn ask_for_lanes(&mut self, host: &str, now: Instant) {
         let pause = match self.opens(host) {
             true => Duration::ZERO,
-            false => MEET_ANYWAY,
+            false => ASK_ANYWAY,
         };
         let Some(peer) = self.peers.get_mut(host) else {
             return;
@@ -246,13 +251,13 @@ impl Coordinator {
         let linked = peer.link.as_ref().map(|(life, _)| *life);
         let meets = peer.refused.is_none()
             && peer.lost.is_none()
-            && peer.meet_at.is_some_and(|at| now >= at + pause)
+            && peer.ask_at.is_some_and(|at| now >= at + pause)
             && (linked != Some(peer.node.incarnation) || !peer.up);
         if meets {
-            peer.meet_at = None;
-            if let Err(error) = self.plane.meet(&peer.node) {
+            peer.ask_at = None;
+            if let Err(error) = self.plane.ask_address(&peer.node) {
                 tracing::error!("{error:#}");
-                peer.meet_at = Some(now + MEET_AGAIN);
+                peer.ask_at = Some(now + ASK_AGAIN);
             }
         }
     }

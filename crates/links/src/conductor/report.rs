@@ -1,7 +1,7 @@
 //! What this host's daemon was told by the links: it is told again only what has changed.
 
-use crate::land::Landing;
-use crate::peer::Peer;
+use crate::ingress::RemotePublisher;
+use crate::remote_host::RemoteHost;
 use rgaps_client::links::{CameOver, LinksNode};
 use rgaps_client::{Node, PeersInfo, RemoteRow};
 use std::collections::BTreeMap;
@@ -21,29 +21,29 @@ pub(super) struct Report {
     /// Of topics that do not come across, and of those whose landing is configured.
     unserved: BTreeMap<String, Vec<RemoteRow>>,
     /// Over what messages come, by the publishers here.
-    came_over: BTreeMap<u64, CameOver>,
+    incoming: BTreeMap<u64, CameOver>,
 }
 
 /// Over what publishers' messages come, by their numbers here.
-pub(super) type CameOvers = BTreeMap<u64, (Arc<Landing>, CameOver)>;
+pub(super) type IncomingPaths = BTreeMap<u64, (Arc<RemotePublisher>, CameOver)>;
 
 impl Report {
     /// Another daemon was told nothing.
     pub(super) fn forget(&mut self) {
         self.peers = None;
         self.unserved.clear();
-        self.came_over.clear();
+        self.incoming.clear();
     }
 
     /// Reports how it is with other hosts, if it is time.
     pub(super) fn peers(&mut self, node: &Node, info: impl FnOnce() -> PeersInfo) {
         let now = Instant::now();
-        let told = self.peers.as_ref();
-        if told.is_some_and(|(_, at)| now - *at < PEERS_EVERY) {
+        let reported = self.peers.as_ref();
+        if reported.is_some_and(|(_, at)| now - *at < PEERS_EVERY) {
             return;
         }
         let info = info();
-        if told.is_some_and(|(told, _)| *told == info) {
+        if reported.is_some_and(|(reported, _)| *reported == info) {
             return;
         }
         match node.set_peers(info.clone()) {
@@ -53,7 +53,7 @@ impl Report {
     }
 
     /// Reports the figures of all links, if it is time.
-    pub(super) fn figures<'a>(&mut self, node: &Node, peers: impl Iterator<Item = &'a Peer>) {
+    pub(super) fn figures<'a>(&mut self, node: &Node, peers: impl Iterator<Item = &'a RemoteHost>) {
         if self.figures.is_some_and(|at| at.elapsed() < FIGURES_EVERY) {
             return;
         }
@@ -90,15 +90,15 @@ impl Report {
     }
 
     /// Reports over what messages come.
-    pub(super) fn came_over(&mut self, node: &Node, all: CameOvers) {
-        self.came_over.retain(|id, _| all.contains_key(id));
+    pub(super) fn incoming(&mut self, node: &Node, all: IncomingPaths) {
+        self.incoming.retain(|id, _| all.contains_key(id));
         for (id, (landing, over)) in all {
-            if self.came_over.get(&id) == Some(&over) {
+            if self.incoming.get(&id) == Some(&over) {
                 continue;
             }
             match node.comes_over(landing.publisher(), over.clone()) {
                 Ok(()) => {
-                    self.came_over.insert(id, over);
+                    self.incoming.insert(id, over);
                 }
                 Err(error) => {
                     tracing::debug!(%error, "telling the daemon the path of a topic failed")
