@@ -349,10 +349,11 @@ pub fn versions(host: &str, theirs: u32) -> String {
 fn read_token(realm: &str, this: &str, key: &str, there: bool) -> Option<PlaneEvent> {
     let Token { node, protocol } = Token::parse(realm, key)?;
     let is_other = node.host != this;
-    is_other.then(|| match there {
+    let event = match there {
         true => PlaneEvent::Appeared(node, protocol),
         false => PlaneEvent::Left(node),
-    })
+    };
+    is_other.then_some(event)
 }
 
 /// An endpoint that is listened at, with the limit for TLS handshakes where it names none itself.
