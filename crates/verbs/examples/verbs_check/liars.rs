@@ -112,7 +112,7 @@ fn hear_lie(end: &mut End, what: &str) -> Result<()> {
     let channel = end.channel(config)?;
     let error = end_of(&channel)?;
     say_json(json!({"liar": what, "ended_with": error.to_string()}));
-    ensure!(matches!(error, ChannelError::Lie(_)), "{error}");
+    ensure!(matches!(error, ChannelError::Violation(_)), "{error}");
     channel.close();
     ensure!(channel.counts().not_drained == 0);
     Ok(())
