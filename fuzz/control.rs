@@ -1,8 +1,8 @@
 //! What is fuzzed of that which hosts say to each other beside messages: bytes in, and nothing but panics if something is
 //! wrong. Used by `fuzz/` (libFuzzer) and by `crates/links/tests/fuzz.rs` (seeded, everywhere).
+use rgaps_links::control_plane::{read_question, read_reply};
 use rgaps_links::keys::Token;
-use rgaps_links::plane::{read_question, read_reply};
-use rgaps_links::wire::{FlowDescription, Meta, Said};
+use rgaps_links::wire::{FlowDescription, LinkMessage, MessageDescription};
 use rgaps_transport::machine::frame::DESCRIPTION_BYTES_MAX;
 
 /// The first byte chooses what the others are: the key of a token, a question for lanes, its answer, what is said over a
@@ -13,7 +13,7 @@ pub fn control(data: &[u8]) -> bool {
     };
     match kind % 6 {
         0 => token(&String::from_utf8_lossy(bytes)),
-        1 => read_question(bytes).is_ok_and(|node| token(&Token::Node(node, 1).key("lab"))),
+        1 => read_question(bytes).is_ok_and(|node| token(&Token { node, protocol: 1 }.key("lab"))),
         2 => read_reply(bytes).is_ok_and(|address| !address.lanes.is_empty()),
         3 => said(bytes),
         4 => description(bytes),
@@ -32,11 +32,11 @@ fn token(key: &str) -> bool {
 }
 
 fn said(bytes: &[u8]) -> bool {
-    let Ok(said) = Said::decode(bytes) else {
+    let Ok(said) = LinkMessage::decode(bytes) else {
         return false;
     };
     let again = said.encode().unwrap();
-    assert_eq!(Said::decode(&again).unwrap(), said);
+    assert_eq!(LinkMessage::decode(&again).unwrap(), said);
     true
 }
 
@@ -52,7 +52,7 @@ fn flow(bytes: &[u8]) -> bool {
 }
 
 fn description(bytes: &[u8]) -> bool {
-    let Some(meta) = Meta::decode(bytes) else {
+    let Some(meta) = MessageDescription::decode(bytes) else {
         return false;
     };
     assert_eq!(meta.encode(), bytes, "two ways to write {meta:?}");

@@ -50,7 +50,7 @@ pub struct TimesOut {
 #[derive(Debug, Default)]
 pub struct TimesIn {
     /// From having a place until its turn.
-    pub land: Times,
+    pub ingress: Times,
     /// From there until it is published.
     pub publish: Times,
     /// From publishing there until publishing here.
@@ -62,7 +62,7 @@ impl TimesIn {
     /// the wall clock. Where the
     /// clocks are apart by more than that took, it took no time.
     pub fn published(&self, [placed_ns, turn_ns, now_ns]: [u64; 3], published_wall_ns: u64) {
-        self.land.span(placed_ns, turn_ns);
+        self.ingress.span(placed_ns, turn_ns);
         self.publish.span(turn_ns, now_ns);
         self.total.span(published_wall_ns, wall_ns());
     }

@@ -1,20 +1,20 @@
-//! Events that links, and the threads that send to them, report to the coordinator.
+//! Events that links, and the threads that send to them, report to the conductor.
 
+use crate::control_plane::PlaneEvent;
 use crate::host_link::{Flow, HostEvent};
-use crate::plane::News;
 use crate::wire::FlowDescription;
 
-/// What links, and the threads that forward to them, tell the coordinator.
+/// What links, and the threads that send to them, tell the conductor.
 #[derive(Debug)]
-pub enum Heard {
+pub enum ConductorEvent {
     /// Something happened.
     Event(HostEvent),
     /// The peer said something.
-    Said(Vec<u8>),
+    LinkMessage(Vec<u8>),
     /// A message that waited for memory may have some.
     Room,
     /// Something happened to another host; it is said for no host.
-    News(News),
+    PlaneEvent(PlaneEvent),
     /// Publishers' flows begin, all of a group.
     Opened(Vec<(Flow, FlowDescription)>),
     /// A publisher has published of which nothing is known yet; it is said for no host.

@@ -17,7 +17,7 @@ pub fn figures(
         Stage::Take => sent.times.take.read(),
         Stage::Queue => sent.times.queue.read(),
         Stage::Wire => sent.times.wire.read(),
-        Stage::Land => arrived.times.land.read(),
+        Stage::Land => arrived.times.ingress.read(),
         Stage::Publish => arrived.times.publish.read(),
         Stage::Total => arrived.times.total.read(),
     });

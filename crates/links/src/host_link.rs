@@ -102,7 +102,7 @@ pub trait Ingress: Send + Sync + 'static {
     fn buffer(&self, flow: Flow, sequence: u64, bytes: u64) -> BufferReply;
 
     /// Memory for something that the host says.
-    fn hear(&self, bytes: u64) -> BufferReply;
+    fn control_buffer(&self, bytes: u64) -> BufferReply;
 
     /// Messages of a flow below this one have come, or never will. It does not block.
     fn missed(&self, flow: Flow, next: u64);
@@ -316,7 +316,7 @@ impl LinkUser for HostUser {
         let name = self.received().get(&flow).copied();
         match name {
             Some(flow) => self.ingress.buffer(flow, sequence, bytes),
-            None if flow.is_control() => self.ingress.hear(bytes),
+            None if flow.is_control() => self.ingress.control_buffer(bytes),
             None => BufferReply::Full,
         }
     }

@@ -1,8 +1,8 @@
 //! What a peer says in OPEN, true or not, over links on loopback.
 
 use super::*;
-use crate::event::Heard;
-use crate::land::Landings;
+use crate::event::ConductorEvent;
+use crate::ingress::LinkIngress;
 use crate::wire::FlowDescription;
 use rgaps_client::links::Offer;
 use rgaps_client::History;
@@ -35,9 +35,16 @@ fn limits() -> RetainLimits {
 }
 
 /// The end that listens, of a link with the host of this incarnation, and what it reports.
-fn listen(at: &Endpoint, host: u64) -> (HostLink, Receiver<(String, Heard)>, Arc<Landings>) {
+fn listen(
+    at: &Endpoint,
+    host: u64,
+) -> (
+    HostLink,
+    Receiver<(String, ConductorEvent)>,
+    Arc<LinkIngress>,
+) {
     let (to, heard) = channel();
-    let landings = Landings::new("peer", to, channel().0, None);
+    let landings = LinkIngress::new("peer", to, channel().0, None);
     let peer = Peer {
         incarnation: host,
         key: key(host),
@@ -91,8 +98,8 @@ fn described() -> FlowDescription {
             loans: 1,
         },
         type_name: "image".to_owned(),
-        way: vec!["a".to_owned()],
-        carry: vec!["d".to_owned()],
+        via: vec!["a".to_owned()],
+        destinations: vec!["d".to_owned()],
         history: 3,
         read: Ok(()),
     }
@@ -112,7 +119,10 @@ fn alone() -> Group {
     }
 }
 
-fn wait<T>(heard: &Receiver<(String, Heard)>, is: impl Fn(Heard) -> Option<T>) -> T {
+fn wait<T>(
+    heard: &Receiver<(String, ConductorEvent)>,
+    is: impl Fn(ConductorEvent) -> Option<T>,
+) -> T {
     loop {
         let (_, heard) = heard.recv_timeout(LIMIT).expect("it is reported");
         if let Some(found) = is(heard) {
@@ -121,9 +131,9 @@ fn wait<T>(heard: &Receiver<(String, Heard)>, is: impl Fn(Heard) -> Option<T>) -
     }
 }
 
-fn is_violation(heard: Heard) -> Option<()> {
+fn is_violation(heard: ConductorEvent) -> Option<()> {
     match heard {
-        Heard::Event(HostEvent::Link(LinkEvent::LaneEnded {
+        ConductorEvent::Event(HostEvent::Link(LinkEvent::LaneEnded {
             end: LaneEnd::ProtocolViolation,
             ..
         })) => Some(()),
@@ -132,8 +142,8 @@ fn is_violation(heard: Heard) -> Option<()> {
 }
 
 /// The publishers of a group that begins.
-fn opened(heard: Heard) -> Option<Vec<u64>> {
-    let Heard::Opened(flows) = heard else {
+fn opened(heard: ConductorEvent) -> Option<Vec<u64>> {
+    let ConductorEvent::Opened(flows) = heard else {
         return None;
     };
     let described = flows.iter().map(|(flow, description)| {
@@ -179,19 +189,19 @@ fn a_description_that_lies_is_none() {
             ..of()
         },
         FlowDescription {
-            way: vec![long(65)],
+            via: vec![long(65)],
             ..of()
         },
         FlowDescription {
-            way: vec!["a".to_owned(); 8],
+            via: vec!["a".to_owned(); 8],
             ..of()
         },
         FlowDescription {
-            carry: vec!["a/b".to_owned()],
+            destinations: vec!["a/b".to_owned()],
             ..of()
         },
         FlowDescription {
-            carry: vec!["a".to_owned(); 1000],
+            destinations: vec!["a".to_owned(); 1000],
             ..of()
         },
     ];
@@ -229,7 +239,7 @@ fn a_host_that_lies_in_open_is_disconnected_and_harms_nobody_else() {
     let (_link, heard, _) = listen(&victim, 2);
     let at = endpoint(2);
     let config = (LinkConfig::default(), limits());
-    let friend = Landings::new("1", channel().0, channel().0, None);
+    let friend = LinkIngress::new("1", channel().0, channel().0, None);
     let friend = HostLink::new(&at, "1", config, dial(&at, &victim, 2), friend).unwrap();
     let open = |publisher| {
         friend.open(vec![NewFlow {
@@ -271,7 +281,7 @@ fn a_group_that_does_not_come_whole_delays_its_own_flows_only() {
     let rest = encode_open(flow(8), two, &honest).unwrap();
     liar.change(|link| link.open(0, rest)).unwrap();
     assert_eq!(wait(&heard, opened), [5, 8]);
-    assert!(landings.passed(flow(5)).is_none(), "nobody has decided");
+    assert!(landings.confirmed(flow(5)).is_none(), "nobody has decided");
 }
 
 #[test]
@@ -280,7 +290,7 @@ fn flows_that_are_opened_together_are_one_group_and_again_after_a_restart() {
     let (link, heard, landings) = listen(&at, 2);
     let sender = endpoint(2);
     let (to, answers) = channel();
-    let quiet = Landings::new("1", to, channel().0, None);
+    let quiet = LinkIngress::new("1", to, channel().0, None);
     let config = (LinkConfig::default(), limits());
     let from = HostLink::new(&sender, "1", config, dial(&sender, &at, 2), quiet).unwrap();
     let description = described().encode();
@@ -300,7 +310,7 @@ fn flows_that_are_opened_together_are_one_group_and_again_after_a_restart() {
     landings.refuse(flow(4), "a rule");
     link.buffer_free();
     let refused = wait(&answers, |heard| match heard {
-        Heard::Event(HostEvent::Refused(flow, why, _)) => Some((flow, why)),
+        ConductorEvent::Event(HostEvent::Refused(flow, why, _)) => Some((flow, why)),
         _ => None,
     });
     assert_eq!(refused, (flow(4), "a rule".to_owned()));
@@ -325,7 +335,7 @@ fn no_more_flows_are_opened_than_a_link_has_and_each_group_comes_whole() {
     let at = endpoint(1);
     let (_link, heard, _) = listen(&at, 2);
     let sender = endpoint(2);
-    let quiet = Landings::new("1", channel().0, channel().0, None);
+    let quiet = LinkIngress::new("1", channel().0, channel().0, None);
     let config = (LinkConfig::default(), limits());
     let from = HostLink::new(&sender, "1", config, dial(&sender, &at, 2), quiet).unwrap();
     let description = described().encode();

@@ -3,35 +3,34 @@
 //! A process of its own beside the daemon, and to it a client like others. Of each topic that other hosts
 //! want it is *one* subscriber, whatever their number: a sample is held, where it is, until each of
 //! those hosts has acknowledged it. Of each publisher elsewhere it is a publisher here: what comes lands in
-//! its loans, is published once, and fans out without copies. Hosts find each other and say what they
-//! want over Zenoh ([`plane`]); messages and what is said about them go through lanes
-//! (`rgaps-transport`). What is for a host that others reach only through this one is carried on. See
+//! its loans, is published once, and fans out without copies. Hosts find each other over Zenoh ([`control_plane`]);
+//! messages, what is said about them, routes and interest go through lanes
+//! (`rgaps-transport`, `rgaps-routing`). What is for a host that others reach only through this one is carried on. See
 //! `docs/decisions/0016-links-process.md` and `0018-relay.md`.
 #![deny(unsafe_code)]
 
-mod agreement;
-mod committed;
-mod coordinator;
+mod conductor;
+pub mod control_plane;
 mod counts;
+mod delivered;
+mod egress;
 mod event;
-mod fetch;
 mod figures;
-mod forward;
 mod host_link;
+mod ingress;
+mod issues;
 pub mod keys;
-mod land;
-mod notes;
-mod peer;
-pub mod plane;
+mod network;
+mod pool_memory;
 mod probe;
 mod quotas;
 mod rails;
 mod rate;
 mod relay;
+mod remote_host;
 mod shares;
 mod through;
 mod traces;
-mod ways;
 pub mod wire;
 
-pub use coordinator::{Coordinator, Seats};
+pub use conductor::{LinksConductor, Seats};

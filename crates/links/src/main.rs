@@ -5,7 +5,7 @@
 use anyhow::Context;
 use clap::Parser;
 use rgaps_client::Config;
-use rgaps_links::Coordinator;
+use rgaps_links::LinksConductor;
 use rgaps_session::{on_own_stack, start_log, tell_user};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -53,6 +53,6 @@ fn run() -> anyhow::Result<()> {
     for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
         signal_hook::flag::register(signal, stop.clone()).context("a signal cannot be handled")?;
     }
-    Coordinator::start(config)?.run(&stop)?.leave_empty();
+    LinksConductor::start(config)?.run(&stop)?.leave_empty();
     Ok(())
 }

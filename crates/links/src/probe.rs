@@ -33,7 +33,7 @@ impl Probe {
     pub fn start(session: Session, connect: &[String], tls: Option<Tls>) -> anyhow::Result<Probe> {
         let board = Arc::new(Mutex::new(BTreeMap::new()));
         let (stop, stopped) = channel::<()>();
-        let (told, endpoints) = (board.clone(), connect.to_vec());
+        let (reported, endpoints) = (board.clone(), connect.to_vec());
         std::thread::Builder::new()
             .name("rgaps-probe".to_owned())
             .spawn(move || {
@@ -51,7 +51,7 @@ impl Probe {
                             why.or_insert_with(|| STRANGE.to_owned());
                         }
                     }
-                    let mut board = told.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut board = reported.lock().unwrap_or_else(PoisonError::into_inner);
                     for (endpoint, why) in &found {
                         if board.get(endpoint) != Some(why) {
                             tracing::warn!(endpoint, "cannot reach a host: {why}");

@@ -16,7 +16,7 @@ pub enum Kind {
     /// Of what goes to other hosts.
     Staging,
     /// Of what comes from them.
-    Landing,
+    RemotePublisher,
 }
 
 type Books = Mutex<BTreeMap<(String, Kind), Shares>>;
@@ -69,7 +69,7 @@ impl Quotas {
     ) -> Result<Option<Reserved>, String> {
         let (name, total) = match kind {
             Kind::Staging => ("staging_max", quota.staging_max),
-            Kind::Landing => ("landing_max", quota.landing_max),
+            Kind::RemotePublisher => ("landing_max", quota.landing_max),
         };
         let (Some(total), Some(message_max)) = (total, quota.message_max) else {
             return Ok(None);
@@ -176,10 +176,12 @@ mod tests {
     fn what_is_not_there_is_refused_by_name_until_somebody_leaves() {
         let (quotas, quota) = (Quotas::default(), quota());
         let three = offer(History::KeepLast(3));
-        let first = quotas.reserve(&quota, Kind::Landing, 1, &three);
+        let first = quotas.reserve(&quota, Kind::RemotePublisher, 1, &three);
         let first = first.unwrap().unwrap();
         assert_eq!(first.bytes, 3 * MIB);
-        let why = quotas.reserve(&quota, Kind::Landing, 2, &three).err();
+        let why = quotas
+            .reserve(&quota, Kind::RemotePublisher, 2, &three)
+            .err();
         assert_eq!(
             why.unwrap(),
             "quota 'cameras': landing_max: topic needs 3MiB, 1MiB left of 4MiB"
@@ -189,12 +191,14 @@ mod tests {
         assert!(staged.unwrap().is_some());
         drop(first);
         assert!(quotas
-            .reserve(&quota, Kind::Landing, 2, &three)
+            .reserve(&quota, Kind::RemotePublisher, 2, &three)
             .unwrap()
             .is_some());
         // More than there ever is.
         let five = offer(History::KeepLast(5));
-        let why = quotas.reserve(&quota, Kind::Landing, 3, &five).err();
+        let why = quotas
+            .reserve(&quota, Kind::RemotePublisher, 3, &five)
+            .err();
         assert_eq!(
             why.unwrap(),
             "quota 'cameras': landing_max: topic needs 5MiB, 4MiB left of 4MiB"
@@ -203,14 +207,16 @@ mod tests {
             messages: 1000,
             bytes: 2 * MIB,
         });
-        let log = quotas.reserve(&quota, Kind::Landing, 4, &bytes).unwrap();
+        let log = quotas
+            .reserve(&quota, Kind::RemotePublisher, 4, &bytes)
+            .unwrap();
         assert_eq!(log.unwrap().bytes, 2 * MIB);
         let none = Quota {
             landing_max: None,
             ..quota
         };
         assert!(quotas
-            .reserve(&none, Kind::Landing, 5, &five)
+            .reserve(&none, Kind::RemotePublisher, 5, &five)
             .unwrap()
             .is_none());
     }

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What the cards are to be near.
 #[derive(Clone, Debug, Default)]
-pub struct Near {
+pub struct CardPreference {
     /// GPUs that messages land on, or else all there are.
     pub gpus: Vec<Location>,
     /// The GPUs come first.
@@ -25,7 +25,7 @@ pub struct Near {
     pub numa_node: Option<u32>,
 }
 
-impl Near {
+impl CardPreference {
     /// How far a port is, for sorting.
     fn distance(&self, port: &Port) -> (bool, Option<Distance>, bool) {
         let distances = self.gpus.iter().map(|gpu| gpu.distance(&port.location));
@@ -37,7 +37,7 @@ impl Near {
 }
 
 /// The cards, or why there are none.
-pub fn open(links: &Links, near: &Near) -> anyhow::Result<Result<Rdma, String>> {
+pub fn open(links: &Links, near: &CardPreference) -> anyhow::Result<Result<Rdma, String>> {
     if links.rdma == Wanted::Off {
         return Ok(Err("links.rdma is \"off\"".to_owned()));
     }
@@ -68,7 +68,7 @@ pub fn open(links: &Links, near: &Near) -> anyhow::Result<Result<Rdma, String>> 
     }
 }
 
-fn rails(links: &Links, near: &Near) -> Result<Vec<Arc<Device>>, String> {
+fn rails(links: &Links, near: &CardPreference) -> Result<Vec<Arc<Device>>, String> {
     let verbs = Verbs::load().map_err(|error| error.to_string())?;
     let ports = Verbs::ports();
     let chosen = choose(&ports, &links.rdma_devices, near)?;
@@ -87,7 +87,11 @@ pub fn names(rdma: &Rdma) -> String {
 }
 
 /// The ports that lanes use, the best first: those that are named, or those that are up, the nearest first.
-fn choose<'a>(ports: &'a [Port], named: &[String], near: &Near) -> Result<Vec<&'a Port>, String> {
+fn choose<'a>(
+    ports: &'a [Port],
+    named: &[String],
+    near: &CardPreference,
+) -> Result<Vec<&'a Port>, String> {
     let is_ready = |port: &&Port| port.is_up && port.address.is_some();
     if !named.is_empty() {
         let find = |name: &String| {
@@ -116,7 +120,7 @@ fn choose<'a>(ports: &'a [Port], named: &[String], near: &Near) -> Result<Vec<&'
 
 /// Makes the host's memory known to the cards: segments to read from, leases to write to. As long as a lease lasts,
 /// peers may write there; afterwards the card refuses them.
-pub struct Known {
+pub struct CardMemory {
     registrar: Registrar,
     /// What came of the last range of host memory that lies in a dma-buf.
     dma_bufs: Mutex<Option<Result<(), String>>>,
@@ -130,16 +134,16 @@ pub struct Known {
 
 type Trials = BTreeMap<GpuUuid, Result<(), String>>;
 
-impl fmt::Debug for Known {
+impl fmt::Debug for CardMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Known").finish_non_exhaustive()
     }
 }
 
-impl Known {
+impl CardMemory {
     /// Memory is made known with this.
-    pub fn new(registrar: Registrar) -> Arc<Known> {
-        Arc::new(Known {
+    pub fn new(registrar: Registrar) -> Arc<CardMemory> {
+        Arc::new(CardMemory {
             registrar,
             dma_bufs: Mutex::default(),
             segments: Mutex::default(),
@@ -248,7 +252,7 @@ impl Known {
     }
 }
 
-impl HostMemory for Known {
+impl HostMemory for CardMemory {
     fn mapped(&self, range: MappedRange) {
         let registered = self.register(&range, Access::LocalRead);
         // Kernels before 6.2 or so refuse to pin shared pages that the process cannot write. Once they are pinned, it need not.
@@ -256,13 +260,13 @@ impl HostMemory for Known {
             let again = range.writable_while(|| self.register(&range, Access::LocalRead));
             again.unwrap_or(Err(refused))
         });
-        let registered = told(&range, registered);
+        let registered = reported(&range, registered);
         let mut segments = self.segments.lock().unwrap_or_else(PoisonError::into_inner);
         segments.extend(registered);
     }
 
     fn leased(&self, range: MappedRange) -> Box<dyn Send + Sync> {
-        Box::new(told(&range, self.register(&range, Access::RemoteWrite)))
+        Box::new(reported(&range, self.register(&range, Access::RemoteWrite)))
     }
 
     fn gpu_mapped(&self, range: GpuRange) {
@@ -276,7 +280,7 @@ impl HostMemory for Known {
     }
 }
 
-fn told(range: &MappedRange, registered: Result<Registered, RdmaError>) -> Option<Registered> {
+fn reported(range: &MappedRange, registered: Result<Registered, RdmaError>) -> Option<Registered> {
     let warn = |error: &_| {
         tracing::warn!(
             bytes = range.bytes(),
@@ -380,10 +384,10 @@ mod tests {
         chosen.iter().map(|port| port.device.clone()).collect()
     }
 
-    fn of_node(numa_node: Option<u32>) -> Near {
-        Near {
+    fn of_node(numa_node: Option<u32>) -> CardPreference {
+        CardPreference {
             numa_node,
-            ..Near::default()
+            ..CardPreference::default()
         }
     }
 
@@ -405,12 +409,13 @@ mod tests {
         let chosen = choose(&ports, &named, &of_node(Some(0))).unwrap();
         assert_eq!(names(chosen), ["d", "a"]);
         for (named, said) in [("b", "'b' has no port that is up"), ("x", "no card 'x'")] {
-            let error = choose(&ports, &[named.to_owned()], &Near::default()).unwrap_err();
+            let error =
+                choose(&ports, &[named.to_owned()], &CardPreference::default()).unwrap_err();
             assert!(error.contains(said), "{error}");
         }
-        let none = choose(&ports[1..2], &[], &Near::default());
+        let none = choose(&ports[1..2], &[], &CardPreference::default());
         assert!(none.unwrap_err().contains("is up"));
-        let none = choose(&[], &[], &Near::default());
+        let none = choose(&[], &[], &CardPreference::default());
         assert!(none.unwrap_err().contains("no card with RDMA"));
     }
 
@@ -439,11 +444,11 @@ mod tests {
             port("soft", true, None, ""),
         ];
         let gpu = location(Some(1), "pci0000:80/0000:80:01.0/0000:81:00.0");
-        let mut near = Near {
+        let mut near = CardPreference {
             gpus: vec![gpu],
-            ..Near::default()
+            ..CardPreference::default()
         };
-        let chosen = |near: &Near| names(choose(&ports, &[], near).unwrap());
+        let chosen = |near: &CardPreference| names(choose(&ports, &[], near).unwrap());
         assert_eq!(chosen(&near), ["next", "host", "node", "far"]);
         // Of several GPUs the nearest counts.
         near.gpus
@@ -462,19 +467,21 @@ mod tests {
     #[test]
     fn rdma_has_to_be_trusted() {
         let mut links = Links::default();
-        assert!(open(&links, &Near::default())
+        assert!(open(&links, &CardPreference::default())
             .unwrap()
             .unwrap_err()
             .contains("trusted_fabric"));
         links.rdma = Wanted::Off;
-        assert!(open(&links, &Near::default())
+        assert!(open(&links, &CardPreference::default())
             .unwrap()
             .unwrap_err()
             .contains("off"));
         links.rdma = Wanted::Only;
         links.trusted_fabric = true;
         links.rdma_devices = vec!["no_such_card".to_owned()];
-        let error = open(&links, &Near::default()).unwrap_err().to_string();
+        let error = open(&links, &CardPreference::default())
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("only"), "{error}");
     }
 }

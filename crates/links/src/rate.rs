@@ -39,9 +39,9 @@ impl Rate {
 
     /// Whether something may be sent now.
     pub fn is_open(&mut self, now_ns: u64) -> bool {
-        let passed = now_ns.saturating_sub(self.at_ns);
+        let confirmed = now_ns.saturating_sub(self.at_ns);
         self.at_ns = self.at_ns.max(now_ns);
-        let more = i128::from(self.bytes_s) * i128::from(passed);
+        let more = i128::from(self.bytes_s) * i128::from(confirmed);
         self.credit = (self.credit + more).min(self.bucket());
         self.credit > 0
     }

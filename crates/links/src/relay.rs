@@ -18,25 +18,30 @@ const MAX_PARTS: usize = 4096;
 
 /// Where messages of a stream go on to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Carry {
+pub struct Destinations {
     /// The hosts that they are for.
     pub hosts: BTreeSet<String>,
     /// The hosts that they came through, their publisher's first.
-    pub way: Vec<String>,
+    pub via: Vec<String>,
 }
 
-impl Carry {
-    /// Of a publisher whose messages come from this host; none: they go nowhere.
-    pub fn new(source: &FlowDescription, from: &str) -> Option<Arc<Carry>> {
-        let mut way = source.way.clone();
-        way.push(from.to_owned());
-        let hosts: BTreeSet<String> = source.carry.iter().cloned().collect();
-        (!hosts.is_empty()).then(|| Arc::new(Carry { hosts, way }))
+impl Destinations {
+    /// Of a publisher whose messages come from this host, and go on to those that they `may`; none: they go nowhere.
+    pub fn new(
+        source: &FlowDescription,
+        from: &str,
+        may: impl Fn(&str) -> bool,
+    ) -> Option<Arc<Destinations>> {
+        let mut via = source.via.clone();
+        via.push(from.to_owned());
+        let hosts = source.destinations.iter().filter(|host| may(host));
+        let hosts: BTreeSet<String> = hosts.cloned().collect();
+        (!hosts.is_empty()).then(|| Arc::new(Destinations { hosts, via }))
     }
 
     /// Whether they go by way of this host, which leads to these.
     pub fn goes(&self, by: &str, to: &BTreeSet<String>) -> bool {
-        self.hosts.iter().any(|host| to.contains(host)) && !self.way.iter().any(|host| host == by)
+        self.hosts.iter().any(|host| to.contains(host)) && !self.via.iter().any(|host| host == by)
     }
 }
 
@@ -49,7 +54,7 @@ pub struct Again {
     /// Its bytes.
     pub bytes: Box<[u8]>,
     /// Where it goes.
-    pub carry: Arc<Carry>,
+    pub destinations: Arc<Destinations>,
     /// What the publisher here had published then.
     after: u64,
 }
@@ -59,7 +64,7 @@ struct Part {
     /// The publisher elsewhere calls it so.
     sequence: u64,
     /// It goes on to these; none: nowhere.
-    carry: Option<Arc<Carry>>,
+    destinations: Option<Arc<Destinations>>,
 }
 
 #[derive(Default)]
@@ -85,17 +90,17 @@ pub struct Relay {
     pub publisher: u64,
     topic: String,
     state: Mutex<State>,
-    ours: Ours,
+    own_publishers: OwnPublishers,
 }
 
 impl Relay {
     /// One of a topic.
-    pub fn new(publisher: u64, topic: &str, ours: &Ours) -> Arc<Relay> {
+    pub fn new(publisher: u64, topic: &str, own_publishers: &OwnPublishers) -> Arc<Relay> {
         Arc::new(Relay {
             publisher,
             topic: topic.to_owned(),
             state: Mutex::default(),
-            ours: ours.clone(),
+            own_publishers: own_publishers.clone(),
         })
     }
 
@@ -116,11 +121,16 @@ impl Relay {
         let mut state = self.state();
         if hosts.is_empty() && !state.served.is_empty() {
             for sequence in std::mem::take(&mut state.untaken).into_values() {
-                state.passed(sequence);
+                state.confirmed(sequence);
             }
             let again = std::mem::take(&mut state.again);
-            again.iter().for_each(|again| state.passed(again.sequence));
-            self.ours.0.again.fetch_sub(again.len(), Ordering::AcqRel);
+            again
+                .iter()
+                .for_each(|again| state.confirmed(again.sequence));
+            self.own_publishers
+                .0
+                .again
+                .fetch_sub(again.len(), Ordering::AcqRel);
         }
         state.served = hosts;
         let State { served, until, .. } = &mut *state;
@@ -129,12 +139,12 @@ impl Relay {
 
     /// Messages from where these come from are to go to these hosts, and to no others. Each waits until then for ways to
     /// them, unless that was said of the host before.
-    pub fn expect(&self, carry: &Carry, until: Instant) {
+    pub fn expect(&self, destinations: &Destinations, until: Instant) {
         let mut state = self.state();
-        let from = carry.way.last().cloned().unwrap_or_default();
-        state.expected.insert(from, carry.hosts.clone());
+        let from = destinations.via.last().cloned().unwrap_or_default();
+        state.expected.insert(from, destinations.hosts.clone());
         let known = std::mem::take(&mut state.until);
-        let missing = carry.hosts.difference(&state.served);
+        let missing = destinations.hosts.difference(&state.served);
         let missing = missing.map(|host| (host.clone(), known.get(host).copied().unwrap_or(until)));
         let missing: Vec<_> = missing.collect();
         let named = |host: &String| state.expected.values().any(|all| all.contains(host));
@@ -143,12 +153,15 @@ impl Relay {
     }
 
     /// Whether a message that is for these waits, as there is no way on yet and perhaps soon.
-    pub fn waits(&self, carry: &Carry) -> bool {
+    pub fn waits(&self, destinations: &Destinations) -> bool {
         let state = self.state();
         let now = Instant::now();
         // Those that it was for when it set out, and is for still.
-        let expected = carry.way.last().and_then(|from| state.expected.get(from));
-        let mut missing = carry.hosts.difference(&state.served);
+        let expected = destinations
+            .via
+            .last()
+            .and_then(|from| state.expected.get(from));
+        let mut missing = destinations.hosts.difference(&state.served);
         missing.any(|host| {
             expected.is_some_and(|hosts| hosts.contains(host))
                 && state.until.get(host).is_some_and(|until| now < *until)
@@ -156,20 +169,32 @@ impl Relay {
     }
 
     /// A message is about to be published here as number `number`.
-    pub fn begin(&self, number: u64, sequence: u64, carry: Option<&Arc<Carry>>) {
+    pub fn begin(&self, number: u64, sequence: u64, destinations: Option<&Arc<Destinations>>) {
         let mut state = self.state();
         let last = state.parts.range(..=number).next_back();
         let follows = last.is_some_and(|(from, part)| {
-            part.sequence + (number - from) == sequence && part.carry.as_ref() == carry
+            part.sequence + (number - from) == sequence
+                && part.destinations.as_ref() == destinations
         });
         if !follows {
-            let carry = carry.cloned();
-            state.parts.insert(number, Part { sequence, carry });
+            let destinations = destinations.cloned();
+            state.parts.insert(
+                number,
+                Part {
+                    sequence,
+                    destinations,
+                },
+            );
             if state.parts.len() > MAX_PARTS {
                 state.parts.pop_first();
             }
         }
-        if carry.is_some_and(|carry| carry.hosts.iter().any(|host| state.served.contains(host))) {
+        if destinations.is_some_and(|destinations| {
+            destinations
+                .hosts
+                .iter()
+                .any(|host| state.served.contains(host))
+        }) {
             state.untaken.insert(number, sequence);
             *state.outstanding.entry(sequence).or_default() += 1;
         }
@@ -179,7 +204,7 @@ impl Relay {
     pub fn undo(&self, number: u64) {
         let mut state = self.state();
         if let Some(sequence) = state.untaken.remove(&number) {
-            state.passed(sequence);
+            state.confirmed(sequence);
         }
     }
 
@@ -189,59 +214,65 @@ impl Relay {
         sequence: u64,
         meta: &[u8],
         bytes: Box<[u8]>,
-        carry: Arc<Carry>,
+        destinations: Arc<Destinations>,
         after: u64,
     ) {
         let mut state = self.state();
-        if !carry.hosts.iter().any(|host| state.served.contains(host)) {
+        if !destinations
+            .hosts
+            .iter()
+            .any(|host| state.served.contains(host))
+        {
             return;
         }
         state.again.push_back(Again {
             sequence,
             meta: Description::new(meta).expect("a frame brought it"),
             bytes,
-            carry,
+            destinations,
             after,
         });
         *state.outstanding.entry(sequence).or_default() += 1;
-        self.ours.0.again.fetch_add(1, Ordering::AcqRel);
+        self.own_publishers.0.again.fetch_add(1, Ordering::AcqRel);
     }
 
     /// The sending side has taken message `number` from here: what it is elsewhere, and where it goes; none: nowhere.
-    pub fn take(self: &Arc<Self>, number: u64) -> Option<(u64, Arc<Carry>, Passing)> {
+    pub fn take(self: &Arc<Self>, number: u64) -> Option<(u64, Arc<Destinations>, InTransit)> {
         let mut state = self.state();
         let (from, part) = state.parts.range(..=number).next_back()?;
-        let (sequence, carry) = (part.sequence + (number - from), part.carry.clone());
+        let (sequence, destinations) = (part.sequence + (number - from), part.destinations.clone());
         let later = state.untaken.split_off(&(number + 1));
         let mut taken = std::mem::replace(&mut state.untaken, later);
         let counted = taken.remove(&number).is_some();
         // What was not taken before is not taken any more.
-        taken.into_values().for_each(|missed| state.passed(missed));
-        if carry.is_some() && !counted {
+        taken
+            .into_values()
+            .for_each(|missed| state.confirmed(missed));
+        if destinations.is_some() && !counted {
             *state.outstanding.entry(sequence).or_default() += 1;
         }
         drop(state);
-        let passing = Passing {
+        let in_transit = InTransit {
             relay: self.clone(),
             sequence,
         };
-        Some((sequence, carry?, passing))
+        Some((sequence, destinations?, in_transit))
     }
 
     /// What goes on again before message `number` from here.
-    pub fn take_again(self: &Arc<Self>, number: u64) -> Option<(Again, Passing)> {
+    pub fn take_again(self: &Arc<Self>, number: u64) -> Option<(Again, InTransit)> {
         let mut state = self.state();
         let again = match state.again.front() {
             Some(again) if again.after <= number => state.again.pop_front()?,
             _ => return None,
         };
         drop(state);
-        self.ours.0.again.fetch_sub(1, Ordering::AcqRel);
-        let passing = Passing {
+        self.own_publishers.0.again.fetch_sub(1, Ordering::AcqRel);
+        let in_transit = InTransit {
             relay: self.clone(),
             sequence: again.sequence,
         };
-        Some((again, passing))
+        Some((again, in_transit))
     }
 
     /// Whether nothing of it is on its way.
@@ -251,7 +282,7 @@ impl Relay {
 }
 
 impl State {
-    fn passed(&mut self, sequence: u64) {
+    fn confirmed(&mut self, sequence: u64) {
         if let Some(count) = self.outstanding.get_mut(&sequence) {
             *count -= 1;
             if *count == 0 {
@@ -262,15 +293,15 @@ impl State {
 }
 
 /// A message that is on its way on. Dropped, it is where it is to go, or was given up.
-pub struct Passing {
+pub struct InTransit {
     relay: Arc<Relay>,
     sequence: u64,
 }
 
-impl Drop for Passing {
+impl Drop for InTransit {
     fn drop(&mut self) {
         let mut state = self.relay.state();
-        state.passed(self.sequence);
+        state.confirmed(self.sequence);
     }
 }
 
@@ -284,19 +315,19 @@ struct Known {
 
 /// Publishers on this host that are ours: their messages are nobody's to carry on, but for what is to go on.
 #[derive(Clone, Default)]
-pub struct Ours(Arc<Known>);
+pub struct OwnPublishers(Arc<Known>);
 
 /// Who published a message.
 pub enum Origin {
     /// Somebody on this host.
     Here,
     /// Links of this host, in a former life.
-    Former,
+    PreviousLife,
     /// Somebody elsewhere.
-    Elsewhere(Arc<Relay>),
+    Remote(Arc<Relay>),
 }
 
-impl Ours {
+impl OwnPublishers {
     /// One of ours, of this life if there is a relay.
     pub fn insert(&self, publisher: u64, relay: Option<Arc<Relay>>) {
         let mut relays = self
@@ -317,9 +348,9 @@ impl Ours {
             .relays
             .write()
             .unwrap_or_else(PoisonError::into_inner);
-        let gone = relays.remove(&publisher).flatten();
+        let ended = relays.remove(&publisher).flatten();
         drop(relays);
-        if let Some(relay) = gone {
+        if let Some(relay) = ended {
             // What its messages were kept for is over.
             relay.serve(BTreeSet::new());
         }
@@ -330,8 +361,8 @@ impl Ours {
         let relays = self.0.relays.read().unwrap_or_else(PoisonError::into_inner);
         match relays.get(&publisher) {
             None => Origin::Here,
-            Some(None) => Origin::Former,
-            Some(Some(relay)) => Origin::Elsewhere(relay.clone()),
+            Some(None) => Origin::PreviousLife,
+            Some(Some(relay)) => Origin::Remote(relay.clone()),
         }
     }
 
@@ -357,15 +388,15 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    fn carry(hosts: &[&str]) -> Arc<Carry> {
-        Arc::new(Carry {
+    fn destinations(hosts: &[&str]) -> Arc<Destinations> {
+        Arc::new(Destinations {
             hosts: hosts.iter().map(|host| (*host).to_owned()).collect(),
-            way: vec!["a".to_owned()],
+            via: vec!["a".to_owned()],
         })
     }
 
     fn served(hosts: &[&str]) -> Arc<Relay> {
-        let relay = Relay::new(7, "t", &Ours::default());
+        let relay = Relay::new(7, "t", &OwnPublishers::default());
         relay.serve(hosts.iter().map(|host| (*host).to_owned()).collect());
         relay
     }
@@ -373,18 +404,18 @@ mod tests {
     #[test]
     fn messages_go_to_hosts_that_they_are_for_and_never_back() {
         let to = |hosts: &[&str]| hosts.iter().map(|host| (*host).to_owned()).collect();
-        let carry = carry(&["c", "d"]);
-        assert!(carry.goes("c", &to(&["c"])) && carry.goes("x", &to(&["x", "d"])));
-        assert!(!carry.goes("x", &to(&["x"])) && !carry.goes("a", &to(&["a", "c"])));
+        let destinations = destinations(&["c", "d"]);
+        assert!(destinations.goes("c", &to(&["c"])) && destinations.goes("x", &to(&["x", "d"])));
+        assert!(!destinations.goes("x", &to(&["x"])) && !destinations.goes("a", &to(&["a", "c"])));
     }
 
     #[test]
     fn what_is_on_its_way_is_not_confirmed() {
         let relay = served(&["c"]);
         let floor = || relay.floor();
-        let carry = carry(&["c"]);
+        let destinations = destinations(&["c"]);
         for number in 0..3 {
-            relay.begin(number, number + 10, Some(&carry));
+            relay.begin(number, number + 10, Some(&destinations));
         }
         assert_eq!(floor(), 10);
         let (sequence, _, first) = relay.take(0).unwrap();
@@ -402,8 +433,8 @@ mod tests {
     #[test]
     fn what_is_missed_here_does_not_hold_anything() {
         let relay = served(&["c"]);
-        let carry = carry(&["c"]);
-        (0..5).for_each(|number| relay.begin(number, number, Some(&carry)));
+        let destinations = destinations(&["c"]);
+        (0..5).for_each(|number| relay.begin(number, number, Some(&destinations)));
         drop(relay.take(4));
         assert!(relay.is_idle());
     }
@@ -411,12 +442,12 @@ mod tests {
     #[test]
     fn numbers_follow_gaps_and_streams_that_go_nowhere() {
         let relay = served(&["c"]);
-        let carry = carry(&["c"]);
-        relay.begin(0, 5, Some(&carry));
-        relay.begin(1, 6, Some(&carry));
-        relay.begin(2, 9, Some(&carry));
+        let destinations = destinations(&["c"]);
+        relay.begin(0, 5, Some(&destinations));
+        relay.begin(1, 6, Some(&destinations));
+        relay.begin(2, 9, Some(&destinations));
         relay.begin(3, 10, None);
-        relay.begin(4, 11, Some(&carry));
+        relay.begin(4, 11, Some(&destinations));
         let taken: Vec<_> = (0..5)
             .map(|number| relay.take(number).map(|(sequence, ..)| sequence))
             .collect();
@@ -426,39 +457,46 @@ mod tests {
 
     #[test]
     fn what_goes_again_goes_before_what_was_published_after() {
-        let ours = Ours::default();
-        let relay = Relay::new(7, "t", &ours);
-        ours.insert(70, Some(relay.clone()));
-        let carry = carry(&["c"]);
-        let again =
-            |sequence, after| relay.repeat(sequence, &[], Box::new([1]), carry.clone(), after);
-        assert!(!relay.waits(&carry));
-        relay.expect(&carry, Instant::now() + Duration::from_secs(60));
-        assert!(relay.waits(&carry));
+        let own_publishers = OwnPublishers::default();
+        let relay = Relay::new(7, "t", &own_publishers);
+        own_publishers.insert(70, Some(relay.clone()));
+        let destinations = destinations(&["c"]);
+        let again = |sequence, after| {
+            relay.repeat(sequence, &[], Box::new([1]), destinations.clone(), after)
+        };
+        assert!(!relay.waits(&destinations));
+        relay.expect(&destinations, Instant::now() + Duration::from_secs(60));
+        assert!(relay.waits(&destinations));
         relay.serve(["c".to_owned()].into());
-        assert!(!relay.waits(&carry));
-        assert!(ours.again("t").is_empty());
+        assert!(!relay.waits(&destinations));
+        assert!(own_publishers.again("t").is_empty());
         again(3, 0);
         again(4, 1);
-        assert_eq!((ours.again("t").len(), ours.again("u").len()), (1, 0));
-        let (first, passing) = relay.take_again(0).unwrap();
+        assert_eq!(
+            (
+                own_publishers.again("t").len(),
+                own_publishers.again("u").len()
+            ),
+            (1, 0)
+        );
+        let (first, in_transit) = relay.take_again(0).unwrap();
         assert_eq!(first.sequence, 3);
         assert!(relay.take_again(0).is_none());
         assert_eq!(relay.floor(), 3);
-        drop(passing);
+        drop(in_transit);
         assert_eq!(relay.floor(), 4);
         assert_eq!(relay.take_again(u64::MAX).unwrap().0.sequence, 4);
-        assert!(ours.again("t").is_empty() && relay.is_idle());
+        assert!(own_publishers.again("t").is_empty() && relay.is_idle());
         // Nobody is reached any more.
         again(5, 1);
-        ours.remove(70);
-        assert!(relay.is_idle() && ours.0.again.load(Ordering::Acquire) == 0);
+        own_publishers.remove(70);
+        assert!(relay.is_idle() && own_publishers.0.again.load(Ordering::Acquire) == 0);
     }
 
     #[test]
     fn messages_wait_for_hosts_that_they_are_for_and_that_may_be_reached() {
         let relay = served(&["c"]);
-        let (both, one) = (carry(&["c", "d"]), carry(&["c"]));
+        let (both, one) = (destinations(&["c", "d"]), destinations(&["c"]));
         let soon = Instant::now() + Duration::from_secs(60);
         assert!(!relay.waits(&both));
         relay.expect(&both, soon);
@@ -480,13 +518,13 @@ mod tests {
 
     #[test]
     fn publishers_of_former_lives_are_known() {
-        let ours = Ours::default();
-        ours.insert(1, None);
-        ours.insert(2, Some(served(&[])));
+        let own_publishers = OwnPublishers::default();
+        own_publishers.insert(1, None);
+        own_publishers.insert(2, Some(served(&[])));
         // Seen among the daemon's.
-        ours.insert(2, None);
-        assert!(matches!(ours.origin(1), Origin::Former));
-        assert!(matches!(ours.origin(2), Origin::Elsewhere(_)));
-        assert!(matches!(ours.origin(3), Origin::Here));
+        own_publishers.insert(2, None);
+        assert!(matches!(own_publishers.origin(1), Origin::PreviousLife));
+        assert!(matches!(own_publishers.origin(2), Origin::Remote(_)));
+        assert!(matches!(own_publishers.origin(3), Origin::Here));
     }
 }

@@ -45,7 +45,7 @@ pub struct Trace {
     sequence: u64,
     bytes: u64,
     /// The host that it came here from, on its way to others.
-    pub came_from: Option<String>,
+    pub received_from: Option<String>,
 }
 
 /// A stage of such a message.
@@ -148,7 +148,7 @@ impl Tracer {
             publisher,
             sequence,
             bytes,
-            came_from: None,
+            received_from: None,
         })
     }
 
@@ -200,7 +200,7 @@ impl LinkTraces {
     /// It was written from `written_ns` on, and the other host has acknowledged it now.
     pub fn sent(&self, trace: Trace, taken_ns: u64, written_ns: u64, now_ns: u64) {
         let (here, there) = (&self.tracer.host, &self.peer);
-        let before = Some(match &trace.came_from {
+        let before = Some(match &trace.received_from {
             None => span_id(trace.id, Stage::Take, here, here),
             Some(from) => span_id(trace.id, Stage::Publish, from, here),
         });
@@ -359,7 +359,7 @@ mod tests {
     use std::collections::HashSet;
 
     fn tracer(ratio: f64, queue: usize) -> (Arc<Tracer>, Receiver<SpanEvent>) {
-        let (queue, told) = sync_channel(queue);
+        let (queue, reported) = sync_channel(queue);
         let tracer = Tracer {
             host: "here".to_owned(),
             url: String::new(),
@@ -367,7 +367,7 @@ mod tests {
             queue,
             counts: Arc::default(),
         };
-        (Arc::new(tracer), told)
+        (Arc::new(tracer), reported)
     }
 
     #[test]
@@ -408,14 +408,14 @@ mod tests {
 
     #[test]
     fn what_the_queue_has_no_room_for_is_dropped_and_counted() {
-        let (tracer, told) = tracer(1.0, 3);
+        let (tracer, reported) = tracer(1.0, 3);
         let link = LinkTraces::new(&tracer, "there");
         for sequence in 0..4 {
             let trace = link.pick("t", 1, sequence, 10).unwrap();
             link.sent(trace, 1, 2, 3);
         }
         assert_eq!((tracer.figures().spans, tracer.figures().dropped), (0, 5));
-        drop(told);
+        drop(reported);
         let trace = link.pick("t", 1, 9, 10).unwrap();
         link.taken(&trace, 0, 1);
         assert_eq!(tracer.figures().dropped, 6);

@@ -3,35 +3,33 @@
 //! bounded and checked here.
 
 pub use crate::host_link::Flow;
-use crate::keys::{is_host, Want, MAX_WANTED};
-use crate::ways::{Way, MAX_HOPS, MAX_WAYS};
+use crate::keys::{is_host, Node};
 use anyhow::{bail, Context};
 use rgaps_client::links::{Metadata, MetadataLengths, Offer, MAX_METADATA_BYTES, MAX_REMOTE_HOSTS};
 use rgaps_client::{DType, Tensor};
+use rgaps_routing::{Datagram, MAX_HOPS, MAX_PATHS};
 use rgaps_session::check_topic_name;
 use rustix::time::{clock_gettime, ClockId};
 use serde::{Deserialize, Serialize};
 
 /// Dimensions of a tensor.
 const DIMS: usize = 8;
-/// `Meta`'s flags: it is a tensor.
+/// `MessageDescription`'s flags: it is a tensor.
 const TYPED: u8 = 1;
 /// It has an attachment or parts.
 const METADATA: u8 = 2;
 /// The longest description.
 const META_BYTES_MAX: usize = 160 + 8 + MAX_METADATA_BYTES;
-/// Longest text of [`Said`].
-pub const MAX_SAID_BYTES: usize = 128 << 10;
+/// Longest text of [`LinkMessage`].
+pub const MAX_LINK_MESSAGE_BYTES: usize = 128 << 10;
 /// Longest type name, and reason.
 const MAX_TEXT: usize = 300;
 /// Flows of which is said at once how far they are.
-pub const MAX_PASSED_SAID: usize = 1024;
-/// Topics that are said to be wanted at once.
-pub const MAX_WANTS_SAID: usize = 256;
+pub const MAX_CONFIRMED: usize = 1024;
 
 /// A message's description.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Meta {
+pub struct MessageDescription {
     /// Bytes of it; an empty message is carried as one byte.
     pub bytes: u64,
     /// The user's own number.
@@ -44,7 +42,7 @@ pub struct Meta {
     pub metadata: Metadata,
 }
 
-impl Meta {
+impl MessageDescription {
     /// As it travels: at most 160 bytes, and as many as attachment and parts have.
     pub fn encode(&self) -> Vec<u8> {
         let metadata = self.metadata.as_bytes();
@@ -74,7 +72,7 @@ impl Meta {
     }
 
     /// What a peer sent; none: it is no description.
-    pub fn decode(from: &[u8]) -> Option<Meta> {
+    pub fn decode(from: &[u8]) -> Option<MessageDescription> {
         let mut rest = from;
         let mut take = |bytes: usize| {
             let (these, after) = rest.split_at_checked(bytes)?;
@@ -118,7 +116,7 @@ impl Meta {
                 return None;
             }
         }
-        rest.is_empty().then_some(Meta {
+        rest.is_empty().then_some(MessageDescription {
             bytes,
             tag,
             published_ns,
@@ -130,38 +128,21 @@ impl Meta {
 
 /// What one end says to the other.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Said {
+pub enum LinkMessage {
     /// What comes in flows of this number is read by network cards on the GPU that it lives on, or why it is not; and it is to be
     /// carried on to no other hosts than these. OPEN said so of what was so then.
     Update(u64, Result<(), String>, Vec<String>),
-    /// These ways are all that lead on from here.
-    Ways(Vec<Way>),
-    /// Say what these hosts want, of those that you lead to: all that are asked for.
-    Ask(Vec<String>),
-    /// What a host wants that is reached from here.
-    Wants(Wants),
+    /// These are all the paths that lead on from here, with all hosts on them.
+    Paths(Vec<Vec<Node>>),
+    /// What a host says to another over their control channel.
+    Datagram(Datagram),
     /// What comes in flows of this number, and is for this host, reaches it, or why not.
     Reached(u64, String, Result<(), String>),
     /// Messages of a flow below a sequence are at all hosts that they are carried on to, or were given up.
-    Passed(Vec<(Flow, u64)>),
+    Confirmed(Vec<(Flow, u64)>),
     /// What comes in flows of this number is written by network cards on the GPU that it lands on, where cards read it on the
     /// other host's, or why it is not.
     Written(u64, Result<(), String>),
-    /// The sum of all that this host wants: who knows something else asks for it.
-    Wanting(u64),
-}
-
-/// What a host wants, as another says that leads to it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Wants {
-    /// Which host.
-    pub host: String,
-    /// All is said again: this is the first part of it.
-    pub first: bool,
-    /// And this the last.
-    pub last: bool,
-    /// Topics, and what of each; none: nothing any more.
-    pub wants: Vec<(String, Option<Want>)>,
 }
 
 /// A publisher whose messages come in a flow: what OPEN carries.
@@ -177,9 +158,9 @@ pub struct FlowDescription {
     /// The type of its messages; empty: any.
     pub type_name: String,
     /// The hosts that they came through, without the one that says so; its own host is the first.
-    pub way: Way,
+    pub via: Vec<String>,
     /// The hosts that they are to be carried on to.
-    pub carry: Vec<String>,
+    pub destinations: Vec<String>,
     /// Sequence below which its messages are history, published before the host asked for the topic.
     pub history: u64,
     /// Network cards read the messages on the GPU that they live on, or why they do not.
@@ -197,10 +178,10 @@ impl FlowDescription {
         let decoded = postcard::take_from_bytes::<FlowDescription>(from);
         let (mut description, rest) = decoded.map_err(|_| "its description does not decode")?;
         description.publisher = publisher;
-        let mut hosts = description.way.iter().chain(&description.carry);
-        let is_bounded = description.way.len() < MAX_HOPS
+        let mut hosts = description.via.iter().chain(&description.destinations);
+        let is_bounded = description.via.len() < MAX_HOPS
             && description.type_name.len() <= MAX_TEXT
-            && description.carry.len() <= MAX_REMOTE_HOSTS
+            && description.destinations.len() <= MAX_REMOTE_HOSTS
             && fits(&description.read);
         match (rest.is_empty(), check_topic_name(&description.topic)) {
             (false, _) => Err("its description is longer than it says"),
@@ -212,64 +193,51 @@ impl FlowDescription {
     }
 }
 
-impl Wants {
-    fn check(&self) -> anyhow::Result<()> {
-        if !is_host(&self.host) || self.wants.len() > MAX_WANTS_SAID {
-            bail!("it says too much of what a host wants");
-        }
-        for (topic, want) in &self.wants {
-            check_topic_name(topic)?;
-            if want.is_some_and(|want| !(1..=MAX_WANTED).contains(&want.subscribers)) {
-                bail!("it says that a host wants what cannot be");
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Said {
+impl LinkMessage {
     /// As it travels.
     pub fn encode(&self) -> anyhow::Result<Vec<u8>> {
         Ok(postcard::to_stdvec(self)?)
     }
 
     /// What a peer said.
-    pub fn decode(from: &[u8]) -> anyhow::Result<Said> {
-        if from.len() > MAX_SAID_BYTES {
+    pub fn decode(from: &[u8]) -> anyhow::Result<LinkMessage> {
+        if from.len() > MAX_LINK_MESSAGE_BYTES {
             bail!("it says {} bytes at once", from.len());
         }
         let (said, rest) =
-            postcard::take_from_bytes::<Said>(from).context("it says what is nothing")?;
+            postcard::take_from_bytes::<LinkMessage>(from).context("it says what is nothing")?;
         if !rest.is_empty() {
             bail!("it says something more");
         }
         match &said {
-            Said::Update(_, outcome, _)
-            | Said::Written(_, outcome)
-            | Said::Reached(_, _, outcome)
+            LinkMessage::Update(_, outcome, _)
+            | LinkMessage::Written(_, outcome)
+            | LinkMessage::Reached(_, _, outcome)
                 if !fits(outcome) =>
             {
                 bail!("it has too much to say")
             }
-            Said::Reached(_, host, _) if !is_host(host) => {
+            LinkMessage::Reached(_, host, _) if !is_host(host) => {
                 bail!("it reaches a host that cannot be")
             }
-            Said::Reached(..) | Said::Written(..) | Said::Wanting(_) => {}
-            Said::Ways(ways) => {
-                let fits =
-                    |way: &Way| way.len() <= MAX_HOPS && way.iter().all(|host| is_host(host));
-                if ways.len() > MAX_WAYS || !ways.iter().all(fits) {
+            LinkMessage::Reached(..) | LinkMessage::Written(..) | LinkMessage::Datagram(_) => {}
+            LinkMessage::Paths(paths) => {
+                let fits = |path: &Vec<Node>| {
+                    path.len() <= MAX_HOPS && path.iter().all(|node| is_host(&node.host))
+                };
+                if paths.len() > MAX_PATHS || !paths.iter().all(fits) {
                     bail!("it leads to hosts that cannot be");
                 }
             }
-            Said::Ask(hosts) | Said::Update(_, _, hosts) => {
+            LinkMessage::Update(_, _, hosts) => {
                 if hosts.len() > MAX_REMOTE_HOSTS || !hosts.iter().all(|host| is_host(host)) {
                     bail!("it names hosts that cannot be");
                 }
             }
-            Said::Wants(wants) => wants.check()?,
-            Said::Passed(all) if all.len() > MAX_PASSED_SAID => bail!("it has too much to say"),
-            Said::Passed(_) => {}
+            LinkMessage::Confirmed(all) if all.len() > MAX_CONFIRMED => {
+                bail!("it has too much to say")
+            }
+            LinkMessage::Confirmed(_) => {}
         }
         Ok(said)
     }
@@ -331,12 +299,11 @@ pub fn from_wall(wall_ns: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rgaps_client::links::Demand;
     use rgaps_client::tensor::strided;
     use rgaps_client::{MAX_ATTACHMENT_BYTES, MAX_MESSAGE_PARTS};
 
-    fn tensor() -> Meta {
-        Meta {
+    fn tensor() -> MessageDescription {
+        MessageDescription {
             bytes: 48,
             tag: u64::MAX,
             published_ns: 7,
@@ -347,11 +314,11 @@ mod tests {
 
     #[test]
     fn descriptions_travel_whole() {
-        let plain = Meta {
+        let plain = MessageDescription {
             tensor: None,
             ..tensor()
         };
-        let eight = Meta {
+        let eight = MessageDescription {
             tensor: Some(strided(DType::U8, &[1; 8], &[-1; 8]).unwrap()),
             ..tensor()
         };
@@ -370,11 +337,18 @@ mod tests {
             let bytes = meta.encode();
             assert!(bytes.len() <= META_BYTES_MAX);
             assert!(rgaps_transport::Description::new(&bytes).is_some());
-            assert_eq!(Meta::decode(&bytes), Some(meta));
+            assert_eq!(MessageDescription::decode(&bytes), Some(meta));
             for length in 0..bytes.len() {
-                assert_eq!(Meta::decode(&bytes[..length]), None, "{length}");
+                assert_eq!(
+                    MessageDescription::decode(&bytes[..length]),
+                    None,
+                    "{length}"
+                );
             }
-            assert_eq!(Meta::decode(&[&bytes[..], &[0]].concat()), None);
+            assert_eq!(
+                MessageDescription::decode(&[&bytes[..], &[0]].concat()),
+                None
+            );
         }
     }
 
@@ -384,11 +358,11 @@ mod tests {
         meta.tensor = None;
         assert!(meta.metadata.set_attachment(b"12345678", false));
         let bytes = meta.encode();
-        assert!(Meta::decode(&bytes).is_some());
+        assert!(MessageDescription::decode(&bytes).is_some());
         for (at, byte) in [(25, 9), (25, 0), (27, 0xff), (29, 2), (31, 1), (31, 33)] {
             let mut lie = bytes.clone();
             lie[at] = byte;
-            assert_eq!(Meta::decode(&lie), None, "{at}");
+            assert_eq!(MessageDescription::decode(&lie), None, "{at}");
         }
     }
 
@@ -397,25 +371,7 @@ mod tests {
         let mut bytes = tensor().encode();
         bytes[24 + 5] = 9;
         bytes.resize(24 + 6 + 9 * 16, 0);
-        assert_eq!(Meta::decode(&bytes), None);
-    }
-
-    fn wants(host: &str, topic: &str, subscribers: u32) -> Said {
-        let demand = Demand {
-            reliable: true,
-            transient_local: true,
-            depth: 3,
-        };
-        let want = Want {
-            subscribers,
-            demand,
-        };
-        Said::Wants(Wants {
-            host: host.to_owned(),
-            first: true,
-            last: false,
-            wants: vec![(topic.to_owned(), Some(want)), ("gone".to_owned(), None)],
-        })
+        assert_eq!(MessageDescription::decode(&bytes), None);
     }
 
     const FLOW: Flow = Flow {
@@ -428,45 +384,44 @@ mod tests {
         hosts.iter().map(|host| (*host).to_owned()).collect()
     }
 
+    fn path(hosts: &[&str]) -> Vec<Node> {
+        let incarnation = u64::MAX;
+        let nodes = names(hosts).into_iter();
+        nodes.map(|host| Node { host, incarnation }).collect()
+    }
+
     #[test]
     fn what_is_said_is_checked() {
         for said in [
-            Said::Update(3, Ok(()), names(&["c", "d"])),
-            Said::Update(3, Err(clip(&"ä".repeat(500))), Vec::new()),
-            Said::Ways(vec![names(&["b", "c"]), names(&["b", "c", "d"])]),
-            Said::Ask(names(&["c", "d"])),
-            wants("c", "a/b", 1),
-            Said::Reached(3, "c".to_owned(), Ok(())),
-            Said::Reached(3, "c".to_owned(), Err("a rule".to_owned())),
-            Said::Passed(vec![PASSED; MAX_PASSED_SAID]),
-            Said::Written(3, Ok(())),
-            Said::Written(3, Err(clip(&"ä".repeat(500)))),
+            LinkMessage::Update(3, Ok(()), names(&["c", "d"])),
+            LinkMessage::Update(3, Err(clip(&"ä".repeat(500))), Vec::new()),
+            LinkMessage::Paths(vec![path(&["b", "c"]), path(&["b", "c", "d"])]),
+            LinkMessage::Reached(3, "c".to_owned(), Ok(())),
+            LinkMessage::Reached(3, "c".to_owned(), Err("a rule".to_owned())),
+            LinkMessage::Confirmed(vec![PASSED; MAX_CONFIRMED]),
+            LinkMessage::Written(3, Ok(())),
+            LinkMessage::Written(3, Err(clip(&"ä".repeat(500)))),
         ] {
             let bytes = said.encode().unwrap();
-            assert_eq!(Said::decode(&bytes).unwrap(), said);
+            assert_eq!(LinkMessage::decode(&bytes).unwrap(), said);
             for length in 0..bytes.len() {
-                assert!(Said::decode(&bytes[..length]).is_err(), "{length}");
+                assert!(LinkMessage::decode(&bytes[..length]).is_err(), "{length}");
             }
-            Said::decode(&[&bytes[..], &[0]].concat()).unwrap_err();
+            LinkMessage::decode(&[&bytes[..], &[0]].concat()).unwrap_err();
         }
         for said in [
-            Said::Update(3, Err("x".repeat(301)), Vec::new()),
-            Said::Update(3, Ok(()), names(&["c/d"])),
-            Said::Update(3, Ok(()), names(&["c"; MAX_REMOTE_HOSTS + 1])),
-            Said::Written(3, Err("x".repeat(301))),
-            Said::Reached(3, "c".to_owned(), Err("x".repeat(301))),
-            Said::Reached(3, "c/d".to_owned(), Ok(())),
-            Said::Ways(vec![names(&["b", "c d"])]),
-            Said::Ways(vec![names(&["b"; MAX_HOPS + 1])]),
-            Said::Ways(vec![names(&["b", "c"]); MAX_WAYS + 1]),
-            Said::Ask(names(&[""])),
-            Said::Ask(names(&["c"; MAX_REMOTE_HOSTS + 1])),
-            Said::Passed(vec![PASSED; MAX_PASSED_SAID + 1]),
-            wants("c", "a/b", 0),
-            wants("c", "a//b", 1),
-            wants("", "a/b", 1),
+            LinkMessage::Update(3, Err("x".repeat(301)), Vec::new()),
+            LinkMessage::Update(3, Ok(()), names(&["c/d"])),
+            LinkMessage::Update(3, Ok(()), names(&["c"; MAX_REMOTE_HOSTS + 1])),
+            LinkMessage::Written(3, Err("x".repeat(301))),
+            LinkMessage::Reached(3, "c".to_owned(), Err("x".repeat(301))),
+            LinkMessage::Reached(3, "c/d".to_owned(), Ok(())),
+            LinkMessage::Paths(vec![path(&["b", "c d"])]),
+            LinkMessage::Paths(vec![path(&["b"; MAX_HOPS + 1])]),
+            LinkMessage::Paths(vec![path(&["b", "c"]); MAX_PATHS + 1]),
+            LinkMessage::Confirmed(vec![PASSED; MAX_CONFIRMED + 1]),
         ] {
-            Said::decode(&said.encode().unwrap()).unwrap_err();
+            LinkMessage::decode(&said.encode().unwrap()).unwrap_err();
         }
     }
 

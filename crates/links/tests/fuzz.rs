@@ -7,54 +7,70 @@ mod seeded;
 
 use rgaps::tensor::strided;
 use rgaps::{DType, History};
-use rgaps_client::links::{Demand, Metadata, Offer};
-use rgaps_links::keys::{Node, Token, Want, PLANE_VERSION};
-use rgaps_links::wire::{Flow, FlowDescription, Meta, Said, Wants};
+use rgaps_client::links::{Metadata, Offer};
+use rgaps_links::keys::{Node, Token, PLANE_VERSION};
+use rgaps_links::wire::{Flow, FlowDescription, LinkMessage, MessageDescription};
+use rgaps_routing::{ChannelEnd, ControlMessage, Datagram, HostId, Life, Segment};
 
-/// Tokens, a question, what is said over a link, and descriptions; `fuzz/corpus` has answers.
+/// All that a host may say over a control channel.
+fn datagram(topic: &str) -> Datagram {
+    let end = |host| ChannelEnd {
+        life: Life {
+            host: HostId(host),
+            incarnation: 0xfeed,
+        },
+        number: 1,
+    };
+    let interest = |want| ControlMessage::Interest {
+        topic: topic.into(),
+        want,
+    };
+    Datagram {
+        path: vec![HostId(7), HostId(8)],
+        segment: Segment {
+            from: end(9),
+            to: Some(end(8)),
+            acknowledged: 4,
+            first: 5,
+            messages: vec![
+                ControlMessage::Ask,
+                interest(Some([2, 1, 1, 3].into())),
+                interest(None),
+                ControlMessage::InterestComplete,
+            ],
+        },
+    }
+}
+
+/// A token, a question, what is said over a link, and descriptions; `fuzz/corpus` has answers.
 fn seeds() -> Vec<Vec<u8>> {
     let node = Node {
         host: "robot-1".to_owned(),
         incarnation: 0xfeed,
     };
-    let demand = Demand {
-        reliable: true,
-        transient_local: true,
-        depth: 3,
-    };
-    let want = Want {
-        subscribers: 2,
-        demand,
+    let protocol = PLANE_VERSION;
+    let token = Token {
+        node: node.clone(),
+        protocol,
     };
     let topic = "camera/left".to_owned();
-    let tokens = [
-        Token::Node(node.clone(), PLANE_VERSION),
-        Token::Want(node, topic.clone(), want),
-    ];
     let said = [
-        Said::Update(9, Err("no network card".to_owned()), vec!["d".to_owned()]),
-        Said::Ways(vec![vec!["b".to_owned(), "c".to_owned()]]),
-        Said::Ask(vec!["c".to_owned()]),
-        Said::Wants(Wants {
-            host: "c".to_owned(),
-            first: true,
-            last: true,
-            wants: vec![(topic.clone(), Some(want)), ("gone".to_owned(), None)],
-        }),
-        Said::Reached(9, "c".to_owned(), Ok(())),
-        Said::Passed(vec![(
+        LinkMessage::Update(9, Err("no network card".to_owned()), vec!["d".to_owned()]),
+        LinkMessage::Paths(vec![vec![node.clone(), node]]),
+        LinkMessage::Datagram(datagram(&topic)),
+        LinkMessage::Reached(9, "c".to_owned(), Ok(())),
+        LinkMessage::Confirmed(vec![(
             Flow {
                 topic: 9,
                 incarnation: 5,
             },
             7,
         )]),
-        Said::Wanting(9),
-        Said::Written(9, Err("no network card".to_owned())),
+        LinkMessage::Written(9, Err("no network card".to_owned())),
     ];
     let mut metadata = Metadata::EMPTY;
     assert!(metadata.set_attachment(b"an attachment", false));
-    let meta = Meta {
+    let meta = MessageDescription {
         bytes: 48,
         tag: u64::MAX,
         published_ns: 7,
@@ -71,14 +87,14 @@ fn seeds() -> Vec<Vec<u8>> {
             loans: 1,
         },
         type_name: "image".to_owned(),
-        way: vec!["a".to_owned(), "b".to_owned()],
-        carry: vec!["d".to_owned()],
+        via: vec!["a".to_owned(), "b".to_owned()],
+        destinations: vec!["d".to_owned()],
         history: 3,
         read: Err("no network card".to_owned()),
     };
     let of = |kind: u8, bytes: &[u8]| [&[kind], bytes].concat();
     let mut all = Vec::new();
-    all.extend(tokens.map(|token| of(0, token.key("lab").as_bytes())));
+    all.push(of(0, token.key("lab").as_bytes()));
     all.extend(said.map(|said| of(3, &said.encode().unwrap())));
     // A question's fields, one after the other.
     let question = (PLANE_VERSION, "robot-1", 0xfeed_u64);

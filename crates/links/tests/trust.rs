@@ -6,9 +6,9 @@ mod support;
 
 use authority::{files, links, links_to, Authority};
 use rgaps::PeerState;
-use rgaps_client::links::{Demand, Links};
-use rgaps_links::keys::{Node as Life, Want};
-use rgaps_links::plane::{random_u64, News, Plane};
+use rgaps_client::links::Links;
+use rgaps_links::control_plane::{random_u64, ControlPlane, PlaneEvent};
+use rgaps_links::keys::Node as Life;
 use rgaps_transport::machine::BufferReply;
 use rgaps_transport::{
     Endpoint, EndpointConfig, FlowId, LaneKey, LinkConfig, LinkEvent, LinkRuntime, LinkUser, Peer,
@@ -209,8 +209,8 @@ impl LinkUser for Ears {
 
 /// A host with a certificate for `host-x`, as others of the realm have one, that says it is another.
 struct Impostor {
-    plane: Plane,
-    news: Receiver<News>,
+    plane: ControlPlane,
+    news: Receiver<PlaneEvent>,
     endpoint: Endpoint,
     own: Life,
 }
@@ -246,19 +246,9 @@ impl Impostor {
         let (told, news) = channel();
         let tell = Arc::new(move |item| told.send(item).unwrap());
         let lanes = endpoint.local_addr().into_iter().collect();
-        let mut plane = Plane::join("default", &links, own_life.clone(), lanes, tell).unwrap();
+        let mut plane =
+            ControlPlane::join("default", &links, own_life.clone(), lanes, tell).unwrap();
         plane.announce().unwrap();
-        let demand = Demand {
-            reliable: true,
-            transient_local: false,
-            depth: 0,
-        };
-        let subscribers = 1;
-        let want = Want {
-            subscribers,
-            demand,
-        };
-        plane.want("secret", Some(want)).unwrap();
         Impostor {
             plane,
             news,
@@ -267,7 +257,7 @@ impl Impostor {
         }
     }
 
-    fn hear<T>(&self, what: &str, mut of: impl FnMut(News) -> Option<T>) -> T {
+    fn hear<T>(&self, what: &str, mut of: impl FnMut(PlaneEvent) -> Option<T>) -> T {
         let begun = Instant::now();
         loop {
             let left = LIMIT.saturating_sub(begun.elapsed());
@@ -318,19 +308,19 @@ fn a_host_with_the_certificate_of_another_name_gets_no_lane() {
         let publisher = node.publisher("secret").create().unwrap();
         let impostor = Impostor::new(&authority, claims, ports[1], ports[0]);
         let life = impostor.hear("host-a", |news| match news {
-            News::Came(life, _) if life.host == "host-a" => Some(life),
+            PlaneEvent::Appeared(life, _) if life.host == "host-a" => Some(life),
             _ => None,
         });
         let (ears, link) = if claims < "host-a" {
-            impostor.plane.meet(&life).unwrap();
+            impostor.plane.ask_address(&life).unwrap();
             let address = impostor.hear("an answer", |news| match news {
-                News::Meeting(_, outcome) => Some(outcome.unwrap()),
+                PlaneEvent::AddressAnswer(_, outcome) => Some(outcome.unwrap()),
                 _ => None,
             });
             impostor.link(&life, address.secret.0, address.lanes)
         } else {
             let secret = impostor.hear("a question", |news| match news {
-                News::Met(_, secret) => Some(secret),
+                PlaneEvent::AddressAsked(_, secret) => Some(secret),
                 _ => None,
             });
             impostor.link(&life, secret.0, vec![])

@@ -128,7 +128,7 @@ impl HostMapping {
     }
 
     /// Puts the segment's pages at `offset`, which is where the mapped part ends.
-    fn place(
+    fn map_fixed(
         &self,
         reserved: &mut bool,
         fd: BorrowedFd<'_>,
@@ -213,7 +213,7 @@ impl Mapping for HostMapping {
                 return Err(PoolError::Untrusted(why));
             }
         }
-        self.place(&mut reserved, fd, mapped as usize, bytes as usize)?;
+        self.map_fixed(&mut reserved, fd, mapped as usize, bytes as usize)?;
         if found.pages == PageSize::Base && found.provider.gives_files() {
             // SAFETY: the range was mapped by `place`. The advice changes no bytes, and where
             // transparent huge pages are not for shared memory it does nothing.

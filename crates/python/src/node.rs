@@ -205,7 +205,7 @@ fn warn_of_mismatches(
 }
 
 /// Says which keys of `config=` a daemon that ran before does not have.
-fn settings_come_late(keys: &[String]) -> String {
+fn ineffective_settings(keys: &[String]) -> String {
     format!(
         "argument config: no effect of {}, since the daemon that runs was started with another configuration; these keys \
          take effect only when this process starts the daemon: run 'rgaps down', then start this program again",
@@ -311,7 +311,7 @@ impl Node {
         let without = py.detach(|| node.settings_without_effect(&keys));
         match without.unwrap_or_default().as_slice() {
             [] => {}
-            without => warn(py, "ConfigWarning", &settings_come_late(without))?,
+            without => warn(py, "ConfigWarning", &ineffective_settings(without))?,
         }
         Ok(Node {
             node: Handle::new("node", node),

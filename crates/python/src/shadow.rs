@@ -64,7 +64,7 @@ impl Shadow {
                 Memory::Device(buffer.map_err(IntoPyErr::into_py_err)?)
             }
         };
-        let taken = place(py).unwrap_or_else(|_| "an unknown line".to_owned());
+        let taken = running_line(py).unwrap_or_else(|_| "an unknown line".to_owned());
         Ok(Shadow { memory, sum, taken })
     }
 
@@ -122,7 +122,7 @@ fn sum(bytes: &[u8]) -> u64 {
 }
 
 /// The line of Python code that runs now.
-fn place(py: Python<'_>) -> PyResult<String> {
+fn running_line(py: Python<'_>) -> PyResult<String> {
     let helper = py.import("rgaps._place")?;
     helper.call_method0("place")?.extract()
 }

@@ -21,8 +21,8 @@
 
 use crate::ids::{HostId, Life, Publisher, Time};
 use crate::paths::{PathTable, MAX_HOPS};
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
 use std::time::Duration;
 
 /// Messages of a channel that are not acknowledged.
@@ -31,16 +31,16 @@ pub const CHANNEL_WINDOW: usize = 32;
 pub const RESEND_AFTER: Duration = Duration::from_millis(200);
 
 /// What hosts send each other over channels.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ControlMessage {
     /// Asks for all interest of the receiver, and for its changes from then on.
     Ask,
     /// What the sender's host wants of a topic; none: nothing any more.
     Interest {
         /// The topic's name.
-        topic: Arc<str>,
+        topic: Box<str>,
         /// What is wanted. Its meaning is the user's.
-        want: Option<Arc<[u8]>>,
+        want: Option<Box<[u8]>>,
     },
     /// All interest has been sent since the last `Ask`.
     InterestComplete,
@@ -56,7 +56,7 @@ pub enum ControlMessage {
         /// The publisher.
         publisher: Publisher,
         /// Why, for people.
-        reason: Arc<str>,
+        reason: Box<str>,
     },
 }
 
@@ -85,7 +85,7 @@ impl ControlMessage {
 }
 
 /// One end of a channel. Later ends of a host are greater.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ChannelEnd {
     /// The host and its incarnation.
     pub life: Life,
@@ -94,7 +94,7 @@ pub struct ChannelEnd {
 }
 
 /// What one end sends to the other.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Segment {
     /// The sender.
     pub from: ChannelEnd,
@@ -109,7 +109,7 @@ pub struct Segment {
 }
 
 /// A segment on its path. Hosts between forward it or drop it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Datagram {
     /// The hosts that it still has to reach, the next one first.
     pub path: Vec<HostId>,

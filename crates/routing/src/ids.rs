@@ -1,16 +1,17 @@
 //! The nouns of the crate: hosts, their lives, publishers, and time.
 
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Time since any start that the user of this crate chose. It never goes back.
 pub type Time = Duration;
 
 /// A host. All hosts order hosts by this number, wherever any of several would do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct HostId(pub u64);
 
 /// One incarnation of a host's process. A later incarnation has a higher number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Life {
     /// The host.
     pub host: HostId,
@@ -19,7 +20,7 @@ pub struct Life {
 }
 
 /// A publisher. Its messages have the numbers 0, 1, 2 and so on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Publisher {
     /// The host that it publishes on, the origin of its messages.
     pub origin: Life,

@@ -11,13 +11,12 @@
 use crate::channel::{Channels, ControlMessage};
 use crate::ids::{HostId, Life};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 /// Topics of one host that another remembers.
 pub const MAX_TOPICS: usize = 8192;
 
 /// What is wanted, by topics.
-pub type Wants = BTreeMap<Arc<str>, Arc<[u8]>>;
+pub type Wants = BTreeMap<Box<str>, Box<[u8]>>;
 
 /// What another host wants.
 #[derive(Debug, Default)]
@@ -29,7 +28,7 @@ pub struct HostInterest {
     /// Whether this is all of it.
     pub is_complete: bool,
     /// Not repeated by the present life.
-    doubtful: BTreeSet<Arc<str>>,
+    doubtful: BTreeSet<Box<str>>,
 }
 
 /// The interest of this host, and of those that it asked.
@@ -42,14 +41,14 @@ pub struct InterestTable {
 
 impl InterestTable {
     /// This host wants something of a topic, or nothing any more.
-    pub fn set(&mut self, topic: &Arc<str>, want: Option<Arc<[u8]>>, channels: &mut Channels) {
+    pub fn set(&mut self, topic: &str, want: Option<Box<[u8]>>, channels: &mut Channels) {
         let before = match &want {
-            Some(want) => self.own.insert(topic.clone(), want.clone()),
+            Some(want) => self.own.insert(topic.into(), want.clone()),
             None => self.own.remove(topic),
         };
         if before != want {
             for host in &self.askers {
-                let (topic, want) = (topic.clone(), want.clone());
+                let (topic, want) = (topic.into(), want.clone());
                 channels.send(*host, ControlMessage::Interest { topic, want });
             }
         }
@@ -117,6 +116,11 @@ impl InterestTable {
         &self.own
     }
 
+    /// What one host wants, if it was asked.
+    pub fn host(&self, host: HostId) -> Option<&HostInterest> {
+        self.hosts.get(&host)
+    }
+
     /// What others want, as far as they were asked.
     pub fn hosts(&self) -> impl Iterator<Item = (HostId, &HostInterest)> {
         self.hosts.iter().map(|(host, interest)| (*host, interest))
@@ -124,12 +128,12 @@ impl InterestTable {
 }
 
 impl HostInterest {
-    fn learn(&mut self, from: Life, topic: &Arc<str>, want: &Option<Arc<[u8]>>) {
+    fn learn(&mut self, from: Life, topic: &str, want: &Option<Box<[u8]>>) {
         self.life = Some(from);
         self.doubtful.remove(topic);
         match want {
             Some(want) if self.wants.len() < MAX_TOPICS || self.wants.contains_key(topic) => {
-                self.wants.insert(topic.clone(), want.clone());
+                self.wants.insert(topic.into(), want.clone());
             }
             Some(_) => {}
             None => {

@@ -255,6 +255,11 @@ impl PathTable {
             .is_some_and(|neighbour| neighbour.life == life)
     }
 
+    /// Whether a host is a neighbour, or on a path that one advertises.
+    pub fn knows(&self, host: HostId) -> bool {
+        self.latest.contains_key(&host)
+    }
+
     /// The path in use to a host.
     pub fn path(&self, host: HostId) -> Option<&Path> {
         self.used.get(&host)

@@ -4,7 +4,7 @@ use crate::address::ChannelAddress;
 use crate::counts::{ChannelCounts, Counts};
 use crate::cursors::{Ring, Watermark};
 use crate::device::{Device, Signals};
-use crate::error::{ChannelError, Lie, VerbsError};
+use crate::error::{ChannelError, ChannelViolation, VerbsError};
 use crate::fabric::{Access, Depths, QueuePair};
 use crate::receiving::Receiving;
 use crate::region::{Allocation, Region};
@@ -199,8 +199,8 @@ impl Channel {
         error
     }
 
-    pub(crate) fn lie(&self, lie: impl Into<Lie>) -> ChannelError {
-        self.fail(ChannelError::Lie(lie.into()))
+    pub(crate) fn violation(&self, violation: impl Into<ChannelViolation>) -> ChannelError {
+        self.fail(ChannelError::Violation(violation.into()))
     }
 
     pub(crate) fn check(&self) -> Result<(), ChannelError> {

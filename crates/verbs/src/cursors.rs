@@ -72,7 +72,7 @@ impl Ring {
 
     /// Where a frame starts that follows `after`, and where the next one may start.
     /// `None` if the frame is empty or too large, or cursors come to their end (after exabytes).
-    fn place(self, after: u64, frame_bytes: u64) -> Option<(u64, u64)> {
+    fn span(self, after: u64, frame_bytes: u64) -> Option<(u64, u64)> {
         if frame_bytes == 0 || frame_bytes > self.frame_bytes_max {
             return None;
         }
@@ -142,7 +142,7 @@ pub struct FrameSizeError {
 
 /// What a peer says about its cursors and cannot be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum CursorLie {
+pub enum CursorViolation {
     /// A head beyond what was sent.
     #[error("the peer returned head {head}, but only {tail} bytes were sent")]
     Head {
@@ -213,7 +213,7 @@ impl Sender {
             bytes: frame_bytes,
             max,
         };
-        let (start, end) = self.ring.place(self.tail, frame_bytes).ok_or(error)?;
+        let (start, end) = self.ring.span(self.tail, frame_bytes).ok_or(error)?;
         if end - self.delayed_head > self.ring.bytes {
             return Ok(Reserved::Full);
         }
@@ -231,9 +231,9 @@ impl Sender {
     }
 
     /// The receiver returned its head. An older one than the last changes nothing.
-    pub fn head_returned(&mut self, head: u64) -> Result<(), CursorLie> {
+    pub fn head_returned(&mut self, head: u64) -> Result<(), CursorViolation> {
         if head > self.tail {
-            return Err(CursorLie::Head {
+            return Err(CursorViolation::Head {
                 head,
                 tail: self.tail,
             });
@@ -277,19 +277,19 @@ impl Receiver {
 
     /// Checks a frame that the sender says it puts (or has put) at `cursor`; frames of a ring travel in
     /// their order, on its one lane.
-    pub fn admit(&mut self, cursor: u64, frame_bytes: u64) -> Result<Slot, CursorLie> {
+    pub fn admit(&mut self, cursor: u64, frame_bytes: u64) -> Result<Slot, CursorViolation> {
         let after = self.arrived;
-        let lie = CursorLie::Frame {
+        let violation = CursorViolation::Frame {
             cursor,
             bytes: frame_bytes,
             after,
         };
-        let (start, end) = self.ring.place(after, frame_bytes).ok_or(lie)?;
+        let (start, end) = self.ring.span(after, frame_bytes).ok_or(violation)?;
         if start != cursor {
-            return Err(lie);
+            return Err(violation);
         }
         if end - self.returned > self.ring.bytes {
-            return Err(CursorLie::Overrun {
+            return Err(CursorViolation::Overrun {
                 end,
                 head: self.returned,
             });

@@ -92,7 +92,7 @@ impl Signals {
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
 
-    pub(crate) fn heard(&self) {
+    pub(crate) fn clear_bell(&self) {
         // Nothing to read is fine.
         let _ = rustix::io::read(&self.bell, &mut [0; 8]);
     }

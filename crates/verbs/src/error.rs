@@ -1,6 +1,6 @@
 //! What can go wrong, before a channel stands and on it.
 
-use crate::cursors::{CursorLie, FrameSizeError, RingError};
+use crate::cursors::{CursorViolation, FrameSizeError, RingError};
 use crate::status::{DeviceEvent, Status};
 use thiserror::Error;
 
@@ -66,10 +66,10 @@ pub enum VerbsError {
 
 /// What a peer did that none does that keeps the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum Lie {
+pub enum ChannelViolation {
     /// A frame or head at a wrong cursor.
     #[error(transparent)]
-    Cursor(#[from] CursorLie),
+    Cursor(#[from] CursorViolation),
     /// Immediate data without a meaning.
     #[error("the immediate data {0:#010x} are invalid")]
     Immediate(u32),
@@ -82,22 +82,22 @@ pub enum Lie {
         expected: u64,
     },
     /// A frame's header is not that of the frame that was written.
-    #[error("a frame of {wrote} bytes has the length {says} and the number {number} in its header; the expected number is {expected}")]
+    #[error("a frame of {wrote} bytes has the length {claimed} and the number {number} in its header; the expected number is {expected}")]
     Header {
         /// Bytes that were written, the header's included.
         wrote: u32,
         /// Bytes that the header says, its own included.
-        says: u64,
+        claimed: u64,
         /// The number in the header.
         number: u32,
         /// The next frame's.
         expected: u32,
     },
     /// More receives than it can have posted.
-    #[error("the peer claims {said} posted receives, but can have at most {most}")]
+    #[error("the peer claims {claimed} posted receives, but can have at most {most}")]
     Receives {
         /// What it says.
-        said: u64,
+        claimed: u64,
         /// What can be.
         most: u64,
     },
@@ -121,7 +121,7 @@ pub enum ChannelError {
     },
     /// The peer broke the protocol.
     #[error("the peer violates the protocol: {0}")]
-    Lie(#[from] Lie),
+    Violation(#[from] ChannelViolation),
     /// The device said so.
     #[error("{0}")]
     Event(DeviceEvent),

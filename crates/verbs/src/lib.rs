@@ -88,7 +88,7 @@ pub use address::{ChannelAddress, ADDRESS_BYTES, PEER_RING_BYTES_MAX};
 pub use channel::{Channel, ChannelConfig, DIRECT_BYTES_MAX, HEADER_BYTES};
 pub use counts::ChannelCounts;
 pub use device::Device;
-pub use error::{ChannelError, Lie, VerbsError};
+pub use error::{ChannelError, ChannelViolation, VerbsError};
 pub use fabric::Access;
 pub use location::{Distance, Location};
 pub use notice::MARK_MAX;

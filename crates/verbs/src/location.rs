@@ -98,7 +98,7 @@ fn gpus(sysfs: &Path) -> Vec<Location> {
 }
 
 /// From the host bridge (`pci0000:17`) on down: bridges, and the device.
-fn way(path: &Path) -> Vec<Component<'_>> {
+fn bus_path(path: &Path) -> Vec<Component<'_>> {
     let is_host_bridge = |part: &Component<'_>| {
         let name = part.as_os_str().to_string_lossy();
         name.strip_prefix("pci")
@@ -110,7 +110,7 @@ fn way(path: &Path) -> Vec<Component<'_>> {
 }
 
 fn on_bus(one: &Path, two: &Path) -> Option<Distance> {
-    let (one, two) = (way(one), way(two));
+    let (one, two) = (bus_path(one), bus_path(two));
     let common = one.iter().zip(&two).take_while(|(a, b)| a == b).count();
     let steps = one.len() + two.len() - 2 * common;
     match common {

@@ -139,7 +139,7 @@ impl RawPair {
 
 impl ChannelAddress {
     /// Ring, its bytes, credit words, and the key of all.
-    pub fn places(&self) -> (u64, u64, u64, u32) {
+    pub fn parts(&self) -> (u64, u64, u64, u32) {
         (self.ring, self.ring_bytes, self.credits, self.key)
     }
 }

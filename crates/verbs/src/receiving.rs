@@ -2,7 +2,7 @@
 
 use crate::channel::{locked, size, Channel, HEADER_BYTES};
 use crate::cursors::{Receiver, Ring, Watermark};
-use crate::error::{ChannelError, Lie};
+use crate::error::{ChannelError, ChannelViolation};
 use crate::fabric::{Completion, Work};
 use crate::notice::Notice;
 use crate::region::Allocation;
@@ -48,7 +48,7 @@ struct Books {
     depth: u32,
     /// Receives posted since the start, and what the peer knows of them.
     posted: u64,
-    told: u64,
+    reported: u64,
     /// Receives that are with the device now.
     out: u32,
     frames: u64,
@@ -81,7 +81,7 @@ impl Receiving {
                 frame: vec![0; frame_bytes],
                 depth: receives,
                 posted: receives.into(),
-                told: receives.into(),
+                reported: receives.into(),
                 out: receives,
                 frames: 0,
             },
@@ -91,12 +91,12 @@ impl Receiving {
 
 impl Books {
     /// Copies a frame out of the ring and checks it there: the peer could change it in the ring.
-    fn frame(&mut self, offset: u64, wrote: u32) -> Result<&[u8], Lie> {
+    fn frame(&mut self, offset: u64, wrote: u32) -> Result<&[u8], ChannelViolation> {
         let expected = self.frames as u32;
         let bytes = u64::from(wrote);
-        let header = |says, number| Lie::Header {
+        let header = |claimed, number| ChannelViolation::Header {
             wrote,
-            says,
+            claimed,
             number,
             expected,
         };
@@ -106,20 +106,20 @@ impl Books {
         if offset + bytes > self.size.bytes() {
             let slot = offset;
             let expected = self.size.bytes();
-            return Err(Lie::Slot { slot, expected });
+            return Err(ChannelViolation::Slot { slot, expected });
         }
         let frame = &mut self.frame[..size(bytes)];
         self.memory.read(size(offset), frame);
         let (head, payload) = frame.split_at(size(HEADER_BYTES));
         let number = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().expect("4 bytes"));
         let cursor = u64::from_le_bytes(head[8..].try_into().expect("8 bytes"));
-        let says = u64::from(number(0)) + HEADER_BYTES;
-        if says != bytes || number(4) != expected {
-            return Err(header(says, number(4)));
+        let claimed = u64::from(number(0)) + HEADER_BYTES;
+        if claimed != bytes || number(4) != expected {
+            return Err(header(claimed, number(4)));
         }
         let slot = self.ring.admit(cursor, bytes)?;
         if slot.offset != offset {
-            return Err(Lie::Slot {
+            return Err(ChannelViolation::Slot {
                 slot: offset,
                 expected: slot.offset,
             });
@@ -198,10 +198,12 @@ impl Channel {
                 Completion::Received { immediate, bytes } => {
                     round.used += 1;
                     let notice = Notice::from_immediate(immediate);
-                    match notice.ok_or_else(|| self.lie(Lie::Immediate(immediate)))? {
+                    match notice
+                        .ok_or_else(|| self.violation(ChannelViolation::Immediate(immediate)))?
+                    {
                         Notice::Frame { offset } => {
                             let frame = receiving.frame(offset, bytes);
-                            let frame = frame.map_err(|lie| self.lie(lie))?;
+                            let frame = frame.map_err(|violation| self.violation(violation))?;
                             self.counts.frames_received.add(1);
                             self.counts.bytes_received.add(frame.len() as u64);
                             self.hand_over(Arrived::Frame(frame), each)?;
@@ -213,9 +215,13 @@ impl Channel {
                             self.counts.frames_received.add(1);
                             self.hand_over(Arrived::Written { mark, bytes }, each)?;
                         }
-                        Notice::Stall if round.stall => return Err(self.lie(Lie::Turn("stall"))),
+                        Notice::Stall if round.stall => {
+                            return Err(self.violation(ChannelViolation::Turn("stall")))
+                        }
                         Notice::Stall => round.stall = true,
-                        Notice::Head if round.head => return Err(self.lie(Lie::Turn("head"))),
+                        Notice::Head if round.head => {
+                            return Err(self.violation(ChannelViolation::Turn("head")))
+                        }
                         Notice::Head => round.head = true,
                     }
                 }
@@ -278,30 +284,34 @@ impl Channel {
         }
         let mut sending = self.sending()?;
         if let Some(number) = round.sent {
-            let frames = sending.reap(number).map_err(|lie| self.lie(lie))?;
+            let frames = sending
+                .reap(number)
+                .map_err(|violation| self.violation(violation))?;
             self.completed.fetch_max(frames, SeqCst);
         }
         if round.head {
-            sending.head_noticed().map_err(|lie| self.lie(lie))?;
+            sending
+                .head_noticed()
+                .map_err(|violation| self.violation(violation))?;
         }
         let head = if round.stall {
             receiving.ring.head_if_moved()
         } else {
             receiving.ring.head_at_watermark()
         };
-        let used = receiving.posted - receiving.told;
+        let used = receiving.posted - receiving.reported;
         let due = used >= (u64::from(receiving.depth) / RECEIVES_PART).max(1);
         sending.say(head, receiving.posted);
         if round.stall {
             if sending.owes_head() {
-                return Err(self.lie(Lie::Turn("stall")));
+                return Err(self.violation(ChannelViolation::Turn("stall")));
             }
             sending.owe(Owed::Head);
         } else if head.is_some() || due {
             sending.owe(Owed::Credits);
         }
         if round.stall || head.is_some() || due {
-            receiving.told = receiving.posted;
+            receiving.reported = receiving.posted;
         }
         self.settle_notices(&mut sending)?;
         let credit_came = round.sent.is_some() || round.head;

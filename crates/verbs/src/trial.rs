@@ -65,7 +65,7 @@ impl Device {
         address: u64,
         bytes: usize,
     ) -> Result<(), VerbsError> {
-        let memory = Arc::new(Elsewhere { address, bytes });
+        let memory = Arc::new(TrialMemory { address, bytes });
         Region::of_dmabuf(self, dmabuf, 0, memory, Access::RemoteWrite).map(drop)
     }
 }
@@ -133,13 +133,13 @@ impl Drop for Pages {
 }
 
 /// Memory that only has an address for the device.
-struct Elsewhere {
+struct TrialMemory {
     address: u64,
     bytes: usize,
 }
 
 // SAFETY: it is registered and given back within `try_dmabuf`: nothing is read or written there.
-unsafe impl Memory for Elsewhere {
+unsafe impl Memory for TrialMemory {
     fn start(&self) -> *mut u8 {
         std::ptr::without_provenance_mut(self.address as usize)
     }

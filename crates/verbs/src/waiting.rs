@@ -32,7 +32,7 @@ impl Channel {
             self.device.look();
         }
         if bell {
-            self.signals.heard();
+            self.signals.clear_bell();
         }
         if completions {
             let woken = self.queue.woken();

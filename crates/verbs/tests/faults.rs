@@ -207,7 +207,7 @@ fn a_head_that_cannot_be_is_a_lie() {
         let lied = (0..100)
             .find_map(|_| pair.send(0, &[0; 900]).err())
             .unwrap();
-        assert!(matches!(lied, ChannelError::Lie(_)), "{lied}");
+        assert!(matches!(lied, ChannelError::Violation(_)), "{lied}");
     }
     assert!(
         !pair.network.scribble(credits + 16, &[0]),
@@ -228,7 +228,10 @@ fn a_frame_that_changes_in_the_ring_is_a_lie() {
         pair.send(0, &[1; 100]).unwrap();
         let ring = u64::from_le_bytes(pair.ends[1].address().encode()[40..48].try_into().unwrap());
         assert!(pair.network.scribble(ring + at, &[byte]));
-        assert!(matches!(pair.end_of(1), ChannelError::Lie(_)), "byte {at}");
+        assert!(
+            matches!(pair.end_of(1), ChannelError::Violation(_)),
+            "byte {at}"
+        );
     }
 }
 

@@ -218,7 +218,7 @@ fn one_step(pair: &Pair, ways: &mut [Way; 2], end: usize, step: Step) -> Result<
 /// An end that ended says the same ever after, and not that what came was wrong.
 fn is_told(pair: &Pair, end: usize, error: &ChannelError, fault: Fault) {
     assert!(
-        !matches!(error, ChannelError::Refused(_) | ChannelError::Lie(_)),
+        !matches!(error, ChannelError::Refused(_) | ChannelError::Violation(_)),
         "{error}"
     );
     assert!(!matches!(fault, Fault::None), "{error}");
@@ -282,7 +282,7 @@ prop_assert_eq!(region.strong_count(), 0, "frame {} keeps its region", frame);
         raw.connect(&channel.address()).unwrap();
         channel.connect(&raw.address(&region)).unwrap();
         raw.keep(region);
-        let (ring, _, credits, key) = channel.address().places();
+        let (ring, _, credits, key) = channel.address().parts();
         for (word, value) in words {
             network.scribble(credits + 8 * word, &value.to_le_bytes());
         }
@@ -328,7 +328,7 @@ prop_assert_eq!(region.strong_count(), 0, "frame {} keeps its region", frame);
             for error in [progress.err(), sent.err()].into_iter().flatten() {
                 let is_named = matches!(
                     error,
-                    ChannelError::Lie(_) | ChannelError::Completion { .. } | ChannelError::Event(_)
+                    ChannelError::Violation(_) | ChannelError::Completion { .. } | ChannelError::Event(_)
                 );
                 prop_assert!(is_named, "{}", error);
             }

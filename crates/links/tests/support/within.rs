@@ -2,8 +2,8 @@
 #![allow(dead_code)]
 
 use crate::support::{hosts_started, Host};
-use rgaps_links::plane::News;
-use rgaps_links::Coordinator;
+use rgaps_links::control_plane::PlaneEvent;
+use rgaps_links::LinksConductor;
 use rgaps_transport::Rdma;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -20,13 +20,13 @@ impl Links {
     pub fn start(
         host: &Host,
         rdma: Option<Rdma>,
-        hears: impl Fn(&News) -> bool + Send + Sync + 'static,
+        hears: impl Fn(&PlaneEvent) -> bool + Send + Sync + 'static,
     ) -> Links {
         let stop = Arc::new(AtomicBool::new(false));
         let (config, stopped) = (host.config(), stop.clone());
         let runs = std::thread::spawn(move || {
             let rdma = rdma.ok_or_else(String::new);
-            let links = Coordinator::start_over(config, rdma, hears).unwrap();
+            let links = LinksConductor::start_over(config, rdma, hears).unwrap();
             links.run(&stopped).unwrap();
         });
         Links {

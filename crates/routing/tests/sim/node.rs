@@ -94,7 +94,7 @@ impl Node {
     /// Changes what this host wants of a topic; 0: nothing.
     pub fn want(&mut self, topic: &str, want: u64) {
         let want = (want > 0).then(|| [want as u8][..].into());
-        self.interest.set(&topic.into(), want, &mut self.channels);
+        self.interest.set(topic, want, &mut self.channels);
     }
 
     /// Neighbours whose links it has withdrawn.

@@ -176,13 +176,13 @@ impl Shared {
         if let Security::Tls(tls) = &self.security {
             connection.accept_tls(tls, HELLO_LIMIT)?;
         }
-        let theirs = accept_hello(&connection, self.incarnation, self.realm)?;
-        match self.link(&theirs.key) {
-            Some(link) if connection.may_be(&link.name) => link.accepted(connection, &theirs),
+        let other = accept_hello(&connection, self.incarnation, self.realm)?;
+        match self.link(&other.key) {
+            Some(link) if connection.may_be(&link.name) => link.accepted(connection, &other),
             Some(link) => {
                 link.wrong_certificate(connection.peer());
-                let theirs = "another's certificate";
-                Err(refuse(&connection, ResetReason::Key, 0, theirs))
+                let other = "another's certificate";
+                Err(refuse(&connection, ResetReason::Key, 0, other))
             }
             None => Err(refuse(&connection, ResetReason::Key, 0, "an unknown key")),
         }
@@ -192,15 +192,15 @@ impl Shared {
         &self,
         link: &Arc<LinkRuntime>,
         address: SocketAddr,
-        ours: &Hello,
+        own: &Hello,
     ) -> Result<(), HelloError> {
         let tcp = TcpStream::connect_timeout(&address, HELLO_LIMIT)?;
         let mut connection = self.plain(tcp)?;
         if let Security::Tls(tls) = &self.security {
             connection.dial_tls(tls, &link.name, HELLO_LIMIT)?;
         }
-        let theirs = dial_hello(&connection, ours)?;
-        link.dialled(connection, ours, &theirs)
+        let other = dial_hello(&connection, own)?;
+        link.dialled(connection, own, &other)
     }
 }
 

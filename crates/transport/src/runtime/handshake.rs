@@ -30,26 +30,26 @@ pub enum HelloError {
     #[error("the peer's first frame is not a hello")]
     NoHello,
     /// The peer refused.
-    #[error("the peer refused the lane: {reason:?}: this end has {ours}, the peer {theirs}")]
+    #[error("the peer refused the lane: {reason:?}: this end has {own}, the peer {other}")]
     Refused {
         /// Why.
         reason: ResetReason,
         /// What this end has.
-        ours: String,
+        own: String,
         /// What the peer has.
-        theirs: String,
+        other: String,
     },
     /// This end refused.
-    #[error("the lane of {from} was refused: {reason:?}: this end has {ours}, the peer {theirs}")]
+    #[error("the lane of {from} was refused: {reason:?}: this end has {own}, the peer {other}")]
     Refuse {
         /// Whose.
         from: String,
         /// Why.
         reason: ResetReason,
         /// What this end has.
-        ours: String,
+        own: String,
         /// What the peer has.
-        theirs: String,
+        other: String,
     },
     /// A plain lane to another host.
     #[error("{0} is another host, and lanes between hosts need TLS; configure certificates, or set insecure = true")]
@@ -125,7 +125,7 @@ pub(crate) fn read_frame_within(
     }
 }
 
-fn read_hello(connection: &Connection, ours: &Hello) -> Result<Hello, HelloError> {
+fn read_hello(connection: &Connection, own: &Hello) -> Result<Hello, HelloError> {
     match read_frame(connection)? {
         Frame::Hello {
             node,
@@ -148,21 +148,17 @@ fn read_hello(connection: &Connection, ours: &Hello) -> Result<Hello, HelloError
         }),
         Frame::Reset {
             reason,
-            expected: theirs,
+            expected: other,
         } => {
-            let (ours, theirs) = match reason {
-                ResetReason::Version => (WIRE_VERSION.to_string(), theirs.to_string()),
-                ResetReason::Realm => (format!("{:#x}", ours.realm), format!("{theirs:#x}")),
-                ResetReason::Incarnation => (format!("{:#x}", ours.to), format!("{theirs:#x}")),
-                ResetReason::Lanes => ("one lane more".into(), format!("{theirs} lanes")),
+            let (own, other) = match reason {
+                ResetReason::Version => (WIRE_VERSION.to_string(), other.to_string()),
+                ResetReason::Realm => (format!("{:#x}", own.realm), format!("{other:#x}")),
+                ResetReason::Incarnation => (format!("{:#x}", own.to), format!("{other:#x}")),
+                ResetReason::Lanes => ("one lane more".into(), format!("{other} lanes")),
                 ResetReason::Key | ResetReason::Protocol => ("a key".into(), "none like it".into()),
-                ResetReason::Rdma => (rdma_in_words(ours.rdma as u64), rdma_in_words(theirs)),
+                ResetReason::Rdma => (rdma_in_words(own.rdma as u64), rdma_in_words(other)),
             };
-            Err(HelloError::Refused {
-                reason,
-                ours,
-                theirs,
-            })
+            Err(HelloError::Refused { reason, own, other })
         }
         _ => Err(HelloError::NoHello),
     }
@@ -181,46 +177,46 @@ fn rdma_in_words(mode: u64) -> String {
 pub(crate) fn refuse(
     connection: &Connection,
     reason: ResetReason,
-    ours: u64,
-    theirs: impl ToString,
+    own: u64,
+    other: impl ToString,
 ) -> HelloError {
     let reset = Frame::Reset {
         reason,
-        expected: ours,
+        expected: own,
     };
     // If it has left, it needs no reason.
     let _ = write_frame(connection, &reset);
     HelloError::Refuse {
         from: connection.peer().to_string(),
         reason,
-        ours: format!("{ours:#x}"),
-        theirs: theirs.to_string(),
+        own: format!("{own:#x}"),
+        other: other.to_string(),
     }
 }
 
 /// The end that opened the connection begins.
-pub(crate) fn dial_hello(connection: &Connection, ours: &Hello) -> Result<Hello, HelloError> {
+pub(crate) fn dial_hello(connection: &Connection, own: &Hello) -> Result<Hello, HelloError> {
     connection.set_limit(Some(HELLO_LIMIT))?;
-    write_frame(connection, &ours.frame())?;
-    let theirs = read_hello(connection, ours)?;
-    if theirs.realm != ours.realm {
-        let realm = format!("{:#x}", theirs.realm);
-        return Err(refuse(connection, ResetReason::Realm, ours.realm, realm));
+    write_frame(connection, &own.frame())?;
+    let other = read_hello(connection, own)?;
+    if other.realm != own.realm {
+        let realm = format!("{:#x}", other.realm);
+        return Err(refuse(connection, ResetReason::Realm, own.realm, realm));
     }
-    if ours.to != 0 && theirs.node != ours.to {
-        let node = format!("{:#x}", theirs.node);
-        return Err(refuse(connection, ResetReason::Incarnation, ours.to, node));
+    if own.to != 0 && other.node != own.to {
+        let node = format!("{:#x}", other.node);
+        return Err(refuse(connection, ResetReason::Incarnation, own.to, node));
     }
-    if theirs.lane == UNNUMBERED || theirs.key != ours.key || theirs.to != ours.node {
+    if other.lane == UNNUMBERED || other.key != own.key || other.to != own.node {
         return Err(refuse(
             connection,
             ResetReason::Protocol,
-            ours.node,
-            theirs.node,
+            own.node,
+            other.node,
         ));
     }
     connection.set_limit(None)?;
-    Ok(theirs)
+    Ok(other)
 }
 
 /// The other end reads that. Its own HELLO follows with [`answer`], when it has found the link.
@@ -239,9 +235,9 @@ pub(crate) fn accept_hello(
         to: 0,
         key: LaneKey([0; 32]),
     };
-    let theirs = match read_hello(connection, &nobody) {
+    let other = match read_hello(connection, &nobody) {
         Err(HelloError::Decode(DecodeError::Version(version))) => {
-            // The header is the same in all versions, so the peer learns ours.
+            // The header is the same in all versions, so the peer learns this one.
             refuse(
                 connection,
                 ResetReason::Version,
@@ -250,35 +246,35 @@ pub(crate) fn accept_hello(
             );
             return Err(DecodeError::Version(version).into());
         }
-        other => other?,
+        read => read?,
     };
-    if theirs.realm != realm {
-        let their_realm = format!("{:#x}", theirs.realm);
+    if other.realm != realm {
+        let their_realm = format!("{:#x}", other.realm);
         return Err(refuse(connection, ResetReason::Realm, realm, their_realm));
     }
-    if theirs.to != 0 && theirs.to != node {
-        let to = format!("{:#x}", theirs.to);
+    if other.to != 0 && other.to != node {
+        let to = format!("{:#x}", other.to);
         return Err(refuse(connection, ResetReason::Incarnation, node, to));
     }
-    if theirs.lane != UNNUMBERED {
+    if other.lane != UNNUMBERED {
         let reason = ResetReason::Protocol;
-        return Err(refuse(connection, reason, UNNUMBERED.into(), theirs.lane));
+        return Err(refuse(connection, reason, UNNUMBERED.into(), other.lane));
     }
-    Ok(theirs)
+    Ok(other)
 }
 
 /// Sends HELLO back.
-pub(crate) fn answer(connection: &Connection, ours: &Hello) -> Result<(), HelloError> {
-    write_frame(connection, &ours.frame())?;
+pub(crate) fn answer(connection: &Connection, own: &Hello) -> Result<(), HelloError> {
+    write_frame(connection, &own.frame())?;
     connection.set_limit(None)?;
     Ok(())
 }
 
 /// What follows from both ends' modes: whether they are to agree on a channel, or why there can be no lane.
-pub(crate) fn rdma_of_both(ours: RdmaMode, theirs: RdmaMode) -> Result<bool, String> {
-    match (ours, theirs) {
+pub(crate) fn rdma_of_both(own: RdmaMode, other: RdmaMode) -> Result<bool, String> {
+    match (own, other) {
         (RdmaMode::No, RdmaMode::Require) | (RdmaMode::Require, RdmaMode::No) => {
-            Err(rdma_in_words(theirs as u64))
+            Err(rdma_in_words(other as u64))
         }
         (RdmaMode::No, _) | (_, RdmaMode::No) => Ok(false),
         _ => Ok(true),

@@ -20,6 +20,7 @@ mod delivery;
 mod endpoint;
 mod handshake;
 mod lane;
+mod locked;
 mod opening;
 mod user;
 
@@ -36,10 +37,10 @@ use crate::machine::{
 };
 use crate::rdma::RegistrationTable;
 use batch::Batch;
-use delivery::{Delivery, MachineUser, SmallMessage, Task};
+use delivery::{Delivery, MachineUser, SmallMessage};
 use endpoint::Shared;
-use handshake::Hello;
 use lane::Lane;
+use locked::{LockedLink, OpenLane};
 use rgaps_verbs::MARK_MAX;
 use rustix::time::{clock_gettime, ClockId};
 use std::collections::{BTreeMap, VecDeque};
@@ -52,113 +53,6 @@ use std::thread::JoinHandle;
 const PENALTY_MS: u64 = 1000;
 /// A lane that ended sooner counts as one that could not be opened.
 const LIVED_MS: u64 = 1000;
-
-/// A lane, and what the link knows of it.
-struct OpenLane {
-    lane: Arc<dyn Lane>,
-    since_ms: u64,
-    is_rdma: bool,
-    /// It is closed because an RDMA lane takes its place.
-    is_replaced: bool,
-}
-
-/// What the link's lock guards.
-struct LockedLink {
-    machine: LinkMachine,
-    /// How many machines there were before.
-    machines: u64,
-    /// The machine's number among all of this endpoint, which HELLO names.
-    machine_id: u64,
-    /// What is to be done without the lock, before the machine's outputs.
-    tasks: VecDeque<Task>,
-    /// A thread carries out tasks and outputs.
-    is_settling: bool,
-    lanes: BTreeMap<u32, OpenLane>,
-    peer: Peer,
-    /// The incarnation that the lanes belong to, and which of its machines.
-    seen: u64,
-    seen_machine: u64,
-    /// All lanes are to end first, then a new machine begins.
-    is_restarting: bool,
-    is_closing: bool,
-    /// The number of the last lane that was opened with the peer in `seen`.
-    last_lane: u32,
-    failures: u32,
-    dialled_ms: u64,
-    penalty_until_ms: u64,
-    /// RDMA is not tried before, and why: it broke, or was not possible.
-    rdma_after_ms: u64,
-    rdma_why: Option<String>,
-    /// The peer's HELLO said that it has RDMA.
-    peer_has_rdma: bool,
-    error: Option<String>,
-    threads: Vec<JoinHandle<()>>,
-    beat: u64,
-    /// Of lanes and machines that ended, and what is counted here.
-    counts: LinkCounts,
-}
-
-impl LockedLink {
-    /// Behind all that happened before.
-    fn event(&mut self, event: LinkEvent) {
-        while let Some(output) = self.machine.output() {
-            self.tasks.push_back(Task::Output(self.machines, output));
-        }
-        self.tasks.push_back(Task::Event(event));
-    }
-
-    fn next_task(&mut self) -> Option<Task> {
-        let task = self.tasks.pop_front();
-        task.or_else(|| Some(Task::Output(self.machines, self.machine.output()?)))
-    }
-
-    /// Why a lane ended.
-    fn end_of(&self, open: &OpenLane, now_ms: u64) -> LaneEnd {
-        if open.is_replaced {
-            return LaneEnd::Replaced;
-        }
-        if self.is_closing || self.is_restarting {
-            return LaneEnd::Closed;
-        }
-        if now_ms < self.penalty_until_ms {
-            return LaneEnd::ProtocolViolation;
-        }
-        open.lane.broke().unwrap_or(LaneEnd::Connection)
-    }
-
-    /// Whether a HELLO is of another incarnation or machine than the lanes.
-    fn is_other(&self, theirs: &Hello) -> bool {
-        self.seen != 0 && (self.seen, self.seen_machine) != (theirs.node, theirs.machine)
-    }
-
-    fn begin_restart(&mut self) {
-        self.is_restarting = true;
-        self.seen = 0;
-        for open in self.lanes.values() {
-            open.lane.close("the peer is another incarnation");
-        }
-    }
-
-    /// Replaces the machine when nobody uses the old one any more; it is to be dropped without the lock.
-    fn restart(
-        &mut self,
-        machine_id: impl FnOnce() -> u64,
-        new: impl FnOnce(u64) -> LinkMachine,
-    ) -> Option<LinkMachine> {
-        if !self.is_restarting || !self.lanes.is_empty() || self.machine.is_delivering() {
-            return None;
-        }
-        self.is_restarting = false;
-        let (resent, duplicates) = self.machine.repeated();
-        self.counts.resent += resent;
-        self.counts.duplicates += duplicates;
-        self.machines += 1;
-        self.machine_id = machine_id();
-        let old = std::mem::replace(&mut self.machine, new(self.machines));
-        self.event(LinkEvent::Restarted);
-        Some(old)
-    }
-}
 
 /// A few ms behind at most, and read for each frame: without a look at the hardware.
 fn clock_ms() -> u64 {
@@ -504,7 +398,7 @@ impl LinkRuntime {
         let violation = locked.machine.violation();
         let (mut quiet, mut silent) = (Vec::new(), Vec::new());
         for (number, open) in &locked.lanes {
-            if now_ms.saturating_sub(open.lane.heard_ms(now_ms)) >= self.config.quiet_ms {
+            if now_ms.saturating_sub(open.lane.received_ms(now_ms)) >= self.config.quiet_ms {
                 quiet.push(Arc::clone(&open.lane));
             } else if now_ms.saturating_sub(open.lane.spoke_ms()) >= self.config.beat_ms {
                 silent.push(*number);
@@ -539,7 +433,7 @@ impl LinkRuntime {
             let mut locked = self.lock();
             if !locked.is_settling {
                 locked.is_settling = true;
-                locked = self.carry_out(locked);
+                locked = self.perform_tasks(locked);
                 locked.is_settling = false;
             }
             let awaits_tick = locked.machine.awaits_tick();
@@ -554,7 +448,7 @@ impl LinkRuntime {
     }
 
     /// Carries out tasks and outputs until there are none.
-    fn carry_out<'a>(
+    fn perform_tasks<'a>(
         &'a self,
         mut locked: MutexGuard<'a, LockedLink>,
     ) -> MutexGuard<'a, LockedLink> {

@@ -46,15 +46,15 @@ impl LinkRuntime {
         if locked.is_restarting || locked.peer.dial.is_empty() {
             return None;
         }
-        let ours = self.rdma_mode();
+        let own = self.rdma_mode();
         let backed_off = locked.dialled_ms + self.backoff_ms(locked.failures);
         let due_ms = locked.penalty_until_ms.max(backed_off);
         if locked.lanes.len() < self.config.lanes {
-            let later = now_ms < locked.rdma_after_ms && ours == RdmaMode::Prefer;
-            return Some((due_ms, if later { RdmaMode::No } else { ours }));
+            let later = now_ms < locked.rdma_after_ms && own == RdmaMode::Prefer;
+            return Some((due_ms, if later { RdmaMode::No } else { own }));
         }
         // A TCP lane makes room for an RDMA lane, and for nothing else.
-        let climbs = ours != RdmaMode::No && locked.peer_has_rdma;
+        let climbs = own != RdmaMode::No && locked.peer_has_rdma;
         let lower = locked
             .lanes
             .values()
@@ -156,23 +156,23 @@ impl LinkRuntime {
     pub(crate) fn accepted(
         self: &Arc<Self>,
         connection: Connection,
-        theirs: &Hello,
+        other: &Hello,
     ) -> Result<(), HelloError> {
         let mut locked = self.lock();
         let expected = locked.peer.incarnation;
-        if locked.is_closing || locked.peer.key != theirs.key {
+        if locked.is_closing || locked.peer.key != other.key {
             return Err(refuse(&connection, ResetReason::Key, 0, "another key"));
         }
-        if expected != 0 && theirs.node != expected {
-            let theirs = format!("{:#x}", theirs.node);
+        if expected != 0 && other.node != expected {
+            let other = format!("{:#x}", other.node);
             return Err(refuse(
                 &connection,
                 ResetReason::Incarnation,
                 expected,
-                theirs,
+                other,
             ));
         }
-        if locked.is_other(theirs) {
+        if locked.is_other(other) {
             locked.begin_restart();
         }
         let lanes = locked.lanes.len() as u64;
@@ -183,43 +183,38 @@ impl LinkRuntime {
         let Some(number) = number else {
             return Err(refuse(&connection, ResetReason::Lanes, lanes, "one more"));
         };
-        let ours = Hello {
-            to: theirs.node,
+        let own = Hello {
+            to: other.node,
             ..self.hello(&locked, number)
         };
-        rdma_of_both(ours.rdma, theirs.rdma)
-            .map_err(|wish| refuse(&connection, ResetReason::Rdma, ours.rdma as u64, wish))?;
-        answer(&connection, &ours)?;
+        rdma_of_both(own.rdma, other.rdma)
+            .map_err(|wish| refuse(&connection, ResetReason::Rdma, own.rdma as u64, wish))?;
+        answer(&connection, &own)?;
         locked.last_lane = number;
         drop(locked);
-        self.answered(connection, &ours, theirs)
+        self.answered(connection, &own, other)
     }
 
     /// The peer has answered this end's hello and given the lane a number.
     pub(crate) fn dialled(
         self: &Arc<Self>,
         connection: Connection,
-        ours: &Hello,
-        theirs: &Hello,
+        own: &Hello,
+        other: &Hello,
     ) -> Result<(), HelloError> {
         let mut locked = self.lock();
-        let is_seen = (locked.seen, locked.seen_machine) == (theirs.node, theirs.machine);
-        if is_seen && theirs.lane <= locked.last_lane {
+        let is_seen = (locked.seen, locked.seen_machine) == (other.node, other.machine);
+        if is_seen && other.lane <= locked.last_lane {
             let last = u64::from(locked.last_lane);
-            return Err(refuse(
-                &connection,
-                ResetReason::Protocol,
-                last,
-                theirs.lane,
-            ));
+            return Err(refuse(&connection, ResetReason::Protocol, last, other.lane));
         }
-        locked.last_lane = theirs.lane;
+        locked.last_lane = other.lane;
         drop(locked);
-        let ours = Hello {
-            lane: theirs.lane,
-            ..*ours
+        let own = Hello {
+            lane: other.lane,
+            ..*own
         };
-        self.answered(connection, &ours, theirs)
+        self.answered(connection, &own, other)
     }
 
     /// Both ends have sent HELLO. If both want RDMA, they agree on a channel; it takes a while, and the link is not
@@ -227,37 +222,37 @@ impl LinkRuntime {
     pub(crate) fn answered(
         self: &Arc<Self>,
         connection: Connection,
-        ours: &Hello,
-        theirs: &Hello,
+        own: &Hello,
+        other: &Hello,
     ) -> Result<(), HelloError> {
-        let both = rdma_of_both(ours.rdma, theirs.rdma).map_err(HelloError::Rdma)?;
+        let both = rdma_of_both(own.rdma, other.rdma).map_err(HelloError::Rdma)?;
         let agreed = match (&self.shared.rdma, both) {
-            (_, false) => Err(self.why_no_rdma(ours, theirs)),
+            (_, false) => Err(self.why_no_rdma(own, other)),
             (None, true) => Err(Some("this host has no RDMA".into())),
             (Some(rdma), true) => {
-                let agreed = agree(&connection, rdma, ours.lane)?;
+                let agreed = agree(&connection, rdma, own.lane)?;
                 connection.set_limit(None)?;
                 agreed.map_err(Some)
             }
         };
         if let (true, Err(Some(why))) = (both, &agreed) {
-            if [ours.rdma, theirs.rdma].contains(&RdmaMode::Require) {
+            if [own.rdma, other.rdma].contains(&RdmaMode::Require) {
                 return Err(HelloError::Rdma(why.clone()));
             }
             self.rdma_failed(&mut self.lock(), why.clone());
         }
-        self.begin_lane(connection, ours, theirs, agreed)
+        self.begin_lane(connection, own, other, agreed)
     }
 
     /// Why a lane is not RDMA, although this end could have it.
-    fn why_no_rdma(&self, ours: &Hello, theirs: &Hello) -> Option<String> {
+    fn why_no_rdma(&self, own: &Hello, other: &Hello) -> Option<String> {
         if self.rdma_mode() == RdmaMode::No {
             return None;
         }
-        if ours.rdma == RdmaMode::No {
+        if own.rdma == RdmaMode::No {
             return self.lock().rdma_why.clone();
         }
-        debug_assert_eq!(theirs.rdma, RdmaMode::No);
+        debug_assert_eq!(other.rdma, RdmaMode::No);
         Some("the peer has no RDMA, or does not try it for now".into())
     }
 
@@ -265,29 +260,29 @@ impl LinkRuntime {
     fn begin_lane(
         self: &Arc<Self>,
         connection: Connection,
-        ours: &Hello,
-        theirs: &Hello,
+        own: &Hello,
+        other: &Hello,
         agreed: Result<Agreed, Option<String>>,
     ) -> Result<(), HelloError> {
-        let (now_ms, number) = (self.now_ms(), ours.lane);
+        let (now_ms, number) = (self.now_ms(), own.lane);
         let is_rdma = agreed.is_ok();
         let (lane, threads) = self.lane(number, connection, agreed)?;
         let mut locked = self.lock();
-        if locked.is_other(theirs) {
+        if locked.is_other(other) {
             locked.begin_restart();
         }
         // Also where the machine that this end's HELLO named was replaced meanwhile.
         let stale = locked.is_closing
             || locked.is_restarting
-            || locked.peer.key != theirs.key
-            || locked.machine_id != ours.machine;
-        if stale || !locked.machine.lane_up(number, theirs.first_window) {
+            || locked.peer.key != other.key
+            || locked.machine_id != own.machine;
+        if stale || !locked.machine.lane_up(number, other.first_window) {
             lane.close("it is not wanted any more");
             return Ok(());
         }
-        locked.seen = theirs.node;
-        locked.seen_machine = theirs.machine;
-        locked.peer_has_rdma = theirs.rdma != RdmaMode::No;
+        locked.seen = other.node;
+        locked.seen_machine = other.machine;
+        locked.peer_has_rdma = other.rdma != RdmaMode::No;
         locked.counts.lanes_opened += 1;
         locked.counts.rdma_opened += u64::from(is_rdma);
         let open = OpenLane {

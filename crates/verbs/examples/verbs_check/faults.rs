@@ -108,7 +108,7 @@ fn raw_faults(end: &mut End) -> Result<()> {
     ];
     for (fault, local_change, offset, writes, expected) in cases {
         let raw = end.raw(8, 1, 4096)?;
-        let (address, _, _, key) = raw.peer.places();
+        let (address, _, _, key) = raw.peer.parts();
         let start = Instant::now();
         if end.role == Role::A {
             let own = raw.pair.local_key(0) ^ local_change;

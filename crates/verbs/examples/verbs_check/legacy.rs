@@ -85,7 +85,7 @@ fn legacy(end: &mut End, bytes: usize, messages: u64) -> Result<f64> {
     let raw = end.raw(SENDS, 0, RING + 64)?;
     let slot = (bytes + FRAMING).next_multiple_of(64);
     let slots = RING / slot;
-    let (ring, _, head, key) = raw.peer.places();
+    let (ring, _, head, key) = raw.peer.parts();
     let start = Instant::now();
     match end.role {
         Role::A => legacy_sender(&raw, bytes, messages, slot, (ring, key))?,

@@ -112,7 +112,7 @@ fn hear_lie(end: &mut End, what: &str) -> Result<()> {
     let channel = end.channel(config)?;
     let error = end_of(&channel)?;
     say_json(json!({"liar": what, "ended_with": error.to_string()}));
-    ensure!(matches!(error, ChannelError::Lie(_)), "{error}");
+    ensure!(matches!(error, ChannelError::Violation(_)), "{error}");
     channel.close();
     ensure!(channel.counts().not_drained == 0);
     Ok(())
@@ -120,7 +120,7 @@ fn hear_lie(end: &mut End, what: &str) -> Result<()> {
 
 fn lie(end: &mut End, claim: &Claim) -> Result<()> {
     let raw = end.raw(8, 8, 4096 + 64)?;
-    let (ring, _, _, key) = raw.peer.places();
+    let (ring, _, _, key) = raw.peer.parts();
     let mut header = [0; 16];
     header[..4].copy_from_slice(&claim.says.to_le_bytes());
     header[4..8].copy_from_slice(&claim.number.to_le_bytes());

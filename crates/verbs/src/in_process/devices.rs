@@ -132,8 +132,8 @@ impl Fabric for InProcess {
 
     fn event(&self) -> Option<(Concerns, DeviceEvent)> {
         silence(&self.events.fd);
-        let mut said = self.events.said.lock().expect("nobody panics with it");
-        said.pop_front()
+        let mut queue = self.events.queue.lock().expect("nobody panics with it");
+        queue.pop_front()
     }
 }
 

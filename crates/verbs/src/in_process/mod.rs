@@ -61,7 +61,7 @@ struct Memory {
 
 struct Events {
     domain: u32,
-    said: Mutex<VecDeque<(Concerns, DeviceEvent)>>,
+    queue: Mutex<VecDeque<(Concerns, DeviceEvent)>>,
     fd: OwnedFd,
 }
 
@@ -124,7 +124,7 @@ impl Network {
         let mut state = locked(&self.state);
         let events = Arc::new(Events {
             domain: state.number(),
-            said: Mutex::default(),
+            queue: Mutex::default(),
             fd,
         });
         state.devices.push(Arc::clone(&events));
@@ -186,8 +186,8 @@ impl Memory {
 
 impl Events {
     fn say(&self, concerns: Concerns, event: DeviceEvent) {
-        let mut said = self.said.lock().expect("nobody panics with it");
-        said.push_back((concerns, event));
+        let mut queue = self.queue.lock().expect("nobody panics with it");
+        queue.push_back((concerns, event));
         ring(&self.fd);
     }
 }
@@ -248,7 +248,7 @@ impl State {
             let chosen = self.random() as usize % count;
             let chosen = self.pairs.iter().filter(waiting).nth(chosen);
             let (&number, _) = chosen.expect("they were counted");
-            self.carry_out(number);
+            self.perform(number);
         }
         // Whoever sleeps has to look again, or nothing moves.
         if self.pairs.values().any(|pair| !pair.works.is_empty()) {
@@ -258,7 +258,7 @@ impl State {
         }
     }
 
-    fn carry_out(&mut self, number: u32) {
+    fn perform(&mut self, number: u32) {
         let Some(pair) = self.pairs.get_mut(&number) else {
             return;
         };

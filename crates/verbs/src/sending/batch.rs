@@ -48,17 +48,21 @@ impl Channel {
     pub(crate) fn settle_notices(&self, sending: &mut Sending) -> Result<(), ChannelError> {
         if sending.owed == Owed::Head && sending.has_slots(1, 0) {
             sending.owed = Owed::Nothing;
-            sending.has_receive().map_err(|lie| self.lie(lie))?;
+            sending
+                .has_receive()
+                .map_err(|violation| self.violation(violation))?;
             self.counts.heads_noticed.add(1);
             sending.stage_credits(Some(Notice::Head));
         }
         if sending.stall == Stall::Owed && sending.has_slots(1, 0) {
-            sending.has_receive().map_err(|lie| self.lie(lie))?;
+            sending
+                .has_receive()
+                .map_err(|violation| self.violation(violation))?;
             if sending.owed == Owed::Credits {
                 // They go with it.
                 sending.owed = Owed::Nothing;
             }
-            sending.stall = Stall::Said;
+            sending.stall = Stall::Announced;
             self.counts.stall_notices.add(1);
             sending.stage_credits(Some(Notice::Stall));
         }
@@ -165,7 +169,7 @@ impl Batch<'_> {
         }
         // The peer's words are looked at when they are needed only.
         let read = self.sending.read_credits();
-        read.map_err(|lie| self.channel.lie(lie))?;
+        read.map_err(|violation| self.channel.violation(violation))?;
         let lack = match self.sending.reserve(works, bytes)? {
             Ok(cursor) => return Ok(Some(cursor)),
             Err(lack) => lack,

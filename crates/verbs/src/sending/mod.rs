@@ -6,8 +6,8 @@ pub use batch::Batch;
 
 use crate::address::ChannelAddress;
 use crate::channel::{size, HEADER_BYTES, RECEIVES_RESERVED, SENDS_RESERVED};
-use crate::cursors::{CursorLie, FrameSizeError, Reserved, Ring, Sender};
-use crate::error::Lie;
+use crate::cursors::{CursorViolation, FrameSizeError, Reserved, Ring, Sender};
+use crate::error::ChannelViolation;
 use crate::fabric::{Depths, Work};
 use crate::notice::Notice;
 use crate::region::{Allocation, Memory, Region};
@@ -52,7 +52,7 @@ enum Stall {
     /// It is to be said when a slot is free.
     Owed,
     /// It was said, and the head has not come.
-    Said,
+    Announced,
 }
 
 /// What credits of this side the peer is to be told.
@@ -146,7 +146,7 @@ impl Sending {
     }
 
     /// The mirror's and the ring's bytes are free up to here.
-    fn free(&mut self) -> Result<(), CursorLie> {
+    fn free(&mut self) -> Result<(), CursorViolation> {
         self.ring
             .head_returned(self.head.min(self.completed_cursor))
     }
@@ -173,7 +173,7 @@ impl Sending {
     }
 
     /// The credit words that the peer wrote. Each only goes up, so any two of them are true together.
-    fn read_credits(&mut self) -> Result<(), Lie> {
+    fn read_credits(&mut self) -> Result<(), ChannelViolation> {
         let at = self.landing.bytes() - size(HEADER_BYTES);
         let (head, receives) = (word(&self.landing, at), word(&self.landing, at + 8));
         let (head, receives) = (
@@ -182,12 +182,12 @@ impl Sending {
         );
         if head > self.ring.tail() {
             let tail = self.ring.tail();
-            return Err(CursorLie::Head { head, tail }.into());
+            return Err(CursorViolation::Head { head, tail }.into());
         }
         let most = self.immediates + u64::from(self.peer.receives);
         if receives > most {
-            let said = receives;
-            return Err(Lie::Receives { said, most });
+            let claimed = receives;
+            return Err(ChannelViolation::Receives { claimed, most });
         }
         self.head = self.head.max(head);
         self.receives = self.receives.max(receives);
@@ -197,16 +197,16 @@ impl Sending {
 
     /// A receive for a notice. There always is one: frames leave one to a stall and one to a head, a stall tells
     /// that the last head was received, and a head that the last stall was.
-    fn has_receive(&mut self) -> Result<(), Lie> {
+    fn has_receive(&mut self) -> Result<(), ChannelViolation> {
         if self.immediates >= self.receives {
             self.read_credits()?;
         }
         let has = self.immediates < self.receives;
-        has.then_some(()).ok_or(Lie::Turn("stall"))
+        has.then_some(()).ok_or(ChannelViolation::Turn("stall"))
     }
 
     /// Everything up to this work is done. Gives up to which frame.
-    pub(crate) fn reap(&mut self, number: u64) -> Result<u64, CursorLie> {
+    pub(crate) fn reap(&mut self, number: u64) -> Result<u64, CursorViolation> {
         let mut frames = 0;
         while let Some(mark) = self.marks.front().filter(|mark| mark.number <= number) {
             self.completed = mark.number;
@@ -239,9 +239,9 @@ impl Sending {
     }
 
     /// The peer answered the stall.
-    pub(crate) fn head_noticed(&mut self) -> Result<(), Lie> {
-        if self.stall != Stall::Said {
-            return Err(Lie::Turn("head"));
+    pub(crate) fn head_noticed(&mut self) -> Result<(), ChannelViolation> {
+        if self.stall != Stall::Announced {
+            return Err(ChannelViolation::Turn("head"));
         }
         self.stall = Stall::No;
         Ok(())

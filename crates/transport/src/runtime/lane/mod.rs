@@ -26,7 +26,7 @@ pub(crate) trait Lane: Send + Sync {
     /// Why it broke by itself; none if this end closed it, or its connection ended.
     fn broke(&self) -> Option<LaneEnd>;
     /// When something was read (or this end was too busy to read), and when something was written.
-    fn heard_ms(&self, now_ms: u64) -> u64;
+    fn received_ms(&self, now_ms: u64) -> u64;
     fn spoke_ms(&self) -> u64;
 }
 

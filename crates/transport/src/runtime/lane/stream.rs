@@ -34,7 +34,7 @@ pub(crate) struct Stream {
     closed: AtomicBool,
     why: Mutex<Option<String>>,
     threads: AtomicU8,
-    heard_ms: AtomicU64,
+    received_ms: AtomicU64,
     /// The reading thread waits for bytes; else it is busy with some, and the peer is not quiet.
     listens: AtomicBool,
     spoke_ms: AtomicU64,
@@ -58,7 +58,7 @@ impl Stream {
             closed: AtomicBool::new(false),
             why: Mutex::default(),
             threads: AtomicU8::new(2),
-            heard_ms: AtomicU64::new(now_ms),
+            received_ms: AtomicU64::new(now_ms),
             listens: AtomicBool::new(false),
             spoke_ms: AtomicU64::new(now_ms),
             bytes_in: AtomicU64::new(0),
@@ -159,7 +159,7 @@ impl Stream {
     }
 
     fn fill(&self, into: &mut [u8], link: &LinkRuntime) -> Result<usize, String> {
-        self.heard_ms.store(link.now_ms(), SeqCst);
+        self.received_ms.store(link.now_ms(), SeqCst);
         self.listens.store(true, SeqCst);
         let read = self.connection.read(into);
         self.listens.store(false, SeqCst);
@@ -308,9 +308,9 @@ impl Lane for Stream {
         None
     }
 
-    fn heard_ms(&self, now_ms: u64) -> u64 {
+    fn received_ms(&self, now_ms: u64) -> u64 {
         match self.listens.load(SeqCst) {
-            true => self.heard_ms.load(SeqCst),
+            true => self.received_ms.load(SeqCst),
             false => now_ms,
         }
     }

@@ -38,14 +38,14 @@ type Step<T> = Result<Result<T, String>, HelloError>;
 /// Both ends do this at the same time.
 pub(crate) fn agree(connection: &Connection, rdma: &Rdma, lane: u32) -> Step<Agreed> {
     let (our_rail, device) = rdma.rail(lane);
-    let ours = Channel::new(device, rdma.channel);
-    let ours = ours.map_err(|error| format!("{}: {error}", device.name()));
-    let said = ours.as_ref().map(|channel| Frame::RdmaAddress {
+    let own = Channel::new(device, rdma.channel);
+    let own = own.map_err(|error| format!("{}: {error}", device.name()));
+    let said = own.as_ref().map(|channel| Frame::RdmaAddress {
         rail: our_rail,
         address: Description::new(&channel.address().encode()).expect("addresses are short"),
     });
-    let theirs = exchange(connection, said)?;
-    let (channel, (their_rail, address)) = match (ours, theirs) {
+    let other = exchange(connection, said)?;
+    let (channel, (their_rail, address)) = match (own, other) {
         (Ok(channel), Ok(Frame::RdmaAddress { rail, address })) => (channel, (rail, address)),
         (Ok(_), Ok(_)) => return Err(HelloError::NoHello),
         (Err(why), _) | (_, Err(why)) => return Ok(Err(why)),
@@ -79,17 +79,17 @@ fn connect(channel: &Channel, peer: &ChannelAddress) -> Result<(), String> {
 /// Says that this end has done a step, or why not, and hears the same of the peer.
 fn step(connection: &Connection, step: u8, done: Result<(), String>) -> Step<()> {
     let said = done.as_ref().map(|()| Frame::RdmaReady { step });
-    let theirs = exchange(connection, said)?;
-    Ok(match (done, theirs) {
-        (Ok(()), Ok(Frame::RdmaReady { step: theirs })) if theirs == step => Ok(()),
+    let other = exchange(connection, said)?;
+    Ok(match (done, other) {
+        (Ok(()), Ok(Frame::RdmaReady { step: other })) if other == step => Ok(()),
         (Ok(()), Ok(_)) => return Err(HelloError::NoHello),
         (Err(why), _) | (_, Err(why)) => Err(why),
     })
 }
 
-fn exchange(connection: &Connection, ours: Result<Frame, &String>) -> Step<Frame> {
-    let ours = ours.unwrap_or_else(|why| Frame::RdmaRefused { why: words(why) });
-    write_frame(connection, &ours)?;
+fn exchange(connection: &Connection, own: Result<Frame, &String>) -> Step<Frame> {
+    let own = own.unwrap_or_else(|why| Frame::RdmaRefused { why: words(why) });
+    write_frame(connection, &own)?;
     Ok(match read_frame(connection)? {
         Frame::RdmaRefused { why } => {
             let why = String::from_utf8_lossy(why.as_slice());

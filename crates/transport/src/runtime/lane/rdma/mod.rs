@@ -61,7 +61,7 @@ pub(crate) struct RdmaLane {
     sources: OwnedFd,
     closed: AtomicBool,
     why: Mutex<Option<String>>,
-    heard_ms: AtomicU64,
+    received_ms: AtomicU64,
     listens: AtomicBool,
     spoke_ms: AtomicU64,
     bytes_in: AtomicU64,
@@ -162,7 +162,7 @@ impl RdmaLane {
             sources,
             closed: AtomicBool::new(false),
             why: Mutex::default(),
-            heard_ms: AtomicU64::new(now_ms),
+            received_ms: AtomicU64::new(now_ms),
             listens: AtomicBool::new(false),
             spoke_ms: AtomicU64::new(now_ms),
             bytes_in: AtomicU64::new(0),
@@ -224,13 +224,13 @@ impl RdmaLane {
     /// From here on quiet counts; what this end was busy with meanwhile does not.
     fn listen(&self, link: &LinkRuntime, heard: bool, began_ms: u64) {
         let now_ms = link.now_ms();
-        let before = self.heard_ms.load(SeqCst);
-        let heard_ms = if heard {
+        let before = self.received_ms.load(SeqCst);
+        let received_ms = if heard {
             now_ms
         } else {
             before + (now_ms - began_ms)
         };
-        self.heard_ms.store(heard_ms, SeqCst);
+        self.received_ms.store(received_ms, SeqCst);
         self.listens.store(true, SeqCst);
     }
 
@@ -282,7 +282,7 @@ impl RdmaLane {
         if connection {
             // What it said before it left.
             self.progress(reading, link)?;
-            return Err(self.last_heard(link));
+            return Err(self.last_received(link));
         }
         if bell {
             let _ = rustix::io::read(&self.waker.fd, &mut [0; 8]);
@@ -292,7 +292,7 @@ impl RdmaLane {
     }
 
     /// The connection is at its end, or brings the reason of it.
-    fn last_heard(&self, link: &LinkRuntime) -> String {
+    fn last_received(&self, link: &LinkRuntime) -> String {
         let Ok(word) = read_frame_within(&self.connection, LAST_WORD_LIMIT) else {
             return format!("{} closed the connection", self.connection.peer());
         };
@@ -380,7 +380,8 @@ impl RdmaLane {
         let mut posts = self.channel().batch().map_err(|error| self.lost(error))?;
         while !batch.is_empty() {
             let mut slices = [IoSlice::new(&[]); SLICES];
-            let way = |payload: &Bytes, remote: &Remote, at: u64| self.way(payload, remote, at);
+            let way =
+                |payload: &Bytes, remote: &Remote, at: u64| self.direct_write(payload, remote, at);
             let piece = batch.piece(self.record_bytes_max, &mut slices[1..], way);
             let (pushed, wrote, unsaid, payload) = match piece {
                 Piece::Stream(count, bytes) => {
@@ -420,7 +421,12 @@ impl RdmaLane {
 
     /// How a payload can go directly: it lies in memory that this end's rail knows, in two regions at most, and goes where the
     /// peer's does.
-    fn way(&self, (payload, from, to): &Bytes, remote: &Remote, at: u64) -> Option<DirectWrite> {
+    fn direct_write(
+        &self,
+        (payload, from, to): &Bytes,
+        remote: &Remote,
+        at: u64,
+    ) -> Option<DirectWrite> {
         let bytes = (to - from) as u64;
         let start = match payload.direct() {
             Some(start) => start + *from as u64,
@@ -521,16 +527,16 @@ impl Lane for RdmaLane {
         Some(match self.channel().ended()? {
             ChannelError::Completion { .. } => LaneEnd::Completion,
             ChannelError::Event(_) => LaneEnd::Event,
-            ChannelError::Lie(_) => LaneEnd::ProtocolViolation,
+            ChannelError::Violation(_) => LaneEnd::ProtocolViolation,
             ChannelError::Verbs(_) => LaneEnd::Call,
             // This end, for its own reasons.
             _ => return None,
         })
     }
 
-    fn heard_ms(&self, now_ms: u64) -> u64 {
+    fn received_ms(&self, now_ms: u64) -> u64 {
         match self.listens.load(SeqCst) {
-            true => self.heard_ms.load(SeqCst),
+            true => self.received_ms.load(SeqCst),
             false => now_ms,
         }
     }

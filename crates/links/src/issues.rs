@@ -13,27 +13,27 @@ const SAY: Duration = Duration::from_secs(1);
 
 /// Counts, for one host.
 #[derive(Default)]
-pub struct Notes(Mutex<BTreeMap<String, Note>>);
+pub struct TopicIssues(Mutex<BTreeMap<String, TopicIssue>>);
 
 #[derive(Default)]
-struct Note {
+struct TopicIssue {
     row: PeerTopic,
     /// What was missed since the log said so, and when that was.
     unsaid: u64,
-    said: Option<Instant>,
+    logged: Option<Instant>,
 }
 
-impl Notes {
+impl TopicIssues {
     fn change(&self, topic: &str, change: impl FnOnce(&mut PeerTopic)) {
         self.note(topic, |note| change(&mut note.row));
     }
 
-    fn note(&self, topic: &str, change: impl FnOnce(&mut Note)) {
-        let mut notes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if !notes.contains_key(topic) && notes.len() >= MAX_TOPICS {
+    fn note(&self, topic: &str, change: impl FnOnce(&mut TopicIssue)) {
+        let mut issues = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !issues.contains_key(topic) && issues.len() >= MAX_TOPICS {
             return;
         }
-        let note = notes.entry(topic.to_owned()).or_default();
+        let note = issues.entry(topic.to_owned()).or_default();
         note.row.topic = topic.to_owned();
         change(note);
     }
@@ -49,8 +49,8 @@ impl Notes {
         self.note(topic, |note| {
             note.row.missed += messages;
             note.unsaid += messages;
-            if note.said.is_none_or(|said| said.elapsed() >= SAY) {
-                note.said = Some(Instant::now());
+            if note.logged.is_none_or(|logged| logged.elapsed() >= SAY) {
+                note.logged = Some(Instant::now());
                 say = Some(std::mem::take(&mut note.unsaid));
             }
         });
@@ -71,17 +71,17 @@ impl Notes {
 
     /// There is no reason any more.
     pub fn allowed(&self, topic: &str) {
-        let mut notes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(note) = notes.get_mut(topic) {
+        let mut issues = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(note) = issues.get_mut(topic) {
             note.row.why.clear();
         }
     }
 
     /// So many of them at most: those with the most first.
     pub fn rows(&self, most: usize) -> Vec<PeerTopic> {
-        let notes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let issues = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let lost = |row: &PeerTopic| row.gave_up + row.missed + row.refused;
-        let mut rows: Vec<PeerTopic> = notes
+        let mut rows: Vec<PeerTopic> = issues
             .values()
             .map(|note| &note.row)
             .filter(|row| lost(row) > 0 || !row.why.is_empty())
@@ -99,15 +99,15 @@ mod tests {
 
     #[test]
     fn what_was_lost_most_comes_first_and_reasons_go() {
-        let notes = Notes::default();
-        assert_eq!(notes.rows(8), []);
-        notes.gave_up("a", 2);
-        assert_eq!(notes.missed("b", 2), Some(2));
-        assert_eq!(notes.missed("b", 1), None, "so soon");
-        assert!(notes.refused("c", 0, "a rule"));
-        assert!(!notes.refused("c", 1, "a rule"));
-        notes.gave_up("a", 2);
-        let rows = notes.rows(8);
+        let issues = TopicIssues::default();
+        assert_eq!(issues.rows(8), []);
+        issues.gave_up("a", 2);
+        assert_eq!(issues.missed("b", 2), Some(2));
+        assert_eq!(issues.missed("b", 1), None, "so soon");
+        assert!(issues.refused("c", 0, "a rule"));
+        assert!(!issues.refused("c", 1, "a rule"));
+        issues.gave_up("a", 2);
+        let rows = issues.rows(8);
         let names: Vec<&str> = rows.iter().map(|row| row.topic.as_str()).collect();
         assert_eq!(names, ["a", "b", "c"]);
         assert_eq!(
@@ -115,10 +115,10 @@ mod tests {
             (4, 3, 1)
         );
         assert_eq!(rows[2].why, "a rule");
-        notes.allowed("c");
-        assert_eq!(notes.rows(8)[2].why, "");
-        assert_eq!(notes.rows(1).len(), 1);
-        (0..2 * MAX_TOPICS).for_each(|topic| notes.gave_up(&topic.to_string(), 1));
-        assert!(notes.rows(usize::MAX).len() <= MAX_TOPICS);
+        issues.allowed("c");
+        assert_eq!(issues.rows(8)[2].why, "");
+        assert_eq!(issues.rows(1).len(), 1);
+        (0..2 * MAX_TOPICS).for_each(|topic| issues.gave_up(&topic.to_string(), 1));
+        assert!(issues.rows(usize::MAX).len() <= MAX_TOPICS);
     }
 }

@@ -1,19 +1,19 @@
 //! The landing side: what comes from another host becomes a message here. Bytes go from the socket into a
 //! loan of the publisher that stands for the one elsewhere, and are published in their turn.
 
-mod landing;
-mod places;
+mod arriving;
+mod remote_publisher;
 
-pub use self::landing::{Landing, LandingLimits, Wanted};
+pub use self::remote_publisher::{ArrivalLimits, MemoryRequest, RemotePublisher};
 
-use self::places::{receive_buffer, Saying};
+use self::arriving::{receive_buffer, ControlBuffer};
 use crate::counts::IngressCounts;
-use crate::event::Heard;
+use crate::event::ConductorEvent;
 use crate::host_link::{Flow, Group, HostEvent, Ingress};
-use crate::notes::Notes;
-use crate::relay::Carry;
+use crate::issues::TopicIssues;
+use crate::relay::Destinations;
 use crate::traces::LinkTraces;
-use crate::wire::{FlowDescription, MAX_SAID_BYTES};
+use crate::wire::{FlowDescription, MAX_LINK_MESSAGE_BYTES};
 use rgaps_transport::machine::BufferReply;
 use rgaps_transport::{Description, LinkEvent, OpenReply};
 use std::collections::HashMap;
@@ -24,15 +24,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Where a flow's messages land, and where they go on to.
 #[derive(Clone)]
 struct Bound {
-    landing: Arc<Landing>,
-    carry: Option<Arc<Carry>>,
+    landing: Arc<RemotePublisher>,
+    destinations: Option<Arc<Destinations>>,
     /// Messages below this one have come in the flow, or never will.
-    came: Arc<AtomicU64>,
+    received: Arc<AtomicU64>,
 }
 
 /// A flow that its sender has opened.
 enum Standing {
-    /// The coordinator has not decided yet.
+    /// The conductor has not decided yet.
     Pending,
     Lands(Bound),
     /// It does not, for this reason.
@@ -40,46 +40,46 @@ enum Standing {
 }
 
 #[derive(Default)]
-struct Flows {
+struct IngressFlows {
     standing: HashMap<Flow, Standing>,
     /// Of groups that are not whole yet, what has come.
     groups: HashMap<u32, Vec<(Flow, FlowDescription)>>,
 }
 
 /// What messages from a host become here.
-pub struct Landings {
+pub struct LinkIngress {
     host: String,
-    flows: Mutex<Flows>,
+    flows: Mutex<IngressFlows>,
     /// Counts.
     pub arrived: Arc<IngressCounts>,
     /// What did not come across.
-    pub notes: Arc<Notes>,
-    to: Sender<(String, Heard)>,
-    memory: Sender<Wanted>,
+    pub issues: Arc<TopicIssues>,
+    to: Sender<(String, ConductorEvent)>,
+    memory: Sender<MemoryRequest>,
 }
 
-impl Landings {
+impl LinkIngress {
     /// Those of a host. What the link tells goes to `to`, what has to be asked of the daemon to `memory`.
     pub fn new(
         host: &str,
-        to: Sender<(String, Heard)>,
-        memory: Sender<Wanted>,
+        to: Sender<(String, ConductorEvent)>,
+        memory: Sender<MemoryRequest>,
         traces: Option<LinkTraces>,
-    ) -> Arc<Landings> {
-        Arc::new(Landings {
+    ) -> Arc<LinkIngress> {
+        Arc::new(LinkIngress {
             host: host.to_owned(),
             flows: Mutex::default(),
             arrived: Arc::new(IngressCounts {
                 traces,
                 ..IngressCounts::default()
             }),
-            notes: Arc::default(),
+            issues: Arc::default(),
             to,
             memory,
         })
     }
 
-    fn flows(&self) -> MutexGuard<'_, Flows> {
+    fn flows(&self) -> MutexGuard<'_, IngressFlows> {
         self.flows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -91,19 +91,24 @@ impl Landings {
     }
 
     /// An open flow's messages land there, and go on to others.
-    pub fn accept(&self, flow: Flow, landing: Arc<Landing>, carry: Option<Arc<Carry>>) {
+    pub fn accept(
+        &self,
+        flow: Flow,
+        landing: Arc<RemotePublisher>,
+        destinations: Option<Arc<Destinations>>,
+    ) {
         let mut flows = self.flows();
         let Some(standing) = flows.standing.get_mut(&flow) else {
             return;
         };
-        let came = match standing {
-            Standing::Lands(bound) => bound.came.clone(),
+        let received = match standing {
+            Standing::Lands(bound) => bound.received.clone(),
             _ => Arc::default(),
         };
         let bound = Bound {
             landing,
-            carry,
-            came,
+            destinations,
+            received,
         };
         let before = std::mem::replace(standing, Standing::Lands(bound));
         drop(flows);
@@ -119,28 +124,28 @@ impl Landings {
 
     /// A flow's messages below this are where they are to go. What was published here in a former life, or came another
     /// way, is not unless it has come in this flow too: who sends it holds it for those that it goes on to.
-    pub fn passed(&self, flow: Flow) -> Option<u64> {
+    pub fn confirmed(&self, flow: Flow) -> Option<u64> {
         let bound = self.bound(flow)?;
         // In this order: what comes between is not passed.
-        let came = bound.came.load(Ordering::Acquire);
-        Some(bound.landing.relay.floor().min(came))
+        let received = bound.received.load(Ordering::Acquire);
+        Some(bound.landing.relay.floor().min(received))
     }
 
     /// A flow has ended.
     pub fn remove(&self, flow: Flow) {
         // A publisher leaves when it is dropped, which is not for this lock.
-        let gone = self.flows().standing.remove(&flow);
-        drop(gone);
+        let ended = self.flows().standing.remove(&flow);
+        drop(ended);
     }
 
     /// All of them have.
     pub fn clear(&self) {
-        let gone = std::mem::take(&mut *self.flows());
-        drop(gone);
+        let ended = std::mem::take(&mut *self.flows());
+        drop(ended);
     }
 }
 
-impl Ingress for Landings {
+impl Ingress for LinkIngress {
     fn opened(&self, flow: Flow, group: Group, description: &[u8]) -> OpenReply {
         let mut flows = self.flows();
         match flows.standing.get(&flow) {
@@ -162,7 +167,9 @@ impl Ingress for Landings {
         of_group.push((flow, description));
         if of_group.len() >= usize::from(group.flows) {
             let all = flows.groups.remove(&group.number).unwrap_or_default();
-            let _ = self.to.send((self.host.clone(), Heard::Opened(all)));
+            let _ = self
+                .to
+                .send((self.host.clone(), ConductorEvent::Opened(all)));
         }
         OpenReply::Waits
     }
@@ -171,12 +178,7 @@ impl Ingress for Landings {
         let Some(bound) = self.bound(flow) else {
             return BufferReply::Full;
         };
-        let Bound {
-            landing,
-            carry,
-            came,
-        } = bound;
-        let room = receive_buffer(&landing, sequence, bytes, carry, came, self);
+        let room = receive_buffer(bound, sequence, bytes, self);
         if matches!(room, BufferReply::Buffer(_)) {
             self.arrived.messages.fetch_add(1, Ordering::Relaxed);
             self.arrived.bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -184,11 +186,11 @@ impl Ingress for Landings {
         room
     }
 
-    fn hear(&self, bytes: u64) -> BufferReply {
-        if bytes > MAX_SAID_BYTES as u64 {
+    fn control_buffer(&self, bytes: u64) -> BufferReply {
+        if bytes > MAX_LINK_MESSAGE_BYTES as u64 {
             return BufferReply::Refused;
         }
-        BufferReply::Buffer(Box::new(Saying {
+        BufferReply::Buffer(Box::new(ControlBuffer {
             bytes: vec![0; bytes as usize],
             to: self.to.clone(),
             host: self.host.clone(),
@@ -196,9 +198,12 @@ impl Ingress for Landings {
     }
 
     fn missed(&self, flow: Flow, next: u64) {
-        if let Some(Bound { came, landing, .. }) = self.bound(flow) {
+        if let Some(Bound {
+            received, landing, ..
+        }) = self.bound(flow)
+        {
             // The next message counts them: by its number, which no lost frame and no kill makes wrong.
-            came.fetch_max(next, Ordering::AcqRel);
+            received.fetch_max(next, Ordering::AcqRel);
             landing.follow_history(next);
         }
     }
@@ -212,6 +217,8 @@ impl Ingress for Landings {
             }
             _ => {}
         }
-        let _ = self.to.send((self.host.clone(), Heard::Event(event)));
+        let _ = self
+            .to
+            .send((self.host.clone(), ConductorEvent::Event(event)));
     }
 }

@@ -1,16 +1,16 @@
 //! Topics: what this host wants, and what goes from here to those that want it.
 
-use super::direct::reads_in;
-use super::egress_plan::{all_of, Hosts, Outward};
+use super::egress_plan::{all_of, EgressPlan, Hosts};
+use super::gpu_path::reads_in;
 use super::onward::{publishers, Onward};
-use super::{forwarder, Coordinator, GATHER, LOOK_ALL, TRY_AGAIN};
-use crate::forward::{Order, Route};
+use super::{egress_thread, LinksConductor, GATHER, LOOK_ALL, TRY_AGAIN};
+use crate::control_plane::random_u64;
+use crate::egress::{EgressCommand, FlowTarget};
 use crate::host_link::Flow;
-use crate::keys::{number_of, Want};
-use crate::peer::{OutgoingFlow, Peer};
-use crate::plane::random_u64;
+use crate::keys::{number_of, TopicInterest};
 use crate::quotas::Quotas;
-use crate::wire::{clip, Said};
+use crate::remote_host::{OutgoingFlow, RemoteHost};
+use crate::wire::{clip, LinkMessage};
 use rgaps_client::links::{Direction, Links, LinksSubscriberBuilder};
 use rgaps_client::{Domain, Late, Subscriber, SubscriberQos};
 use std::collections::BTreeMap;
@@ -26,33 +26,31 @@ fn may_go(links: &Links, quotas: &mut Quotas, host: &str, topic: &str) -> Result
     Ok(())
 }
 
-impl Coordinator {
+impl LinksConductor {
     /// Tells other hosts what is wanted here.
     pub(super) fn announce_wants(&mut self) {
         let subscribed = self.rows.values().filter(|row| row.subscribers > 0);
         let subscribed = subscribed.map(|row| number_of(&row.name));
-        self.committed.keep_wanted(&subscribed.collect());
-        for name in self.plane.wanted() {
+        self.committed.forget_unwanted(&subscribed.collect());
+        for name in self.network.wanted() {
             let none = self.rows.get(&name).is_none_or(|row| row.subscribers == 0);
             if none || self.config.links.may_come(&name).is_err() {
-                let _ = self.plane.want(&name, None);
+                self.network.want(&name, None);
             }
         }
         for row in self.rows.values().filter(|row| row.subscribers > 0) {
             if self.config.links.may_come(&row.name).is_err() {
                 continue;
             }
-            let want = Want {
+            let want = TopicInterest {
                 subscribers: row.subscribers,
                 demand: row.demand,
             };
-            if let Err(error) = self.plane.want(&row.name, Some(want)) {
-                tracing::warn!("{error:#}");
-            }
+            self.network.want(&row.name, Some(want));
         }
     }
 
-    fn end_gone_publishers(&mut self) {
+    fn end_publishers(&mut self) {
         for (name, topic) in &mut self.topics {
             let row = self.rows.get(name);
             let mut publishers = self.routes.publishers(name);
@@ -61,21 +59,21 @@ impl Coordinator {
                     .flat_map(|row| &row.publishers)
                     .map(|p| p.incarnation),
             );
-            let (gone, back) = topic.set_publishers(publishers);
+            let (ended, back) = topic.set_publishers(publishers);
             for (host, (stream, _)) in &topic.streams {
                 let Some(peer) = self.peers.get_mut(host) else {
                     continue;
                 };
-                for publisher in &gone {
+                for publisher in &ended {
                     peer.end_publisher(Flow {
                         topic: *stream,
                         incarnation: *publisher,
                     });
                 }
             }
-            if !gone.is_empty() || !back.is_empty() {
-                let order = Order::Publishers(name.clone(), gone, back);
-                forwarder(&self.forwarders, name).order(order);
+            if !ended.is_empty() || !back.is_empty() {
+                let command = EgressCommand::Publishers(name.clone(), ended, back);
+                egress_thread(&self.egress, name).send(command);
             }
         }
     }
@@ -90,7 +88,7 @@ impl Coordinator {
         }
         self.dirty = false;
         self.reconcile_at = now + LOOK_ALL;
-        self.end_gone_publishers();
+        self.end_publishers();
         let onward = self.onward();
         let wanted = self.all_wants();
         let over: Vec<String> = self
@@ -108,13 +106,14 @@ impl Coordinator {
         }
         self.routes.restarted.clear();
         self.serve(&onward);
-        self.tell_reached();
-        self.tell_landings();
-        self.place_again();
-        self.tell_unserved();
+        self.send_reached();
+        self.report_landings();
+        self.admit_again();
+        self.report_unserved();
         let outward = self.topics.values();
         let mut incoming = self.peers.values().flat_map(|peer| peer.incoming.values());
-        if outward.into_iter().any(Outward::lacks_something) || incoming.any(|i| i.waits.is_some())
+        if outward.into_iter().any(EgressPlan::lacks_something)
+            || incoming.any(|i| i.waits.is_some())
         {
             self.reconcile_at = now + TRY_AGAIN;
         }
@@ -126,8 +125,9 @@ impl Coordinator {
     /// Whether links that have just begun wait for other hosts, before they take any message: what they take before they know that
     /// a host wants it does not go there.
     fn gathers(&self) -> bool {
-        let linked = self.peers.values().filter(|peer| peer.up).count();
-        linked < self.config.links.connect.len() && self.begun.elapsed() < GATHER
+        let linked = self.peers.iter().filter(|(_, peer)| peer.up);
+        let heard = linked.filter(|(host, _)| self.network.knows_wants(host));
+        heard.count() < self.config.links.connect.len() && self.begun.elapsed() < GATHER
     }
 
     fn end_topic(&mut self, name: &str) {
@@ -138,12 +138,12 @@ impl Coordinator {
                     peer.end_stream(*stream, false);
                 }
             }
-            forwarder(&self.forwarders, name).order(Order::End(name.to_owned()));
+            egress_thread(&self.egress, name).send(EgressCommand::End(name.to_owned()));
         }
     }
 
     /// The hosts that a topic goes to, and which of them lead to others: what rules and quotas let go.
-    fn set_hosts(&mut self, name: &str, wants: BTreeMap<String, Want>) -> Hosts {
+    fn set_hosts(&mut self, name: &str, wants: BTreeMap<String, TopicInterest>) -> Hosts {
         let Some(topic) = self.topics.get_mut(name) else {
             return Hosts::new();
         };
@@ -160,8 +160,8 @@ impl Coordinator {
                 on.try_for_each(|host| links.may_cross(Direction::Send, host, name))
             });
             if let Err(why) = may {
-                let notes = self.peers.get(next).map(|peer| &peer.landings.notes);
-                if notes.is_some_and(|notes| notes.refused(name, 0, &why)) {
+                let issues = self.peers.get(next).map(|peer| &peer.ingress.issues);
+                if issues.is_some_and(|issues| issues.refused(name, 0, &why)) {
                     tracing::warn!(
                         host = end,
                         topic = name,
@@ -174,7 +174,7 @@ impl Coordinator {
             // The way before stays until this one is there.
             if !topic.reaches(&self.peers, next, &end) {
                 for (before, ends) in &topic.hosts {
-                    let usable = self.peers.get(before).is_some_and(Peer::is_usable);
+                    let usable = self.peers.get(before).is_some_and(RemoteHost::is_usable);
                     if before != next && usable && ends.contains_key(&end) {
                         let of = hosts.entry(before.clone()).or_default();
                         of.insert(end.clone(), want);
@@ -192,9 +192,9 @@ impl Coordinator {
         let Some(topic) = self.topics.get_mut(name) else {
             return;
         };
-        let gone = topic.streams.keys();
-        let gone = gone.filter(|host| !hosts.contains_key(*host));
-        for host in gone.cloned().collect::<Vec<_>>() {
+        let ended = topic.streams.keys();
+        let ended = ended.filter(|host| !hosts.contains_key(*host));
+        for host in ended.cloned().collect::<Vec<_>>() {
             let is_reached = |end| hosts.values().any(|ends| ends.contains_key(end));
             let ends = topic.hosts.get(&host);
             let moved = ends.is_some_and(|ends| ends.keys().all(is_reached));
@@ -211,7 +211,7 @@ impl Coordinator {
         let (Some(topic), row) = (self.topics.get_mut(name), self.rows.get(name)) else {
             return false;
         };
-        let former = std::mem::replace(&mut topic.hosts, hosts);
+        let previous = std::mem::replace(&mut topic.hosts, hosts);
         let renews = std::mem::take(&mut topic.renews);
         let mut wants_history = false;
         for (next, ends) in topic.hosts.clone() {
@@ -224,7 +224,7 @@ impl Coordinator {
             let is_described_otherwise =
                 known.is_some_and(|known| renews || sources().iter().any(|of| known.lacks(of)));
             let is_restarted = self.routes.restarted.contains(&next);
-            let mut change = topic.change(&next, &former, known.filter(|_| is_restarted));
+            let mut change = topic.change(&next, &previous, known.filter(|_| is_restarted));
             change.takes_over |= is_described_otherwise;
             wants_history |= change.wants_history;
             let want = all_of(ends.values());
@@ -238,8 +238,8 @@ impl Coordinator {
             let Ok(number) = random_u64() else {
                 continue;
             };
-            if let Some((former, _)) = topic.streams.insert(next, (number, want)) {
-                peer.end_stream(former, true);
+            if let Some((previous, _)) = topic.streams.insert(next, (number, want)) {
+                peer.end_stream(previous, true);
             }
             peer.begin_stream(number, name);
             if change.takes_over {
@@ -255,7 +255,12 @@ impl Coordinator {
     }
 
     /// `wants`: of all hosts; `onward`: publishers elsewhere whose messages go on.
-    fn reconcile_topic(&mut self, name: &str, wants: BTreeMap<String, Want>, onward: &[Onward]) {
+    fn reconcile_topic(
+        &mut self,
+        name: &str,
+        wants: BTreeMap<String, TopicInterest>,
+        onward: &[Onward],
+    ) {
         let gathers = self.gathers();
         self.topics.entry(name.to_owned()).or_default();
         let hosts = self.set_hosts(name, wants);
@@ -271,9 +276,9 @@ impl Coordinator {
         };
         if topic.streams.is_empty() {
             if topic.has.take().is_some() {
-                forwarder(&self.forwarders, name).order(Order::End(name.to_owned()));
+                egress_thread(&self.egress, name).send(EgressCommand::End(name.to_owned()));
             }
-            topic.told = None;
+            topic.reported = None;
             return;
         }
         let row = self.rows.get(name);
@@ -298,11 +303,11 @@ impl Coordinator {
         };
         let goes_elsewhere = (&streams, &ends) != (&topic.streams, &topic.hosts);
         if described || goes_elsewhere || limits != topic.limits || subscriber.is_some() {
-            let order = Order::Topic(name.to_owned(), subscriber, self.routes_of(topic));
-            forwarder(&self.forwarders, name).order(order);
+            let command = EgressCommand::Topic(name.to_owned(), subscriber, self.routes_of(topic));
+            egress_thread(&self.egress, name).send(command);
         }
         self.announce(name);
-        self.tell_remote(name);
+        self.report_remote(name);
     }
 
     /// Gives a topic a subscriber as it is to be, unless it has one. `is_new`: another host wants it, so what failed is tried again.
@@ -337,7 +342,7 @@ impl Coordinator {
         match builder.observer().of_links().create() {
             Ok(created) => {
                 topic.has = Some((demand, domain, created.clone()));
-                (topic.failed, topic.told) = (None, None);
+                (topic.failed, topic.reported) = (None, None);
                 Some(created)
             }
             Err(error) => {
@@ -354,12 +359,12 @@ impl Coordinator {
         }
     }
 
-    fn routes_of(&self, topic: &Outward) -> Vec<Route> {
+    fn routes_of(&self, topic: &EgressPlan) -> Vec<FlowTarget> {
         let routes = topic.streams.iter().filter_map(|(host, (stream, want))| {
             let peer = self.peers.get(host)?;
             let publishers = peer.outgoing.get(stream)?.publishers.values();
             let publishers = publishers.map(|flow| flow.description.clone());
-            Some(Route {
+            Some(FlowTarget {
                 host: host.clone(),
                 leads_to: topic.hosts.get(host)?.keys().cloned().collect(),
                 link: peer.linked()?.clone(),
@@ -367,7 +372,7 @@ impl Coordinator {
                 publishers: publishers.collect(),
                 reliable: want.demand.reliable,
                 sent: peer.departed.clone(),
-                notes: peer.landings.notes.clone(),
+                issues: peer.ingress.issues.clone(),
                 limits: topic.limits.get(host)?.0.clone(),
                 takes_over: topic.takes_over.contains(stream),
                 unconfirmed_max: self.config.links.in_flight_max.0,
@@ -389,7 +394,7 @@ impl Coordinator {
                 continue;
             };
             for source in topic.sources(name, host, row, onward) {
-                stream.leads_on |= !source.carry.is_empty();
+                stream.leads_on |= !source.destinations.is_empty();
                 let flow = stream.publishers.entry(source.publisher);
                 flow.or_insert_with(|| {
                     any = true;
@@ -420,14 +425,19 @@ impl Coordinator {
             let ends: Vec<String> = ends.filter(|end| *end != host).cloned().collect();
             // If they are for more hosts again, the stream begins again.
             for flow in stream.publishers.values_mut() {
-                if flow.description.carry.iter().any(|on| !ends.contains(on)) {
+                if flow
+                    .description
+                    .destinations
+                    .iter()
+                    .any(|on| !ends.contains(on))
+                {
                     let description = Arc::make_mut(&mut flow.description);
-                    description.carry.retain(|on| ends.contains(on));
+                    description.destinations.retain(|on| ends.contains(on));
                 }
             }
-            let said = Said::Update(*number, topic.is_read(), ends);
-            if stream.told.as_ref() != Some(&said) {
-                stream.told = Some(said.clone());
+            let said = LinkMessage::Update(*number, topic.is_read(), ends);
+            if stream.reported.as_ref() != Some(&said) {
+                stream.reported = Some(said.clone());
                 peer.say(&said);
             }
         }

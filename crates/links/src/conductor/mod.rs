@@ -2,43 +2,44 @@
 //! Zenoh's threads, the links' and the one here that looks at the daemon send it what happened; a few times a
 //! second it makes what is so what should be so.
 
-mod direct;
 mod egress_plan;
-mod figures;
+mod events;
+mod gpu_path;
 mod hosts;
-mod incoming;
 mod ingress_plan;
-mod landing;
-mod lanes;
+mod landing_rules;
+mod lane_config;
 mod onward;
+mod report;
 mod routes;
-mod tell;
+mod rows;
 mod topics;
 
-use self::egress_plan::Outward;
-use self::figures::Teller;
+use self::egress_plan::EgressPlan;
 use self::hosts::Life;
+use self::report::Report;
 use self::routes::Routes;
-use crate::agreement::OwnSum;
-use crate::committed::Committed;
-use crate::event::Heard;
-use crate::fetch;
-use crate::forward::Forwarder;
+use crate::control_plane::{ControlPlane, PlaneEvent, PlaneListener};
+use crate::delivered::DeliveredFile;
+use crate::egress::EgressThread;
+use crate::event::ConductorEvent;
 use crate::host_link::HostLink;
+use crate::ingress::MemoryRequest;
 use crate::keys::{number_of, Node as Host};
-use crate::land::Wanted;
-use crate::peer::Peer;
-use crate::plane::{random_u64, News, Plane, Tell};
+use crate::network::Network;
+use crate::pool_memory;
 use crate::probe::Probe;
 use crate::quotas::Quotas;
-use crate::rails::{self, names, Known, Near};
-use crate::relay::Ours;
+use crate::rails::{self, names, CardMemory, CardPreference};
+use crate::relay::OwnPublishers;
+use crate::remote_host::RemoteHost;
 use crate::traces::Tracer;
+use crate::wire::wall_ns;
 use anyhow::Context;
-use rgaps_client::links::{CameOver, InterestRow, LinksNode, LinksNodeBuilder, LINKS_CLIENT};
-use rgaps_client::{Config, Node, PeersInfo, RemoteRow, Subscriber};
+use rgaps_client::links::{InterestRow, LinksNode, LinksNodeBuilder, LINKS_CLIENT};
+use rgaps_client::{Config, Node, Subscriber};
 use rgaps_session::{CudaUse, NumaPlace};
-use rgaps_transport::{Endpoint, EndpointConfig, EndpointError, Rdma, Security};
+use rgaps_transport::{Endpoint, EndpointConfig, EndpointError, Rdma, Security, Tls};
 use rgaps_verbs::Location;
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -54,7 +55,7 @@ const LOOK: Duration = Duration::from_millis(50);
 const LOOK_IDLE: Duration = Duration::from_millis(250);
 const IDLE_AFTER: Duration = Duration::from_secs(2);
 /// How often other hosts are told how far their messages are that go on from here.
-const TELL_PASSED: Duration = Duration::from_millis(5);
+const CONFIRM_EVERY: Duration = Duration::from_millis(5);
 /// Pause before what this host's daemon refused is tried again.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 /// Everything is looked at at least so often.
@@ -62,59 +63,54 @@ const LOOK_ALL: Duration = Duration::from_secs(10);
 /// How long links that end wait for other hosts to have what was taken; less than the daemon waits for their end.
 const LEAVE_LIMIT: Duration = Duration::from_secs(1);
 /// How long former links may take to be gone.
-const FORMER_LIMIT: Duration = Duration::from_secs(10);
+const PREVIOUS_LIMIT: Duration = Duration::from_secs(10);
 /// How long links that have begun wait at most for the hosts that they know of.
 const GATHER: Duration = Duration::from_secs(2);
 /// Threads that forward topics.
-const FORWARDERS: usize = 2;
+const EGRESS_THREADS: usize = 2;
 
 /// The links of this host.
-pub struct Coordinator {
+pub struct LinksConductor {
     node: Node,
     config: Config,
     own: Host,
     /// When this life of the links began.
     begun: Instant,
-    plane: Plane,
+    plane: ControlPlane,
+    network: Network,
     endpoint: Endpoint,
     /// What has its cards know memory, if there are any.
-    known: Option<Arc<Known>>,
+    known: Option<Arc<CardMemory>>,
     /// Why this host has no RDMA, if it has none.
     no_rdma: String,
     probe: Probe,
     quotas: Quotas,
-    committed: Committed,
-    ours: Ours,
-    forwarders: Vec<Forwarder>,
-    peers: BTreeMap<String, Peer>,
+    committed: DeliveredFile,
+    own_publishers: OwnPublishers,
+    egress: Vec<EgressThread>,
+    peers: BTreeMap<String, RemoteHost>,
     /// The last that came is the last.
     lives: Vec<Life>,
-    topics: BTreeMap<String, Outward>,
+    topics: BTreeMap<String, EgressPlan>,
     routes: Routes,
     rows: BTreeMap<String, InterestRow>,
     /// Of the rows, and of the daemon that told them.
     version: (u64, u64),
-    heard: Receiver<(String, Heard)>,
-    hear: Sender<(String, Heard)>,
+    events: Receiver<(String, ConductorEvent)>,
+    event_sender: Sender<(String, ConductorEvent)>,
     /// The thread that asks the daemon for memory.
-    memory: Sender<Wanted>,
-    told: Option<(PeersInfo, Instant)>,
-    figures: Teller,
+    memory: Sender<MemoryRequest>,
+    report: Report,
     tracer: Option<Arc<Tracer>>,
-    /// What the daemon was told of topics that do not come across.
-    unserved: BTreeMap<String, Vec<RemoteRow>>,
-    /// What the daemon was told of how messages come, by the publishers here.
-    came_over: BTreeMap<u64, CameOver>,
     /// Something has changed since the topics were looked at.
-    own_sum: OwnSum,
     dirty: bool,
     reconcile_at: Instant,
 }
 
 /// What network cards are to be near: GPUs that messages land on by rules, or else all that there are.
-fn near(config: &Config) -> Near {
-    let lands_on = landing::gpus(&config.links);
-    Near {
+fn near(config: &Config) -> CardPreference {
+    let lands_on = landing_rules::gpus(&config.links);
+    CardPreference {
         lands_on_gpus: !lands_on.is_empty(),
         gpus: match lands_on.is_empty() && config.pool.cuda.enabled != CudaUse::Off {
             true => Location::gpus(),
@@ -127,84 +123,46 @@ fn near(config: &Config) -> Near {
     }
 }
 
-impl Coordinator {
+impl LinksConductor {
     /// Joins the daemon and the realm's other hosts.
-    pub fn start(config: Config) -> anyhow::Result<Coordinator> {
+    pub fn start(config: Config) -> anyhow::Result<LinksConductor> {
         let rdma = rails::open(&config.links, &near(&config))?;
-        Coordinator::start_over(config, rdma, |_| true)
+        LinksConductor::start_over(config, rdma, |_| true)
     }
 
-    /// The same with these network cards, or why there are none; and of what the control plane tells only what `hears`
+    /// The same with these network cards, or why there are none; and of what the control plane tells only what `listens_to`
     /// lets through.
     #[doc(hidden)]
     pub fn start_over(
         config: Config,
         rdma: Result<Rdma, String>,
-        hears: impl Fn(&News) -> bool + Send + Sync + 'static,
-    ) -> anyhow::Result<Coordinator> {
+        listens_to: impl Fn(&PlaneEvent) -> bool + Send + Sync + 'static,
+    ) -> anyhow::Result<LinksConductor> {
         let links = &config.links;
         let host = links.host_name().map_err(anyhow::Error::msg)?;
         let tracer = Tracer::start(&config.traces, &config.realm, &host)?;
-        let own = Host {
-            host,
-            incarnation: random_u64()?,
-        };
-        let security = lanes::security(links, &own.host)?;
-        let tls = match &security {
-            Security::Tls(tls) => Some(tls.clone()),
-            _ => None,
-        };
-        let (rdma, no_rdma) = match rdma {
-            Ok(rdma) => (Some(rdma), String::new()),
-            Err(why) => (None, why),
-        };
+        let incarnation = wall_ns().max(1);
+        let own = Host { host, incarnation };
+        let no_rdma = rdma.as_ref().err().cloned().unwrap_or_default();
+        let rdma = rdma.ok();
+        let over = rdma.as_ref().map_or(no_rdma.clone(), names);
         // Before the node, whose memory its cards are to know.
-        let endpoint = accept_lanes(EndpointConfig {
-            incarnation: own.incarnation,
-            realm: number_of(&config.realm),
-            listen: Some(links.listen.context("links.listen names no address")?),
-            security,
-            rdma: rdma.clone(),
-        })?;
-        let mut of_node = config.clone();
-        // Whoever links hosts does not start daemons.
-        of_node.autostart = false;
-        let mut node = Node::builder(LINKS_CLIENT).config(of_node);
-        let known = rdma.as_ref().map(|_| Known::new(endpoint.registrar()));
-        if let Some(known) = &known {
-            node = node.host_memory(known.clone());
-        }
-        let node = node.build()?;
-        let mut beside = config.socket_path().into_os_string();
-        beside.push(".links");
-        wait_for_former(&node)?;
-        let departed = node.interest(0)?.departed.into_iter().collect();
-        let committed = Committed::open(beside.as_ref(), &departed)?;
+        let (endpoint, tls) = open_endpoint(&config, &own, rdma.clone())?;
+        let known = rdma.map(|_| CardMemory::new(endpoint.registrar()));
+        let node = join_daemon(&config, known.as_ref())?;
+        let committed = open_committed(&config, &node)?;
         let lanes: Vec<SocketAddr> = endpoint.local_addr().into_iter().collect();
-        let ours = Ours::default();
-        let (hear, heard) = channel();
-        let forwarders =
-            (0..FORWARDERS).map(|_| Forwarder::start(&node, ours.clone(), hear.clone()));
-        let forwarders = forwarders
-            .collect::<std::io::Result<_>>()
-            .context("creating a thread")?;
-        let to = hear.clone();
-        let told: Tell = Arc::new(move |news| {
-            if hears(&news) {
-                let _ = to.send((String::new(), Heard::News(news)));
-            }
-        });
-        let plane = Plane::join(&config.realm, links, own.clone(), lanes.clone(), told)?;
+        let own_publishers = OwnPublishers::default();
+        let (event_sender, events) = channel();
+        let egress = start_egress(&node, &own_publishers, &event_sender)?;
+        let reported = listener(event_sender.clone(), listens_to);
+        let plane = ControlPlane::join(&config.realm, links, own.clone(), lanes.clone(), reported)?;
         let probe = Probe::start(plane.session(), &links.connect, tls)?;
-        tracing::info!(
-            host = own.host,
-            realm = config.realm,
-            ?lanes,
-            rdma = %rdma.map_or(no_rdma.clone(), |rdma| names(&rdma)),
-            "links are ready"
-        );
-        Ok(Coordinator {
+        let realm = &config.realm;
+        tracing::info!(host = own.host, realm, ?lanes, rdma = %over, "links are ready");
+        Ok(LinksConductor {
             node,
+            network: Network::new(&own),
             own,
             begun: Instant::now(),
             plane,
@@ -214,23 +172,19 @@ impl Coordinator {
             probe,
             quotas: Quotas::default(),
             committed,
-            ours,
-            forwarders,
+            own_publishers,
+            egress,
             peers: BTreeMap::new(),
             lives: Vec::new(),
             topics: BTreeMap::new(),
             routes: Routes::default(),
             rows: BTreeMap::new(),
             version: (0, 0),
-            heard,
-            hear,
-            memory: fetch::start().context("creating a thread")?,
-            told: None,
-            figures: Teller::default(),
+            events,
+            event_sender,
+            memory: pool_memory::start().context("creating a thread")?,
+            report: Report::default(),
             tracer,
-            unserved: BTreeMap::new(),
-            came_over: BTreeMap::new(),
-            own_sum: OwnSum::new(),
             dirty: true,
             reconcile_at: Instant::now(),
             config,
@@ -243,8 +197,8 @@ impl Coordinator {
         while !stop.load(Ordering::Relaxed) {
             let begun = Instant::now();
             // What links tell is what others wait for; the rest has time.
-            while let Ok((host, heard)) = self.heard.try_recv() {
-                self.listen(&host, heard);
+            while let Ok((host, events)) = self.events.try_recv() {
+                self.handle(&host, events);
             }
             let looked = self.look();
             if let Err(error) = &looked {
@@ -264,29 +218,28 @@ impl Coordinator {
             if looked.is_ok() {
                 self.plane.announce()?;
             }
-            let passing = self.tell_passed();
-            self.tell();
-            self.figures.tell(&self.node, self.peers.values());
+            let in_transit = self.send_confirmed();
+            self.report_peers();
             let pause = match changed.elapsed() < IDLE_AFTER {
                 true => LOOK,
                 false => LOOK_IDLE,
             };
-            self.wait(begun + pause, passing);
+            self.wait(begun + pause, in_transit);
         }
         Ok(self.leave())
     }
 
     /// Waits until then, or until something was heard. While messages are on their way on, it is told how far they are.
-    fn wait(&mut self, until: Instant, mut passing: bool) {
+    fn wait(&mut self, until: Instant, mut in_transit: bool) {
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            let pause = match passing {
-                true => left.min(TELL_PASSED),
+            let pause = match in_transit {
+                true => left.min(CONFIRM_EVERY),
                 false => left,
             };
-            match self.heard.recv_timeout(pause) {
-                Ok((host, heard)) => {
-                    self.listen(&host, heard);
+            match self.events.recv_timeout(pause) {
+                Ok((host, events)) => {
+                    self.handle(&host, events);
                     // What others wait for is done at once; how far messages are is heard often.
                     if self.dirty || Instant::now() >= until {
                         return;
@@ -295,31 +248,32 @@ impl Coordinator {
                 Err(_) if left <= pause => return,
                 Err(_) => {}
             }
-            passing = self.tell_passed();
+            self.exchange();
+            in_transit = self.send_confirmed();
         }
     }
 
     fn leave(self) -> Seats {
-        let Coordinator {
+        let LinksConductor {
             node,
             plane,
             endpoint,
-            forwarders,
+            egress,
             peers,
             topics,
             tracer,
             ..
         } = self;
-        let taken = forwarders.into_iter().flat_map(Forwarder::end).collect();
+        let taken = egress.into_iter().flat_map(EgressThread::end).collect();
         // What was taken arrives, where the other hosts are there; what does not, the next links send again.
         let until = Instant::now() + LEAVE_LIMIT;
-        let links = || peers.values().filter_map(Peer::linked);
+        let links = || peers.values().filter_map(RemoteHost::linked);
         let is_sent = |link: &HostLink| {
             let status = link.status();
             status.lanes.is_empty() || status.retained_bytes == 0
         };
         while !links().all(is_sent) && Instant::now() < until {
-            std::thread::sleep(TELL_PASSED);
+            std::thread::sleep(CONFIRM_EVERY);
         }
         plane.leave();
         links().for_each(HostLink::close);
@@ -338,11 +292,11 @@ impl Coordinator {
         let interest = self.node.interest(self.version.0)?;
         if interest.daemon != self.version.1 {
             // It knows nothing of what the last one was told.
-            self.told = None;
-            self.unserved.clear();
-            self.came_over.clear();
+            self.report.forget();
             self.dirty = true;
-            self.topics.values_mut().for_each(|topic| topic.told = None);
+            self.topics
+                .values_mut()
+                .for_each(|topic| topic.reported = None);
         }
         self.version = (interest.version, interest.daemon);
         let Some(rows) = interest.rows else {
@@ -351,7 +305,7 @@ impl Coordinator {
         self.dirty = true;
         for landed in rows.iter().flat_map(|row| &row.landed) {
             // Also those of a former life of ours.
-            self.ours.insert(*landed, None);
+            self.own_publishers.insert(*landed, None);
         }
         self.rows = rows
             .into_iter()
@@ -377,10 +331,77 @@ impl Seats {
     }
 }
 
-/// Waits until what a former life of the links left is cleaned up: then it is known what it published.
+/// Joins the daemon as a client whose memory network cards know, if there are any.
+fn join_daemon(config: &Config, known: Option<&Arc<CardMemory>>) -> anyhow::Result<Node> {
+    let mut config = config.clone();
+    // Whoever links hosts does not start daemons.
+    config.autostart = false;
+    let mut node = Node::builder(LINKS_CLIENT).config(config);
+    if let Some(known) = known {
+        node = node.host_memory(known.clone());
+    }
+    let node = node.build()?;
+    wait_for_previous(&node)?;
+    Ok(node)
+}
+
+/// What former links published here. It lies beside the daemon's socket.
+fn open_committed(config: &Config, node: &Node) -> anyhow::Result<DeliveredFile> {
+    let mut path = config.socket_path().into_os_string();
+    path.push(".links");
+    let departed = node.interest(0)?.departed.into_iter().collect();
+    DeliveredFile::open(path.as_ref(), &departed)
+}
+
+fn start_egress(
+    node: &Node,
+    own_publishers: &OwnPublishers,
+    event_sender: &Sender<(String, ConductorEvent)>,
+) -> anyhow::Result<Vec<EgressThread>> {
+    let start = |_| EgressThread::start(node, own_publishers.clone(), event_sender.clone());
+    let egress = (0..EGRESS_THREADS)
+        .map(start)
+        .collect::<std::io::Result<_>>();
+    egress.context("creating a thread")
+}
+
+/// Reports what happens on the control plane, as far as it is heard.
+fn listener(
+    to: Sender<(String, ConductorEvent)>,
+    listens_to: impl Fn(&PlaneEvent) -> bool + Send + Sync + 'static,
+) -> PlaneListener {
+    Arc::new(move |event| {
+        if listens_to(&event) {
+            let _ = to.send((String::new(), ConductorEvent::PlaneEvent(event)));
+        }
+    })
+}
+
+/// Where lanes are accepted, and how they are encrypted.
+fn open_endpoint(
+    config: &Config,
+    own: &Host,
+    rdma: Option<Rdma>,
+) -> anyhow::Result<(Endpoint, Option<Tls>)> {
+    let links = &config.links;
+    let security = lane_config::security(links, &own.host)?;
+    let tls = match &security {
+        Security::Tls(tls) => Some(tls.clone()),
+        _ => None,
+    };
+    let endpoint = accept_lanes(EndpointConfig {
+        incarnation: own.incarnation,
+        realm: number_of(&config.realm),
+        listen: Some(links.listen.context("links.listen names no address")?),
+        security,
+        rdma,
+    })?;
+    Ok((endpoint, tls))
+}
+
 /// The endpoint. With a fixed port the links before, which are ending, may still have it for a moment.
 fn accept_lanes(config: EndpointConfig) -> Result<Endpoint, EndpointError> {
-    let until = Instant::now() + FORMER_LIMIT;
+    let until = Instant::now() + PREVIOUS_LIMIT;
     loop {
         match Endpoint::new(config.clone()) {
             Err(EndpointError::Listen { error, .. })
@@ -393,8 +414,9 @@ fn accept_lanes(config: EndpointConfig) -> Result<Endpoint, EndpointError> {
     }
 }
 
-fn wait_for_former(node: &Node) -> anyhow::Result<()> {
-    let until = Instant::now() + FORMER_LIMIT;
+/// Waits until what a former life of the links left is cleaned up: then it is known what it published.
+fn wait_for_previous(node: &Node) -> anyhow::Result<()> {
+    let until = Instant::now() + PREVIOUS_LIMIT;
     loop {
         let clients = node.clients()?.into_iter();
         let links = clients.filter(|client| client.name == LINKS_CLIENT).count();
@@ -410,6 +432,6 @@ fn wait_for_former(node: &Node) -> anyhow::Result<()> {
     }
 }
 
-fn forwarder<'a>(forwarders: &'a [Forwarder], topic: &str) -> &'a Forwarder {
-    &forwarders[(number_of(topic) % forwarders.len() as u64) as usize]
+fn egress_thread<'a>(egress: &'a [EgressThread], topic: &str) -> &'a EgressThread {
+    &egress[(number_of(topic) % egress.len() as u64) as usize]
 }

@@ -1,6 +1,6 @@
 //! Times of a message on its way to one host.
 
-use super::Held;
+use super::RetainedMessage;
 use crate::counts::EgressCounts;
 use crate::traces::Trace;
 use crate::wire::monotonic_ns;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 /// A message on its way to one host. It is dropped when that has it, or it was given up.
 pub struct Carried {
-    held: Arc<Held>,
+    held: Arc<RetainedMessage>,
     sent: Arc<EgressCounts>,
     taken_ns: u64,
     /// When its first byte was written; 0: it was not.
@@ -22,7 +22,7 @@ pub struct Carried {
 impl Carried {
     /// One that the links took then.
     pub fn new(
-        held: Arc<Held>,
+        held: Arc<RetainedMessage>,
         sent: Arc<EgressCounts>,
         taken_ns: u64,
         trace: Option<Trace>,

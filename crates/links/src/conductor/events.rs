@@ -1,88 +1,104 @@
 //! What links say and report.
 
-use super::hosts::MEET_AGAIN;
-use super::{forwarder, Coordinator};
-use crate::event::Heard;
-use crate::forward::Order;
+use super::hosts::ASK_AGAIN;
+use super::{egress_thread, LinksConductor};
+use crate::egress::EgressCommand;
+use crate::event::ConductorEvent;
 use crate::host_link::{Flow, HostEvent};
-use crate::peer::Peer;
-use crate::wire::{clip, Said};
+use crate::keys::Node;
+use crate::remote_host::RemoteHost;
+use crate::wire::{clip, LinkMessage};
+use rgaps_routing::Datagram;
 use rgaps_transport::{LaneEnd, LinkEvent};
 use std::time::Instant;
 
-impl Coordinator {
-    pub(super) fn listen(&mut self, host: &str, heard: Heard) {
-        match heard {
-            Heard::News(news) => self.learn(news),
+fn violates(host: &str, error: &anyhow::Error) {
+    tracing::error!(host, "a host violates the protocol: {error:#}");
+}
+
+impl LinksConductor {
+    pub(super) fn handle(&mut self, host: &str, event: ConductorEvent) {
+        match event {
+            ConductorEvent::PlaneEvent(event) => self.plane_event(event),
             // Whoever publishes is looked for at once.
-            Heard::Unknown => self.dirty = true,
-            Heard::Said(bytes) => match Said::decode(&bytes) {
-                Ok(Said::Passed(passed)) => self.passed(host, &passed),
-                Ok(said) => self.said(host, said),
-                Err(error) => {
-                    tracing::error!(host, "a host violates the protocol: {error:#}");
-                }
+            ConductorEvent::Unknown => self.dirty = true,
+            ConductorEvent::LinkMessage(bytes) => match LinkMessage::decode(&bytes) {
+                Ok(LinkMessage::Confirmed(confirmed)) => self.confirmed(host, &confirmed),
+                Ok(LinkMessage::Datagram(datagram)) => self.datagram(host, datagram),
+                Ok(link_message) => self.link_message(host, link_message),
+                Err(error) => violates(host, &error),
             },
-            Heard::Opened(flows) => {
+            ConductorEvent::Opened(flows) => {
                 self.dirty = true;
                 self.opened(host, flows);
             }
-            Heard::Room => {
+            ConductorEvent::Room => {
                 self.dirty = true;
                 self.buffer_free(host);
             }
-            Heard::Event(event) => self.happened(host, event),
+            ConductorEvent::Event(event) => self.happened(host, event),
         }
     }
 
     pub(super) fn buffer_free(&self, host: &str) {
-        let link = self.peers.get(host).and_then(Peer::linked);
+        let link = self.peers.get(host).and_then(RemoteHost::linked);
         if let Some(link) = link {
             link.buffer_free();
         }
     }
 
     /// How far messages are at hosts that another leads to. It changes nothing else.
-    fn passed(&self, host: &str, passed: &[(Flow, u64)]) {
+    fn confirmed(&self, host: &str, confirmed: &[(Flow, u64)]) {
         let Some(peer) = self.peers.get(host) else {
             return;
         };
-        for (flow, next) in passed {
+        for (flow, next) in confirmed {
             if let Some(name) = peer.topic_of(flow.topic) {
-                let order = Order::Passed(name.clone(), *flow, *next);
-                forwarder(&self.forwarders, name).order(order);
+                let command = EgressCommand::Confirmed(name.clone(), *flow, *next);
+                egress_thread(&self.egress, name).send(command);
             }
         }
     }
 
-    fn said(&mut self, host: &str, said: Said) {
+    /// What comes over a control channel. Most of it changes nothing else.
+    fn datagram(&mut self, host: &str, datagram: Datagram) {
+        match self.network.receive(datagram, self.config.links.relay) {
+            Ok(received) => {
+                self.dirty |= received.is_changed;
+                let egress = received.egress.iter();
+                for (next, link_message) in egress
+                    .filter_map(|(next, link_message)| Some((self.peers.get(next)?, link_message)))
+                {
+                    next.say(link_message);
+                }
+            }
+            Err(error) => violates(host, &error),
+        }
+    }
+
+    fn link_message(&mut self, host: &str, link_message: LinkMessage) {
         self.dirty = true;
         let Some(peer) = self.peers.get_mut(host) else {
             return;
         };
-        match said {
-            Said::Update(stream, read, ends) => self.updated(host, stream, read, &ends),
-            Said::Written(stream, outcome) => {
+        match link_message {
+            LinkMessage::Update(stream, read, ends) => self.updated(host, stream, read, &ends),
+            LinkMessage::Written(stream, outcome) => {
                 if let Some(stream) = peer.outgoing.get_mut(&stream) {
                     stream.written = Some(outcome);
                 }
             }
-            Said::Ways(ways) => self.routes.ways.hear(&self.own.host, host, ways),
-            Said::Ask(hosts) => peer.through.asks = hosts.into_iter().collect(),
-            Said::Wants(wants) => {
-                let of_itself = wants.host == host;
-                peer.through.hear(wants);
-                if of_itself {
-                    self.believe(host);
+            LinkMessage::Paths(paths) => {
+                if let Err(error) = self.network.advertised(host, &paths) {
+                    violates(host, &error);
                 }
             }
-            Said::Wanting(sum) => peer.agreement.hear(sum),
-            Said::Reached(stream, end, outcome) => {
+            LinkMessage::Reached(stream, end, outcome) => {
                 if let Some(stream) = peer.outgoing.get_mut(&stream) {
                     stream.reached.insert(end, outcome);
                 }
             }
-            Said::Passed(_) => {}
+            LinkMessage::Confirmed(_) | LinkMessage::Datagram(_) => {}
         }
     }
 
@@ -107,11 +123,22 @@ impl Coordinator {
             LinkEvent::Up => {
                 tracing::info!(host, "linked with a host");
                 (peer.up, peer.away) = (true, None);
+                let Some((incarnation, _)) = peer.link else {
+                    return;
+                };
+                let node = Node {
+                    host: host.to_owned(),
+                    incarnation,
+                };
+                if let Err(error) = self.network.link_up(&node) {
+                    tracing::error!("{error:#}");
+                }
             }
             LinkEvent::Down { why } => {
                 tracing::warn!(host, why, "lost the link with a host");
                 (peer.up, peer.detail) = (false, why);
                 peer.away.get_or_insert_with(Instant::now);
+                self.network.lanes_lost(host);
             }
             LinkEvent::LaneEnded { lane, end, why } => match end {
                 LaneEnd::Closed | LaneEnd::Replaced => {
@@ -120,9 +147,9 @@ impl Coordinator {
                 _ => tracing::warn!(host, lane, why, "a lane to a host failed"),
             },
             LinkEvent::Restarted => {
-                self.routes.ways.doubt(host);
+                self.network.link_restarted(host);
                 self.routes.restarted.insert(host.to_owned());
-                peer.forget_said();
+                peer.forget_control();
                 peer.end_life();
             }
             LinkEvent::LaneRefused { why } => {
@@ -132,7 +159,7 @@ impl Coordinator {
                 }
                 peer.detail = why;
                 // Its secret may be of another life.
-                peer.meet_at = Some(Instant::now() + MEET_AGAIN);
+                peer.ask_at = Some(Instant::now() + ASK_AGAIN);
             }
             _ => {}
         }
@@ -157,10 +184,10 @@ impl Coordinator {
         let mut narrower = Vec::new();
         for (flow, incoming) in peer.incoming.range_mut(Flow::all_of(stream)) {
             incoming.description.read.clone_from(&read);
-            let carry = &mut incoming.description.carry;
-            let before = carry.len();
-            carry.retain(|on| ends.contains(on));
-            if carry.len() < before {
+            let destinations = &mut incoming.description.destinations;
+            let before = destinations.len();
+            destinations.retain(|on| ends.contains(on));
+            if destinations.len() < before {
                 narrower.push(*flow);
             }
         }

@@ -1,14 +1,14 @@
 //! In which domain messages of other hosts land here, as it is configured.
 
-use super::Coordinator;
-use crate::peer::{Incoming, Peer};
+use super::LinksConductor;
+use crate::remote_host::{IngressPlan, RemoteHost};
 use rgaps_client::links::{InterestRow, LandIn, LandingRule, Links};
 use rgaps_client::{Domain, PathKind};
 use rgaps_cuda::Driver;
 use rgaps_verbs::Location;
 use std::sync::OnceLock;
 
-impl Coordinator {
+impl LinksConductor {
     /// Where a topic's publishers that stand for others are to be. None: where the topic lives.
     pub(super) fn lands_in(&self, topic: &str) -> Result<Option<Domain>, String> {
         let row = self.rows.get(topic);
@@ -30,7 +30,7 @@ impl Coordinator {
     }
 
     /// Where a topic lands, if a rule says so or a network card could write there; none where it does not land.
-    pub(super) fn landing_row(&self, peer: &Peer, incoming: &Incoming) -> Option<String> {
+    pub(super) fn landing_row(&self, peer: &RemoteHost, incoming: &IngressPlan) -> Option<String> {
         let topic = &incoming.description.topic;
         let domain = incoming.landing.as_ref()?.publisher().domain();
         let written = self.written_row(peer, topic, domain);
@@ -41,7 +41,7 @@ impl Coordinator {
     }
 
     /// How what lands on a GPU from a host comes there, where lanes go over network cards.
-    fn written_row(&self, peer: &Peer, topic: &str, domain: Domain) -> Option<String> {
+    fn written_row(&self, peer: &RemoteHost, topic: &str, domain: Domain) -> Option<String> {
         if domain == Domain::Host || peer.over.path != PathKind::Rdma {
             return None;
         }

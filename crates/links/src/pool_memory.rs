@@ -1,8 +1,8 @@
 //! Memory that has to be had from the daemon before a message can land. A thread of its own asks for it: that takes as
 //! long as the kernel needs to provide the pages, and lanes of the link go on meanwhile.
 
-use crate::event::Heard;
-use crate::land::{Landing, Wanted};
+use crate::event::ConductorEvent;
+use crate::ingress::{MemoryRequest, RemotePublisher};
 use std::collections::VecDeque;
 use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Weak};
@@ -12,17 +12,17 @@ use std::time::{Duration, Instant};
 const KEPT: Duration = Duration::from_millis(200);
 
 /// Starts the thread that asks. It ends when nobody can tell it any more what is wanted.
-pub fn start() -> std::io::Result<Sender<Wanted>> {
-    let (wanted, received) = channel::<Wanted>();
+pub fn start() -> std::io::Result<Sender<MemoryRequest>> {
+    let (wanted, received) = channel::<MemoryRequest>();
     std::thread::Builder::new()
         .name("rgaps-memory".to_owned())
         .spawn(move || run(&received))?;
     Ok(wanted)
 }
 
-fn run(received: &Receiver<Wanted>) {
+fn run(received: &Receiver<MemoryRequest>) {
     // Those that were given memory, and until when they may keep it.
-    let mut given: VecDeque<(Instant, Weak<Landing>)> = VecDeque::new();
+    let mut given: VecDeque<(Instant, Weak<RemotePublisher>)> = VecDeque::new();
     loop {
         let next = given.front().map(|(until, _)| *until);
         let wanted = match next {
@@ -46,14 +46,14 @@ fn run(received: &Receiver<Wanted>) {
     }
 }
 
-fn fetch(wanted: Wanted) {
-    let Wanted {
+fn fetch(wanted: MemoryRequest) {
+    let MemoryRequest {
         landing,
         bytes,
         host,
         to,
     } = wanted;
     if landing.fetch(bytes) {
-        let _ = to.send((host, Heard::Room));
+        let _ = to.send((host, ConductorEvent::Room));
     }
 }

@@ -1,13 +1,14 @@
 //! Whether network cards read a topic's messages on the GPU where they live, and write them on the one where they land:
 //! each host finds out its own part and says it to the other. Both together are the path.
 
-use super::egress_plan::Outward;
-use super::Coordinator;
+use super::egress_plan::EgressPlan;
+use super::report::IncomingPaths;
+use super::LinksConductor;
 use crate::host_link::Flow;
-use crate::peer::Peer;
-use crate::rails::Known;
-use crate::wire::{clip, clip_to, FlowDescription, Said};
-use rgaps_client::links::{CameOver, InterestRow, LinksNode};
+use crate::rails::CardMemory;
+use crate::remote_host::RemoteHost;
+use crate::wire::{clip, clip_to, FlowDescription, LinkMessage};
+use rgaps_client::links::{CameOver, InterestRow};
 use rgaps_client::{Domain, PathKind};
 use rgaps_session::MAX_PATH_BYTES;
 use std::collections::btree_map::Entry;
@@ -17,9 +18,9 @@ use std::collections::BTreeMap;
 /// cards. Else it reads on the host, for that reason.
 pub(super) fn reads_in(
     row: Option<&InterestRow>,
-    known: Option<&Known>,
-    topic: &Outward,
-    peers: &BTreeMap<String, Peer>,
+    known: Option<&CardMemory>,
+    topic: &EgressPlan,
+    peers: &BTreeMap<String, RemoteHost>,
 ) -> Result<Domain, String> {
     let domain = row.and_then(|row| row.domain);
     let Some(domain @ Domain::Cuda(gpu)) = domain else {
@@ -37,19 +38,19 @@ pub(super) fn reads_in(
     }
 }
 
-/// How a publisher's messages come from a host. `written`: as [`Coordinator::written`] says.
-pub(super) fn came_over(
-    peer: &Peer,
+/// How a publisher's messages come from a host. `written`: as [`LinksConductor::written`] says.
+pub(super) fn incoming_path(
+    peer: &RemoteHost,
     source: &FlowDescription,
     (written, relays): (&Result<(), String>, bool),
 ) -> CameOver {
     let host = &peer.node.host;
     let (path, why) = match (peer.over.path, &source.read, written) {
-        (PathKind::Rdma, ..) if !source.way.is_empty() => {
+        (PathKind::Rdma, ..) if !source.via.is_empty() => {
             let why = format!("{host} passes them on, out of its memory");
             (PathKind::Rdma, why)
         }
-        (PathKind::Rdma, ..) if relays && !source.carry.is_empty() => {
+        (PathKind::Rdma, ..) if relays && !source.destinations.is_empty() => {
             let why = "they go on to other hosts, and so land in this one's memory";
             (PathKind::Rdma, why.to_owned())
         }
@@ -58,13 +59,11 @@ pub(super) fn came_over(
         (PathKind::Rdma, Ok(()), Ok(())) => (PathKind::GpuDirect, String::new()),
         (path, ..) => (path, peer.over.why_not.clone()),
     };
-    CameOver {
-        path,
-        why: clip_to(&why, MAX_PATH_BYTES),
-    }
+    let why = clip_to(&why, MAX_PATH_BYTES);
+    CameOver { path, why }
 }
 
-impl Coordinator {
+impl LinksConductor {
     /// Whether network cards write what comes of a topic on the GPU where it lands, or why not.
     pub(super) fn written(&self, topic: &str) -> Result<(), String> {
         let lives_in = || self.rows.get(topic).and_then(|row| row.domain);
@@ -77,13 +76,13 @@ impl Coordinator {
     }
 
     /// Says how what comes here lands to the hosts that it comes from, and over what to this host's daemon.
-    pub(super) fn tell_landings(&mut self) {
+    pub(super) fn report_landings(&mut self) {
         let relays = self.config.links.relay;
-        let mut ways = BTreeMap::new();
+        let mut ways = IncomingPaths::new();
         let mut news = BTreeMap::new();
         for (host, peer) in &self.peers {
             let here = peer.incoming.iter();
-            for (flow, incoming) in here.filter(|(_, incoming)| incoming.former.is_none()) {
+            for (flow, incoming) in here.filter(|(_, incoming)| incoming.orphaned.is_none()) {
                 let of = &incoming.description;
                 let written = self.written(&of.topic);
                 if incoming.written.as_ref() != Some(&written) {
@@ -92,7 +91,7 @@ impl Coordinator {
                 let Some(landing) = &incoming.landing else {
                     continue;
                 };
-                let over = came_over(peer, of, (&written, relays));
+                let over = incoming_path(peer, of, (&written, relays));
                 match ways.entry(landing.publisher().id()) {
                     Entry::Vacant(entry) => {
                         entry.insert((landing.clone(), over));
@@ -112,21 +111,8 @@ impl Coordinator {
             for (_, incoming) in peer.incoming.range_mut(Flow::all_of(number)) {
                 incoming.written = Some(written.clone());
             }
-            peer.say(&Said::Written(number, written));
+            peer.say(&LinkMessage::Written(number, written));
         }
-        self.came_over.retain(|id, _| ways.contains_key(id));
-        for (id, (landing, over)) in ways {
-            if self.came_over.get(&id) == Some(&over) {
-                continue;
-            }
-            match self.node.comes_over(landing.publisher(), over.clone()) {
-                Ok(()) => {
-                    self.came_over.insert(id, over);
-                }
-                Err(error) => {
-                    tracing::debug!(%error, "telling the daemon the path of a topic failed")
-                }
-            }
-        }
+        self.report.incoming(&self.node, ways);
     }
 }

@@ -39,7 +39,7 @@ enum Word {
 
 /// The file, and what it says.
 #[derive(Clone)]
-pub struct Committed(Arc<Inner>);
+pub struct DeliveredFile(Arc<Inner>);
 
 struct Inner {
     file: WordFile,
@@ -62,8 +62,8 @@ struct Known {
 }
 
 /// One publisher's record.
-pub struct Mark {
-    committed: Committed,
+pub struct DeliveredRecord {
+    committed: DeliveredFile,
     incarnation: u64,
     record: usize,
 }
@@ -72,10 +72,10 @@ fn word(file: &WordFile, record: usize, word: Word) -> &AtomicU64 {
     &file.words()[(1 + record) * RECORD_WORDS + word as usize]
 }
 
-impl Committed {
+impl DeliveredFile {
     /// The file at `path`, made if it is not there. `departed`: how many messages publishers of former
     /// links had published.
-    pub fn open(path: &Path, departed: &HashMap<u64, u64>) -> anyhow::Result<Committed> {
+    pub fn open(path: &Path, departed: &HashMap<u64, u64>) -> anyhow::Result<DeliveredFile> {
         let file = WordFile::open(path, (1 + RECORDS) * RECORD_WORDS)
             .with_context(|| path.display().to_string())?;
         let words = file.words();
@@ -104,7 +104,7 @@ impl Committed {
             };
             index.known.insert(incarnation, known);
         }
-        Ok(Committed(Arc::new(Inner {
+        Ok(DeliveredFile(Arc::new(Inner {
             file,
             index: Mutex::new(index),
         })))
@@ -115,7 +115,7 @@ impl Committed {
     }
 
     /// Nobody here has subscribed to topics but these.
-    pub fn keep_wanted(&self, wanted: &BTreeSet<u64>) {
+    pub fn forget_unwanted(&self, wanted: &BTreeSet<u64>) {
         let index = self.index();
         let known = index.known.values();
         for unwanted in known.filter(|known| !wanted.contains(&known.topic)) {
@@ -124,7 +124,7 @@ impl Committed {
     }
 
     /// A publisher's record, and the sequence below which everything was published or counted as missed.
-    pub fn mark(&self, incarnation: u64, topic: &str) -> (Mark, u64) {
+    pub fn mark(&self, incarnation: u64, topic: &str) -> (DeliveredRecord, u64) {
         let mut index = self.index();
         index.clock += 1;
         let clock = index.clock;
@@ -154,7 +154,7 @@ impl Committed {
             index.known.insert(incarnation, known);
             known
         });
-        let mark = Mark {
+        let mark = DeliveredRecord {
             committed: self.clone(),
             incarnation,
             record: known.record,
@@ -164,7 +164,7 @@ impl Committed {
     }
 }
 
-impl Mark {
+impl DeliveredRecord {
     /// The record is this publisher's from now on.
     fn claim(&self, next: u64, topic: u64) {
         if self.word(Word::Incarnation).load(Ordering::Relaxed) != self.incarnation {
@@ -180,12 +180,12 @@ impl Mark {
     }
 
     /// Nobody here had subscribed to the topic some time after the last message.
-    pub fn begins_anew(&self) -> bool {
+    pub fn is_restarted(&self) -> bool {
         self.word(Word::Unwanted).load(Ordering::Acquire) != 0
     }
 
     /// What is missed from here on counts.
-    pub fn go_on(&self) {
+    pub fn resume(&self) {
         self.word(Word::Unwanted).store(0, Ordering::Release);
     }
 
@@ -215,8 +215,8 @@ impl Mark {
 mod tests {
     use super::*;
 
-    fn open(path: &Path) -> anyhow::Result<Committed> {
-        Committed::open(path, &HashMap::new())
+    fn open(path: &Path) -> anyhow::Result<DeliveredFile> {
+        DeliveredFile::open(path, &HashMap::new())
     }
 
     #[test]
@@ -226,7 +226,10 @@ mod tests {
         open(&path).unwrap().mark(11, "t").0.begin(5, 77, 3);
         let next = |departed: &[(u64, u64)]| {
             let departed = departed.iter().copied().collect();
-            Committed::open(&path, &departed).unwrap().mark(11, "t").1
+            DeliveredFile::open(&path, &departed)
+                .unwrap()
+                .mark(11, "t")
+                .1
         };
         assert_eq!(next(&[]), 0);
         assert_eq!(next(&[(77, 3)]), 0);
@@ -264,7 +267,10 @@ mod tests {
         committed.mark(11, "t").0.begin(9, 77, 3);
         assert_eq!(open(&path).unwrap().mark(11, "t").1, 5);
         let departed = HashMap::from([(77, 4)]);
-        let next = Committed::open(&path, &departed).unwrap().mark(11, "t").1;
+        let next = DeliveredFile::open(&path, &departed)
+            .unwrap()
+            .mark(11, "t")
+            .1;
         assert_eq!(next, 10, "it was published");
     }
 
@@ -274,16 +280,16 @@ mod tests {
         let path = dir.path().join("committed");
         let committed = open(&path).unwrap();
         let (t, u) = (committed.mark(11, "t").0, committed.mark(12, "u").0);
-        assert!(!t.begins_anew() && !u.begins_anew());
-        committed.keep_wanted(&BTreeSet::from([number_of("u")]));
-        assert!(t.begins_anew() && !u.begins_anew());
+        assert!(!t.is_restarted() && !u.is_restarted());
+        committed.forget_unwanted(&BTreeSet::from([number_of("u")]));
+        assert!(t.is_restarted() && !u.is_restarted());
         // Also for the next life of the links, which has not heard of the topic yet.
         let next = open(&path).unwrap();
-        assert!(next.mark(11, "t").0.begins_anew());
-        next.keep_wanted(&BTreeSet::from([number_of("t")]));
-        assert!(next.mark(12, "u").0.begins_anew());
-        t.go_on();
-        assert!(!t.begins_anew());
+        assert!(next.mark(11, "t").0.is_restarted());
+        next.forget_unwanted(&BTreeSet::from([number_of("t")]));
+        assert!(next.mark(12, "u").0.is_restarted());
+        t.resume();
+        assert!(!t.is_restarted());
     }
 
     #[test]
@@ -291,8 +297,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("committed");
         let bytes = (1 + RECORDS) * RECORD_WORDS * 8;
-        for former in [vec![1; 21], vec![0xff; bytes], vec![3; 2 * bytes]] {
-            std::fs::write(&path, former).unwrap();
+        for previous in [vec![1; 21], vec![0xff; bytes], vec![3; 2 * bytes]] {
+            std::fs::write(&path, previous).unwrap();
             assert_eq!(open(&path).unwrap().mark(3, "t").1, 0);
             open(&path).unwrap().mark(3, "t").0.set(4);
             assert_eq!(open(&path).unwrap().mark(3, "t").1, 4);
@@ -320,14 +326,20 @@ mod tests {
         for (at, stored, published, expected) in states {
             word(file, mark.record, at).store(stored, Ordering::Relaxed);
             let departed = HashMap::from([(77, published)]);
-            let next = Committed::open(&path, &departed).unwrap().mark(11, "t").1;
+            let next = DeliveredFile::open(&path, &departed)
+                .unwrap()
+                .mark(11, "t")
+                .1;
             assert_eq!(next, expected, "{stored}");
         }
         // Published, and not yet told.
         word(file, mark.record, Word::Next).store(5, Ordering::Relaxed);
         let departed = HashMap::from([(77, 5)]);
         assert_eq!(
-            Committed::open(&path, &departed).unwrap().mark(11, "t").1,
+            DeliveredFile::open(&path, &departed)
+                .unwrap()
+                .mark(11, "t")
+                .1,
             6
         );
     }

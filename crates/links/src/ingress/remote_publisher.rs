@@ -1,10 +1,10 @@
 //! A publisher elsewhere, as it publishes here.
 
-use super::Landings;
-use crate::committed::Mark;
-use crate::event::Heard;
+use super::LinkIngress;
+use crate::delivered::DeliveredRecord;
+use crate::event::ConductorEvent;
 use crate::quotas::Reserved;
-use crate::relay::{Carry, Ours, Relay};
+use crate::relay::{Destinations, OwnPublishers, Relay};
 use rgaps_client::links::{LinksLoan, LinksPublisher};
 use rgaps_client::{Loan, LoanError, Publisher};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,16 +16,16 @@ use std::time::{Duration, Instant};
 const FETCH_AGAIN: Duration = Duration::from_millis(20);
 
 /// A publisher elsewhere, and the one that stands for it here.
-pub struct Landing {
+pub struct RemotePublisher {
     pub(super) publisher: Publisher,
-    ours: Ours,
+    own_publishers: OwnPublishers,
     /// For what goes on to other hosts.
     pub relay: Arc<Relay>,
     /// Messages may come through several links; one is published at a time.
     turn: Mutex<()>,
     /// What is published here, below which nothing is published again.
     pub(super) next: AtomicU64,
-    pub(super) mark: Mark,
+    pub(super) mark: DeliveredRecord,
     /// What the publisher here has published.
     pub(super) published: AtomicU64,
     /// Sequence below which messages are history, as long as they land; 0: what lands is live.
@@ -34,26 +34,26 @@ pub struct Landing {
     pub(super) missed: AtomicU64,
     /// Bytes of messages that land here now, and how many there may be.
     pub(super) landing_bytes: AtomicU64,
-    pub(super) limits: LandingLimits,
+    pub(super) limits: ArrivalLimits,
     /// Memory for the next message.
-    fetched: Mutex<Fetched>,
+    fetched: Mutex<SpareLoan>,
 }
 
 /// A landing that lacks memory.
-pub struct Wanted {
+pub struct MemoryRequest {
     /// Whose.
-    pub landing: Arc<Landing>,
+    pub landing: Arc<RemotePublisher>,
     /// For a message of so many bytes.
     pub bytes: u64,
     /// The host that it comes from, and who is told that there is room.
     pub host: String,
     /// See `host`.
-    pub to: Sender<(String, Heard)>,
+    pub to: Sender<(String, ConductorEvent)>,
 }
 
 /// Memory that the daemon is asked for.
 #[derive(Default)]
-enum Fetched {
+enum SpareLoan {
     /// It was not.
     #[default]
     No,
@@ -66,7 +66,7 @@ enum Fetched {
 }
 
 /// How much may land of a publisher elsewhere.
-pub struct LandingLimits {
+pub struct ArrivalLimits {
     /// Bytes at the same time.
     pub landing_max: u64,
     /// The longest message, and the quota that says so.
@@ -75,26 +75,26 @@ pub struct LandingLimits {
     pub reserved: Option<Reserved>,
 }
 
-impl Landing {
+impl RemotePublisher {
     /// `next`: what of its messages was published in a former life. `history`: those below it are history, if nobody here
     /// has subscribed to the publisher before. Otherwise some may be what subscribers have missed meanwhile, which is live.
     pub fn new(
         publisher: Publisher,
         relay: Arc<Relay>,
-        ours: Ours,
-        (mark, next): (Mark, u64),
+        own_publishers: OwnPublishers,
+        (mark, next): (DeliveredRecord, u64),
         history: u64,
-        limits: LandingLimits,
-    ) -> Arc<Landing> {
-        let is_new = next == 0 || mark.begins_anew();
+        limits: ArrivalLimits,
+    ) -> Arc<RemotePublisher> {
+        let is_new = next == 0 || mark.is_restarted();
         let history = if is_new && next < history { history } else { 0 };
         if history == 0 {
             publisher.end_history();
         }
-        ours.insert(publisher.id(), Some(relay.clone()));
-        Arc::new(Landing {
+        own_publishers.insert(publisher.id(), Some(relay.clone()));
+        Arc::new(RemotePublisher {
             publisher,
-            ours,
+            own_publishers,
             relay,
             turn: Mutex::new(()),
             next: AtomicU64::new(next),
@@ -117,11 +117,11 @@ impl Landing {
     pub(super) fn loan(
         self: &Arc<Self>,
         bytes: u64,
-        owner: &Landings,
+        owner: &LinkIngress,
     ) -> Result<Option<Loan>, LoanError> {
         let mut fetched = self.fetched();
-        if matches!(&*fetched, Fetched::Here(loan, _) if loan.len() == bytes) {
-            if let Fetched::Here(loan, _) = std::mem::take(&mut *fetched) {
+        if matches!(&*fetched, SpareLoan::Here(loan, _) if loan.len() == bytes) {
+            if let SpareLoan::Here(loan, _) = std::mem::take(&mut *fetched) {
                 return Ok(Some(*loan));
             }
         }
@@ -131,21 +131,21 @@ impl Landing {
             }
         }
         match &*fetched {
-            Fetched::Asked => return Ok(None),
-            Fetched::Later(then) if Instant::now() < *then => return Ok(None),
+            SpareLoan::Asked => return Ok(None),
+            SpareLoan::Later(then) if Instant::now() < *then => return Ok(None),
             // It is another message's, which comes for it in a moment, or never.
-            Fetched::Here(..) => return Ok(None),
-            Fetched::No | Fetched::Later(_) => {}
+            SpareLoan::Here(..) => return Ok(None),
+            SpareLoan::No | SpareLoan::Later(_) => {}
         }
-        let wanted = Wanted {
+        let wanted = MemoryRequest {
             landing: self.clone(),
             bytes,
             host: owner.host.clone(),
             to: owner.to.clone(),
         };
         *fetched = match owner.memory.send(wanted) {
-            Ok(()) => Fetched::Asked,
-            Err(_) => Fetched::Later(Instant::now() + FETCH_AGAIN),
+            Ok(()) => SpareLoan::Asked,
+            Err(_) => SpareLoan::Later(Instant::now() + FETCH_AGAIN),
         };
         Ok(None)
     }
@@ -158,23 +158,23 @@ impl Landing {
         });
         let mut fetched = self.fetched();
         *fetched = match loan {
-            Ok(loan) => Fetched::Here(Box::new(loan), Instant::now()),
+            Ok(loan) => SpareLoan::Here(Box::new(loan), Instant::now()),
             // What is wrong for good is said when the message asks again.
-            Err(_) => Fetched::Later(Instant::now() + FETCH_AGAIN),
+            Err(_) => SpareLoan::Later(Instant::now() + FETCH_AGAIN),
         };
-        matches!(&*fetched, Fetched::Here(..))
+        matches!(&*fetched, SpareLoan::Here(..))
     }
 
     /// Memory that was had so long ago is not wanted any more.
     pub fn give_back(&self, kept: Duration) {
         let mut fetched = self.fetched();
-        let is_old = matches!(&*fetched, Fetched::Here(_, since) if since.elapsed() >= kept);
+        let is_old = matches!(&*fetched, SpareLoan::Here(_, since) if since.elapsed() >= kept);
         let unwanted = is_old.then(|| std::mem::take(&mut *fetched));
         drop(fetched);
         drop(unwanted);
     }
 
-    fn fetched(&self) -> MutexGuard<'_, Fetched> {
+    fn fetched(&self) -> MutexGuard<'_, SpareLoan> {
         self.fetched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -183,18 +183,25 @@ impl Landing {
     }
 
     /// A message that was published here before goes on.
-    pub(super) fn repeat(&self, sequence: u64, meta: &[u8], bytes: Box<[u8]>, carry: Arc<Carry>) {
+    pub(super) fn repeat(
+        &self,
+        sequence: u64,
+        meta: &[u8],
+        bytes: Box<[u8]>,
+        destinations: Arc<Destinations>,
+    ) {
         let published = self.published.load(Ordering::Relaxed);
-        self.relay.repeat(sequence, meta, bytes, carry, published);
+        self.relay
+            .repeat(sequence, meta, bytes, destinations, published);
     }
 
     /// How many messages were missed before this one, which is about to be published: all that lie between it and the last
     /// one that was published here, in whichever lives of the links of both hosts. None before the first one that
     /// anybody here has subscribed to.
     pub(super) fn missed_before(&self, sequence: u64) -> u64 {
-        if self.next.load(Ordering::Acquire) == 0 || self.mark.begins_anew() {
+        if self.next.load(Ordering::Acquire) == 0 || self.mark.is_restarted() {
             self.pass(sequence);
-            self.mark.go_on();
+            self.mark.resume();
         }
         sequence.saturating_sub(self.next.load(Ordering::Acquire))
     }
@@ -215,15 +222,15 @@ impl Landing {
     }
 }
 
-impl LandingLimits {
+impl ArrivalLimits {
     pub(super) fn most(&self) -> u64 {
         let reserved = self.reserved.as_ref().map(|reserved| reserved.bytes);
         self.landing_max.min(reserved.unwrap_or(u64::MAX))
     }
 }
 
-impl Drop for Landing {
+impl Drop for RemotePublisher {
     fn drop(&mut self) {
-        self.ours.remove(self.publisher.id());
+        self.own_publishers.remove(self.publisher.id());
     }
 }

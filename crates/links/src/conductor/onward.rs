@@ -1,9 +1,9 @@
 //! Publishers of other hosts whose messages go on from here.
 
-use crate::keys::Want;
-use crate::ways::MAX_HOPS;
+use crate::keys::TopicInterest;
 use crate::wire::FlowDescription;
 use rgaps_client::links::{InterestPublisher, InterestRow};
+use rgaps_routing::MAX_HOPS;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A publisher of another host's whose messages go on from here.
@@ -35,34 +35,37 @@ pub(super) fn publishers(row: Option<&InterestRow>, onward: &[Onward]) -> Vec<In
 pub(super) fn carried(
     onward: &[Onward],
     to: &str,
-    leads_to: &BTreeMap<String, Want>,
+    leads_to: &BTreeMap<String, TopicInterest>,
     read: &Result<(), String>,
 ) -> Vec<FlowDescription> {
     let mut all: BTreeMap<u64, FlowDescription> = BTreeMap::new();
     for Onward { peer, source, .. } in onward {
-        let mut way = source.way.clone();
-        way.push(peer.clone());
-        let goes = source.carry.iter().any(|host| leads_to.contains_key(host));
-        if !goes || way.iter().any(|host| host == to) || way.len() >= MAX_HOPS {
+        let mut via = source.via.clone();
+        via.push(peer.clone());
+        let goes = source
+            .destinations
+            .iter()
+            .any(|host| leads_to.contains_key(host));
+        if !goes || via.iter().any(|host| host == to) || via.len() >= MAX_HOPS {
             continue;
         }
-        let on = source.carry.iter();
+        let on = source.destinations.iter();
         let on = on.filter(|host| *host != to && leads_to.contains_key(*host));
-        let carry: BTreeSet<String> = on.cloned().collect();
+        let destinations: BTreeSet<String> = on.cloned().collect();
         let known = all
             .entry(source.publisher)
             .or_insert_with(|| FlowDescription {
-                way: way.clone(),
-                carry: Vec::new(),
+                via: via.clone(),
+                destinations: Vec::new(),
                 read: read.clone(),
                 ..source.clone()
             });
         known.history = known.history.max(source.history);
-        if (way.len(), &way) < (known.way.len(), &known.way) {
-            known.way = way;
+        if (via.len(), &via) < (known.via.len(), &known.via) {
+            known.via = via;
         }
-        let both: BTreeSet<String> = known.carry.drain(..).chain(carry).collect();
-        known.carry = both.into_iter().collect();
+        let both: BTreeSet<String> = known.destinations.drain(..).chain(destinations).collect();
+        known.destinations = both.into_iter().collect();
     }
     all.into_values().collect()
 }

@@ -1,9 +1,9 @@
-//! The control plane: who is there, who wants what, and how to reach them. Zenoh carries it.
+//! The control plane: who is there, and how to reach them. Zenoh carries it.
 //!
-//! Nothing here waits for another host but [`Plane::meet`], which runs on a thread of its own and tells
+//! Nothing here waits for another host but [`ControlPlane::ask_address`], which runs on a thread of its own and tells
 //! what came of it as news.
 
-use crate::keys::{Node, Sum, Token, Want, PLANE_VERSION};
+use crate::keys::{Node, Token, PLANE_VERSION};
 use anyhow::{anyhow, bail, Context};
 use rgaps_client::links::Links;
 use serde::{Deserialize, Serialize};
@@ -16,36 +16,32 @@ use zenoh::sample::SampleKind;
 use zenoh::{Session, Wait};
 
 /// How long a host that is asked for its lanes may take.
-const MEET_LIMIT: Duration = Duration::from_secs(2);
+const ADDRESS_LIMIT: Duration = Duration::from_secs(2);
 /// How long a host that connects has to say who it is, and how many may be at that.
 const ACCEPT_MS: u64 = 2000;
 const ACCEPTS_MAX: usize = 1000;
 /// How long it takes at most to leave in order.
 const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 /// Longest message of a meeting.
-const MAX_MEETING_BYTES: usize = 4096;
+const MAX_ADDRESS_BYTES: usize = 4096;
 /// Addresses of a host's lanes.
 const MAX_ADDRESSES: usize = 16;
 
 /// What happened to other hosts.
 #[derive(Clone, Debug, PartialEq)]
-pub enum News {
+pub enum PlaneEvent {
     /// One is there, and speaks this version.
-    Came(Node, u32),
+    Appeared(Node, u32),
     /// One is gone, for now at least.
-    Went(Node),
-    /// One has subscribers of a topic.
-    Wants(Node, String, Want),
-    /// It has them no more, or others.
-    WantsNot(Node, String, Want),
+    Left(Node),
     /// One wants to know how to reach us, and was told.
-    Met(Node, LaneSecret),
+    AddressAsked(Node, LaneSecret),
     /// We asked one.
-    Meeting(Node, Result<Address, String>),
+    AddressAnswer(Node, Result<Address, String>),
 }
 
 /// Hears what happened, on threads of Zenoh's and others; it does not wait.
-pub type Tell = Arc<dyn Fn(News) + Send + Sync>;
+pub type PlaneListener = Arc<dyn Fn(PlaneEvent) + Send + Sync>;
 
 /// Secret of the lanes of two hosts' lives.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -120,65 +116,62 @@ pub fn random_u64() -> anyhow::Result<u64> {
 }
 
 /// This host's part in the control plane; leaving it takes its tokens away.
-pub struct Plane {
+pub struct ControlPlane {
     session: Session,
     realm: String,
     own: Node,
-    wants: BTreeMap<String, (Want, LivelinessToken)>,
-    sum: Sum,
     // Undeclared when dropped.
     node: Option<LivelinessToken>,
-    news: Tell,
+    listener: PlaneListener,
 }
 
-impl Plane {
+impl ControlPlane {
     /// Joins the realm's control plane. `lanes`: where this host accepts lanes. What happens is told
-    /// through `news`, from threads of Zenoh's.
+    /// through `listener`, from threads of Zenoh's.
     pub fn join(
         realm: &str,
         links: &Links,
         own: Node,
         lanes: Vec<SocketAddr>,
-        news: Tell,
-    ) -> anyhow::Result<Plane> {
+        listener: PlaneListener,
+    ) -> anyhow::Result<ControlPlane> {
         let config = configure(links)?;
         let session = zenoh::open(config).wait().map_err(|error| {
             anyhow!("the control plane cannot be opened: {error}; see links.control in rgaps.toml")
         })?;
-        answer_meetings(&session, realm, &own, lanes, news.clone())?;
-        let (heard, told) = (realm.to_owned(), news.clone());
+        answer_questions(&session, realm, &own, lanes, listener.clone())?;
+        let (own_realm, reported) = (realm.to_owned(), listener.clone());
         let this = own.host.clone();
         session
             .liveliness()
-            .declare_subscriber(format!("rgaps/{realm}/**"))
+            .declare_subscriber(format!("rgaps/{realm}/node/**"))
             .history(true)
             .callback(move |sample| {
                 let there = sample.kind() == SampleKind::Put;
-                if let Some(item) = hear(&heard, &this, sample.key_expr().as_str(), there) {
-                    told(item);
+                if let Some(item) = read_token(&own_realm, &this, sample.key_expr().as_str(), there)
+                {
+                    reported(item);
                 }
             })
             .background()
             .wait()
             .map_err(|error| anyhow!("other hosts cannot be listened for: {error}"))?;
-        Ok(Plane {
+        Ok(ControlPlane {
             session,
             realm: realm.to_owned(),
             own,
-            wants: BTreeMap::new(),
-            sum: Sum::default(),
             node: None,
-            news,
+            listener,
         })
     }
 
-    /// Announces this host, once. What it wants is said before: who knew a former life of it lets go of what that one wanted
-    /// when this one is there and does not want it.
+    /// Announces this host, once: when it knows what it wants. Whoever knew a former life of it forgets a moment later what that one
+    /// wanted and this one does not.
     pub fn announce(&mut self) -> anyhow::Result<()> {
         if self.node.is_some() {
             return Ok(());
         }
-        let key = Token::Node(self.own.clone(), PLANE_VERSION).key(&self.realm);
+        let key = token(self.own.clone()).key(&self.realm);
         let node = self
             .session
             .liveliness()
@@ -189,68 +182,26 @@ impl Plane {
         Ok(())
     }
 
-    /// Says what this host's subscribers want of a topic; none: there are none.
-    pub fn want(&mut self, topic: &str, want: Option<Want>) -> anyhow::Result<()> {
-        let known = self.wants.get(topic).map(|(known, _)| *known);
-        if known == want {
-            return Ok(());
-        }
-        let Some(want) = want else {
-            self.wants.remove(topic);
-            self.sum.change(topic, known, None);
-            return Ok(());
-        };
-        let token = Token::Want(self.own.clone(), topic.to_owned(), want);
-        let token = self
-            .session
-            .liveliness()
-            .declare_token(token.key(&self.realm))
-            .wait()
-            .map_err(|error| anyhow!("topic '{topic}' cannot be announced: {error}"))?;
-        // The new one is there before the old one goes, so that nobody sees none.
-        self.wants.insert(topic.to_owned(), (want, token));
-        self.sum.change(topic, known, Some(want));
-        Ok(())
-    }
-
     /// For who looks why others cannot be reached.
     pub fn session(&self) -> Session {
         self.session.clone()
     }
 
-    /// Topics that this host wants.
-    pub fn wanted(&self) -> Vec<String> {
-        self.wants.keys().cloned().collect()
-    }
-
-    /// What this host wants.
-    pub fn wants(&self) -> BTreeMap<String, Want> {
-        let wants = self.wants.iter();
-        wants
-            .map(|(topic, (want, _))| (topic.clone(), *want))
-            .collect()
-    }
-
-    /// The sum of all that this host wants.
-    pub fn sum(&self) -> u64 {
-        self.sum.0
-    }
-
-    /// Asks another host how to reach it; the answer comes as [`News::Meeting`].
-    pub fn meet(&self, node: &Node) -> anyhow::Result<()> {
+    /// Asks another host how to reach it; the answer comes as [`PlaneEvent::AddressAnswer`].
+    pub fn ask_address(&self, node: &Node) -> anyhow::Result<()> {
         let question = Question {
             protocol: PLANE_VERSION,
             host: self.own.host.clone(),
             incarnation: self.own.incarnation,
         };
         let payload = postcard::to_stdvec(&question)?;
-        let (session, news) = (self.session.clone(), self.news.clone());
-        let (key, node) = (node.meeting(&self.realm), node.clone());
+        let (session, listener) = (self.session.clone(), self.listener.clone());
+        let (key, node) = (node.address_key(&self.realm), node.clone());
         std::thread::Builder::new()
             .name("rgaps-meeting".to_owned())
             .spawn(move || {
                 let outcome = ask(&session, &key, payload).map_err(|error| format!("{error:#}"));
-                news(News::Meeting(node, outcome));
+                listener(PlaneEvent::AddressAnswer(node, outcome));
             })
             .context("creating a thread")?;
         Ok(())
@@ -258,8 +209,7 @@ impl Plane {
 
     /// Leaves, so that others see it at once.
     pub fn leave(self) {
-        let Plane { session, wants, .. } = self;
-        drop(wants);
+        let ControlPlane { session, .. } = self;
         // It may wait for hosts that do not answer.
         let (done, is_done) = std::sync::mpsc::sync_channel(1);
         std::thread::spawn(move || {
@@ -276,12 +226,12 @@ fn ask(session: &Session, key: &str, payload: Vec<u8>) -> anyhow::Result<Address
     let replies = session
         .get(key)
         .payload(payload)
-        .timeout(MEET_LIMIT)
+        .timeout(ADDRESS_LIMIT)
         .wait()
         .map_err(|error| anyhow!("{error}"))?;
     // None at once where the host was lost a moment ago.
     let reply = replies
-        .recv_timeout(MEET_LIMIT)
+        .recv_timeout(ADDRESS_LIMIT)
         .ok()
         .flatten()
         .context("it did not answer")?;
@@ -306,7 +256,7 @@ pub fn read_reply(bytes: &[u8]) -> anyhow::Result<Address> {
 }
 
 fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> anyhow::Result<T> {
-    if bytes.len() > MAX_MEETING_BYTES {
+    if bytes.len() > MAX_ADDRESS_BYTES {
         bail!("a message of {} bytes, which is too long", bytes.len());
     }
     let (value, rest) = postcard::take_from_bytes(bytes).context("a message that is none")?;
@@ -316,14 +266,14 @@ fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> anyhow::Result<T> {
     Ok(value)
 }
 
-fn answer_meetings(
+fn answer_questions(
     session: &Session,
     realm: &str,
     own: &Node,
     lanes: Vec<SocketAddr>,
-    news: Tell,
+    listener: PlaneListener,
 ) -> anyhow::Result<()> {
-    let key = own.meeting(realm);
+    let key = own.address_key(realm);
     let secrets = Arc::new(Secrets::default());
     let at = key.clone();
     session
@@ -332,7 +282,7 @@ fn answer_meetings(
             let asked = query.payload().map(|payload| payload.to_bytes());
             let reply = match answer(asked.as_deref().unwrap_or_default(), &lanes, &secrets) {
                 Ok((node, address)) => {
-                    news(News::Met(node, address.secret));
+                    listener(PlaneEvent::AddressAsked(node, address.secret));
                     Reply::Address(address)
                 }
                 Err(error) => {
@@ -375,11 +325,16 @@ pub fn read_question(asked: &[u8]) -> anyhow::Result<Node> {
         incarnation: question.incarnation,
     };
     // Checked as a token's is.
-    let key = Token::Node(node.clone(), PLANE_VERSION).key("r");
+    let key = token(node.clone()).key("r");
     if Token::parse("r", &key).is_none() {
         bail!("a host of that name there cannot be");
     }
     Ok(node)
+}
+
+fn token(node: Node) -> Token {
+    let protocol = PLANE_VERSION;
+    Token { node, protocol }
 }
 
 /// Why two hosts cannot be linked.
@@ -391,20 +346,14 @@ pub fn versions(host: &str, theirs: u32) -> String {
 }
 
 /// What a token that came or went says; none: nothing of another host.
-fn hear(realm: &str, this: &str, key: &str, there: bool) -> Option<News> {
-    let news = match (Token::parse(realm, key)?, there) {
-        (Token::Node(node, protocol), true) => News::Came(node, protocol),
-        (Token::Node(node, _), false) => News::Went(node),
-        (Token::Want(node, topic, want), true) => News::Wants(node, topic, want),
-        (Token::Want(node, topic, want), false) => News::WantsNot(node, topic, want),
+fn read_token(realm: &str, this: &str, key: &str, there: bool) -> Option<PlaneEvent> {
+    let Token { node, protocol } = Token::parse(realm, key)?;
+    let is_other = node.host != this;
+    let event = match there {
+        true => PlaneEvent::Appeared(node, protocol),
+        false => PlaneEvent::Left(node),
     };
-    let (News::Came(node, _)
-    | News::Went(node)
-    | News::Wants(node, ..)
-    | News::WantsNot(node, ..)
-    | News::Met(node, _)
-    | News::Meeting(node, _)) = &news;
-    (node.host != this).then_some(news)
+    is_other.then_some(event)
 }
 
 /// An endpoint that is listened at, with the limit for TLS handshakes where it names none itself.
@@ -521,7 +470,7 @@ mod tests {
         for length in 0..64 {
             answer(&vec![0xff; length], &[], &secrets).unwrap_err();
         }
-        answer(&vec![0; MAX_MEETING_BYTES + 1], &[], &secrets).unwrap_err();
+        answer(&vec![0; MAX_ADDRESS_BYTES + 1], &[], &secrets).unwrap_err();
     }
 
     #[test]

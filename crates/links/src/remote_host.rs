@@ -1,12 +1,11 @@
-//! Another host as the coordinator knows it.
+//! Another host as the conductor knows it.
 
-use crate::agreement::Agreement;
 use crate::counts::EgressCounts;
 use crate::host_link::{Flow, HostEvent, HostLink};
-use crate::keys::{Node, Want};
-use crate::land::{Landing, Landings};
+use crate::ingress::{LinkIngress, RemotePublisher};
+use crate::keys::Node;
 use crate::through::Through;
-use crate::wire::{clip, clip_to, FlowDescription, Said};
+use crate::wire::{clip, clip_to, FlowDescription, LinkMessage};
 use rgaps_client::{LinkFigures, PathKind, PeerRow, PeerState};
 use rgaps_session::MAX_PEER_TOPICS;
 use rgaps_transport::{LaneKind, LaneStatus, LinkStatus};
@@ -16,24 +15,24 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Pause between two words about messages that were given up.
-const TELL_GIVEN_UP: Duration = Duration::from_secs(1);
+const REPORT_GIVEN_UP: Duration = Duration::from_secs(1);
 /// Pause before a flow that was refused is opened again.
 const OPEN_AGAIN: Duration = Duration::from_millis(900);
 /// Streams whose topics are known.
 const MAX_NAMES: usize = 16384;
 
 /// A publisher of theirs whose messages come here.
-pub struct Incoming {
+pub struct IngressPlan {
     /// What OPEN said of it, and what was said since.
     pub description: FlowDescription,
     /// Where its messages land.
-    pub landing: Option<Arc<Landing>>,
+    pub landing: Option<Arc<RemotePublisher>>,
     /// Why they do not, and since when.
     pub refused: Option<(String, Instant)>,
     /// Since when it waits for others to leave the topic; until that is given up nothing is answered.
     pub waits: Option<Instant>,
     /// Since when the life of the host that it came from is over.
-    pub former: Option<Instant>,
+    pub orphaned: Option<Instant>,
     /// What was told of whether cards write them where they land.
     pub written: Option<Result<(), String>>,
 }
@@ -46,7 +45,7 @@ pub struct OutgoingStream {
     /// Messages were to go on from there.
     pub leads_on: bool,
     /// What was said of it since.
-    pub told: Option<Said>,
+    pub reported: Option<LinkMessage>,
     /// What the host said of whether cards write there what they read here.
     pub written: Option<Result<(), String>>,
     /// Which hosts behind it the stream reaches, as far as it said.
@@ -58,8 +57,8 @@ impl OutgoingStream {
     pub fn lacks(&self, of: &FlowDescription) -> bool {
         let known = self.publishers.get(&of.publisher);
         known.is_some_and(|flow| {
-            let mut carry = of.carry.iter();
-            carry.any(|on| !flow.description.carry.contains(on))
+            let mut destinations = of.destinations.iter();
+            destinations.any(|on| !flow.description.destinations.contains(on))
         })
     }
 }
@@ -73,7 +72,7 @@ pub struct OutgoingFlow {
 }
 
 /// Another host.
-pub struct Peer {
+pub struct RemoteHost {
     /// Its last life.
     pub node: Node,
     /// The version that it speaks.
@@ -90,24 +89,18 @@ pub struct Peer {
     pub up: bool,
     /// Since when it has none.
     pub away: Option<Instant>,
-    /// What is said about hosts behind it, and behind this one.
+    /// What it was told of hosts behind this one.
     pub through: Through,
     /// Owns the link.
-    pub landings: Arc<Landings>,
+    pub ingress: Arc<LinkIngress>,
     /// Counts.
     pub departed: Arc<EgressCounts>,
     /// When it is asked for its lanes again; none: while it is being asked.
-    pub meet_at: Option<Instant>,
-    /// What it wants.
-    pub wants: BTreeMap<String, Want>,
-    /// What it wanted until then, unless it is only gone.
-    pub wanted: BTreeMap<String, (Want, Instant)>,
-    /// Whether that is what it says itself.
-    pub agreement: Agreement,
+    pub ask_at: Option<Instant>,
     /// Streams that go there.
     pub outgoing: HashMap<u64, OutgoingStream>,
     /// Flows that come from there.
-    pub incoming: BTreeMap<Flow, Incoming>,
+    pub incoming: BTreeMap<Flow, IngressPlan>,
     /// It was gone for so long that nothing is kept for it.
     pub given_up: bool,
     /// Topics by the streams that went or go there, and whether what was not acknowledged of it went another way.
@@ -117,7 +110,7 @@ pub struct Peer {
     /// What went wrong last.
     pub detail: String,
     /// What lanes go over.
-    pub over: Over,
+    pub over: LinkPath,
     /// The link's, when it was looked at last.
     status: Option<LinkStatus>,
 }
@@ -128,7 +121,7 @@ const WHY_NOT_BYTES: usize = 120;
 
 /// What the lanes of a link go over, and why it is nothing better.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Over {
+pub struct LinkPath {
     /// The slowest of them.
     pub path: PathKind,
     /// All of them, in words.
@@ -137,9 +130,9 @@ pub struct Over {
     pub why_not: String,
 }
 
-impl Over {
+impl LinkPath {
     /// `no_rdma`: why this host has none.
-    fn of(lanes: &[LaneStatus], no_rdma: &str) -> Over {
+    fn of(lanes: &[LaneStatus], no_rdma: &str) -> LinkPath {
         let mut kinds = BTreeSet::new();
         let mut why_not = None;
         for lane in lanes {
@@ -162,7 +155,7 @@ impl Over {
             }),
             (false, no_rdma) => no_rdma.to_owned(),
         };
-        Over {
+        LinkPath {
             path: match rdma {
                 true => PathKind::Rdma,
                 false => PathKind::Tcp,
@@ -176,14 +169,14 @@ impl Over {
     }
 }
 
-impl Peer {
+impl RemoteHost {
     /// One that has just come.
     pub fn new(
         node: Node,
         protocol: u32,
-        (departed, landings): (Arc<EgressCounts>, Arc<Landings>),
-    ) -> Peer {
-        Peer {
+        (departed, ingress): (Arc<EgressCounts>, Arc<LinkIngress>),
+    ) -> RemoteHost {
+        RemoteHost {
             node,
             protocol,
             seen: Instant::now(),
@@ -193,19 +186,16 @@ impl Peer {
             up: false,
             away: Some(Instant::now()),
             through: Through::default(),
-            landings,
+            ingress,
             departed,
-            meet_at: None,
-            wants: BTreeMap::new(),
-            wanted: BTreeMap::new(),
-            agreement: Agreement::default(),
+            ask_at: None,
             outgoing: HashMap::new(),
             incoming: BTreeMap::new(),
             given_up: false,
             names: BTreeMap::new(),
             gave_up: (0, None),
             detail: String::new(),
-            over: Over::default(),
+            over: LinkPath::default(),
             status: None,
         }
     }
@@ -214,7 +204,7 @@ impl Peer {
     pub fn look_over(&mut self, no_rdma: &str) -> bool {
         self.status = self.linked().map(HostLink::status);
         let lanes = self.status.as_ref().map_or(&[][..], |status| &status.lanes);
-        let over = Over::of(lanes, no_rdma);
+        let over = LinkPath::of(lanes, no_rdma);
         let before = std::mem::replace(&mut self.over, over);
         before.path != self.over.path
     }
@@ -229,14 +219,8 @@ impl Peer {
         self.refused.is_none() && self.link.is_some()
     }
 
-    /// Whether what goes there arrives, as far as is known: it has lanes, or had some until a moment ago.
-    pub fn is_near(&self, patience: Duration) -> bool {
-        let away = self.away.is_some_and(|since| since.elapsed() >= patience);
-        self.refused.is_none() && !self.given_up && !away
-    }
-
     /// Says something, in its turn. What it has not heard when it restarts, its next life is told again.
-    pub fn say(&self, said: &Said) {
+    pub fn say(&self, said: &LinkMessage) {
         let Some(link) = self.linked() else { return };
         match said.encode().map(|bytes| link.say(bytes)) {
             Ok(true) => {}
@@ -251,7 +235,7 @@ impl Peer {
     /// A link that has said nothing yet.
     pub fn begin_link(&mut self, life: u64, link: HostLink) {
         self.link = Some((life, link));
-        self.forget_said();
+        self.forget_control();
     }
 
     /// Drops the link with all that it knows. The host is asked for its lanes again.
@@ -268,17 +252,16 @@ impl Peer {
     }
 
     /// Another life of it knows nothing of what was said.
-    pub fn forget_said(&mut self) {
+    pub fn forget_control(&mut self) {
         for stream in self.outgoing.values_mut() {
-            (stream.told, stream.written) = (None, None);
+            (stream.reported, stream.written) = (None, None);
             stream.reached.clear();
             let flows = stream.publishers.values_mut();
             flows.for_each(|flow| flow.answer = None);
         }
         let incoming = self.incoming.values_mut();
         incoming.for_each(|flow| flow.written = None);
-        self.through.forget_said();
-        self.agreement = Agreement::default();
+        self.through = Through::default();
     }
 
     /// A stream of a topic goes there.
@@ -311,8 +294,8 @@ impl Peer {
     }
 
     /// A flow that comes from there is over.
-    pub fn end_flow(&mut self, flow: Flow) -> Option<Incoming> {
-        self.landings.remove(flow);
+    pub fn end_flow(&mut self, flow: Flow) -> Option<IngressPlan> {
+        self.ingress.remove(flow);
         self.incoming.remove(&flow)
     }
 
@@ -321,14 +304,14 @@ impl Peer {
         let now = Instant::now();
         self.incoming.retain(|_, of| of.landing.is_some());
         for incoming in self.incoming.values_mut() {
-            incoming.former.get_or_insert(now);
+            incoming.orphaned.get_or_insert(now);
         }
     }
 
     /// Nothing comes from there any more.
     pub fn end_incoming(&mut self) {
         self.incoming.clear();
-        self.landings.clear();
+        self.ingress.clear();
     }
 
     /// It takes the messages of a flow, or refused them.
@@ -338,7 +321,7 @@ impl Peer {
             HostEvent::Refused(flow, why, dropped) => {
                 let why = clip(&why);
                 if let Some(topic) = self.topic_of(flow.topic) {
-                    self.landings.notes.refused(topic, dropped, &why);
+                    self.ingress.issues.refused(topic, dropped, &why);
                 }
                 (flow, Err((why, Instant::now())))
             }
@@ -355,20 +338,20 @@ impl Peer {
         if matches!(self.names.get(&flow.topic), Some((_, true))) {
             return;
         }
-        let given_up = &self.landings.arrived.given_up;
+        let given_up = &self.ingress.arrived.given_up;
         given_up.fetch_add(1, Ordering::Relaxed);
         self.gave_up.0 += 1;
         if let Some(topic) = self.topic_of(flow.topic) {
-            self.landings.notes.gave_up(topic, 1);
+            self.ingress.issues.gave_up(topic, 1);
         }
-        self.tell_given_up();
+        self.report_given_up();
     }
 
     /// One flow of each stream that comes from there: one that lands, or else one that was refused, if there is any.
-    pub fn incoming_streams(&self) -> impl Iterator<Item = &Incoming> {
-        let mut streams: BTreeMap<u64, &Incoming> = BTreeMap::new();
-        let rank = |i: &Incoming| (i.landing.is_some(), i.refused.is_some());
-        for (flow, incoming) in self.incoming.iter().filter(|(_, i)| i.former.is_none()) {
+    pub fn incoming_streams(&self) -> impl Iterator<Item = &IngressPlan> {
+        let mut streams: BTreeMap<u64, &IngressPlan> = BTreeMap::new();
+        let rank = |i: &IngressPlan| (i.landing.is_some(), i.refused.is_some());
+        for (flow, incoming) in self.incoming.iter().filter(|(_, i)| i.orphaned.is_none()) {
             let known = streams.entry(flow.topic).or_insert(incoming);
             if rank(incoming) > rank(known) {
                 *known = incoming;
@@ -420,9 +403,9 @@ impl Peer {
     }
 
     /// Tells of messages that were given up, not of each.
-    pub fn tell_given_up(&mut self) {
-        let (messages, told) = self.gave_up;
-        let due = told.is_none_or(|told| told.elapsed() >= TELL_GIVEN_UP);
+    pub fn report_given_up(&mut self) {
+        let (messages, reported) = self.gave_up;
+        let due = reported.is_none_or(|reported| reported.elapsed() >= REPORT_GIVEN_UP);
         if messages > 0 && due {
             let why = match self.up {
                 true => "it takes best-effort messages more slowly than they come (links.in_flight_max)",
@@ -439,7 +422,7 @@ impl Peer {
 
     /// What was counted and timed on the link.
     pub fn figures(&self) -> LinkFigures {
-        let arrived = &self.landings.arrived;
+        let arrived = &self.ingress.arrived;
         crate::figures::figures(
             &self.node.host,
             &self.departed,
@@ -479,7 +462,7 @@ impl Peer {
             (None, PeerState::Linked) => String::new(),
             (None, _) => error().unwrap_or_else(|| self.detail.clone()),
         };
-        let arrived = &self.landings.arrived;
+        let arrived = &self.ingress.arrived;
         PeerRow {
             host: self.node.host.clone(),
             incarnation: self.node.incarnation,
@@ -496,7 +479,7 @@ impl Peer {
             messages_in: arrived.messages.load(Ordering::Relaxed),
             bytes_out: self.departed.bytes.load(Ordering::Relaxed),
             bytes_in: arrived.bytes.load(Ordering::Relaxed),
-            topics: self.landings.notes.rows(MAX_PEER_TOPICS),
+            topics: self.ingress.issues.rows(MAX_PEER_TOPICS),
         }
     }
 }

@@ -1,13 +1,13 @@
 //! Publishers of other hosts, and those that stand for them here.
 
-use super::direct::came_over;
-use super::routes::WAY_PATIENCE;
-use super::Coordinator;
+use super::gpu_path::incoming_path;
+use super::routes::ROUTE_PATIENCE;
+use super::LinksConductor;
 use crate::host_link::Flow;
-use crate::land::{Landing, LandingLimits};
-use crate::peer::Incoming;
+use crate::ingress::{ArrivalLimits, RemotePublisher};
 use crate::quotas::Kind;
-use crate::relay::{Carry, Relay};
+use crate::relay::{Destinations, Relay};
+use crate::remote_host::IngressPlan;
 use crate::wire::{clip, FlowDescription};
 use rgaps_client::links::{Direction, LinksPublisherBuilder};
 use rgaps_client::{ClientError, OpenError, PublisherQos, RefusalCode};
@@ -15,9 +15,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Loans of a publisher that stands for one elsewhere.
-const LANDING_LOANS: u32 = 256;
+const INGRESS_LOANS: u32 = 256;
 /// How long a flow waits for a place where there is none yet.
-const PLACE_LIMIT: Duration = Duration::from_secs(20);
+const ADMIT_LIMIT: Duration = Duration::from_secs(20);
 /// A flow that was refused is shown for so long, unless its sender opens it again.
 const REFUSED_SHOWN: Duration = Duration::from_secs(15);
 
@@ -55,7 +55,7 @@ impl NoRoom {
     }
 }
 
-impl Coordinator {
+impl LinksConductor {
     /// A host opens flows. Whoever sees the history of one of these publishers sees that of all: so messages are taken of none before
     /// all of them have been looked at.
     pub(super) fn opened(&mut self, host: &str, all: Vec<(Flow, FlowDescription)>) {
@@ -66,21 +66,21 @@ impl Coordinator {
         for (flow, description) in all {
             // One of the host's former life goes on.
             let known = peer.incoming.remove(&flow);
-            let incoming = Incoming {
+            let incoming = IngressPlan {
                 description,
                 landing: known.and_then(|known| known.landing),
                 refused: None,
                 waits: None,
-                former: None,
+                orphaned: None,
                 written: None,
             };
             peer.incoming.insert(flow, incoming);
         }
-        self.place_all(host, &flows);
+        self.admit_all(host, &flows);
     }
 
-    fn place_all(&mut self, host: &str, flows: &[Flow]) {
-        flows.iter().for_each(|flow| self.place(host, *flow));
+    fn admit_all(&mut self, host: &str, flows: &[Flow]) {
+        flows.iter().for_each(|flow| self.admit(host, *flow));
         flows
             .iter()
             .for_each(|flow| self.take_messages(host, *flow));
@@ -96,21 +96,25 @@ impl Coordinator {
             return;
         };
         if let Some(landing) = &incoming.landing {
-            let relays = self.config.links.relay;
-            let carry = relays.then(|| Carry::new(&incoming.description, host));
-            let carry = carry.flatten();
-            if let Some(carry) = &carry {
+            let (links, of) = (&self.config.links, &incoming.description);
+            // What a rule forbids waits for nothing.
+            let may = |end: &str| links.may_cross(Direction::Send, end, &of.topic).is_ok();
+            let destinations = links
+                .relay
+                .then(|| Destinations::new(of, host, may))
+                .flatten();
+            if let Some(destinations) = &destinations {
                 // A host that was started again does not know whom it reaches, and those that it did may be away too.
-                let outage = Duration::from_millis(self.config.links.outage_ms);
-                let until = (Instant::now() + WAY_PATIENCE).max(self.begun + outage);
-                landing.relay.expect(carry, until);
+                let outage = Duration::from_millis(links.outage_ms);
+                let until = (Instant::now() + ROUTE_PATIENCE).max(self.begun + outage);
+                landing.relay.expect(destinations, until);
             }
-            peer.landings.accept(flow, landing.clone(), carry);
+            peer.ingress.accept(flow, landing.clone(), destinations);
         }
     }
 
     /// Finds a flow its place here, or says why there is none.
-    fn place(&mut self, host: &str, flow: Flow) {
+    fn admit(&mut self, host: &str, flow: Flow) {
         let outcome = self.landing_of(host, flow);
         let Some(peer) = self.peers.get_mut(host) else {
             return;
@@ -125,13 +129,13 @@ impl Coordinator {
                 let publisher = flow.incarnation;
                 self.routes.landed(&topic, publisher, &landing);
                 incoming.landing = Some(landing);
-                peer.landings.notes.allowed(&topic);
+                peer.ingress.issues.allowed(&topic);
                 return;
             }
             Err(no_room) => no_room,
         };
         let why = clip(&no_room.why);
-        if peer.landings.notes.refused(&topic, 0, &why) {
+        if peer.ingress.issues.refused(&topic, 0, &why) {
             tracing::warn!(
                 host,
                 topic,
@@ -141,23 +145,23 @@ impl Coordinator {
         let waits = no_room.passes && incoming.description.offer.reliable;
         let since = *incoming.waits.get_or_insert_with(Instant::now);
         // Messages wait as long as this; a host that hears that there is no place would send none at all.
-        if !waits || since.elapsed() >= PLACE_LIMIT {
+        if !waits || since.elapsed() >= ADMIT_LIMIT {
             incoming.waits = None;
-            peer.landings.refuse(flow, &why);
+            peer.ingress.refuse(flow, &why);
             incoming.refused = Some((why, Instant::now()));
         }
         if no_room.crowded {
-            self.end_former(&topic);
+            self.end_orphaned(&topic);
         }
     }
 
     /// The publisher that stands for one of another host's.
-    fn landing_of(&mut self, host: &str, flow: Flow) -> Result<Arc<Landing>, NoRoom> {
+    fn landing_of(&mut self, host: &str, flow: Flow) -> Result<Arc<RemotePublisher>, NoRoom> {
         let incoming = self.peers.get(host).and_then(|p| p.incoming.get(&flow));
         let incoming = incoming.ok_or_else(|| NoRoom::lasting("it has ended".to_owned()))?;
         let of = &incoming.description;
         // What another host said of it does not count less because it came through this one.
-        let mut through = std::iter::once(host).chain(of.way.iter().map(String::as_str));
+        let mut through = std::iter::once(host).chain(of.via.iter().map(String::as_str));
         let links = &self.config.links;
         let barred =
             through.find_map(|on| links.may_cross(Direction::Receive, on, &of.topic).err());
@@ -179,14 +183,14 @@ impl Coordinator {
         host: &str,
         flow: Flow,
         of: FlowDescription,
-    ) -> Result<Arc<Landing>, NoRoom> {
+    ) -> Result<Arc<RemotePublisher>, NoRoom> {
         let (topic, publisher) = (&of.topic, flow.incarnation);
         let domain = self.lands_in(topic).map_err(NoRoom::lasting)?;
         let links = &self.config.links;
         let quota = links.quota(host, topic);
         let reserved = quota.map_or(Ok(None), |quota| {
             self.quotas
-                .reserve(quota, Kind::Landing, publisher, &of.offer)
+                .reserve(quota, Kind::RemotePublisher, publisher, &of.offer)
         });
         let reserved = reserved.map_err(NoRoom::lasting)?;
         let qos = PublisherQos {
@@ -195,7 +199,7 @@ impl Coordinator {
             transient_local: of.offer.transient_local,
             deadline: Duration::ZERO,
             loan_timeout: Duration::ZERO,
-            max_loans: LANDING_LOANS,
+            max_loans: INGRESS_LOANS,
             ..PublisherQos::default()
         };
         let mut builder = self.node.publisher(topic).type_name(&of.type_name).qos(qos);
@@ -204,19 +208,19 @@ impl Coordinator {
         }
         if let Some(peer) = self.peers.get(host) {
             let here = (&self.written(topic), links.relay);
-            builder = builder.came_over(came_over(peer, &of, here));
+            builder = builder.came_over(incoming_path(peer, &of, here));
         }
         let created = builder.create().map_err(|error| NoRoom::of(&error))?;
         let message_max = quota.and_then(|quota| Some((quota.message_max?.0, quota.name.clone())));
-        let limits = LandingLimits {
+        let limits = ArrivalLimits {
             landing_max: links.landing_max.0,
             message_max,
             reserved,
         };
-        Ok(Landing::new(
+        Ok(RemotePublisher::new(
             created,
-            Relay::new(publisher, topic, &self.ours),
-            self.ours.clone(),
+            Relay::new(publisher, topic, &self.own_publishers),
+            self.own_publishers.clone(),
             self.committed.mark(publisher, topic),
             of.history,
             limits,
@@ -224,26 +228,26 @@ impl Coordinator {
     }
 
     /// Looks again whether there is a place for what waits for one.
-    pub(super) fn place_again(&mut self) {
+    pub(super) fn admit_again(&mut self) {
         let mut all = Vec::new();
         for (host, peer) in &mut self.peers {
             let is_shown = |since: &Instant| since.elapsed() < REFUSED_SHOWN;
             peer.incoming
                 .retain(|_, i| i.refused.as_ref().is_none_or(|(_, at)| is_shown(at)));
             let waits = peer.incoming.iter();
-            let waits = waits.filter(|(_, i)| i.waits.is_some() && i.former.is_none());
+            let waits = waits.filter(|(_, i)| i.waits.is_some() && i.orphaned.is_none());
             let flows: Vec<Flow> = waits.map(|(flow, _)| *flow).collect();
             all.extend((!flows.is_empty()).then(|| (host.clone(), flows)));
         }
         for (host, flows) in all {
-            self.place_all(&host, &flows);
+            self.admit_all(&host, &flows);
         }
     }
 
     /// Gives up the places of publishers whose host's links ended, and may come back: what they published here is known.
-    fn end_former(&mut self, topic: &str) {
+    fn end_orphaned(&mut self, topic: &str) {
         for peer in self.peers.values_mut() {
-            let stays = |i: &Incoming| i.former.is_none() || i.description.topic != topic;
+            let stays = |i: &IngressPlan| i.orphaned.is_none() || i.description.topic != topic;
             peer.incoming.retain(|_, incoming| stays(incoming));
         }
     }

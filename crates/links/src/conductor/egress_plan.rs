@@ -1,10 +1,10 @@
 //! What of a topic goes to which host: its streams, and what rules and quotas let cross.
 
 use super::onward::{carried, Onward};
-use crate::forward::Limits;
-use crate::keys::Want;
-use crate::peer::{OutgoingStream, Peer};
+use crate::egress::FlowLimits;
+use crate::keys::TopicInterest;
 use crate::quotas::{Kind, Quotas, Reserved};
+use crate::remote_host::{OutgoingStream, RemoteHost};
 use crate::wire::{clip, FlowDescription};
 use rgaps_client::links::{Demand, InterestPublisher, InterestRow, Links, LinksSubscriber, Quota};
 use rgaps_client::{Domain, PathKind, RemoteRow, Subscriber};
@@ -12,17 +12,17 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
 
 /// Publishers that are remembered when they are gone.
-const MAX_GONE: usize = 1024;
+const MAX_ENDED: usize = 1024;
 
 /// A topic that other hosts want.
 #[derive(Default)]
-pub(super) struct Outward {
+pub(super) struct EgressPlan {
     /// What its subscriber asks for, once there is one.
     pub(super) has: Option<(Demand, Domain, Subscriber)>,
     /// Why network cards do not read it on its GPU.
     pub(super) not_read: Option<String>,
     /// The streams of the hosts that it goes to, and what is wanted there and behind them.
-    pub(super) streams: BTreeMap<String, (u64, Want)>,
+    pub(super) streams: BTreeMap<String, (u64, TopicInterest)>,
     /// The hosts that each of these leads to, itself included, and what each wants.
     pub(super) hosts: Hosts,
     /// Streams that go where others went before.
@@ -30,14 +30,14 @@ pub(super) struct Outward {
     /// Why there is no subscriber, and when that is tried again.
     pub(super) failed: Option<(String, Instant)>,
     /// What the daemon was told.
-    pub(super) told: Option<Vec<RemoteRow>>,
+    pub(super) reported: Option<Vec<RemoteRow>>,
     /// Per host that it goes to, the numbers of messages below which they are history there, by publishers: what those had
     /// published when the host was first seen to want the topic. Publishers that have come since have none.
     histories: BTreeMap<String, BTreeMap<u64, u64>>,
     /// Publishers that were seen.
     pub(super) publishers: BTreeSet<u64>,
     /// Publishers that were gone, the last ones.
-    gone: VecDeque<u64>,
+    ended: VecDeque<u64>,
     /// One of them is back: its flows have ended in all streams that there are.
     pub(super) renews: bool,
     /// Hosts that want it and do not get it: their subscribers, and why.
@@ -45,11 +45,11 @@ pub(super) struct Outward {
     /// What its publishers have of quotas.
     reserved: BTreeMap<(String, u64), Reserved>,
     /// What of it may go to each host; and why nothing, if that is so.
-    pub(super) limits: BTreeMap<String, (Limits, Option<String>)>,
+    pub(super) limits: BTreeMap<String, (FlowLimits, Option<String>)>,
 }
 
 /// The hosts that a topic goes to, and those that each of them leads to: what each wants.
-pub(super) type Hosts = BTreeMap<String, BTreeMap<String, Want>>;
+pub(super) type Hosts = BTreeMap<String, BTreeMap<String, TopicInterest>>;
 
 /// What becomes of a topic's stream to a host.
 pub(super) struct StreamChange {
@@ -62,27 +62,27 @@ pub(super) struct StreamChange {
 }
 
 /// All that any of them wants.
-pub(super) fn all_of<'a>(wants: impl Iterator<Item = &'a Want>) -> Want {
-    let both = |one: Want, other: Want| Want {
+pub(super) fn all_of<'a>(wants: impl Iterator<Item = &'a TopicInterest>) -> TopicInterest {
+    let both = |one: TopicInterest, other: TopicInterest| TopicInterest {
         subscribers: one.subscribers.saturating_add(other.subscribers),
         demand: one.demand.and(other.demand),
     };
     wants.copied().reduce(both).unwrap_or_default()
 }
 
-impl Outward {
+impl EgressPlan {
     /// Publishers of this and other hosts are these now. Those that are gone, and those that are back.
     pub(super) fn set_publishers(&mut self, publishers: BTreeSet<u64>) -> (Vec<u64>, Vec<u64>) {
-        let gone: Vec<u64> = self.publishers.difference(&publishers).copied().collect();
+        let ended: Vec<u64> = self.publishers.difference(&publishers).copied().collect();
         let come = publishers.difference(&self.publishers);
-        let back: Vec<u64> = come.filter(|of| self.gone.contains(of)).copied().collect();
-        self.gone.retain(|of| !back.contains(of));
-        self.gone.extend(&gone);
-        let forgotten = self.gone.len().saturating_sub(MAX_GONE);
-        self.gone.drain(..forgotten);
+        let back: Vec<u64> = come.filter(|of| self.ended.contains(of)).copied().collect();
+        self.ended.retain(|of| !back.contains(of));
+        self.ended.extend(&ended);
+        let forgotten = self.ended.len().saturating_sub(MAX_ENDED);
+        self.ended.drain(..forgotten);
         self.publishers = publishers;
         self.renews |= !back.is_empty();
-        (gone, back)
+        (ended, back)
     }
 
     /// Whether something was refused that may be there in a moment, or the daemon could not be told.
@@ -90,12 +90,17 @@ impl Outward {
         let mut limits = self.limits.values();
         self.failed.is_some()
             || !self.refused.is_empty()
-            || self.has.is_some() && self.told.is_none()
+            || self.has.is_some() && self.reported.is_none()
             || limits.any(|(limits, _)| !(limits.barred.is_empty() && limits.refused.is_empty()))
     }
 
     /// Whether it reaches a host by way of another.
-    pub(super) fn reaches(&self, peers: &BTreeMap<String, Peer>, next: &str, end: &str) -> bool {
+    pub(super) fn reaches(
+        &self,
+        peers: &BTreeMap<String, RemoteHost>,
+        next: &str,
+        end: &str,
+    ) -> bool {
         let leads = self
             .hosts
             .get(next)
@@ -105,17 +110,17 @@ impl Outward {
         stream.is_some_and(|((number, _), peer)| peer.reaches(*number, end).is_ok())
     }
 
-    /// How it goes to a host from now on. `former`: the hosts before; `restarted`: what the host had, if it was started again.
+    /// How it goes to a host from now on. `previous`: the hosts before; `restarted`: what the host had, if it was started again.
     pub(super) fn change(
         &self,
         next: &str,
-        former: &Hosts,
+        previous: &Hosts,
         restarted: Option<&OutgoingStream>,
     ) -> StreamChange {
         let none = BTreeMap::new();
         let ends = self.hosts.get(next).unwrap_or(&none);
-        let had = former.get(next).unwrap_or(&none);
-        let others = || former.iter().filter(|(other, _)| *other != next);
+        let had = previous.get(next).unwrap_or(&none);
+        let others = || previous.iter().filter(|(other, _)| *other != next);
         let is_moved = |end: &String| others().any(|(_, ends)| ends.contains_key(end));
         let mut begun = ends.iter().filter(|(end, _)| !had.contains_key(*end));
         // What it had and had not carried on goes there once more.
@@ -146,7 +151,7 @@ impl Outward {
         let leads_to = self.hosts.get(host).unwrap_or(&none);
         let here = row.map_or(&[][..], |row| &row.publishers[..]);
         let behind = leads_to.keys().filter(|end| *end != host);
-        let carry: Vec<String> = behind.cloned().collect();
+        let destinations: Vec<String> = behind.cloned().collect();
         let mut sources: Vec<FlowDescription> = here
             .iter()
             .map(|publisher| FlowDescription {
@@ -154,14 +159,14 @@ impl Outward {
                 topic: name.to_owned(),
                 offer: publisher.offer,
                 type_name: publisher.type_name.clone(),
-                way: Vec::new(),
-                carry: carry.clone(),
+                via: Vec::new(),
+                destinations: destinations.clone(),
                 history: self.history(leads_to, publisher.incarnation),
                 read: self.is_read(),
             })
             .collect();
         sources.extend(carried(onward, host, leads_to, &self.is_read()));
-        if let Some((Limits { barred, asks, .. }, _)) = self.limits.get(host) {
+        if let Some((FlowLimits { barred, asks, .. }, _)) = self.limits.get(host) {
             let goes = |of: &u64| !barred.contains(of) || asks.contains(of);
             sources.retain(|source| goes(&source.publisher));
         }
@@ -169,7 +174,7 @@ impl Outward {
     }
 
     /// Below which number a publisher's messages are history at these hosts.
-    fn history(&self, hosts: &BTreeMap<String, Want>, publisher: u64) -> u64 {
+    fn history(&self, hosts: &BTreeMap<String, TopicInterest>, publisher: u64) -> u64 {
         let histories = hosts.keys().filter_map(|host| self.histories.get(host));
         let of_publisher = histories.filter_map(|history| history.get(&publisher));
         of_publisher.max().copied().unwrap_or(0)
@@ -196,7 +201,7 @@ impl Outward {
         &mut self,
         name: &str,
         (links, quotas): (&Links, &Quotas),
-        peers: &BTreeMap<String, Peer>,
+        peers: &BTreeMap<String, RemoteHost>,
         publishers: &[InterestPublisher],
     ) {
         let mut used = BTreeSet::new();
@@ -205,9 +210,9 @@ impl Outward {
             let Some(peer) = peers.get(&host) else {
                 continue;
             };
-            let mut limits = Limits {
+            let mut limits = FlowLimits {
                 refused: peer.refused(stream).collect(),
-                ..Limits::default()
+                ..FlowLimits::default()
             };
             let mut why = self.bar_slow(&mut limits, name, (&host, peer), publishers);
             if self.not_read.is_none() && self.written(&host, peer).is_none() {
@@ -222,7 +227,7 @@ impl Outward {
                     used.insert((quota.name.clone(), publisher.incarnation));
                     let short = self.stage(&mut limits, publisher, (quota, quotas)).err();
                     if let Some(short) = short {
-                        if peer.landings.notes.refused(name, 0, &short) {
+                        if peer.ingress.issues.refused(name, 0, &short) {
                             tracing::warn!(
                                 host,
                                 topic = name,
@@ -245,9 +250,9 @@ impl Outward {
     /// Bars publishers that require a better path to a host than there is. Why, if there are any.
     fn bar_slow(
         &self,
-        limits: &mut Limits,
+        limits: &mut FlowLimits,
         name: &str,
-        (host, peer): (&str, &Peer),
+        (host, peer): (&str, &RemoteHost),
         publishers: &[InterestPublisher],
     ) -> Option<String> {
         let mut why = None;
@@ -260,7 +265,7 @@ impl Outward {
             let slow = format!(
                 "the publisher requires a path of {require} or better, and this one is {path}: {no_better}"
             );
-            peer.landings.notes.refused(name, 0, &slow);
+            peer.ingress.issues.refused(name, 0, &slow);
             why = Some(slow);
         }
         why
@@ -269,7 +274,7 @@ impl Outward {
     /// Reserves what a publisher needs of a quota, or bars it.
     fn stage(
         &mut self,
-        limits: &mut Limits,
+        limits: &mut FlowLimits,
         publisher: &InterestPublisher,
         (quota, quotas): (&Quota, &Quotas),
     ) -> Result<(), String> {
@@ -300,13 +305,13 @@ impl Outward {
     }
 
     /// What a host said of whether cards write its messages there.
-    fn written<'a>(&self, host: &str, peer: &'a Peer) -> Option<&'a Result<(), String>> {
+    fn written<'a>(&self, host: &str, peer: &'a RemoteHost) -> Option<&'a Result<(), String>> {
         let (number, _) = self.streams.get(host)?;
         peer.outgoing.get(number)?.written.as_ref()
     }
 
     /// The path to a host that it goes to, and why it is no better.
-    pub(super) fn path_to(&self, host: &str, peer: &Peer) -> (PathKind, String) {
+    pub(super) fn path_to(&self, host: &str, peer: &RemoteHost) -> (PathKind, String) {
         if peer.over.path != PathKind::Rdma {
             return (peer.over.path, peer.over.why_not.clone());
         }

@@ -1,11 +1,11 @@
 //! A topic on its way to one host.
 
-use super::held::{Held, Outgoing};
+use super::message::{OutgoingMessage, RetainedMessage};
 use super::timed::Carried;
-use super::Route;
+use super::FlowTarget;
 use crate::host_link::{Flow, NewFlow, Sent};
 use crate::rate::Rate;
-use crate::relay::Carry;
+use crate::relay::Destinations;
 use crate::wire::FlowDescription;
 use rgaps_transport::Payload;
 use std::collections::{HashMap, VecDeque};
@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 const UNKNOWN_LIMIT: Duration = Duration::from_secs(2);
 
 /// A host that a topic goes to, and how far that is.
-pub struct Going {
-    pub route: Route,
+pub struct HostFlow {
+    pub route: FlowTarget,
     /// Its bytes a second, by this clock.
     rate: Option<Rate>,
     clock: Instant,
@@ -28,18 +28,22 @@ pub struct Going {
     unknown: Option<(u64, Instant)>,
     asks: bool,
     /// What goes there before anything else.
-    backlog: VecDeque<Outgoing>,
+    backlog: VecDeque<OutgoingMessage>,
     /// Messages that the host has, and hosts behind it perhaps not yet: by publishers, in their order.
-    unconfirmed: HashMap<u64, VecDeque<(u64, Arc<Held>)>>,
+    unconfirmed: HashMap<u64, VecDeque<(u64, Arc<RetainedMessage>)>>,
     unconfirmed_bytes: u64,
     /// It began with another subscriber: what the former one still has is not for it.
-    pub skips_former: bool,
+    pub skips_previous: bool,
 }
 
-impl Going {
+impl HostFlow {
     /// `backlog` goes there first.
-    pub fn new(route: Route, backlog: VecDeque<Outgoing>, skips_former: bool) -> Going {
-        let mut going = Going {
+    pub fn new(
+        route: FlowTarget,
+        backlog: VecDeque<OutgoingMessage>,
+        skips_previous: bool,
+    ) -> HostFlow {
+        let mut going = HostFlow {
             rate: None,
             clock: Instant::now(),
             next: HashMap::new(),
@@ -48,7 +52,7 @@ impl Going {
             backlog,
             unconfirmed: HashMap::new(),
             unconfirmed_bytes: 0,
-            skips_former,
+            skips_previous,
             route,
         };
         going.set_rate();
@@ -57,7 +61,7 @@ impl Going {
     }
 
     /// Goes on with other limits.
-    pub fn set_route(&mut self, route: Route) {
+    pub fn set_route(&mut self, route: FlowTarget) {
         self.route = route;
         self.set_rate();
         self.open_flows();
@@ -70,7 +74,7 @@ impl Going {
             self.next.remove(&publisher);
             self.confirm(publisher, u64::MAX);
         }
-        let Route {
+        let FlowTarget {
             limits,
             publishers,
             link,
@@ -85,7 +89,7 @@ impl Going {
                 flow: self.flow(of.publisher),
                 retained_max: *limits.staging.get(&of.publisher).unwrap_or(&u64::MAX),
                 description: of.encode(),
-                leads_on: !of.carry.is_empty(),
+                leads_on: !of.destinations.is_empty(),
             })
             .collect();
         self.next
@@ -134,7 +138,7 @@ impl Going {
 
     /// The former subscriber has nothing any more.
     pub fn begin(&mut self) {
-        self.skips_former = false;
+        self.skips_previous = false;
     }
 
     /// A publisher's messages below this sequence are where they are to go.
@@ -169,8 +173,9 @@ impl Going {
     }
 
     /// The same for messages that are for these hosts; `None`: for all.
-    fn leads_on_with(&self, carry: Option<&Carry>) -> bool {
-        let is_for = |end: &String| carry.is_none_or(|carry| carry.hosts.contains(end));
+    fn leads_on_with(&self, destinations: Option<&Destinations>) -> bool {
+        let is_for =
+            |end: &String| destinations.is_none_or(|destinations| destinations.hosts.contains(end));
         let mut ends = self.route.leads_to.iter();
         self.route.reliable && ends.any(|end| *end != self.route.host && is_for(end))
     }
@@ -178,7 +183,7 @@ impl Going {
     /// Whether something of a publisher's waits to go before anything else.
     pub fn waits(&self, publisher: u64) -> bool {
         let mut waiting = self.backlog.iter();
-        waiting.any(|message| message.letter.publisher == publisher)
+        waiting.any(|message| message.info.publisher == publisher)
     }
 
     /// Sends what goes first. False: not all of it yet.
@@ -193,16 +198,16 @@ impl Going {
     }
 
     /// False: not now.
-    pub fn offer(&mut self, topic: &str, message: &Outgoing) -> bool {
-        let letter = &message.letter;
-        let (publisher, carry) = (letter.publisher, letter.carry.as_deref());
-        let Route {
+    pub fn offer(&mut self, topic: &str, message: &OutgoingMessage) -> bool {
+        let info = &message.info;
+        let (publisher, destinations) = (info.publisher, info.destinations.as_deref());
+        let FlowTarget {
             host,
             leads_to,
             limits,
             ..
         } = &self.route;
-        if carry.is_some_and(|carry| !carry.goes(host, leads_to))
+        if destinations.is_some_and(|destinations| !destinations.goes(host, leads_to))
             || limits.refused.contains(&publisher)
             || limits.barred.contains(&publisher)
         {
@@ -215,13 +220,13 @@ impl Going {
         };
         let bytes = message.held.bytes() as u64;
         if let Some(why) = self.route.too_long(bytes) {
-            if self.route.notes.refused(topic, 1, &why) {
+            if self.route.issues.refused(topic, 1, &why) {
                 tracing::warn!(topic, "messages are not sent to another host: {why}");
             }
             self.leave_out(1);
             return true;
         }
-        let leads_on = self.leads_on_with(carry);
+        let leads_on = self.leads_on_with(destinations);
         let unconfirmed = self.unconfirmed_bytes;
         if leads_on && unconfirmed > 0 && unconfirmed + bytes > self.route.unconfirmed_max {
             return false;
@@ -232,7 +237,7 @@ impl Going {
             return !self.route.reliable;
         }
         // Of a subscriber that began again where the history does.
-        if letter.sequence < next {
+        if info.sequence < next {
             return true;
         }
         match self.send(topic, message) {
@@ -242,14 +247,14 @@ impl Going {
                 }
                 if leads_on {
                     let messages = self.unconfirmed.entry(publisher).or_default();
-                    messages.push_back((letter.sequence, message.held.clone()));
+                    messages.push_back((info.sequence, message.held.clone()));
                     self.unconfirmed_bytes += bytes;
                 }
             }
             Sent::Full if self.route.reliable => return false,
             Sent::Full | Sent::Never => self.leave_out(1),
         }
-        self.next.insert(publisher, letter.sequence + 1);
+        self.next.insert(publisher, info.sequence + 1);
         true
     }
 
@@ -258,10 +263,10 @@ impl Going {
         left_out.fetch_add(messages, Ordering::Relaxed);
     }
 
-    fn send(&self, topic: &str, message: &Outgoing) -> Sent {
-        let (letter, bytes) = (&message.letter, message.held.bytes() as u64);
-        let (publisher, sequence) = (letter.publisher, letter.sequence);
-        let Route {
+    fn send(&self, topic: &str, message: &OutgoingMessage) -> Sent {
+        let (info, bytes) = (&message.info, message.held.bytes() as u64);
+        let (publisher, sequence) = (info.publisher, info.sequence);
+        let FlowTarget {
             link,
             reliable,
             sent,
@@ -269,18 +274,18 @@ impl Going {
         } = &self.route;
         let traces = sent.traces.as_ref();
         let mut trace = traces.and_then(|traces| traces.pick(topic, publisher, sequence, bytes));
-        if let (Some(trace), Some(carry)) = (&mut trace, &letter.carry) {
-            trace.came_from = carry.way.last().cloned();
+        if let (Some(trace), Some(destinations)) = (&mut trace, &info.destinations) {
+            trace.received_from = destinations.via.last().cloned();
         }
-        let (held, taken_ns) = (message.held.clone(), letter.taken_ns);
+        let (held, taken_ns) = (message.held.clone(), info.taken_ns);
         let carried = Carried::new(held, sent.clone(), taken_ns, trace.clone());
         let flow = (self.flow(publisher), *reliable);
-        let outcome = link.send(flow, sequence, carried, letter.meta.clone());
+        let outcome = link.send(flow, sequence, carried, info.meta.clone());
         if outcome == Sent::Taken {
-            sent.times.take.span(letter.published_ns, taken_ns);
+            sent.times.take.span(info.published_ns, taken_ns);
             if let (Some(traces), Some(trace)) = (traces, &trace) {
-                if letter.carry.is_none() && message.held.trace_once() {
-                    traces.taken(trace, letter.published_ns, taken_ns);
+                if info.destinations.is_none() && message.held.trace_once() {
+                    traces.taken(trace, info.published_ns, taken_ns);
                 }
             }
             sent.messages.fetch_add(1, Ordering::Relaxed);

@@ -4,19 +4,19 @@
 //! A link that has no room for a reliable host holds the topic up, no other topic; for a best-effort host
 //! the message is left out, which the receiver is told.
 
-mod going;
-mod held;
+mod host_flow;
+mod message;
 mod timed;
 mod topic;
 
-pub use self::held::Held;
+pub use self::message::RetainedMessage;
 
-use self::topic::Topic;
+use self::topic::EgressTopic;
 use crate::counts::EgressCounts;
-use crate::event::Heard;
+use crate::event::ConductorEvent;
 use crate::host_link::{Flow, HostLink};
-use crate::notes::Notes;
-use crate::relay::{Ours, Relay};
+use crate::issues::TopicIssues;
+use crate::relay::{OwnPublishers, Relay};
 use crate::wire::FlowDescription;
 use rgaps_client::{Node, Subscriber, Token, WaitSet};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -35,7 +35,7 @@ const GROWS: Duration = Duration::from_micros(30);
 
 /// A host that a topic goes to.
 #[derive(Clone)]
-pub struct Route {
+pub struct FlowTarget {
     /// Its name.
     pub host: String,
     /// The hosts that it leads to, itself included.
@@ -51,9 +51,9 @@ pub struct Route {
     /// What was sent.
     pub sent: Arc<EgressCounts>,
     /// What was not.
-    pub notes: Arc<Notes>,
+    pub issues: Arc<TopicIssues>,
     /// What may go.
-    pub limits: Limits,
+    pub limits: FlowLimits,
     /// It takes another's place: what is not known to have come there goes once more, this way.
     pub takes_over: bool,
     /// Bytes that are held for hosts behind it, beyond those that it has.
@@ -62,11 +62,11 @@ pub struct Route {
     pub longest: (u64, &'static str),
 }
 
-impl Route {
+impl FlowTarget {
     /// Why a message is too long to go there, if it is.
     fn too_long(&self, bytes: u64) -> Option<String> {
         let (longest, key) = self.longest;
-        let Limits {
+        let FlowLimits {
             message_max, quota, ..
         } = &self.limits;
         if message_max.is_some_and(|max| bytes > max) {
@@ -82,7 +82,7 @@ impl Route {
 
 /// What of a topic may go to a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Limits {
+pub struct FlowLimits {
     /// Publishers whose messages have no place there now.
     pub refused: BTreeSet<u64>,
     /// Publishers whose messages do not go there.
@@ -99,14 +99,14 @@ pub struct Limits {
     pub staging: BTreeMap<u64, u64>,
 }
 
-/// What a forwarder is to do.
-pub enum Order {
+/// What an egress thread is to do.
+pub enum EgressCommand {
     /// A topic goes to these hosts. With a subscriber, it takes the place of the former one.
-    Topic(String, Option<Subscriber>, Vec<Route>),
+    Topic(String, Option<Subscriber>, Vec<FlowTarget>),
     /// Publishers of a topic that are gone, and those that were and are there again.
     Publishers(String, Vec<u64>, Vec<u64>),
     /// How far messages of a topic are at hosts that others lead to.
-    Passed(String, Flow, u64),
+    Confirmed(String, Flow, u64),
     /// A topic goes nowhere any more.
     End(String),
     /// Messages that come through here go to these hosts, as was ordered before.
@@ -114,35 +114,35 @@ pub enum Order {
 }
 
 /// A thread that forwards topics.
-pub struct Forwarder {
-    orders: Sender<Order>,
+pub struct EgressThread {
+    commands: Sender<EgressCommand>,
     thread: Option<std::thread::JoinHandle<Vec<Subscriber>>>,
 }
 
-impl Forwarder {
-    /// Starts it. It ends when it is dropped. What it has to say goes to `tell`.
+impl EgressThread {
+    /// Starts it. It ends when it is dropped. What it has to say goes to `events`.
     pub fn start(
         node: &Node,
-        ours: Ours,
-        tell: Sender<(String, Heard)>,
-    ) -> std::io::Result<Forwarder> {
-        let (orders, received) = std::sync::mpsc::channel();
+        own_publishers: OwnPublishers,
+        events: Sender<(String, ConductorEvent)>,
+    ) -> std::io::Result<EgressThread> {
+        let (commands, received) = std::sync::mpsc::channel();
         let set = node.wait_set();
         let thread = std::thread::Builder::new()
-            .name("rgaps-forward".to_owned())
+            .name("rgaps-egress".to_owned())
             .spawn(move || {
                 let thread = Thread {
                     set,
                     topics: BTreeMap::new(),
                     names: HashMap::new(),
                     due: BTreeSet::new(),
-                    ours,
-                    tell,
+                    own_publishers,
+                    events,
                 };
                 thread.run(&received)
             })?;
-        Ok(Forwarder {
-            orders,
+        Ok(EgressThread {
+            commands,
             thread: Some(thread),
         })
     }
@@ -153,21 +153,21 @@ impl Forwarder {
     }
 
     fn join(&mut self) -> Vec<Subscriber> {
-        self.orders = std::sync::mpsc::channel().0;
+        self.commands = std::sync::mpsc::channel().0;
         let ended = self.thread.take().map(std::thread::JoinHandle::join);
         // It told its panic, if it had one.
         ended.and_then(Result::ok).unwrap_or_default()
     }
 
     /// Has it do something, soon.
-    pub fn order(&self, order: Order) {
-        if self.orders.send(order).is_err() {
+    pub fn send(&self, command: EgressCommand) {
+        if self.commands.send(command).is_err() {
             tracing::error!("the thread that sends messages to other hosts has ended");
         }
     }
 }
 
-impl Drop for Forwarder {
+impl Drop for EgressThread {
     fn drop(&mut self) {
         self.join();
     }
@@ -175,18 +175,18 @@ impl Drop for Forwarder {
 
 struct Thread {
     set: WaitSet,
-    topics: BTreeMap<String, Topic>,
+    topics: BTreeMap<String, EgressTopic>,
     /// Of topics, by their tokens in the wait set.
     names: HashMap<Token, String>,
     /// Topics that are to be looked at.
     due: BTreeSet<String>,
-    ours: Ours,
-    tell: Sender<(String, Heard)>,
+    own_publishers: OwnPublishers,
+    events: Sender<(String, ConductorEvent)>,
 }
 
 /// What there is to do after topics were looked at.
 #[derive(Default)]
-struct Seen {
+struct TurnResult {
     more: bool,
     held_up: bool,
     growing: bool,
@@ -194,27 +194,27 @@ struct Seen {
 }
 
 impl Thread {
-    fn run(mut self, orders: &Receiver<Order>) -> Vec<Subscriber> {
+    fn run(mut self, commands: &Receiver<EgressCommand>) -> Vec<Subscriber> {
         let (mut pause, mut idle) = (GROWS, LOOK);
         loop {
             let first = match self.topics.is_empty() {
-                true => match orders.recv() {
-                    Ok(order) => Some(order),
+                true => match commands.recv() {
+                    Ok(command) => Some(command),
                     Err(_) => return Vec::new(),
                 },
-                false => match orders.recv_timeout(Duration::ZERO) {
-                    Ok(order) => Some(order),
+                false => match commands.recv_timeout(Duration::ZERO) {
+                    Ok(command) => Some(command),
                     Err(RecvTimeoutError::Timeout) => None,
                     Err(RecvTimeoutError::Disconnected) => return self.end(),
                 },
             };
-            if let Some(order) = first {
-                self.obey(order);
+            if let Some(command) = first {
+                self.perform(command);
             }
-            while let Ok(order) = orders.try_recv() {
-                self.obey(order);
+            while let Ok(command) = commands.try_recv() {
+                self.perform(command);
             }
-            if self.ours.any_again() {
+            if self.own_publishers.any_again() {
                 self.due.extend(self.topics.keys().cloned());
             }
             idle = match self.due.is_empty() {
@@ -236,16 +236,16 @@ impl Thread {
     }
 
     /// Looks at the topics of which something is due.
-    fn look(&mut self) -> Seen {
-        let mut seen = Seen::default();
+    fn look(&mut self) -> TurnResult {
+        let mut seen = TurnResult::default();
         for name in std::mem::take(&mut self.due) {
             let Some(topic) = self.topics.get_mut(&name) else {
                 continue;
             };
             seen.grew |= topic.grow(&name);
-            let more = topic.forward(&name, &self.ours);
+            let more = topic.egress(&name, &self.own_publishers);
             if topic.asks() {
-                let _ = self.tell.send((String::new(), Heard::Unknown));
+                let _ = self.events.send((String::new(), ConductorEvent::Unknown));
             }
             let (held_up, growing) = (topic.held_up, topic.is_growing());
             match (held_up, topic.token) {
@@ -291,33 +291,33 @@ impl Thread {
         }
     }
 
-    fn obey(&mut self, order: Order) {
-        match order {
-            Order::Topic(name, subscriber, routes) => {
+    fn perform(&mut self, command: EgressCommand) {
+        match command {
+            EgressCommand::Topic(name, subscriber, routes) => {
                 self.due.insert(name.clone());
                 self.set_topic(name, subscriber, routes);
             }
-            Order::Publishers(name, gone, back) => {
+            EgressCommand::Publishers(name, ended, back) => {
                 self.due.insert(name.clone());
                 if let Some(topic) = self.topics.get_mut(&name) {
-                    topic.set_publishers(gone, &back);
+                    topic.set_publishers(ended, &back);
                 }
             }
-            Order::Passed(name, flow, next) => {
+            EgressCommand::Confirmed(name, flow, next) => {
                 if let Some(topic) = self.topics.get_mut(&name) {
-                    topic.passed(flow, next);
+                    topic.confirmed(flow, next);
                 }
             }
-            Order::End(name) => {
+            EgressCommand::End(name) => {
                 if let Some(topic) = self.topics.remove(&name) {
                     self.take_leave(topic);
                 }
             }
-            Order::Serve(relay, hosts) => relay.serve(hosts),
+            EgressCommand::Serve(relay, hosts) => relay.serve(hosts),
         }
     }
 
-    fn set_topic(&mut self, name: String, subscriber: Option<Subscriber>, routes: Vec<Route>) {
+    fn set_topic(&mut self, name: String, subscriber: Option<Subscriber>, routes: Vec<FlowTarget>) {
         match (self.topics.get_mut(&name), subscriber) {
             (Some(topic), subscriber) => {
                 if let Some(subscriber) = subscriber {
@@ -330,7 +330,7 @@ impl Thread {
                 topic.set_routes(routes);
             }
             (None, Some(subscriber)) => {
-                let mut topic = Topic::new(subscriber);
+                let mut topic = EgressTopic::new(subscriber);
                 topic.set_routes(routes);
                 self.topics.insert(name, topic);
             }
@@ -338,7 +338,7 @@ impl Thread {
         }
     }
 
-    fn take_leave(&mut self, mut topic: Topic) -> Topic {
+    fn take_leave(&mut self, mut topic: EgressTopic) -> EgressTopic {
         if let Some(token) = topic.token.take() {
             self.set.detach(token);
             self.names.remove(&token);

@@ -1,13 +1,13 @@
 //! Messages that links hold.
 
-use crate::relay::{Again, Carry, Passing};
+use crate::relay::{Again, Destinations, InTransit};
 use rgaps_client::{Domain, RecvError, Sample};
 use rgaps_transport::{Description, Payload};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 /// The bytes of a message.
-pub struct Held {
+pub struct RetainedMessage {
     of: Bytes,
     bytes: usize,
     /// Bytes that were seen to be there.
@@ -15,7 +15,7 @@ pub struct Held {
     /// A trace says that it was taken.
     traced: AtomicBool,
     /// Of a message from elsewhere: when this is dropped, it is where it was to go.
-    _passing: Option<Passing>,
+    _in_transit: Option<InTransit>,
 }
 
 enum Bytes {
@@ -25,10 +25,10 @@ enum Bytes {
     Copied(Box<[u8]>),
 }
 
-impl Held {
+impl RetainedMessage {
     /// Of a sample, from elsewhere perhaps.
-    pub fn sample(sample: Sample, passing: Option<Passing>) -> Arc<Held> {
-        Arc::new(Held {
+    pub fn sample(sample: Sample, in_transit: Option<InTransit>) -> Arc<RetainedMessage> {
+        Arc::new(RetainedMessage {
             bytes: sample.len().max(1) as usize,
             of: match sample.domain() {
                 Domain::Host => Bytes::Sample(sample),
@@ -36,7 +36,7 @@ impl Held {
             },
             ready: AtomicUsize::new(0),
             traced: AtomicBool::new(false),
-            _passing: passing,
+            _in_transit: in_transit,
         })
     }
 
@@ -61,7 +61,7 @@ impl Held {
     }
 }
 
-impl Payload for Held {
+impl Payload for RetainedMessage {
     fn bytes(&self) -> usize {
         self.bytes
     }
@@ -105,17 +105,17 @@ fn fetch(sample: &Sample) -> Box<[u8]> {
 }
 
 /// A message that goes to the links while it is copied down.
-pub struct Growing {
-    pub held: Arc<Held>,
+pub struct PartialMessage {
+    pub held: Arc<RetainedMessage>,
     pub publisher: u64,
     pub sequence: u64,
     /// What the links know.
-    pub told: usize,
+    pub reported: usize,
 }
 
 /// What is known of a message beside its bytes.
 #[derive(Clone)]
-pub struct Letter {
+pub struct MessageInfo {
     pub publisher: u64,
     pub sequence: u64,
     pub meta: Description,
@@ -123,69 +123,74 @@ pub struct Letter {
     pub published_ns: u64,
     pub taken_ns: u64,
     /// Of a message from elsewhere: where it goes.
-    pub carry: Option<Arc<Carry>>,
+    pub destinations: Option<Arc<Destinations>>,
 }
 
 /// A message that is on its way to the links.
-pub struct Outgoing {
-    pub held: Arc<Held>,
-    pub letter: Letter,
+pub struct OutgoingMessage {
+    pub held: Arc<RetainedMessage>,
+    pub info: MessageInfo,
 }
 
-impl Outgoing {
+impl OutgoingMessage {
     /// One that was published here before.
-    pub fn again(publisher: u64, again: Again, passing: Passing, now_ns: u64) -> Outgoing {
+    pub fn again(
+        publisher: u64,
+        again: Again,
+        in_transit: InTransit,
+        now_ns: u64,
+    ) -> OutgoingMessage {
         let bytes = again.bytes.len();
-        Outgoing {
-            held: Arc::new(Held {
+        OutgoingMessage {
+            held: Arc::new(RetainedMessage {
                 of: Bytes::Copied(again.bytes),
                 bytes,
                 ready: AtomicUsize::new(bytes),
                 traced: AtomicBool::new(false),
-                _passing: Some(passing),
+                _in_transit: Some(in_transit),
             }),
-            letter: Letter {
+            info: MessageInfo {
                 publisher,
                 sequence: again.sequence,
                 meta: again.meta,
                 published_ns: now_ns,
                 taken_ns: now_ns,
-                carry: Some(again.carry),
+                destinations: Some(again.destinations),
             },
         }
     }
 
     /// To find it again while a link holds it.
-    pub fn kept(&self) -> Kept {
-        Kept {
+    pub fn kept(&self) -> RetainedReference {
+        RetainedReference {
             held: Arc::downgrade(&self.held),
-            letter: self.letter.clone(),
+            info: self.info.clone(),
         }
     }
 }
 
 /// A message that some link may still hold.
-pub struct Kept {
-    held: Weak<Held>,
-    letter: Letter,
+pub struct RetainedReference {
+    held: Weak<RetainedMessage>,
+    info: MessageInfo,
 }
 
-impl Kept {
+impl RetainedReference {
     /// Whose it is.
     pub fn publisher(&self) -> u64 {
-        self.letter.publisher
+        self.info.publisher
     }
 
     /// Whether none does.
-    pub fn is_gone(&self) -> bool {
+    pub fn is_released(&self) -> bool {
         self.held.strong_count() == 0
     }
 
     /// Once more.
-    pub fn outgoing(&self) -> Option<Outgoing> {
-        Some(Outgoing {
+    pub fn outgoing(&self) -> Option<OutgoingMessage> {
+        Some(OutgoingMessage {
             held: self.held.upgrade()?,
-            letter: self.letter.clone(),
+            info: self.info.clone(),
         })
     }
 }

@@ -1,0 +1,264 @@
+//! Other hosts: their lives, how they come and go, and the links with them.
+
+use super::lane_config::{link_config, retain_limits};
+use super::{LinksConductor, TRY_AGAIN};
+use crate::control_plane::{versions, Address, LaneSecret, PlaneEvent};
+use crate::counts::EgressCounts;
+use crate::host_link::HostLink;
+use crate::ingress::LinkIngress;
+use crate::keys::{Node as Host, PLANE_VERSION};
+use crate::remote_host::{IngressPlan, RemoteHost};
+use crate::traces::LinkTraces;
+use crate::wire::clip;
+use rgaps_client::links::MAX_REMOTE_HOSTS;
+use rgaps_transport::{LaneKey, Peer as LanePeer};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+/// Pause before a host is asked again how to reach it.
+pub(super) const ASK_AGAIN: Duration = Duration::from_millis(200);
+/// How long a host that is to open the lanes has for it, before it is told that this one is there.
+const ASK_ANYWAY: Duration = Duration::from_secs(2);
+/// Hosts that are linked with.
+const MAX_PEERS: usize = MAX_REMOTE_HOSTS;
+/// Lives of hosts that are remembered.
+const MAX_LIVES: usize = 4 * MAX_PEERS;
+
+/// A life of another host's links whose token is there. A dead one may be heard of for a while beside the next.
+pub(super) struct Life {
+    node: Host,
+    protocol: u32,
+}
+
+impl LinksConductor {
+    pub(super) fn plane_event(&mut self, event: PlaneEvent) {
+        self.dirty = true;
+        match event {
+            PlaneEvent::Appeared(node, protocol) => {
+                self.lives.retain(|life| life.node != node);
+                if self.lives.len() < MAX_LIVES {
+                    let node = node.clone();
+                    self.lives.push(Life { node, protocol });
+                }
+                self.appeared(node, protocol);
+            }
+            PlaneEvent::Left(node) => self.left(&node),
+            PlaneEvent::AddressAsked(node, secret) => self.accept(&node, secret),
+            PlaneEvent::AddressAnswer(node, outcome) => self.address_answered(&node, outcome),
+        }
+    }
+
+    pub(super) fn left(&mut self, node: &Host) {
+        self.lives.retain(|life| life.node != *node);
+        let Some(peer) = self.known(node) else { return };
+        tracing::info!(host = node.host, "a host has left");
+        peer.lost = Some(Instant::now());
+        // Another life of it may have come before.
+        let of_host = self.lives.iter().rev();
+        let next = of_host
+            .filter(|life| life.node.host == node.host)
+            .map(|life| (life.node.clone(), life.protocol))
+            .next();
+        if let Some((node, protocol)) = next {
+            self.appeared(node, protocol);
+        }
+    }
+
+    /// The host, if that is the life of it that is known.
+    pub(super) fn known(&mut self, node: &Host) -> Option<&mut RemoteHost> {
+        self.peers
+            .get_mut(&node.host)
+            .filter(|peer| peer.node == *node)
+    }
+
+    pub(super) fn appeared(&mut self, node: Host, protocol: u32) {
+        if !self.peers.contains_key(&node.host) {
+            if self.peers.len() >= MAX_PEERS {
+                let given_up = self.peers.iter().find(|(_, peer)| peer.given_up);
+                if let Some(host) = given_up.map(|(host, _)| host.clone()) {
+                    if let Some(peer) = self.peers.remove(&host) {
+                        peer.linked().iter().for_each(|link| link.close());
+                    }
+                }
+            }
+            if self.peers.len() >= MAX_PEERS {
+                tracing::error!(
+                    host = node.host,
+                    "there are more than {MAX_PEERS} hosts; this one is ignored"
+                );
+                return;
+            }
+            let traces = || {
+                let tracer = self.tracer.as_ref();
+                tracer.map(|tracer| LinkTraces::new(tracer, &node.host))
+            };
+            let landings = LinkIngress::new(
+                &node.host,
+                self.event_sender.clone(),
+                self.memory.clone(),
+                traces(),
+            );
+            let ends = (EgressCounts::new(traces()), landings);
+            let peer = RemoteHost::new(node.clone(), protocol, ends);
+            self.peers.insert(node.host.clone(), peer);
+        }
+        let Some(peer) = self.peers.get_mut(&node.host) else {
+            return;
+        };
+        if peer.node != node {
+            tracing::info!(host = node.host, "a host has restarted its links");
+            peer.node = node;
+        }
+        peer.given_up = false;
+        peer.protocol = protocol;
+        (peer.seen, peer.lost) = (Instant::now(), None);
+        let refused = (protocol != PLANE_VERSION).then(|| versions(&peer.node.host, protocol));
+        if let Some(why) = refused.as_ref().filter(|_| peer.refused.is_none()) {
+            tracing::error!("{why}");
+        }
+        peer.refused = refused;
+        peer.ask_at = Some(Instant::now());
+    }
+
+    /// We asked a host how to reach it.
+    pub(super) fn address_answered(&mut self, node: &Host, outcome: Result<Address, String>) {
+        let opens = self.opens(&node.host);
+        let Some(peer) = self.known(node) else { return };
+        match outcome {
+            Ok(address) if opens => self.join(node, address.secret, address.lanes),
+            // It knows of this host now, if it did not.
+            Ok(_) => peer.ask_at = Some(Instant::now()),
+            Err(why) => {
+                tracing::debug!(host = node.host, why, "looking up a host's address failed");
+                peer.detail = clip(&why);
+                peer.ask_at = Some(Instant::now() + ASK_AGAIN);
+            }
+        }
+    }
+
+    /// A host has asked us: it will come with this secret.
+    pub(super) fn accept(&mut self, node: &Host, secret: LaneSecret) {
+        // A host that asks is there, though its token is on its way, or was lost.
+        if self.known(node).is_none_or(|peer| peer.lost.is_some()) {
+            self.appeared(node.clone(), PLANE_VERSION);
+        }
+        if let Some(peer) = self.known(node) {
+            peer.seen = Instant::now();
+        }
+        if !self.opens(&node.host) {
+            self.join(node, secret, Vec::new());
+        }
+    }
+
+    /// Whether this host opens the lanes with another: one of the two does.
+    fn opens(&self, host: &str) -> bool {
+        *self.own.host < *host
+    }
+
+    /// Makes the link with a host, or has it go on with another life of it.
+    pub(super) fn join(&mut self, node: &Host, secret: LaneSecret, dial: Vec<SocketAddr>) {
+        let links = &self.config.links;
+        let Some(peer) = self
+            .peers
+            .get_mut(&node.host)
+            .filter(|peer| peer.node == *node)
+        else {
+            return;
+        };
+        let lanes = LanePeer {
+            incarnation: node.incarnation,
+            key: LaneKey(secret.0),
+            dial,
+        };
+        let outcome = match &peer.link {
+            Some((_, link)) => link.set_peer(lanes).map(|()| None),
+            None => {
+                let limits = (link_config(links), retain_limits(links));
+                let ingress = peer.ingress.clone();
+                HostLink::new(&self.endpoint, &node.host, limits, lanes, ingress).map(Some)
+            }
+        };
+        match outcome {
+            Ok(Some(link)) => peer.begin_link(node.incarnation, link),
+            Ok(None) => {
+                if let Some((life, _)) = &mut peer.link {
+                    if *life != node.incarnation {
+                        *life = node.incarnation;
+                        peer.forget_control();
+                    }
+                }
+            }
+            Err(error) => {
+                tracing::error!(%error, host = node.host, "creating a link to a host failed");
+                peer.detail = clip(&error.to_string());
+                peer.ask_at = Some(Instant::now() + TRY_AGAIN);
+            }
+        }
+    }
+
+    pub(super) fn reconcile_peers(&mut self) {
+        let now = Instant::now();
+        let outage = Duration::from_millis(self.config.links.outage_ms);
+        let hosts: Vec<String> = self.peers.keys().cloned().collect();
+        for host in hosts {
+            self.give_up_lost(&host, now, outage);
+            self.ask_for_lanes(&host, now);
+            if let Some(peer) = self.peers.get_mut(&host) {
+                // What a former life of it published ends if this one does not go on with it.
+                let over = |incoming: &IngressPlan| {
+                    incoming.orphaned.is_some_and(|since| now - since > outage)
+                };
+                peer.incoming.retain(|_, incoming| !over(incoming));
+                peer.report_given_up();
+            }
+        }
+    }
+
+    /// Gives a host up that has been away for too long.
+    fn give_up_lost(&mut self, host: &str, now: Instant, outage: Duration) {
+        let Some(peer) = self.peers.get_mut(host) else {
+            return;
+        };
+        // It is not gone as long as there are lanes, whatever the control plane says. A token that never came cannot go.
+        let has_token = self.lives.iter().any(|life| life.node == peer.node);
+        let lost = peer.lost.or((!has_token).then_some(peer.seen));
+        let ended = lost.zip(peer.away).map(|(lost, away)| lost.max(away));
+        if peer.given_up || ended.is_none_or(|since| now - since <= outage) {
+            return;
+        }
+        tracing::warn!(
+            host,
+            "a host was away longer than outage_ms; no messages are kept for it any more"
+        );
+        peer.given_up = true;
+        peer.lost = lost;
+        peer.end_incoming();
+        // The host may not have noticed. With a new link it says everything again.
+        peer.end_link();
+        self.network.link_ended(host);
+        self.dirty = true;
+    }
+
+    /// One of two hosts opens the lanes; the other one asks where that does not: perhaps it has not heard of it.
+    fn ask_for_lanes(&mut self, host: &str, now: Instant) {
+        let pause = match self.opens(host) {
+            true => Duration::ZERO,
+            false => ASK_ANYWAY,
+        };
+        let Some(peer) = self.peers.get_mut(host) else {
+            return;
+        };
+        let linked = peer.link.as_ref().map(|(life, _)| *life);
+        let meets = peer.refused.is_none()
+            && peer.lost.is_none()
+            && peer.ask_at.is_some_and(|at| now >= at + pause)
+            && (linked != Some(peer.node.incarnation) || !peer.up);
+        if meets {
+            peer.ask_at = None;
+            if let Err(error) = self.plane.ask_address(&peer.node) {
+                tracing::error!("{error:#}");
+                peer.ask_at = Some(now + ASK_AGAIN);
+            }
+        }
+    }
+}

@@ -1,0 +1,490 @@
+//! A topic that other hosts want.
+
+use super::host_flow::HostFlow;
+use super::message::{
+    MessageInfo, OutgoingMessage, PartialMessage, RetainedMessage, RetainedReference,
+};
+use super::FlowTarget;
+use crate::host_link::Flow;
+use crate::relay::{Destinations, InTransit, Origin, OwnPublishers, Relay};
+use crate::wire::{monotonic_ns, to_wall, FlowDescription, MessageDescription};
+use rgaps_client::links::WithMetadata;
+use rgaps_client::{Domain, RecvError, Sample, Subscriber, Token};
+use rgaps_transport::{Description, Payload};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+/// Messages of a topic before others get their turn.
+const TURN: usize = 32;
+/// Messages that are looked for among what links hold: twice what a subscriber may hold.
+const KEPT_MAX: usize = 8192;
+
+/// One message after the other goes to all hosts that want it.
+pub struct EgressTopic {
+    pub subscriber: Subscriber,
+    /// The subscriber before this one, as long as there is something that only it has.
+    previous: Option<Subscriber>,
+    /// In the wait set.
+    pub token: Option<Token>,
+    host_flows: Vec<HostFlow>,
+    /// Taken, and its bytes are not there yet.
+    unfinished: Option<(Sample, bool)>,
+    outgoing: Option<PendingSend>,
+    /// Sent, and not whole yet.
+    growing: Vec<PartialMessage>,
+    /// What links may hold, the oldest first.
+    kept: VecDeque<RetainedReference>,
+    /// Publishers of all that is kept or to come, as they were described last.
+    described: BTreeMap<u64, Arc<FlowDescription>>,
+    /// Publishers that are to be closed, and those of what is kept that were.
+    ended: Vec<u64>,
+    past: BTreeSet<u64>,
+    /// The next look may find something without a doorbell.
+    pub held_up: bool,
+}
+
+/// A message that some route may not have had yet.
+struct PendingSend {
+    message: OutgoingMessage,
+    /// The former subscriber's: routes that began since get it in another way, or not at all.
+    is_previous: bool,
+    /// Routes that have had it, by their streams.
+    done: Vec<u64>,
+}
+
+/// What there was to take.
+enum Next {
+    /// A message, or one that is skipped.
+    Taken,
+    Nothing,
+    /// A message that cannot be taken now.
+    Waits,
+}
+
+/// A message cannot be read.
+fn skip(topic: &str, error: &RecvError) -> Next {
+    tracing::warn!(%error, topic, "a message cannot be sent to other hosts; skipped");
+    Next::Taken
+}
+
+/// Who published a message, and as which one. Of a message from elsewhere, also where it goes.
+struct Source {
+    publisher: u64,
+    sequence: u64,
+    onward: Option<(Arc<Destinations>, InTransit)>,
+}
+
+impl Source {
+    /// None: the message came from elsewhere, and goes nowhere.
+    fn of(sample: &Sample, relay: Option<Arc<Relay>>) -> Option<Source> {
+        let Some(relay) = relay else {
+            return Some(Source {
+                publisher: sample.publisher_id(),
+                sequence: sample.sequence(),
+                onward: None,
+            });
+        };
+        let (sequence, destinations, in_transit) = relay.take(sample.sequence())?;
+        Some(Source {
+            publisher: relay.publisher,
+            sequence,
+            onward: Some((destinations, in_transit)),
+        })
+    }
+}
+
+impl EgressTopic {
+    /// One that goes nowhere yet.
+    pub fn new(subscriber: Subscriber) -> EgressTopic {
+        EgressTopic {
+            subscriber,
+            previous: None,
+            token: None,
+            host_flows: Vec::new(),
+            unfinished: None,
+            outgoing: None,
+            growing: Vec::new(),
+            kept: VecDeque::new(),
+            described: BTreeMap::new(),
+            ended: Vec::new(),
+            past: BTreeSet::new(),
+            held_up: false,
+        }
+    }
+
+    /// Its subscribers.
+    pub fn into_subscribers(self) -> impl Iterator<Item = Subscriber> {
+        std::iter::once(self.subscriber).chain(self.previous)
+    }
+
+    /// Another subscriber, which began before the one that it takes the place of ends.
+    pub fn set_subscriber(&mut self, subscriber: Subscriber) {
+        let previous = std::mem::replace(&mut self.subscriber, subscriber);
+        // Of two changes at once, the first one is what has most.
+        self.previous.get_or_insert(previous);
+    }
+
+    /// The hosts that it goes to.
+    pub fn set_routes(&mut self, routes: Vec<FlowTarget>) {
+        self.note_described(&routes);
+        let mut previous = std::mem::take(&mut self.host_flows);
+        let mut reopened = BTreeSet::new();
+        for route in routes {
+            let same = previous
+                .iter()
+                .position(|host_flow| host_flow.route.stream == route.stream);
+            self.host_flows.push(match same {
+                Some(at) => {
+                    let mut host_flow = previous.swap_remove(at);
+                    host_flow.set_route(route);
+                    host_flow
+                }
+                None => {
+                    let again = self.kept.iter().filter(|_| route.takes_over);
+                    let mut again: Vec<OutgoingMessage> =
+                        again.filter_map(RetainedReference::outgoing).collect();
+                    // What went again to others may have come after what follows it.
+                    again.sort_by_key(|message| (message.info.publisher, message.info.sequence));
+                    let backlog = VecDeque::from(again);
+                    let begun = backlog
+                        .iter()
+                        .map(|message: &OutgoingMessage| message.info.publisher);
+                    reopened.extend(begun.filter(|publisher| self.past.contains(publisher)));
+                    let skips_previous = self.previous.is_some() && !route.takes_over;
+                    let route = self.with_past(route, &backlog);
+                    HostFlow::new(route, backlog, skips_previous)
+                }
+            });
+        }
+        self.ended.extend(reopened);
+        previous.iter_mut().for_each(HostFlow::close_all);
+        // Now that whoever takes over has it.
+        self.host_flows
+            .iter_mut()
+            .for_each(HostFlow::confirm_nothing_needed);
+    }
+
+    fn note_described(&mut self, routes: &[FlowTarget]) {
+        let kept: BTreeSet<u64> = self.kept.iter().map(RetainedReference::publisher).collect();
+        self.described
+            .retain(|publisher, _| kept.contains(publisher));
+        for of in routes.iter().flat_map(|route| &route.publishers) {
+            self.described.insert(of.publisher, of.clone());
+        }
+    }
+
+    /// A route also opens flows of publishers that are gone, for what is sent of theirs again.
+    fn with_past(&self, mut route: FlowTarget, backlog: &VecDeque<OutgoingMessage>) -> FlowTarget {
+        for MessageInfo {
+            publisher,
+            destinations,
+            ..
+        } in backlog.iter().map(|message| &message.info)
+        {
+            let is_described = |of: &Arc<FlowDescription>| of.publisher == *publisher;
+            if route.publishers.iter().any(is_described) {
+                continue;
+            }
+            let Some(past) = self.described.get(publisher) else {
+                continue;
+            };
+            let is_for = |end: &&String| {
+                **end != route.host
+                    && destinations
+                        .as_ref()
+                        .is_none_or(|destinations| destinations.hosts.contains(*end))
+            };
+            let ends = route.leads_to.iter().filter(is_for).cloned().collect();
+            route.publishers.push(Arc::new(FlowDescription {
+                destinations: ends,
+                ..(**past).clone()
+            }));
+        }
+        route
+    }
+
+    /// Messages below this one are at hosts that one leads to.
+    pub fn confirmed(&mut self, flow: Flow, next: u64) {
+        let mut host_flow = self.host_flows.iter_mut();
+        if let Some(host_flow) = host_flow.find(|host_flow| host_flow.route.stream == flow.topic) {
+            host_flow.confirm(flow.incarnation, next);
+        }
+    }
+
+    /// It goes nowhere any more.
+    pub fn close_all(&mut self) {
+        self.host_flows.iter_mut().for_each(HostFlow::close_all);
+    }
+
+    /// Publishers are gone, and others are there again.
+    pub fn set_publishers(&mut self, ended: Vec<u64>, back: &[u64]) {
+        self.past.extend(&ended);
+        self.ended.extend(ended);
+        self.close_ended();
+        self.ended.retain(|ended| !back.contains(ended));
+        self.past.retain(|past| !back.contains(past));
+    }
+
+    /// Whether somebody is to find out who publishes.
+    pub fn asks(&mut self) -> bool {
+        let all = self.host_flows.iter_mut();
+        all.fold(false, |asks, host_flow| host_flow.asks() | asks)
+    }
+
+    /// Whether there are messages that are not whole yet.
+    pub fn is_growing(&self) -> bool {
+        !self.growing.is_empty() || self.unfinished.is_some()
+    }
+
+    /// Flows of publishers that are gone end when all that was taken of theirs is sent.
+    fn close_ended(&mut self) {
+        let waits = self.outgoing.as_ref();
+        let waits = waits.map(|offered| offered.message.info.publisher);
+        let unfinished = self.unfinished.as_ref();
+        let unfinished = unfinished.map(|(sample, _)| sample.publisher_id());
+        let mut ended = std::mem::take(&mut self.ended);
+        ended.retain(|publisher| {
+            if waits == Some(*publisher) || unfinished == Some(*publisher) {
+                return true;
+            }
+            let waits = self
+                .host_flows
+                .iter()
+                .any(|host_flow| host_flow.waits(*publisher));
+            if !waits {
+                let all = self.host_flows.iter_mut();
+                all.for_each(|host_flow| host_flow.close(*publisher));
+            }
+            waits
+        });
+        self.ended = ended;
+    }
+
+    /// The next sample, and whether the former subscriber had it.
+    fn receive(&mut self) -> Result<Option<(Sample, bool)>, RecvError> {
+        if let Some(unfinished) = self.unfinished.take() {
+            return Ok(Some(unfinished));
+        }
+        if let Some(previous) = &self.previous {
+            if let Some(sample) = previous.try_recv()? {
+                return Ok(Some((sample, true)));
+            }
+            self.previous = None;
+            self.host_flows.iter_mut().for_each(HostFlow::begin);
+        }
+        let sample = self.subscriber.try_recv()?;
+        Ok(sample.map(|sample| (sample, false)))
+    }
+
+    /// Sends what there is. True: there may be more.
+    pub fn egress(&mut self, name: &str, own_publishers: &OwnPublishers) -> bool {
+        self.held_up = false;
+        for _ in 0..TURN {
+            if !self.send(name) {
+                self.held_up = true;
+                return false;
+            }
+            if !self.ended.is_empty() {
+                self.close_ended();
+            }
+            match self.take(name, own_publishers) {
+                Next::Taken => {}
+                Next::Nothing => return false,
+                Next::Waits => {
+                    self.held_up = true;
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// Takes the next message.
+    fn take(&mut self, name: &str, own_publishers: &OwnPublishers) -> Next {
+        // Those are not after what is received next.
+        let again = own_publishers.again(name);
+        let (sample, is_previous) = match self.receive() {
+            Ok(Some(sample)) => sample,
+            Ok(None) if self.repeat(&again, u64::MAX) => return Next::Taken,
+            Ok(None) => return Next::Nothing,
+            // What the links hold comes back when it is acknowledged.
+            Err(RecvError::TooManyHeld { .. } | RecvError::Client(_)) => return Next::Waits,
+            Err(error) => return skip(name, &error),
+        };
+        let relay = match own_publishers.origin(sample.publisher_id()) {
+            Origin::Here => None,
+            Origin::PreviousLife => return Next::Taken,
+            Origin::Remote(relay) => Some(relay),
+        };
+        if let Some(relay) = &relay {
+            if self.repeat(std::slice::from_ref(relay), sample.sequence()) {
+                self.unfinished = Some((sample, is_previous));
+                return Next::Taken;
+            }
+        }
+        match sample.ready_bytes() {
+            // The first part of it is enough.
+            Ok(ready) if ready > 0 || sample.is_empty() => {}
+            Ok(_) => {
+                self.unfinished = Some((sample, is_previous));
+                return Next::Waits;
+            }
+            Err(error) => return skip(name, &error),
+        }
+        let is_read_here = sample.domain() == Domain::Host;
+        if let Some(Err(error)) = is_read_here.then(|| sample.ready_slice()) {
+            return skip(name, &error);
+        }
+        if let Some(source) = Source::of(&sample, relay) {
+            self.set_taken(sample, is_previous, source);
+        }
+        Next::Taken
+    }
+
+    /// Describes a message that was taken, for all routes.
+    fn set_taken(&mut self, sample: Sample, is_previous: bool, source: Source) {
+        let Source {
+            publisher,
+            sequence,
+            onward,
+        } = source;
+        let (destinations, in_transit) = onward.unzip();
+        let meta = MessageDescription {
+            bytes: sample.len(),
+            tag: sample.tag(),
+            published_ns: to_wall(sample.publish_ns()),
+            tensor: sample.tensor().copied(),
+            metadata: sample.metadata().cloned().unwrap_or_default(),
+        };
+        let info = MessageInfo {
+            publisher,
+            sequence,
+            meta: Description::new(&meta.encode()).expect("descriptions are short"),
+            published_ns: sample.publish_ns(),
+            taken_ns: monotonic_ns(),
+            destinations,
+        };
+        let held = RetainedMessage::sample(sample, in_transit);
+        // What it says is the links' to hear when they have the message.
+        let ready = held.look().unwrap_or(0);
+        if ready < held.bytes() {
+            self.growing.push(PartialMessage {
+                held: held.clone(),
+                publisher,
+                sequence,
+                reported: 0,
+            });
+        }
+        self.set_outgoing(OutgoingMessage { held, info }, is_previous);
+    }
+
+    /// Takes one of the messages that go again before this one. False: there is none.
+    fn repeat(&mut self, relays: &[Arc<Relay>], number: u64) -> bool {
+        let found = relays
+            .iter()
+            .find_map(|relay| Some((relay.publisher, relay.take_again(number)?)));
+        let Some((publisher, (again, in_transit))) = found else {
+            return false;
+        };
+        let message = OutgoingMessage::again(publisher, again, in_transit, monotonic_ns());
+        self.set_outgoing(message, false);
+        true
+    }
+
+    fn set_outgoing(&mut self, message: OutgoingMessage, is_previous: bool) {
+        while self
+            .kept
+            .front()
+            .is_some_and(RetainedReference::is_released)
+        {
+            self.kept.pop_front();
+        }
+        if self.kept.len() >= KEPT_MAX {
+            self.kept.retain(|kept| !kept.is_released());
+        }
+        if !self.past.is_empty() {
+            let publishers: BTreeSet<u64> =
+                self.kept.iter().map(RetainedReference::publisher).collect();
+            self.past.retain(|publisher| publishers.contains(publisher));
+        }
+        self.kept.push_back(message.kept());
+        self.outgoing = Some(PendingSend {
+            message,
+            is_previous,
+            done: Vec::new(),
+        });
+    }
+
+    /// Tells the links how far messages are that they have. Whether any has grown.
+    pub fn grow(&mut self, name: &str) -> bool {
+        let mut grew = false;
+        let EgressTopic {
+            growing,
+            host_flows,
+            outgoing,
+            ..
+        } = self;
+        growing.retain_mut(|message| {
+            let PartialMessage {
+                held,
+                publisher,
+                sequence,
+                reported,
+            } = message;
+            // Routes that it is still to be offered to see what is there then, but not that it never will be whole.
+            let is_outgoing = outgoing
+                .as_ref()
+                .is_some_and(|offered| Arc::ptr_eq(&offered.message.held, held));
+            match held.look() {
+                Ok(ready) if ready > *reported => {
+                    *reported = ready;
+                    grew = true;
+                    for host_flow in host_flows.iter() {
+                        let flow = host_flow.flow(*publisher);
+                        host_flow.route.link.ready(flow, *sequence, ready as u64);
+                    }
+                    ready < held.bytes() || is_outgoing
+                }
+                Ok(ready) => ready < held.bytes() || is_outgoing,
+                Err(error) => {
+                    for host_flow in host_flows.iter() {
+                        let flow = host_flow.flow(*publisher);
+                        host_flow.route.link.give_up(flow, *sequence);
+                    }
+                    if is_outgoing {
+                        *outgoing = None;
+                    }
+                    tracing::warn!(%error, topic = name, "a message cannot be sent to other hosts; skipped");
+                    false
+                }
+            }
+        });
+        grew
+    }
+
+    /// False: some route has no room for it now.
+    fn send(&mut self, name: &str) -> bool {
+        let mut all = true;
+        let offered = &mut self.outgoing;
+        for host_flow in &mut self.host_flows {
+            let stream = host_flow.route.stream;
+            if !host_flow.catch_up(name) {
+                all = false;
+                continue;
+            }
+            let Some(offered) = offered else { continue };
+            if offered.done.contains(&stream) {
+                continue;
+            }
+            let skips = offered.is_previous && host_flow.skips_previous;
+            match skips || host_flow.offer(name, &offered.message) {
+                true => offered.done.push(stream),
+                false => all = false,
+            }
+        }
+        if all {
+            self.outgoing = None;
+        }
+        all
+    }
+}

@@ -1,0 +1,362 @@
+//! How hosts reach each other, and what they want: the parts of `rgaps_routing` as links use them, by the names of hosts.
+//!
+//! | what | how it gets here |
+//! |---|---|
+//! | links of this host | [`Network::link_up`], [`Network::lanes_lost`], [`Network::link_ended`] |
+//! | routes of other hosts | neighbours advertise them ([`LinkMessage::Paths`]), with the names of all hosts on them |
+//! | interest | each host that is reached is asked for all of it over its control channel ([`LinkMessage::Datagram`]), and then says what changes |
+//!
+//! Interest that a host withdraws stays for [`WITHDRAWN_FOR`]: subscribers that leave with their daemon are back in a moment. A host
+//! that cannot be reached for `outage_ms` is forgotten.
+//!
+//! Hosts are numbered by a hash of their names, which all hosts compute alike. It does no I/O: [`Network::poll`] has what is to be
+//! sent.
+
+use crate::keys::{number_of, Node, TopicInterest, MAX_WANTED};
+use crate::wire::LinkMessage;
+use anyhow::{bail, ensure, Context};
+use rgaps_routing::{
+    ChannelEvent, Channels, ControlMessage, Datagram, Hop, HostId, InterestTable, Life, Path,
+    PathTable, Time, MAX_TOPICS,
+};
+use rgaps_session::check_topic_name;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+/// How long interest that was withdrawn stays.
+const WITHDRAWN_FOR: Duration = Duration::from_secs(1);
+
+/// A host that reaches others, and is reached.
+pub struct Network {
+    own: Life,
+    start: Instant,
+    names: BTreeMap<HostId, String>,
+    paths: PathTable,
+    channels: Channels,
+    interest: InterestTable,
+    wants: BTreeMap<HostId, BTreeMap<String, KnownWant>>,
+    /// The last advertisement of each neighbour: it may overtake the event that its link is up.
+    advertised: BTreeMap<HostId, Vec<Path>>,
+    /// Neighbours whose links were made again: they know nothing of what was advertised to them.
+    restarted: BTreeSet<HostId>,
+    /// Hosts without a path, and since when.
+    unreachable: BTreeMap<HostId, Instant>,
+}
+
+/// What a host wants of a topic, and since when it does not any more.
+struct KnownWant {
+    want: TopicInterest,
+    withdrawn: Option<Instant>,
+}
+
+/// What became of a datagram.
+#[derive(Debug, Default, PartialEq)]
+pub struct Received {
+    /// It goes on to this host.
+    pub egress: Option<(String, LinkMessage)>,
+    /// It has changed what is known of its sender's interest.
+    pub is_changed: bool,
+}
+
+fn id(host: &str) -> HostId {
+    HostId(number_of(host))
+}
+
+fn life(node: &Node) -> Life {
+    Life {
+        host: id(&node.host),
+        incarnation: node.incarnation,
+    }
+}
+
+impl Network {
+    /// A host without links, which wants nothing yet.
+    pub fn new(own: &Node) -> Network {
+        let life = life(own);
+        Network {
+            own: life,
+            start: Instant::now(),
+            names: BTreeMap::from([(life.host, own.host.clone())]),
+            paths: PathTable::new(life),
+            channels: Channels::new(life),
+            interest: InterestTable::default(),
+            wants: BTreeMap::new(),
+            advertised: BTreeMap::new(),
+            restarted: BTreeSet::new(),
+            unreachable: BTreeMap::new(),
+        }
+    }
+
+    fn now(&self) -> Time {
+        self.start.elapsed()
+    }
+
+    /// The link with a host has lanes.
+    pub fn link_up(&mut self, node: &Node) -> anyhow::Result<()> {
+        let life = life(node);
+        self.note_name(node)?;
+        if self.restarted.remove(&life.host) {
+            self.paths.link_ended(life.host);
+        }
+        self.paths.link_up(life);
+        if let Some(paths) = self.advertised.get(&life.host).cloned() {
+            // Of a former life perhaps, and then not valid.
+            let _ = self.paths.advertised(life, paths, self.now());
+        }
+        Ok(())
+    }
+
+    /// The link with a host has lost its last lane.
+    pub fn lanes_lost(&mut self, host: &str) {
+        let now = self.now();
+        self.paths.lanes_lost(id(host), now);
+    }
+
+    /// The host has another link machine, and knows nothing of what it was sent.
+    pub fn link_restarted(&mut self, host: &str) {
+        self.restarted.insert(id(host));
+    }
+
+    /// The host is given up.
+    pub fn link_ended(&mut self, host: &str) {
+        self.advertised.remove(&id(host));
+        self.paths.link_ended(id(host));
+    }
+
+    /// A neighbour advertises all its paths.
+    pub fn advertised(&mut self, from: &str, paths: &[Vec<Node>]) -> anyhow::Result<()> {
+        let used = self.advertised.values().flatten().flat_map(Path::lives);
+        let used: BTreeSet<HostId> = used.map(|life| life.host).collect();
+        let (own, known) = (self.own.host, &self.paths);
+        self.names
+            .retain(|host, _| *host == own || known.knows(*host) || used.contains(host));
+        paths
+            .iter()
+            .flatten()
+            .try_for_each(|node| self.note_name(node))?;
+        let paths = paths
+            .iter()
+            .map(|path| Path::new(path.iter().map(life).collect()));
+        let paths = paths.collect::<Result<Vec<Path>, _>>()?;
+        let from = id(from);
+        self.advertised.insert(from, paths.clone());
+        let now = self.now();
+        let neighbour = self.paths.neighbours().find(|life| life.host == from);
+        neighbour.map_or(Ok(()), |life| self.paths.advertised(life, paths, now))?;
+        Ok(())
+    }
+
+    fn note_name(&mut self, node: &Node) -> anyhow::Result<()> {
+        let known = self
+            .names
+            .entry(id(&node.host))
+            .or_insert_with(|| node.host.clone());
+        ensure!(
+            *known == node.host,
+            "hosts '{known}' and '{}' have the same number; rename one of them (links.host)",
+            node.host
+        );
+        Ok(())
+    }
+
+    /// Takes what another host says over a control channel, or finds out where it goes on to. `relays`: this host forwards.
+    pub fn receive(&mut self, datagram: Datagram, relays: bool) -> anyhow::Result<Received> {
+        let mut received = Received::default();
+        match datagram.hop(self.own.host) {
+            Hop::Forward(next, datagram) if relays => {
+                let is_neighbour = self.paths.neighbours().any(|life| life.host == next);
+                let name = self.names.get(&next).filter(|_| is_neighbour);
+                received.egress = name.map(|name| (name.clone(), LinkMessage::Datagram(datagram)));
+            }
+            Hop::Deliver(segment) => {
+                let now = self.now();
+                for event in self.channels.receive(segment, now) {
+                    received.is_changed |= self.control(event)?;
+                }
+            }
+            Hop::Forward(..) | Hop::Drop => {}
+        }
+        Ok(received)
+    }
+
+    /// Whether what is known of a host's interest has changed.
+    fn control(&mut self, event: ChannelEvent) -> anyhow::Result<bool> {
+        let (from, message) = match event {
+            ChannelEvent::Restarted(life) => {
+                self.interest.restarted(life, &mut self.channels);
+                return Ok(false);
+            }
+            ChannelEvent::Message(from, message) => (from, message),
+        };
+        let want = match &message {
+            ControlMessage::Interest { topic, want } => {
+                check_topic_name(topic)?;
+                Some((
+                    topic.to_string(),
+                    want.as_deref().map(decode_want).transpose()?,
+                ))
+            }
+            _ => None,
+        };
+        if !self.interest.receive(from, &message, &mut self.channels) {
+            return Ok(false);
+        }
+        let Some(said) = self.interest.host(from.host) else {
+            return Ok(false);
+        };
+        let known = self.wants.entry(from.host).or_default();
+        match want {
+            Some((topic, Some(want))) if known.len() < 2 * MAX_TOPICS => {
+                let withdrawn = None;
+                known.insert(topic, KnownWant { want, withdrawn });
+            }
+            Some((topic, _)) => {
+                if let Some(known) = known.get_mut(&topic) {
+                    known.withdrawn.get_or_insert_with(Instant::now);
+                }
+            }
+            // All has been said: whatever else was known, a former life wanted.
+            None => {
+                for (topic, known) in known {
+                    if !said.wants.contains_key(&topic[..]) {
+                        known.withdrawn.get_or_insert_with(Instant::now);
+                    }
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// What is to be sent to which neighbours now. `relays`: this host forwards, and says so.
+    pub fn poll(&mut self, relays: bool) -> Vec<(String, LinkMessage)> {
+        let now = self.now();
+        self.paths.tick(now);
+        let mut all = Vec::new();
+        let neighbours: Vec<HostId> = self.paths.neighbours().map(|life| life.host).collect();
+        for host in neighbours.into_iter().filter(|_| relays) {
+            if let Some(paths) = self.paths.advertisement(host) {
+                let nodes = paths.iter().filter_map(|path| self.nodes(path));
+                all.push((host, LinkMessage::Paths(nodes.collect())));
+            }
+        }
+        for path in self.paths.paths() {
+            self.interest.ask(path.end().host, &mut self.channels);
+        }
+        for datagram in self.channels.poll(now, &self.paths) {
+            all.push((datagram.path[0], LinkMessage::Datagram(datagram)));
+        }
+        let named = all
+            .into_iter()
+            .filter_map(|(host, said)| Some((self.names.get(&host)?.clone(), said)));
+        named.collect()
+    }
+
+    fn nodes(&self, path: &Path) -> Option<Vec<Node>> {
+        let nodes = path.lives().iter().map(|life| {
+            Some(Node {
+                host: self.names.get(&life.host)?.clone(),
+                incarnation: life.incarnation,
+            })
+        });
+        nodes.collect()
+    }
+
+    /// Changes what this host wants of a topic; none: nothing any more.
+    pub fn want(&mut self, topic: &str, want: Option<TopicInterest>) {
+        let want = want.map(|want| encode_want(want).into());
+        self.interest.set(topic, want, &mut self.channels);
+    }
+
+    /// The topics that this host wants.
+    pub fn wanted(&self) -> Vec<String> {
+        self.interest
+            .own()
+            .keys()
+            .map(|topic| topic.to_string())
+            .collect()
+    }
+
+    /// It rises whenever routes may have changed.
+    pub fn version(&self) -> u64 {
+        self.paths.version()
+    }
+
+    /// The hosts that are reached.
+    pub fn reached(&self) -> impl Iterator<Item = &String> {
+        self.paths
+            .paths()
+            .filter_map(|path| self.names.get(&path.end().host))
+    }
+
+    /// The hosts on the way to another, the next one first, the other one last.
+    pub fn path(&self, host: &str) -> Option<Vec<String>> {
+        let lives = self.paths.path(id(host))?.lives().iter();
+        lives
+            .map(|life| self.names.get(&life.host).cloned())
+            .collect()
+    }
+
+    /// What a host wants.
+    pub fn wants(&self, host: &str) -> impl Iterator<Item = (&String, &TopicInterest)> {
+        let wants = self.wants.get(&id(host)).into_iter().flatten();
+        wants.map(|(topic, known)| (topic, &known.want))
+    }
+
+    /// Whether a host has said all that it wants.
+    pub fn knows_wants(&self, host: &str) -> bool {
+        self.interest
+            .host(id(host))
+            .is_some_and(|host| host.is_complete)
+    }
+
+    /// Forgets what was withdrawn, and hosts that have not been reached for `outage`, but for those that are still `kept`. Whether
+    /// anybody wants less now.
+    pub fn expire<'a>(&mut self, outage: Duration, kept: impl Iterator<Item = &'a String>) -> bool {
+        let kept: BTreeSet<HostId> = kept.map(|host| id(host)).collect();
+        let mut is_changed = false;
+        for known in self.wants.values_mut() {
+            known.retain(|_, known| {
+                let stays = known
+                    .withdrawn
+                    .is_none_or(|since| since.elapsed() < WITHDRAWN_FOR);
+                is_changed |= !stays;
+                stays
+            });
+        }
+        let hosts: Vec<HostId> = self.channels.hosts().map(|(host, _)| host).collect();
+        for host in hosts {
+            if self.paths.path(host).is_some() || kept.contains(&host) {
+                self.unreachable.remove(&host);
+            } else if self
+                .unreachable
+                .entry(host)
+                .or_insert_with(Instant::now)
+                .elapsed()
+                >= outage
+            {
+                self.unreachable.remove(&host);
+                self.channels.forget(host);
+                self.interest.forget(host);
+                is_changed |= self.wants.remove(&host).is_some();
+            }
+        }
+        is_changed
+    }
+}
+
+fn encode_want(want: TopicInterest) -> Vec<u8> {
+    postcard::to_stdvec(&want).expect("it has only what can be written")
+}
+
+fn decode_want(from: &[u8]) -> anyhow::Result<TopicInterest> {
+    let (want, rest) =
+        postcard::take_from_bytes::<TopicInterest>(from).context("its interest does not decode")?;
+    if !rest.is_empty() || !(1..=MAX_WANTED).contains(&want.subscribers) {
+        bail!("its interest cannot be");
+    }
+    Ok(want)
+}
+
+#[cfg(test)]
+#[path = "network_tests.rs"]
+mod tests;

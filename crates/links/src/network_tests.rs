@@ -1,0 +1,159 @@
+use super::*;
+use rgaps_client::links::Demand;
+use std::collections::VecDeque;
+
+type Wants = BTreeMap<String, TopicInterest>;
+
+fn node(host: &str, incarnation: u64) -> Node {
+    let host = host.to_owned();
+    Node { host, incarnation }
+}
+
+fn want(subscribers: u32) -> TopicInterest {
+    let demand = Demand {
+        reliable: true,
+        transient_local: false,
+        depth: 3,
+    };
+    TopicInterest {
+        subscribers,
+        demand,
+    }
+}
+
+/// Hosts in a row, each linked with the next one.
+struct Row(BTreeMap<String, Network>);
+
+impl Row {
+    fn new(names: &[&str]) -> Row {
+        let hosts = names
+            .iter()
+            .map(|name| (name.to_string(), Network::new(&node(name, 1))));
+        let mut row = Row(hosts.collect());
+        for pair in names.windows(2) {
+            row.link(pair[0], &node(pair[1], 1));
+            row.link(pair[1], &node(pair[0], 1));
+        }
+        row
+    }
+
+    fn host(&mut self, name: &str) -> &mut Network {
+        self.0.get_mut(name).unwrap()
+    }
+
+    fn link(&mut self, host: &str, to: &Node) {
+        self.host(host).link_up(to).unwrap();
+    }
+
+    /// Until nobody has anything to say.
+    fn exchange(&mut self) {
+        loop {
+            let mut all: VecDeque<(String, String, LinkMessage)> = VecDeque::new();
+            for (from, network) in &mut self.0 {
+                let said = network.poll(true).into_iter();
+                all.extend(said.map(|(to, said)| (from.clone(), to, said)));
+            }
+            if all.is_empty() {
+                return;
+            }
+            while let Some((from, to, said)) = all.pop_front() {
+                match LinkMessage::decode(&said.encode().unwrap()).unwrap() {
+                    LinkMessage::Paths(paths) => self.host(&to).advertised(&from, &paths).unwrap(),
+                    LinkMessage::Datagram(datagram) => {
+                        let received = self.host(&to).receive(datagram, true).unwrap();
+                        all.extend(received.egress.map(|(next, said)| (to, next, said)));
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+    }
+
+    fn wants(&self, at: &str, of: &str) -> Wants {
+        let wants = self.0[at].wants(of);
+        wants.map(|(topic, want)| (topic.clone(), *want)).collect()
+    }
+}
+
+#[test]
+fn neighbours_know_what_each_other_wants() {
+    let mut row = Row::new(&["a", "b"]);
+    row.host("b").want("photos", Some(want(2)));
+    row.exchange();
+    let photos = Wants::from([("photos".to_owned(), want(2))]);
+    assert_eq!(row.wants("a", "b"), photos);
+    assert!(row.0["a"].knows_wants("b") && row.0["b"].knows_wants("a"));
+    assert!(row.wants("b", "a").is_empty());
+    row.host("b").want("photos", Some(want(3)));
+    row.host("b").want("map", Some(want(1)));
+    row.exchange();
+    assert_eq!(row.wants("a", "b").len(), 2);
+    assert_eq!(row.wants("a", "b")["photos"], want(3));
+    // What is withdrawn stays for a moment.
+    row.host("b").want("photos", None);
+    row.exchange();
+    assert_eq!(row.wants("a", "b").len(), 2);
+    row.host("b").want("photos", Some(want(1)));
+    row.exchange();
+    assert_eq!(row.wants("a", "b")["photos"], want(1));
+}
+
+#[test]
+fn hosts_that_are_not_neighbours_reach_each_other_through_others() {
+    let mut row = Row::new(&["a", "b", "c"]);
+    row.host("c").want("photos", Some(want(2)));
+    row.exchange();
+    // Paths are used once they are settled.
+    let begun = Instant::now();
+    while row.wants("a", "c").is_empty() {
+        assert!(begun.elapsed() < Duration::from_secs(60));
+        std::thread::sleep(Duration::from_millis(10));
+        row.exchange();
+    }
+    let path = ["b", "c"].map(str::to_owned);
+    assert_eq!(row.0["a"].path("c"), Some(path.to_vec()));
+    let reached: BTreeSet<&String> = row.0["a"].reached().collect();
+    assert!(reached.into_iter().eq(["b", "c"].iter()));
+}
+
+#[test]
+fn a_life_that_wants_nothing_any_more_says_so() {
+    let mut row = Row::new(&["a", "b"]);
+    row.host("b").want("photos", Some(want(2)));
+    row.exchange();
+    row.0.insert("b".to_owned(), Network::new(&node("b", 2)));
+    row.link("b", &node("a", 1));
+    row.host("a").link_restarted("b");
+    row.link("a", &node("b", 2));
+    row.exchange();
+    let known = &row.0["a"].wants[&id("b")]["photos"];
+    assert!(known.withdrawn.is_some() && row.0["a"].knows_wants("b"));
+}
+
+#[test]
+fn an_advertisement_may_come_before_the_link_is_known() {
+    let mut network = Network::new(&node("a", 1));
+    let paths = [vec![node("b", 1), node("c", 1)]];
+    network.advertised("b", &paths).unwrap();
+    network.link_up(&node("b", 1)).unwrap();
+    assert!(network.paths.knows(id("c")));
+}
+
+#[test]
+fn what_neighbours_say_is_checked() {
+    let mut network = Network::new(&node("a", 1));
+    network.link_up(&node("b", 1)).unwrap();
+    for path in [&["c", "d"][..], &["b"], &["b", "c", "c"], &[]] {
+        let path = path.iter().map(|host| node(host, 1)).collect();
+        network.advertised("b", &[path]).unwrap_err();
+    }
+    for wrong in [
+        &[][..],
+        &[0, 0, 0, 0],
+        &encode_want(want(0)),
+        &[1, 1, 1, 3, 0],
+    ] {
+        decode_want(wrong).unwrap_err();
+    }
+    assert_eq!(decode_want(&encode_want(want(7))).unwrap(), want(7));
+}

@@ -1,0 +1,118 @@
+//! What a link's lock guards.
+
+use super::config::{LinkCounts, Peer};
+use super::delivery::Task;
+use super::handshake::Hello;
+use super::lane::{Lane, LaneEnd};
+use super::user::LinkEvent;
+use crate::machine::LinkMachine;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// A lane, and what the link knows of it.
+pub(super) struct OpenLane {
+    pub(super) lane: Arc<dyn Lane>,
+    pub(super) since_ms: u64,
+    pub(super) is_rdma: bool,
+    /// It is closed because an RDMA lane takes its place.
+    pub(super) is_replaced: bool,
+}
+
+/// What the link's lock guards.
+pub(super) struct LockedLink {
+    pub(super) machine: LinkMachine,
+    /// How many machines there were before.
+    pub(super) machines: u64,
+    /// The machine's number among all of this endpoint, which HELLO names.
+    pub(super) machine_id: u64,
+    /// What is to be done without the lock, before the machine's outputs.
+    pub(super) tasks: VecDeque<Task>,
+    /// A thread carries out tasks and outputs.
+    pub(super) is_settling: bool,
+    pub(super) lanes: BTreeMap<u32, OpenLane>,
+    pub(super) peer: Peer,
+    /// The incarnation that the lanes belong to, and which of its machines.
+    pub(super) seen: u64,
+    pub(super) seen_machine: u64,
+    /// All lanes are to end first, then a new machine begins.
+    pub(super) is_restarting: bool,
+    pub(super) is_closing: bool,
+    /// The number of the last lane that was opened with the peer in `seen`.
+    pub(super) last_lane: u32,
+    pub(super) failures: u32,
+    pub(super) dialled_ms: u64,
+    pub(super) penalty_until_ms: u64,
+    /// RDMA is not tried before, and why: it broke, or was not possible.
+    pub(super) rdma_after_ms: u64,
+    pub(super) rdma_why: Option<String>,
+    /// The peer's HELLO said that it has RDMA.
+    pub(super) peer_has_rdma: bool,
+    pub(super) error: Option<String>,
+    pub(super) threads: Vec<JoinHandle<()>>,
+    pub(super) beat: u64,
+    /// Of lanes and machines that ended, and what is counted here.
+    pub(super) counts: LinkCounts,
+}
+
+impl LockedLink {
+    /// Behind all that happened before.
+    pub(super) fn event(&mut self, event: LinkEvent) {
+        while let Some(output) = self.machine.output() {
+            self.tasks.push_back(Task::Output(self.machines, output));
+        }
+        self.tasks.push_back(Task::Event(event));
+    }
+
+    pub(super) fn next_task(&mut self) -> Option<Task> {
+        let task = self.tasks.pop_front();
+        task.or_else(|| Some(Task::Output(self.machines, self.machine.output()?)))
+    }
+
+    /// Why a lane ended.
+    pub(super) fn end_of(&self, open: &OpenLane, now_ms: u64) -> LaneEnd {
+        if open.is_replaced {
+            return LaneEnd::Replaced;
+        }
+        if self.is_closing || self.is_restarting {
+            return LaneEnd::Closed;
+        }
+        if now_ms < self.penalty_until_ms {
+            return LaneEnd::ProtocolViolation;
+        }
+        open.lane.broke().unwrap_or(LaneEnd::Connection)
+    }
+
+    /// Whether a HELLO is of another incarnation or machine than the lanes.
+    pub(super) fn is_other(&self, other: &Hello) -> bool {
+        self.seen != 0 && (self.seen, self.seen_machine) != (other.node, other.machine)
+    }
+
+    pub(super) fn begin_restart(&mut self) {
+        self.is_restarting = true;
+        self.seen = 0;
+        for open in self.lanes.values() {
+            open.lane.close("the peer is another incarnation");
+        }
+    }
+
+    /// Replaces the machine when nobody uses the old one any more; it is to be dropped without the lock.
+    pub(super) fn restart(
+        &mut self,
+        machine_id: impl FnOnce() -> u64,
+        new: impl FnOnce(u64) -> LinkMachine,
+    ) -> Option<LinkMachine> {
+        if !self.is_restarting || !self.lanes.is_empty() || self.machine.is_delivering() {
+            return None;
+        }
+        self.is_restarting = false;
+        let (resent, duplicates) = self.machine.repeated();
+        self.counts.resent += resent;
+        self.counts.duplicates += duplicates;
+        self.machines += 1;
+        self.machine_id = machine_id();
+        let old = std::mem::replace(&mut self.machine, new(self.machines));
+        self.event(LinkEvent::Restarted);
+        Some(old)
+    }
+}
