@@ -203,7 +203,13 @@ static int post(struct dp_end *e, struct ib_send_wr *wr, struct dp_work *w, u32 
 
 static struct ib_sge sge_of(struct dp_mr *mr, u64 offset, u32 bytes)
 {
-	return (struct ib_sge){ .addr = mr->mr->iova + offset, .length = bytes, .lkey = mr->mr->lkey };
+	return (struct ib_sge){ .addr = mr->addr + offset, .length = bytes, .lkey = mr->lkey };
+}
+
+/* Another region may have the keys of one that was revoked. */
+static int no_memory(void)
+{
+	return dp_refuse(-EIO, "a memory region's program freed the GPU's memory");
 }
 
 int dp_post_send(struct dp_end *e, struct dp_work *w, struct dp_mr *mr, u64 offset, u32 bytes)
@@ -211,6 +217,8 @@ int dp_post_send(struct dp_end *e, struct dp_work *w, struct dp_mr *mr, u64 offs
 	struct ib_sge sge = sge_of(mr, offset, bytes);
 	struct ib_send_wr wr = { .opcode = IB_WR_SEND, .sg_list = &sge, .num_sge = 1 };
 
+	if (READ_ONCE(mr->revoked))
+		return no_memory();
 	return post(e, &wr, w, bytes);
 }
 
@@ -225,6 +233,8 @@ int dp_post_write(struct dp_end *e, struct dp_work *w, struct dp_mr *mr,
 		.rkey = p->remote_rkey,
 	};
 
+	if (READ_ONCE(mr->revoked))
+		return no_memory();
 	return post(e, &wr.wr, w, p->length);
 }
 
@@ -243,6 +253,8 @@ int dp_post_recv(struct dp_end *e, struct dp_work *w, struct dp_mr *mr, u64 offs
 	struct ib_recv_wr wr = {};
 	int err;
 
+	if (READ_ONCE(mr->revoked))
+		return no_memory();
 	work_begin(w);
 	wr.wr_cqe = &w->cqe;
 	if (bytes) {
