@@ -92,7 +92,7 @@ static long rdma_stats(void __user *arg)
 	return copy_to_user(arg, &s, sizeof(s)) ? -EFAULT : 0;
 }
 
-static long call(struct file *file, unsigned int cmd, void __user *arg)
+static long dispatch(struct file *file, unsigned int cmd, void __user *arg)
 {
 	struct dp_file *f = file->private_data;
 
@@ -169,7 +169,7 @@ static long call(struct file *file, unsigned int cmd, void __user *arg)
 
 static long dp_ioctl(struct file *file, unsigned int cmd, unsigned long value)
 {
-	long err = call(file, cmd, (void __user *)value);
+	long err = dispatch(file, cmd, (void __user *)value);
 
 	return err == -EFAULT || err == -ENOTTY ? dp_refuse_call(err, cmd) : err;
 }

@@ -90,7 +90,7 @@ static long get_realm(struct dp_realm *r, void __user *arg)
 	return copy_to_user(arg, &p, sizeof(p)) ? -EFAULT : 0;
 }
 
-static long call(struct dp_realm *r, unsigned int cmd, void __user *arg)
+static long dispatch(struct dp_realm *r, unsigned int cmd, void __user *arg)
 {
 	switch (cmd) {
 	case DMAPLANE_POOL_GET_VERSION:
@@ -114,7 +114,7 @@ static long call(struct dp_realm *r, unsigned int cmd, void __user *arg)
 
 static long pool_ioctl(struct file *file, unsigned int cmd, unsigned long value)
 {
-	long err = call(file->private_data, cmd, (void __user *)value);
+	long err = dispatch(file->private_data, cmd, (void __user *)value);
 
 	return err == -EFAULT || err == -ENOTTY ? dp_refuse_call(err, cmd) : err;
 }

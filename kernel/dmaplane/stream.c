@@ -350,8 +350,6 @@ long dp_gpu_loopback(struct dp_file *f, struct dp_rdma *r, void __user *arg)
 
 	if (copy_from_user(&p, arg, sizeof(p)))
 		return -EFAULT;
-	if (p.size > U32_MAX)
-		return dp_refuse(-EINVAL, "%s: size %llu; that of both regions at most", run.call, p.size);
 	run.bytes = p.size;
 	err = run_from_gpu(&run, p.gpu_mr_id, p.host_mr_id);
 	p.status = run.status;
