@@ -126,7 +126,7 @@ int dp_mr_enable(struct dp_rdma *r, struct dp_mr *mr, u64 addr)
 	mr->mr->iova = addr;
 	err = dp_post_reg(&r->a, w, mr->mr, mr->access);
 	if (!err)
-		err = dp_wait(r, &r->a, w);
+		err = dp_wait(r, &r->a, w, mr);
 	if (err)
 		dp_pair_restart(r);
 	kfree(w);

@@ -75,7 +75,7 @@ static int write_in_turn(struct dp_rdma *r, struct dp_mr *mr, struct dp_work *w,
 		return dp_refuse(-ENOBUFS, "RDMA_WRITE_IMM: no receive of RDMA_POST_RECV is left on the pair");
 	err = dp_post_write(s.from, w, mr, p);
 	if (!err)
-		err = dp_wait(r, s.from, w);
+		err = dp_wait(r, s.from, w, mr);
 	p->status = w->status;
 	trace_dmaplane_rdma_write_imm(p->imm_data, p->length, w->status);
 	if (err)
@@ -312,7 +312,7 @@ static int send_in_turn(struct dp_rdma *r, struct dp_mr *mr, struct dp_work *w, 
 		return no_peer("RDMA_REMOTE_SEND");
 	err = dp_post_send(&r->peer, w, mr, 0, bytes);
 	if (!err)
-		err = dp_wait(r, &r->peer, w);
+		err = dp_wait(r, &r->peer, w, mr);
 	if (err)
 		give_up(r, true);
 	return err;

@@ -121,7 +121,8 @@ int dp_post_write(struct dp_end *e, struct dp_work *w, struct dp_mr *mr,
 int dp_post_recv(struct dp_end *e, struct dp_work *w, struct dp_mr *mr, u64 offset, u32 bytes);
 int dp_post_reg(struct dp_end *e, struct dp_work *w, struct ib_mr *mr, int access);
 int dp_pause(struct dp_rdma *r, u32 *spins);
-int dp_wait(struct dp_rdma *r, struct dp_end *e, struct dp_work *w);
+int dp_mr_check(const struct dp_mr *mr);
+int dp_wait(struct dp_rdma *r, struct dp_end *e, struct dp_work *w, const struct dp_mr *mr);
 
 /* mr.c */
 long dp_mr_register(struct dp_file *f, struct dp_rdma *r, void __user *arg);

@@ -208,7 +208,9 @@ static int go(struct run *run)
 		} else if (now - last > DP_OPERATION_NS) {
 			return -ETIMEDOUT;
 		}
-		err = dp_pause(run->r, &spins);
+		err = dp_mr_check(run->mr);
+		if (!err)
+			err = dp_pause(run->r, &spins);
 		if (err)
 			return err;
 	}
