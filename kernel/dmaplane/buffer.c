@@ -113,6 +113,17 @@ free:
 	return ERR_PTR(err);
 }
 
+static int check_create(const struct dmaplane_buf_params *p)
+{
+	if (p->alloc_type != DMAPLANE_BUF_COHERENT && p->alloc_type != DMAPLANE_BUF_PAGES)
+		return dp_refuse(-EINVAL, "CREATE_BUFFER: alloc_type %u; there are 0 and 1", p->alloc_type);
+	if (!p->size || p->size > DMAPLANE_BUFFER_BYTES_MAX)
+		return dp_refuse(-EINVAL, "CREATE_BUFFER: size %llu; 1 to %llu", p->size, (u64)DMAPLANE_BUFFER_BYTES_MAX);
+	if (!dp_node_valid(p->numa_node))
+		return dp_refuse(-EINVAL, "CREATE_BUFFER: numa_node %d is no node with memory, nor -1", p->numa_node);
+	return 0;
+}
+
 long dp_buffer_create(struct dp_file *f, void __user *arg)
 {
 	struct dmaplane_buf_params p;
@@ -121,16 +132,15 @@ long dp_buffer_create(struct dp_file *f, void __user *arg)
 
 	if (copy_from_user(&p, arg, sizeof(p)))
 		return -EFAULT;
-	if (p.alloc_type != DMAPLANE_BUF_COHERENT && p.alloc_type != DMAPLANE_BUF_PAGES)
-		return -EINVAL;
-	if (!p.size || p.size > DMAPLANE_BUFFER_BYTES_MAX || !dp_node_valid(p.numa_node))
-		return -EINVAL;
+	err = check_create(&p);
+	if (err)
+		return err;
 	if (!atomic_add_unless(&f->nbuffers, 1, DMAPLANE_BUFFERS_MAX))
-		return -ENOSPC;
+		return dp_refuse(-ENOSPC, "CREATE_BUFFER: the file has %d buffers, the most", DMAPLANE_BUFFERS_MAX);
 	b = dp_buffer_new(f->user, p.alloc_type, p.size, p.numa_node, 0);
 	if (IS_ERR(b)) {
 		atomic_dec(&f->nbuffers);
-		return PTR_ERR(b);
+		return dp_no_memory("CREATE_BUFFER", f->user, p.numa_node, PTR_ERR(b));
 	}
 	p.actual_numa_node = b->node_actual;
 	/* A place first: what finds the buffer must find its number in it. */
@@ -166,13 +176,13 @@ long dp_buffer_destroy(struct dp_file *f, void __user *arg)
 	/* Who maps it or holds its dma-buf would not learn of it. */
 	if (b && (atomic_read(&b->mappings) || atomic_read(&b->exports))) {
 		xa_unlock(&f->buffers);
-		return -EBUSY;
+		return dp_refuse(-EBUSY, "DESTROY_BUFFER: buffer %u is mapped, or a dma-buf of it is open", id);
 	}
 	if (b)
 		__xa_erase(&f->buffers, id);
 	xa_unlock(&f->buffers);
 	if (!b)
-		return -ENOENT;
+		return dp_no_buffer("DESTROY_BUFFER", id);
 	atomic_dec(&f->nbuffers);
 	dp_buffer_put(b);
 	return 0;
@@ -198,7 +208,7 @@ long dp_buffer_mmap_info(struct dp_file *f, void __user *arg)
 		return -EFAULT;
 	b = dp_buffer_find(f, p.buf_id);
 	if (!b)
-		return -ENOENT;
+		return dp_no_buffer("GET_MMAP_INFO", p.buf_id);
 	p.mmap_offset = (u64)b->id << DMAPLANE_MMAP_SHIFT;
 	p.mmap_size = (u64)b->npages << PAGE_SHIFT;
 	dp_buffer_put(b);

@@ -84,6 +84,11 @@ static struct dp_channel *channel_of(struct dp_file *f)
 	return smp_load_acquire(&f->channel);
 }
 
+static int no_channel(const char *call)
+{
+	return dp_refuse(-ENXIO, "%s: the file has no channel", call);
+}
+
 long dp_channel_create(struct dp_file *f, void __user *arg)
 {
 	struct dmaplane_channel_params p = {};
@@ -91,7 +96,7 @@ long dp_channel_create(struct dp_file *f, void __user *arg)
 	int err;
 
 	if (READ_ONCE(f->channel))
-		return -EBUSY;
+		return dp_refuse(-EBUSY, "CREATE_CHANNEL: the file has one");
 	err = dp_user_channel(f->user);
 	if (err)
 		return err;
@@ -114,7 +119,7 @@ long dp_channel_create(struct dp_file *f, void __user *arg)
 	/* Another thread may have been faster: the file keeps that one's. */
 	if (cmpxchg(&f->channel, NULL, c)) {
 		dp_channel_destroy(c);
-		return -EBUSY;
+		return dp_refuse(-EBUSY, "CREATE_CHANNEL: the file has one");
 	}
 	return 0;
 }
@@ -135,7 +140,7 @@ long dp_channel_submit(struct dp_file *f, void __user *arg)
 	bool pushed;
 
 	if (!c)
-		return -ENXIO;
+		return no_channel("SUBMIT");
 	if (copy_from_user(&p, arg, sizeof(p)))
 		return -EFAULT;
 	p.entry.pad = 0;
@@ -177,7 +182,7 @@ long dp_channel_complete(struct dp_file *f, bool nonblock, void __user *arg)
 	bool popped;
 
 	if (!c)
-		return -ENXIO;
+		return no_channel("COMPLETE");
 	/* Before the entry is taken, so that it is not lost in a bad address. */
 	if (copy_to_user(arg, &p, sizeof(p)))
 		return -EFAULT;
@@ -197,7 +202,7 @@ long dp_channel_stats(struct dp_file *f, void __user *arg)
 	struct dmaplane_stats s;
 
 	if (!c)
-		return -ENXIO;
+		return no_channel("GET_STATS");
 	spin_lock(&c->lock);
 	s = c->stats;
 	spin_unlock(&c->lock);

@@ -78,6 +78,7 @@ static int gpu_show(struct seq_file *m, void *unused)
 	LINE(m, gpu_pins);
 	LINE(m, gpu_unpins);
 	LINE(m, gpu_callbacks);
+	LINE(m, gpu_mrs);
 	LINE(m, host_to_gpu);
 	LINE(m, gpu_to_host);
 	return 0;

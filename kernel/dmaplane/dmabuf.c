@@ -67,7 +67,7 @@ static int buf_mmap(struct dma_buf *d, struct vm_area_struct *vma)
 	struct dp_buffer *b = d->priv;
 
 	if (!(vma->vm_flags & VM_SHARED))
-		return -EINVAL;
+		return dp_refuse(-EINVAL, "mmap of a dma-buf: a mapping must be shared");
 	return vm_map_pages(vma, b->pages, b->npages);
 }
 
@@ -154,9 +154,11 @@ long dp_dmabuf_export(struct dp_file *f, void __user *arg)
 		return -EFAULT;
 	b = dp_buffer_find_count(f, p.buf_id, offsetof(struct dp_buffer, exports));
 	if (!b)
-		return -ENOENT;
+		return dp_no_buffer("EXPORT_DMABUF", p.buf_id);
 	/* Coherent memory belongs to the device that it was allocated for. */
-	if (b->type == DMAPLANE_BUF_PAGES)
+	if (b->type != DMAPLANE_BUF_PAGES)
+		dp_refuse(-EINVAL, "EXPORT_DMABUF: buffer %u is coherent; only those of pages (alloc_type 1)", p.buf_id);
+	else
 		d = dp_dmabuf_make(&buf_ops, b->npages << PAGE_SHIFT, b);
 	if (IS_ERR(d)) {
 		atomic_dec(&b->exports);

@@ -35,6 +35,7 @@ struct dp_user {
 	kuid_t uid;
 	atomic64_t bytes;
 	atomic_t channels;
+	atomic_t contexts;		/* for RDMA */
 };
 
 /*
@@ -129,7 +130,7 @@ struct dp_totals {
 	atomic64_t sends, recvs, polled, errors, bytes_sent, bytes_received;
 	atomic64_t stalls, high_events, low_events, overflows;
 	atomic64_t sustained_bytes, sustained_ops;
-	atomic64_t gpu_pins, gpu_unpins, gpu_callbacks;
+	atomic64_t gpu_pins, gpu_unpins, gpu_callbacks, gpu_mrs;
 	atomic64_t host_to_gpu, gpu_to_host;
 };
 
@@ -139,13 +140,31 @@ extern struct dp_totals dp_totals;
 #define dp_add(what, n)		atomic64_add(n, &dp_totals.what)
 #define dp_total(what)		((u64)atomic64_read(&dp_totals.what))
 
+/* refuse.c */
+__printf(2, 3) int dp_refuse(int err, const char *why, ...);
+
+/* What all calls have in common. */
+static inline int dp_refuse_call(int err, unsigned int cmd)
+{
+	if (err == -ENOTTY)
+		return dp_refuse(err, "call %#x: there is none", cmd);
+	return dp_refuse(err, "call %#x: its argument cannot be read or written", cmd);
+}
+
+static inline int dp_no_buffer(const char *call, u32 id)
+{
+	return dp_refuse(-ENOENT, "%s: buffer %u is none of this file", call, id);
+}
+
 /* user.c */
 struct dp_user *dp_user_get(kuid_t uid);
 void dp_user_put(struct dp_user *user);
 int dp_charge(atomic64_t *used, u64 bytes, u64 max);
 int dp_user_charge(struct dp_user *user, size_t bytes);
+int dp_no_memory(const char *call, struct dp_user *user, int node, int err);
 void dp_user_uncharge(struct dp_user *user, size_t bytes);
 int dp_user_channel(struct dp_user *user);
+int dp_user_context(struct dp_user *user);
 
 /* channel.c */
 long dp_channel_create(struct dp_file *f, void __user *arg);
@@ -212,7 +231,6 @@ long dp_gpu_pin(struct dp_file *f, void __user *arg);
 long dp_gpu_unpin(struct dp_file *f, void __user *arg);
 long dp_gpu_copy(struct dp_file *f, void __user *arg, bool to_host);
 long dp_gpu_bench(struct dp_file *f, void __user *arg);
-long dp_gpu_mr(void);
 long dp_gpu_stats(void __user *arg);
 bool dp_gpu_absent(void);
 void dp_gpu_drop(struct dp_file *f);

@@ -203,15 +203,28 @@ static int post(struct dp_end *e, struct ib_send_wr *wr, struct dp_work *w, u32 
 
 static struct ib_sge sge_of(struct dp_mr *mr, u64 offset, u32 bytes)
 {
-	return (struct ib_sge){ .addr = mr->mr->iova + offset, .length = bytes, .lkey = mr->mr->lkey };
+	return (struct ib_sge){ .addr = mr->addr + offset, .length = bytes, .lkey = mr->lkey };
+}
+
+/*
+ * -EIO after revocation. Then another region may have the keys, so nothing
+ * is posted; and devices differ in what becomes of what was, so nothing is
+ * waited for.
+ */
+int dp_mr_check(const struct dp_mr *mr)
+{
+	if (!READ_ONCE(mr->revoked))
+		return 0;
+	return dp_refuse(-EIO, "a memory region's program freed the GPU's memory");
 }
 
 int dp_post_send(struct dp_end *e, struct dp_work *w, struct dp_mr *mr, u64 offset, u32 bytes)
 {
 	struct ib_sge sge = sge_of(mr, offset, bytes);
 	struct ib_send_wr wr = { .opcode = IB_WR_SEND, .sg_list = &sge, .num_sge = 1 };
+	int err = dp_mr_check(mr);
 
-	return post(e, &wr, w, bytes);
+	return err ? err : post(e, &wr, w, bytes);
 }
 
 int dp_post_write(struct dp_end *e, struct dp_work *w, struct dp_mr *mr,
@@ -224,8 +237,9 @@ int dp_post_write(struct dp_end *e, struct dp_work *w, struct dp_mr *mr,
 		.remote_addr = p->remote_addr,
 		.rkey = p->remote_rkey,
 	};
+	int err = dp_mr_check(mr);
 
-	return post(e, &wr.wr, w, p->length);
+	return err ? err : post(e, &wr.wr, w, p->length);
 }
 
 int dp_post_reg(struct dp_end *e, struct dp_work *w, struct ib_mr *mr, int access)
@@ -241,8 +255,10 @@ int dp_post_recv(struct dp_end *e, struct dp_work *w, struct dp_mr *mr, u64 offs
 {
 	struct ib_sge sge;
 	struct ib_recv_wr wr = {};
-	int err;
+	int err = dp_mr_check(mr);
 
+	if (err)
+		return err;
 	work_begin(w);
 	wr.wr_cqe = &w->cqe;
 	if (bytes) {
@@ -270,7 +286,8 @@ int dp_pause(struct dp_rdma *r, u32 *spins)
 	return 0;
 }
 
-int dp_wait(struct dp_rdma *r, struct dp_end *e, struct dp_work *w)
+/* For what was posted with the region. */
+int dp_wait(struct dp_rdma *r, struct dp_end *e, struct dp_work *w, const struct dp_mr *mr)
 {
 	u32 spins = 0;
 	int err;
@@ -282,7 +299,9 @@ int dp_wait(struct dp_rdma *r, struct dp_end *e, struct dp_work *w)
 			return w->status == IB_WC_SUCCESS ? 0 : -EIO;
 		if (ktime_get_ns() - w->begun > DP_OPERATION_NS)
 			return -ETIMEDOUT;
-		err = dp_pause(r, &spins);
+		err = dp_mr_check(mr);
+		if (!err)
+			err = dp_pause(r, &spins);
 		if (err)
 			return err;
 	}

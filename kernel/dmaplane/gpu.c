@@ -11,24 +11,21 @@
  * The driver may end a pin at any time, by a callback, when its process
  * frees the memory or dies. Whoever takes the page table out of the pin, the
  * callback or the unpinning call, gives it back: nobody does so twice. Calls
- * that copy hold the pin's lock for reading, and the end waits for them.
- * The lock is not held while the driver is called, which waits for its
- * callbacks.
+ * that copy hold the pin's lock for reading, and the end waits for them and
+ * revokes memory regions (gpu_mr.c). The lock is not held while the driver is
+ * called, which waits for its callbacks.
  */
-#include <linux/completion.h>
 #include <linux/highmem.h>
 #include <linux/io.h>
 #include <linux/math64.h>
 #include <linux/module.h>
 #include <linux/pci.h>
-#include <linux/rwsem.h>
 #include <linux/sched/signal.h>
 #include <linux/slab.h>
 #include <linux/uaccess.h>
 
-#include "dmaplane.h"
 #include "dmaplane_trace.h"
-#include "nv_p2p.h"
+#include "gpu.h"
 
 #define HANDLES		XA_LIMIT(1, INT_MAX)
 #define PINS_MAX	64
@@ -38,25 +35,6 @@
 /* The driver says that a callback runs: how long it may take. */
 #define CALLBACK_WAIT	(10 * HZ)
 
-/* A range that is contiguous behind the BAR. */
-struct piece {
-	u64 offset, bytes;
-	void __iomem *at;
-};
-
-/* References: the handle, each call that uses it, and the driver until it gave the pin up. */
-struct dp_gpu_pin {
-	struct kref ref;
-	u64 va, size;
-	u32 entries, page_bytes;
-	int node;
-	struct rw_semaphore lock;		/* of all below; to end it, for writing */
-	struct nvidia_p2p_page_table *table;	/* NULL: ended */
-	struct piece *pieces;
-	u32 npieces;
-	struct completion called_back;
-};
-
 static void pin_release(struct kref *ref)
 {
 	struct dp_gpu_pin *g = container_of(ref, struct dp_gpu_pin, ref);
@@ -65,7 +43,7 @@ static void pin_release(struct kref *ref)
 	kfree(g);
 }
 
-static void pin_put(struct dp_gpu_pin *g)
+void dp_gpu_pin_put(struct dp_gpu_pin *g)
 {
 	kref_put(&g->ref, pin_release);
 }
@@ -94,7 +72,7 @@ put_get:
 }
 
 /* While something is pinned the symbols are held: looking them up again takes one more reference. */
-#define call(name, ...) ({				\
+#define call_driver(name, ...) ({				\
 	typeof(&(name)) fn_ = symbol_get(name);		\
 	int answer_ = fn_ ? fn_(__VA_ARGS__) : -ENODEV;	\
 	if (fn_)					\
@@ -102,7 +80,7 @@ put_get:
 	answer_;					\
 })
 
-/* Takes the page table out, and the mapping away, for one caller only. */
+/* Takes the page table out, and what reaches the memory away, for one caller only. */
 static struct nvidia_p2p_page_table *take_table(struct dp_gpu_pin *g)
 {
 	struct nvidia_p2p_page_table *table;
@@ -111,9 +89,11 @@ static struct nvidia_p2p_page_table *take_table(struct dp_gpu_pin *g)
 	down_write(&g->lock);
 	table = g->table;
 	g->table = NULL;
-	if (table)
+	if (table) {
+		dp_gpu_mrs_revoke(g);
 		for (i = 0; i < g->npieces; i++)
 			iounmap(g->pieces[i].at);
+	}
 	up_write(&g->lock);
 	return table;
 }
@@ -126,11 +106,11 @@ static void pin_called_back(void *data)
 
 	dp_count(gpu_callbacks);
 	if (table)
-		call(nvidia_p2p_free_page_table, table);
+		call_driver(nvidia_p2p_free_page_table, table);
 	complete_all(&g->called_back);
 }
 
-/* Ends the pin, whoever else is about to. Its file's handle is gone; the caller keeps a reference. */
+/* Ends the pin, whoever else is about to. Nobody holds it any more; the caller keeps a reference. */
 static void pin_end(struct dp_gpu_pin *g)
 {
 	struct nvidia_p2p_page_table *table = take_table(g);
@@ -138,15 +118,23 @@ static void pin_end(struct dp_gpu_pin *g)
 	if (!table) {
 		/* The callback has it: the driver may use the pin until that is over. */
 		wait_for_completion(&g->called_back);
-	} else if (call(nvidia_p2p_put_pages, 0, 0, g->va, table)) {
+	} else if (call_driver(nvidia_p2p_put_pages, 0, 0, g->va, table)) {
 		/* A callback that came between gave the pages up. */
 		if (wait_for_completion_timeout(&g->called_back, CALLBACK_WAIT))
-			call(nvidia_p2p_free_page_table, table);
+			call_driver(nvidia_p2p_free_page_table, table);
 		else
 			kref_get(&g->ref);
 	}
 	symbols_put();
 	dp_count(gpu_unpins);
+}
+
+/* The caller's hold of it, and the reference that goes with that. */
+void dp_gpu_pin_let_go(struct dp_gpu_pin *g)
+{
+	if (refcount_dec_and_test(&g->holders))
+		pin_end(g);
+	dp_gpu_pin_put(g);
 }
 
 static u32 page_bytes_of(u32 page_size)
@@ -191,15 +179,15 @@ static int map_pieces(struct dp_gpu_pin *g)
 	if (!g->pieces)
 		return -ENOMEM;
 	while (i < g->entries) {
-		struct piece *p = &g->pieces[g->npieces];
-		u64 start = pages[i]->physical_address;
+		struct dp_gpu_piece *p = &g->pieces[g->npieces];
 
+		p->physical = pages[i]->physical_address;
 		p->offset = (u64)i * g->page_bytes;
 		do {
 			p->bytes += g->page_bytes;
 			i++;
-		} while (i < g->entries && pages[i]->physical_address == start + p->bytes);
-		p->at = ioremap_wc(start, p->bytes);
+		} while (i < g->entries && pages[i]->physical_address == p->physical + p->bytes);
+		p->at = ioremap_wc(p->physical, p->bytes);
 		if (!p->at)
 			return -ENOMEM;
 		g->npieces++;
@@ -231,16 +219,18 @@ static struct dp_gpu_pin *pin_new(u64 va, u64 size)
 	if (!g)
 		goto put;
 	kref_init(&g->ref);
+	refcount_set(&g->holders, 1);
+	INIT_LIST_HEAD(&g->mrs);
 	init_rwsem(&g->lock);
 	init_completion(&g->called_back);
 	g->va = va;
 	g->size = size;
 	/* A callback that comes at once waits until it is whole. */
 	down_write(&g->lock);
-	err = call(nvidia_p2p_get_pages, 0, 0, va, size, &table, pin_called_back, g);
+	err = call_driver(nvidia_p2p_get_pages, 0, 0, va, size, &table, pin_called_back, g);
 	if (err) {
 		up_write(&g->lock);
-		pin_put(g);
+		dp_gpu_pin_put(g);
 		goto put;
 	}
 	g->table = table;
@@ -251,12 +241,32 @@ static struct dp_gpu_pin *pin_new(u64 va, u64 size)
 	dp_count(gpu_pins);
 	if (!err)
 		return g;
-	pin_end(g);
-	pin_put(g);
+	dp_gpu_pin_let_go(g);
 	return ERR_PTR(err);
 put:
 	symbols_put();
 	return ERR_PTR(err);
+}
+
+/* Counts the pin if it may be. */
+static int check_pin(struct dp_file *f, const struct dmaplane_gpu_pin_params *p)
+{
+	if (!p->size || p->size > DMAPLANE_BUFFER_BYTES_MAX || p->size % GPU_PAGE_BYTES)
+		return dp_refuse(-EINVAL, "GPU_PIN: size %llu; multiples of %lu up to %llu", p->size, GPU_PAGE_BYTES,
+				 DMAPLANE_BUFFER_BYTES_MAX);
+	if (p->gpu_va % GPU_PAGE_BYTES || p->gpu_va + p->size < p->gpu_va)
+		return dp_refuse(-EINVAL, "GPU_PIN: gpu_va %#llx; a multiple of %lu", p->gpu_va, GPU_PAGE_BYTES);
+	if (!atomic_add_unless(&f->npins, 1, PINS_MAX))
+		return dp_refuse(-ENOSPC, "GPU_PIN: the file has %d pins, the most", PINS_MAX);
+	return 0;
+}
+
+/* The error of a call that named a pin which is not there. */
+static int no_pin(const char *call, u32 handle)
+{
+	if (dp_gpu_absent())
+		return dp_refuse(-ENODEV, "%s: no driver gives NVIDIA's peer-to-peer symbols", call);
+	return dp_refuse(-ENOENT, "%s: handle %u is no pin of this file", call, handle);
 }
 
 long dp_gpu_pin(struct dp_file *f, void __user *arg)
@@ -269,20 +279,16 @@ long dp_gpu_pin(struct dp_file *f, void __user *arg)
 		return -EFAULT;
 	err = symbols_get();
 	if (err)
+		return dp_refuse(err, "GPU_PIN: no driver gives NVIDIA's peer-to-peer symbols");
+	err = check_pin(f, &p);
+	if (err) {
+		symbols_put();
 		return err;
-	if (!p.size || p.size > DMAPLANE_BUFFER_BYTES_MAX || (p.size | p.gpu_va) % GPU_PAGE_BYTES ||
-	    p.gpu_va + p.size < p.gpu_va) {
-		symbols_put();
-		return -EINVAL;
-	}
-	if (!atomic_add_unless(&f->npins, 1, PINS_MAX)) {
-		symbols_put();
-		return -ENOSPC;
 	}
 	g = pin_new(p.gpu_va, p.size);
 	if (IS_ERR(g)) {
 		atomic_dec(&f->npins);
-		return PTR_ERR(g);
+		return dp_refuse(PTR_ERR(g), "GPU_PIN: the driver pins no %llu bytes at %#llx", p.size, p.gpu_va);
 	}
 	down_read(&g->lock);
 	g->node = g->table ? node_of(g->table->pages[0]->physical_address) : NUMA_NO_NODE;
@@ -302,8 +308,7 @@ long dp_gpu_pin(struct dp_file *f, void __user *arg)
 	xa_store(&f->pins, p.handle, g, GFP_KERNEL_ACCOUNT);
 	return 0;
 end:
-	pin_end(g);
-	pin_put(g);
+	dp_gpu_pin_let_go(g);
 	atomic_dec(&f->npins);
 	return err;
 }
@@ -321,9 +326,8 @@ long dp_gpu_unpin(struct dp_file *f, void __user *arg)
 		__xa_erase(&f->pins, p.handle);
 	xa_unlock(&f->pins);
 	if (!g)
-		return dp_gpu_absent() ? -ENODEV : -ENOENT;
-	pin_end(g);
-	pin_put(g);
+		return no_pin("GPU_UNPIN", p.handle);
+	dp_gpu_pin_let_go(g);
 	atomic_dec(&f->npins);
 	return 0;
 }
@@ -342,14 +346,12 @@ void dp_gpu_drop(struct dp_file *f)
 	struct dp_gpu_pin *g;
 	unsigned long handle;
 
-	xa_for_each(&f->pins, handle, g) {
-		pin_end(g);
-		pin_put(g);
-	}
+	xa_for_each(&f->pins, handle, g)
+		dp_gpu_pin_let_go(g);
 	xa_destroy(&f->pins);
 }
 
-static struct dp_gpu_pin *pin_find(struct dp_file *f, u32 handle)
+struct dp_gpu_pin *dp_gpu_pin_find(struct dp_file *f, u32 handle)
 {
 	struct dp_gpu_pin *g;
 
@@ -396,18 +398,23 @@ static int copy_locked(struct dp_gpu_pin *g, struct dp_buffer *b, u64 offset, u6
 }
 
 /* The same offset on both sides. */
-static int copy(struct dp_gpu_pin *g, struct dp_buffer *b, u64 offset, u64 bytes, bool to_host, u64 *ns)
+static int copy(const char *call, struct dp_gpu_pin *g, struct dp_buffer *b, u64 offset, u64 bytes, bool to_host,
+		u64 *ns)
 {
+	u64 size = min_t(u64, g->size, b->size);
 	u64 begun;
 	int err;
 
-	if (!bytes || offset > g->size || bytes > g->size - offset || offset > b->size || bytes > b->size - offset)
-		return -EINVAL;
+	if (!bytes || offset > size || bytes > size - offset)
+		return dp_refuse(-EINVAL, "%s: %llu bytes from %llu on; 1 to %llu in all", call, bytes, offset, size);
 	err = down_read_killable(&g->lock);
 	if (err)
 		return err;
 	begun = ktime_get_ns();
-	err = g->table ? copy_locked(g, b, offset, bytes, to_host) : -EIO;
+	if (g->table)
+		err = copy_locked(g, b, offset, bytes, to_host);
+	else
+		err = dp_refuse(-EIO, "%s: the program that had the GPU's memory freed it", call);
 	*ns += ktime_get_ns() - begun;
 	up_read(&g->lock);
 	if (!err && to_host)
@@ -423,20 +430,22 @@ static u64 mbps(u64 bytes, u64 ns)
 }
 
 /* Both or an error. */
-static int find_both(struct dp_file *f, u32 handle, u32 buffer, struct dp_gpu_pin **g, struct dp_buffer **b)
+static int find_both(const char *call, struct dp_file *f, u32 handle, u32 buffer, struct dp_gpu_pin **g,
+		     struct dp_buffer **b)
 {
-	*g = pin_find(f, handle);
+	*g = dp_gpu_pin_find(f, handle);
 	if (!*g)
-		return dp_gpu_absent() ? -ENODEV : -ENOENT;
+		return no_pin(call, handle);
 	*b = dp_buffer_find(f, buffer);
 	if (*b)
 		return 0;
-	pin_put(*g);
-	return -ENOENT;
+	dp_gpu_pin_put(*g);
+	return dp_no_buffer(call, buffer);
 }
 
 long dp_gpu_copy(struct dp_file *f, void __user *arg, bool to_host)
 {
+	const char *call = to_host ? "GPU_DMA_TO_HOST" : "GPU_DMA_FROM_HOST";
 	struct dmaplane_gpu_dma_params p;
 	struct dp_gpu_pin *g;
 	struct dp_buffer *b;
@@ -444,17 +453,17 @@ long dp_gpu_copy(struct dp_file *f, void __user *arg, bool to_host)
 
 	if (copy_from_user(&p, arg, sizeof(p)))
 		return -EFAULT;
-	err = find_both(f, p.gpu_handle, p.host_handle, &g, &b);
+	err = find_both(call, f, p.gpu_handle, p.host_handle, &g, &b);
 	if (err)
 		return err;
 	p.elapsed_ns = 0;
-	err = copy(g, b, p.offset, p.size, to_host, &p.elapsed_ns);
+	err = copy(call, g, b, p.offset, p.size, to_host, &p.elapsed_ns);
 	if (!err) {
 		p.throughput_mbps = mbps(p.size, p.elapsed_ns);
 		trace_dmaplane_gpu_dma(p.gpu_handle, to_host, p.size, p.elapsed_ns);
 	}
 	dp_buffer_put(b);
-	pin_put(g);
+	dp_gpu_pin_put(g);
 	if (err)
 		return err;
 	return copy_to_user(arg, &p, sizeof(p)) ? -EFAULT : 0;
@@ -462,6 +471,7 @@ long dp_gpu_copy(struct dp_file *f, void __user *arg, bool to_host)
 
 long dp_gpu_bench(struct dp_file *f, void __user *arg)
 {
+	const char *call = "GPU_BENCH";
 	struct dmaplane_gpu_bench_params p;
 	u64 there = 0, back = 0;
 	struct dp_gpu_pin *g;
@@ -471,31 +481,23 @@ long dp_gpu_bench(struct dp_file *f, void __user *arg)
 
 	if (copy_from_user(&p, arg, sizeof(p)))
 		return -EFAULT;
-	err = find_both(f, p.gpu_handle, p.host_handle, &g, &b);
+	err = find_both(call, f, p.gpu_handle, p.host_handle, &g, &b);
 	if (err)
 		return err;
-	err = p.iterations && p.iterations <= ITERATIONS_MAX ? 0 : -EINVAL;
+	if (!p.iterations || p.iterations > ITERATIONS_MAX)
+		err = dp_refuse(-EINVAL, "%s: iterations %u; 1 to %d", call, p.iterations, ITERATIONS_MAX);
 	for (i = 0; i < p.iterations && !err; i++) {
-		err = copy(g, b, 0, p.size, false, &there);
+		err = copy(call, g, b, 0, p.size, false, &there);
 		if (!err)
-			err = copy(g, b, 0, p.size, true, &back);
+			err = copy(call, g, b, 0, p.size, true, &back);
 	}
 	dp_buffer_put(b);
-	pin_put(g);
+	dp_gpu_pin_put(g);
 	if (err)
 		return err;
 	p.h2g_bandwidth_mbps = mbps(p.size * p.iterations, there);
 	p.g2h_bandwidth_mbps = mbps(p.size * p.iterations, back);
 	return copy_to_user(arg, &p, sizeof(p)) ? -EFAULT : 0;
-}
-
-/*
- * Kernel verbs register pages of the host. That of a GPU is registered from
- * user space, as a dma-buf.
- */
-long dp_gpu_mr(void)
-{
-	return dp_gpu_absent() ? -ENODEV : -EOPNOTSUPP;
 }
 
 long dp_gpu_stats(void __user *arg)
@@ -506,6 +508,7 @@ long dp_gpu_stats(void __user *arg)
 		.callbacks_fired = dp_total(gpu_callbacks),
 		.dma_h2g_bytes = dp_total(host_to_gpu),
 		.dma_g2h_bytes = dp_total(gpu_to_host),
+		.gpu_mrs_registered = dp_total(gpu_mrs),
 	};
 
 	return copy_to_user(arg, &s, sizeof(s)) ? -EFAULT : 0;

@@ -31,7 +31,7 @@ static int dp_open(struct inode *inode, struct file *file)
 
 	/* Every call makes, changes or tells of something: no half rights. */
 	if (!(file->f_mode & FMODE_READ) || !(file->f_mode & FMODE_WRITE))
-		return -EACCES;
+		return dp_refuse(-EACCES, "open: only for reading and writing");
 	f = kzalloc(sizeof(*f), GFP_KERNEL_ACCOUNT);
 	if (!f)
 		return -ENOMEM;
@@ -92,10 +92,9 @@ static long rdma_stats(void __user *arg)
 	return copy_to_user(arg, &s, sizeof(s)) ? -EFAULT : 0;
 }
 
-static long dp_ioctl(struct file *file, unsigned int cmd, unsigned long value)
+static long dispatch(struct file *file, unsigned int cmd, void __user *arg)
 {
 	struct dp_file *f = file->private_data;
-	void __user *arg = (void __user *)value;
 
 	switch (cmd) {
 	case DMAPLANE_CREATE_CHANNEL:
@@ -141,7 +140,9 @@ static long dp_ioctl(struct file *file, unsigned int cmd, unsigned long value)
 		return dp_gpu_bench(f, arg);
 	case DMAPLANE_GPU_REGISTER_MR:
 	case DMAPLANE_GPU_LOOPBACK:
-		return dp_gpu_mr();
+		if (dp_gpu_absent())
+			return dp_refuse(-ENODEV, "call %#x: no driver gives NVIDIA's peer-to-peer symbols", cmd);
+		return dp_rdma_ioctl(f, cmd, arg);
 	case DMAPLANE_SETUP_RDMA:
 	case DMAPLANE_TEARDOWN_RDMA:
 	case DMAPLANE_REGISTER_MR:
@@ -164,6 +165,13 @@ static long dp_ioctl(struct file *file, unsigned int cmd, unsigned long value)
 	default:
 		return -ENOTTY;
 	}
+}
+
+static long dp_ioctl(struct file *file, unsigned int cmd, unsigned long value)
+{
+	long err = dispatch(file, cmd, (void __user *)value);
+
+	return err == -EFAULT || err == -ENOTTY ? dp_refuse_call(err, cmd) : err;
 }
 
 static const struct file_operations fops = {

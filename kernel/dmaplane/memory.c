@@ -95,7 +95,7 @@ static int alloc_coherent(struct dp_buffer *b)
 	unsigned long i;
 
 	if (slot > DMAPLANE_NODES_MAX || !dma_devices[slot])
-		return -EINVAL;
+		return dp_refuse(-EINVAL, "CREATE_BUFFER: no coherent memory of node %d", b->node_asked);
 	b->dev = &dma_devices[slot]->dev;
 	b->vaddr = dma_alloc_coherent(b->dev, bytes, &b->dma, GFP_KERNEL_ACCOUNT | __GFP_NOWARN);
 	if (!b->vaddr)

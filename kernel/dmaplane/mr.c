@@ -2,7 +2,8 @@
 /*
  * Memory regions: a buffer that a device may reach, through keys of its own.
  * Addresses begin at a number made of the region's, never at one of the
- * kernel's. Destroyed, a region's keys reach nothing.
+ * kernel's. Destroyed, a region's keys reach nothing. gpu_mr.c makes regions
+ * over memory of GPUs.
  */
 #include <linux/dma-mapping.h>
 #include <linux/slab.h>
@@ -17,12 +18,16 @@
 static void mr_release(struct kref *ref)
 {
 	struct dp_mr *mr = container_of(ref, struct dp_mr, ref);
-	struct ib_device *ib = mr->mr->device;
+	struct ib_device *ib = mr->ib;
 
-	ib_dereg_mr(mr->mr);
-	ib_dma_unmap_sgtable_attrs(ib, &mr->table, DMA_BIDIRECTIONAL, 0);
-	sg_free_table(&mr->table);
-	dp_buffer_put(mr->buf);
+	if (mr->pin) {
+		dp_gpu_mr_release(mr);
+	} else {
+		ib_dereg_mr(mr->mr);
+		ib_dma_unmap_sgtable_attrs(ib, &mr->table, DMA_BIDIRECTIONAL, 0);
+		sg_free_table(&mr->table);
+		dp_buffer_put(mr->buf);
+	}
 	kfree(mr);
 	dp_count(mrs_deregistered);
 }
@@ -54,19 +59,18 @@ void dp_mrs_drop(struct dp_rdma *r)
 	xa_destroy(&r->mrs);
 }
 
-/* The largest pages of which the device holds enough for the buffer. */
-static int map_pages(struct dp_rdma *r, struct dp_mr *mr)
+/* `page` is the largest that the memory comes in; 4 KiB where the device does not know it. */
+int dp_mr_map_pages(const char *call, struct dp_rdma *r, struct dp_mr *mr, size_t page)
 {
 	unsigned int limit = r->ib->attrs.max_fast_reg_page_list_len;
-	size_t page = PAGE_SIZE << mr->buf->min_order;
-	u32 entries;
+	u64 entries;
 	int n;
 
 	if (!(r->ib->attrs.page_size_cap & page))
 		page = PAGE_SIZE;
-	entries = DIV_ROUND_UP(mr->size, page);
+	entries = DIV_ROUND_UP((u64)mr->size, page);
 	if (entries > limit)
-		return -E2BIG;
+		return dp_refuse(-E2BIG, "%s: memory in %llu pieces; the device maps %u", call, entries, limit);
 	mr->mr = ib_alloc_mr(r->pd, IB_MR_TYPE_MEM_REG, entries);
 	if (IS_ERR(mr->mr))
 		return PTR_ERR(mr->mr);
@@ -86,6 +90,7 @@ static struct dp_mr *mr_new(struct dp_rdma *r, struct dp_buffer *b)
 	if (!mr)
 		goto put;
 	kref_init(&mr->ref);
+	mr->ib = r->ib;
 	mr->buf = b;
 	mr->size = b->npages << PAGE_SHIFT;
 	err = sg_alloc_table_from_pages_segment(&mr->table, b->pages, b->npages, 0, mr->size,
@@ -95,7 +100,7 @@ static struct dp_mr *mr_new(struct dp_rdma *r, struct dp_buffer *b)
 	err = ib_dma_map_sgtable_attrs(r->ib, &mr->table, DMA_BIDIRECTIONAL, 0);
 	if (err)
 		goto free_table;
-	err = map_pages(r, mr);
+	err = dp_mr_map_pages("REGISTER_MR", r, mr, PAGE_SIZE << b->min_order);
 	if (!err) {
 		dp_count(mrs_registered);
 		return mr;
@@ -110,24 +115,25 @@ put:
 	return ERR_PTR(err);
 }
 
-static int mr_enable(struct dp_rdma *r, struct dp_mr *mr, u32 id)
+/* In the pair's turn: from here on the keys reach the memory, at addresses from `addr` on. */
+int dp_mr_enable(struct dp_rdma *r, struct dp_mr *mr, u64 addr)
 {
 	struct dp_work *w = kzalloc(sizeof(*w), GFP_KERNEL);
 	int err;
 
 	if (!w)
 		return -ENOMEM;
-	mr->mr->iova = (u64)id << 30;
-	err = dp_turn(r, &r->pair_turn);
-	if (!err) {
-		err = dp_post_reg(&r->a, w, mr->mr, mr->access);
-		if (!err)
-			err = dp_wait(r, &r->a, w);
-		if (err)
-			dp_pair_restart(r);
-		up(&r->pair_turn);
-	}
+	mr->mr->iova = addr;
+	err = dp_post_reg(&r->a, w, mr->mr, mr->access);
+	if (!err)
+		err = dp_wait(r, &r->a, w, mr);
+	if (err)
+		dp_pair_restart(r);
 	kfree(w);
+	mr->addr = addr;
+	mr->lkey = mr->mr->lkey;
+	if (mr->access & (IB_ACCESS_REMOTE_WRITE | IB_ACCESS_REMOTE_READ))
+		mr->rkey = mr->mr->rkey;
 	return err;
 }
 
@@ -151,11 +157,54 @@ static struct dp_mr *mr_for(struct dp_file *f, struct dp_rdma *r, const struct d
 	struct dp_mr *mr;
 
 	if (!b)
-		return ERR_PTR(-ENOENT);
+		return ERR_PTR(dp_no_buffer("REGISTER_MR", p->buf_id));
 	mr = mr_new(r, b);
 	if (!IS_ERR(mr))
 		mr->access = access_of(p->access_flags);
 	return mr;
+}
+
+/* A number for a region that there will be; dp_mr_number_drop() gives it back. */
+int dp_mr_number(const char *call, struct dp_rdma *r, u32 *id)
+{
+	int err;
+
+	if (!atomic_add_unless(&r->nmrs, 1, DMAPLANE_MRS_MAX))
+		return dp_refuse(-ENOSPC, "%s: the context has %d memory regions, the most", call, DMAPLANE_MRS_MAX);
+	err = xa_alloc_cyclic(&r->mrs, id, NULL, HANDLES, &r->next_mr, GFP_KERNEL_ACCOUNT);
+	if (err < 0)
+		atomic_dec(&r->nmrs);
+	return min(err, 0);
+}
+
+void dp_mr_number_drop(struct dp_rdma *r, u32 id)
+{
+	xa_erase(&r->mrs, id);
+	atomic_dec(&r->nmrs);
+}
+
+/* Tells the caller of the region, and makes it one that can be found; or drops it. */
+long dp_mr_give(struct dp_rdma *r, struct dp_mr *mr, u32 id, void __user *arg, const void *answer, size_t bytes)
+{
+	if (copy_to_user(arg, answer, bytes)) {
+		dp_mr_number_drop(r, id);
+		dp_mr_put(mr);
+		return -EFAULT;
+	}
+	/* The place is there, so this takes no memory and cannot fail. */
+	xa_store(&r->mrs, id, mr, GFP_KERNEL_ACCOUNT);
+	return 0;
+}
+
+static int enable_buffer(struct dp_rdma *r, struct dp_mr *mr, u32 id)
+{
+	int err = dp_turn(r, &r->pair_turn);
+
+	if (err)
+		return err;
+	err = dp_mr_enable(r, mr, (u64)id << 30);
+	up(&r->pair_turn);
+	return err;
 }
 
 long dp_mr_register(struct dp_file *f, struct dp_rdma *r, void __user *arg)
@@ -168,35 +217,26 @@ long dp_mr_register(struct dp_file *f, struct dp_rdma *r, void __user *arg)
 	if (copy_from_user(&p, arg, sizeof(p)))
 		return -EFAULT;
 	if (p.access_flags & ~ACCESS_BITS)
-		return -EINVAL;
-	if (!atomic_add_unless(&r->nmrs, 1, DMAPLANE_MRS_MAX))
-		return -ENOSPC;
+		return dp_refuse(-EINVAL, "REGISTER_MR: access_flags %#x; %#x at most", p.access_flags, ACCESS_BITS);
+	err = dp_mr_number("REGISTER_MR", r, &p.mr_id);
+	if (err)
+		return err;
 	mr = mr_for(f, r, &p);
 	if (IS_ERR(mr)) {
-		atomic_dec(&r->nmrs);
+		dp_mr_number_drop(r, p.mr_id);
 		return PTR_ERR(mr);
 	}
-	err = xa_alloc_cyclic(&r->mrs, &p.mr_id, NULL, HANDLES, &r->next_mr, GFP_KERNEL_ACCOUNT);
-	if (err < 0)
-		goto drop;
-	err = mr_enable(r, mr, p.mr_id);
-	if (err)
-		goto erase;
+	err = enable_buffer(r, mr, p.mr_id);
+	if (err) {
+		dp_mr_number_drop(r, p.mr_id);
+		dp_mr_put(mr);
+		return err;
+	}
 	mr->reg_ns = ktime_get_ns() - begun;
-	p.lkey = mr->mr->lkey;
-	p.rkey = mr->access & (IB_ACCESS_REMOTE_WRITE | IB_ACCESS_REMOTE_READ) ? mr->mr->rkey : 0;
-	p.addr = mr->mr->iova;
-	err = -EFAULT;
-	if (copy_to_user(arg, &p, sizeof(p)))
-		goto erase;
-	xa_store(&r->mrs, p.mr_id, mr, GFP_KERNEL_ACCOUNT);
-	return 0;
-erase:
-	xa_erase(&r->mrs, p.mr_id);
-drop:
-	dp_mr_put(mr);
-	atomic_dec(&r->nmrs);
-	return err;
+	p.lkey = mr->lkey;
+	p.rkey = mr->rkey;
+	p.addr = mr->addr;
+	return dp_mr_give(r, mr, p.mr_id, arg, &p, sizeof(p));
 }
 
 long dp_mr_deregister(struct dp_rdma *r, void __user *arg)
@@ -212,7 +252,7 @@ long dp_mr_deregister(struct dp_rdma *r, void __user *arg)
 		__xa_erase(&r->mrs, id);
 	xa_unlock(&r->mrs);
 	if (!mr)
-		return -ENOENT;
+		return dp_no_mr("DEREGISTER_MR", id);
 	atomic_dec(&r->nmrs);
 	dp_mr_put(mr);
 	return 0;

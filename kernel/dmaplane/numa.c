@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /* What nodes there are, and how fast a CPU of each copies to memory of each. */
+#include <linux/capability.h>
 #include <linux/completion.h>
 #include <linux/cpumask.h>
 #include <linux/math64.h>
@@ -101,10 +102,28 @@ out:
 	complete(&b->done);
 }
 
+/*
+ * A CPU of the node. The work is the kernel's, so nothing else keeps it to
+ * the CPUs that the caller's cpuset and affinity allow.
+ */
+static int cpu_of(int node)
+{
+	unsigned int cpu;
+
+	for_each_cpu_and(cpu, cpumask_of_node(node), current->cpus_ptr)
+		if (cpu_online(cpu))
+			return cpu;
+	if (!capable(CAP_SYS_NICE))
+		return dp_refuse(-EPERM, "NUMA_BENCH: without CAP_SYS_NICE no CPU of node %d may be used", node);
+	return cpumask_any_and(cpumask_of_node(node), cpu_online_mask);
+}
+
 static int bench_pair(struct bench *b, int cpu_node)
 {
-	int err, cpu = cpumask_any_and(cpumask_of_node(cpu_node), cpu_online_mask);
+	int err, cpu = cpu_of(cpu_node);
 
+	if (cpu < 0)
+		return cpu;
 	INIT_WORK_ONSTACK(&b->work, bench_work);
 	init_completion(&b->done);
 	b->cancelled = false;
@@ -154,15 +173,15 @@ static int bench_cell(struct dp_file *f, struct dmaplane_numa_bench_params *p, i
 
 	b.from = bench_buffer(f, p->buffer_size, cpu_node);
 	if (IS_ERR(b.from))
-		return PTR_ERR(b.from);
+		return dp_no_memory("NUMA_BENCH", f->user, cpu_node, PTR_ERR(b.from));
 	b.to = bench_buffer(f, p->buffer_size, node);
 	if (IS_ERR(b.to)) {
 		bench_free(f, b.from);
-		return PTR_ERR(b.to);
+		return dp_no_memory("NUMA_BENCH", f->user, node, PTR_ERR(b.to));
 	}
 	/* Memory of some other node would be measured under a wrong name. */
 	if (b.from->node_actual != cpu_node || b.to->node_actual != node)
-		err = -ENOMEM;
+		err = dp_refuse(-ENOMEM, "NUMA_BENCH: node %d or %d has too little free memory", cpu_node, node);
 	else
 		err = bench_pair(&b, cpu_node);
 	if (!err) {
@@ -198,6 +217,15 @@ static int bench_all(struct dp_file *f, struct dmaplane_numa_bench_params *p)
 	return 0;
 }
 
+static int check_bench(const struct dmaplane_numa_bench_params *p)
+{
+	if (!p->buffer_size || p->buffer_size > BENCH_BYTES_MAX)
+		return dp_refuse(-EINVAL, "NUMA_BENCH: buffer_size %llu; 1 to %lu", p->buffer_size, BENCH_BYTES_MAX);
+	if (!p->iterations || p->iterations > BENCH_ITERATIONS_MAX)
+		return dp_refuse(-EINVAL, "NUMA_BENCH: iterations %u; 1 to %d", p->iterations, BENCH_ITERATIONS_MAX);
+	return 0;
+}
+
 long dp_numa_bench(struct dp_file *f, void __user *arg)
 {
 	struct dmaplane_numa_bench_params *p = memdup_user(arg, sizeof(*p));
@@ -205,9 +233,8 @@ long dp_numa_bench(struct dp_file *f, void __user *arg)
 
 	if (IS_ERR(p))
 		return PTR_ERR(p);
-	err = -EINVAL;
-	if (!p->buffer_size || p->buffer_size > BENCH_BYTES_MAX || !p->iterations ||
-	    p->iterations > BENCH_ITERATIONS_MAX)
+	err = check_bench(p);
+	if (err)
 		goto out;
 	memset(p->bw_mbps, 0, sizeof(p->bw_mbps));
 	memset(p->lat_ns, 0, sizeof(p->lat_ns));

@@ -3,9 +3,13 @@
  * Writes with immediate data and posted receives, on the pair or on a queue
  * pair whose other end is elsewhere.
  */
+#include <linux/capability.h>
+#include <linux/etherdevice.h>
 #include <linux/math64.h>
+#include <linux/nsproxy.h>
 #include <linux/slab.h>
 #include <linux/uaccess.h>
+#include <net/net_namespace.h>
 
 #include "dmaplane_trace.h"
 #include "rdma.h"
@@ -41,6 +45,11 @@ static long give(void __user *arg, const void *p, size_t bytes, int err)
 	return err;
 }
 
+static int no_peer(const char *call)
+{
+	return dp_refuse(-ENOTCONN, "%s: the file has no peer that is connected", call);
+}
+
 /* An operation that failed leaves queue pairs that nothing can use. */
 static void give_up(struct dp_rdma *r, bool peer)
 {
@@ -60,13 +69,13 @@ static int write_in_turn(struct dp_rdma *r, struct dp_mr *mr, struct dp_work *w,
 	int err;
 
 	if (p->use_peer_qp && !r->peer_connected)
-		return -ENOTCONN;
+		return no_peer("RDMA_WRITE_IMM");
 	/* The notice needs a receive; the peer's are the peer's to count. */
 	if (!p->use_peer_qp && s.inbox->posted == s.inbox->used)
-		return -ENOBUFS;
+		return dp_refuse(-ENOBUFS, "RDMA_WRITE_IMM: no receive of RDMA_POST_RECV is left on the pair");
 	err = dp_post_write(s.from, w, mr, p);
 	if (!err)
-		err = dp_wait(r, s.from, w);
+		err = dp_wait(r, s.from, w, mr);
 	p->status = w->status;
 	trace_dmaplane_rdma_write_imm(p->imm_data, p->length, w->status);
 	if (err)
@@ -88,11 +97,13 @@ long dp_write_imm(struct dp_file *f, struct dp_rdma *r, void __user *arg)
 		return -EFAULT;
 	mr = dp_mr_find(r, p.local_mr_id);
 	if (!mr)
-		return -ENOENT;
-	err = -EINVAL;
+		return dp_no_mr("RDMA_WRITE_IMM", p.local_mr_id);
 	w = NULL;
-	if (p.length > r->max_msg || p.local_offset > mr->size || p.length > mr->size - p.local_offset)
+	if (p.length > r->max_msg || p.local_offset > mr->size || p.length > mr->size - p.local_offset) {
+		err = dp_refuse(-EINVAL, "RDMA_WRITE_IMM: %u bytes from %llu on, of %zu and in messages of at most %u",
+				p.length, p.local_offset, mr->size, r->max_msg);
 		goto out;
+	}
 	err = -ENOMEM;
 	w = kzalloc(sizeof(*w), GFP_KERNEL);
 	if (!w)
@@ -116,35 +127,37 @@ out:
 	return err;
 }
 
-static int post_in_turn(struct dp_rdma *r, bool peer, struct dp_mr *mr, u32 bytes)
+static int post_in_turn(const char *call, struct dp_rdma *r, bool peer, struct dp_mr *mr, u32 bytes)
 {
 	struct side s = side_of(r, peer);
 	int err;
 
 	if (!s.to->qp)
-		return -ENOTCONN;
+		return no_peer(call);
 	if (s.inbox->posted - s.inbox->taken >= r->recv_depth)
-		return -ENOSPC;
+		return dp_refuse(-ENOSPC, "%s: %u receives are posted, the most", call, r->recv_depth);
 	err = dp_post_recv(s.to, slot_of(r, s.inbox, s.inbox->posted), mr, 0, bytes);
 	if (!err)
 		s.inbox->posted++;
 	return err;
 }
 
-static int post_recv(struct dp_rdma *r, bool peer, u32 mr_id, u32 bytes)
+static int post_recv(const char *call, struct dp_rdma *r, bool peer, u32 mr_id, u32 bytes)
 {
 	struct semaphore *turn = side_of(r, peer).turn;
 	struct dp_mr *mr = dp_mr_find(r, mr_id);
-	int err = -EINVAL;
+	int err;
 
 	if (!mr)
-		return -ENOENT;
-	if (bytes <= mr->size)
-		err = bytes && !(mr->access & IB_ACCESS_LOCAL_WRITE) ? -EACCES : 0;
-	if (!err)
+		return dp_no_mr(call, mr_id);
+	if (bytes > mr->size)
+		err = dp_refuse(-EINVAL, "%s: size %u; the memory region has %zu", call, bytes, mr->size);
+	else if (bytes && !(mr->access & IB_ACCESS_LOCAL_WRITE))
+		err = dp_refuse(-EACCES, "%s: the memory region lacks the right to be written (1)", call);
+	else
 		err = dp_turn(r, turn);
 	if (!err) {
-		err = post_in_turn(r, peer, mr, bytes);
+		err = post_in_turn(call, r, peer, mr, bytes);
 		up(turn);
 	}
 	dp_mr_put(mr);
@@ -158,7 +171,7 @@ long dp_recv_post(struct dp_rdma *r, void __user *arg)
 	if (copy_from_user(&p, arg, sizeof(p)))
 		return -EFAULT;
 	p.status = 0;
-	return give(arg, &p, sizeof(p), post_recv(r, p.use_peer_qp, p.mr_id, p.size));
+	return give(arg, &p, sizeof(p), post_recv("RDMA_POST_RECV", r, p.use_peer_qp, p.mr_id, p.size));
 }
 
 /* 1 and a copy of the oldest receive if it is done, 0 if it is not. */
@@ -168,7 +181,7 @@ static int take_in_turn(struct dp_rdma *r, bool peer, struct dp_work *out)
 	struct dp_work *w;
 
 	if (!s.to->qp)
-		return -ENOTCONN;
+		return no_peer("RDMA_POLL_RECV, RDMA_REMOTE_RECV");
 	ib_process_cq_direct(s.to->recvs, 32);
 	w = slot_of(r, s.inbox, s.inbox->taken);
 	if (s.inbox->taken == s.inbox->posted || !w->done)
@@ -216,7 +229,7 @@ long dp_recv_poll(struct dp_rdma *r, void __user *arg)
 	if (copy_from_user(&p, arg, sizeof(p)))
 		return -EFAULT;
 	if (p.timeout_ms > TIMEOUT_MS_MAX)
-		return -EINVAL;
+		return dp_refuse(-EINVAL, "RDMA_POLL_RECV: timeout_ms %u; %d at most", p.timeout_ms, TIMEOUT_MS_MAX);
 	err = poll_recv(r, p.use_peer_qp, p.timeout_ms, &w);
 	p.status = w.status;
 	p.wc_flags = w.flags;
@@ -235,7 +248,10 @@ long dp_peer_init(struct dp_rdma *r, void __user *arg)
 
 	if (err)
 		return err;
-	err = r->peer.qp ? -EBUSY : dp_end_open(r, &r->peer);
+	if (r->peer.qp)
+		err = dp_refuse(-EBUSY, "RDMA_INIT_PEER: the file has a peer's queue pair");
+	else
+		err = dp_end_open(r, &r->peer);
 	if (!err) {
 		p.qp_num = r->peer.qp->qp_num;
 		p.lid = r->lid;
@@ -244,6 +260,19 @@ long dp_peer_init(struct dp_rdma *r, void __user *arg)
 	}
 	up(&r->peer_turn);
 	return err ? err : give(arg, &p, sizeof(p), 0);
+}
+
+/*
+ * On Ethernet the caller says whom frames go to, past the kernel's own
+ * resolution of addresses. That takes the right to send any frame; the
+ * device's own address is anybody's.
+ */
+static int may_address(struct dp_rdma *r, const u8 *mac)
+{
+	if (!rdma_protocol_roce(r->ib, r->port) || ether_addr_equal_unaligned(mac, r->mac) ||
+	    ns_capable(current->nsproxy->net_ns->user_ns, CAP_NET_RAW))
+		return 0;
+	return dp_refuse(-EPERM, "RDMA_CONNECT_PEER: mac %pM is not the device's own, which takes CAP_NET_RAW", mac);
 }
 
 long dp_peer_connect(struct dp_rdma *r, void __user *arg)
@@ -255,15 +284,18 @@ long dp_peer_connect(struct dp_rdma *r, void __user *arg)
 	if (copy_from_user(&p, arg, sizeof(p)))
 		return -EFAULT;
 	if (p.qp_num >> 24)
-		return -EINVAL;
+		return dp_refuse(-EINVAL, "RDMA_CONNECT_PEER: qp_num %#x; it has 24 bits", p.qp_num);
+	err = may_address(r, p.mac);
+	if (err)
+		return err;
 	memcpy(gid.raw, p.gid, sizeof(gid.raw));
 	err = dp_turn(r, &r->peer_turn);
 	if (err)
 		return err;
 	if (!r->peer.qp)
-		err = -ENOTCONN;
+		err = dp_refuse(-ENOTCONN, "RDMA_CONNECT_PEER: RDMA_INIT_PEER comes before it");
 	else if (r->peer_connected)
-		err = -EISCONN;
+		err = dp_refuse(-EISCONN, "RDMA_CONNECT_PEER: the peer is connected");
 	else
 		err = dp_end_connect(r, &r->peer, p.qp_num, p.lid, &gid, p.mac);
 	if (!err)
@@ -274,13 +306,13 @@ long dp_peer_connect(struct dp_rdma *r, void __user *arg)
 
 static int send_in_turn(struct dp_rdma *r, struct dp_mr *mr, struct dp_work *w, u32 bytes)
 {
-	int err = -ENOTCONN;
+	int err;
 
 	if (!r->peer_connected)
-		return err;
+		return no_peer("RDMA_REMOTE_SEND");
 	err = dp_post_send(&r->peer, w, mr, 0, bytes);
 	if (!err)
-		err = dp_wait(r, &r->peer, w);
+		err = dp_wait(r, &r->peer, w, mr);
 	if (err)
 		give_up(r, true);
 	return err;
@@ -303,10 +335,12 @@ long dp_peer_send(struct dp_file *f, struct dp_rdma *r, void __user *arg)
 		return -EFAULT;
 	mr = dp_mr_find(r, p.mr_id);
 	if (!mr)
-		return -ENOENT;
-	err = -EINVAL;
-	if (!p.size || p.size > mr->size || p.size > r->max_msg)
+		return dp_no_mr("RDMA_REMOTE_SEND", p.mr_id);
+	if (!p.size || p.size > mr->size || p.size > r->max_msg) {
+		err = dp_refuse(-EINVAL, "RDMA_REMOTE_SEND: size %u; 1 to %llu", p.size,
+				min_t(u64, mr->size, r->max_msg));
 		goto out;
+	}
 	err = -ENOMEM;
 	w = kzalloc(sizeof(*w), GFP_KERNEL);
 	if (!w)
@@ -340,10 +374,10 @@ long dp_peer_recv(struct dp_rdma *r, void __user *arg)
 	if (copy_from_user(&p, arg, sizeof(p)))
 		return -EFAULT;
 	if (!READ_ONCE(r->peer_connected))
-		return -ENOTCONN;
+		return no_peer("RDMA_REMOTE_RECV");
 	if (!p.size)
-		return -EINVAL;
-	err = post_recv(r, true, p.mr_id, p.size);
+		return dp_refuse(-EINVAL, "RDMA_REMOTE_RECV: size 0");
+	err = post_recv("RDMA_REMOTE_RECV", r, true, p.mr_id, p.size);
 	if (!err)
 		err = poll_recv(r, true, div_u64(DP_OPERATION_NS, NSEC_PER_MSEC), &w);
 	p.status = w.status;
@@ -360,7 +394,7 @@ long dp_peer_destroy(struct dp_rdma *r)
 
 	if (err)
 		return err;
-	err = r->peer.qp ? 0 : -ENOTCONN;
+	err = r->peer.qp ? 0 : dp_refuse(-ENOTCONN, "RDMA_DESTROY_PEER: the file has no peer's queue pair");
 	give_up(r, true);
 	up(&r->peer_turn);
 	return err;

@@ -30,7 +30,7 @@ static int pool_open(struct inode *inode, struct file *file)
 	struct dp_realm *r;
 
 	if (!(file->f_mode & FMODE_READ) || !(file->f_mode & FMODE_WRITE))
-		return -EACCES;
+		return dp_refuse(-EACCES, "open: only for reading and writing");
 	r = kzalloc(sizeof(*r), GFP_KERNEL_ACCOUNT);
 	if (!r)
 		return -ENOMEM;
@@ -74,7 +74,7 @@ static long set_quota(struct dp_realm *r, void __user *arg)
 	if (copy_from_user(&p, arg, sizeof(p)))
 		return -EFAULT;
 	if (p.reserved || p.bytes > LLONG_MAX)
-		return -EINVAL;
+		return dp_refuse(-EINVAL, "SET_QUOTA: bytes %llu; %lld at most. reserved is 0", p.bytes, LLONG_MAX);
 	WRITE_ONCE(r->quota_bytes, p.bytes);
 	return 0;
 }
@@ -90,11 +90,8 @@ static long get_realm(struct dp_realm *r, void __user *arg)
 	return copy_to_user(arg, &p, sizeof(p)) ? -EFAULT : 0;
 }
 
-static long pool_ioctl(struct file *file, unsigned int cmd, unsigned long value)
+static long dispatch(struct dp_realm *r, unsigned int cmd, void __user *arg)
 {
-	struct dp_realm *r = file->private_data;
-	void __user *arg = (void __user *)value;
-
 	switch (cmd) {
 	case DMAPLANE_POOL_GET_VERSION:
 		return get_version(arg);
@@ -113,6 +110,13 @@ static long pool_ioctl(struct file *file, unsigned int cmd, unsigned long value)
 	default:
 		return -ENOTTY;
 	}
+}
+
+static long pool_ioctl(struct file *file, unsigned int cmd, unsigned long value)
+{
+	long err = dispatch(file->private_data, cmd, (void __user *)value);
+
+	return err == -EFAULT || err == -ENOTTY ? dp_refuse_call(err, cmd) : err;
 }
 
 static const struct file_operations fops = {

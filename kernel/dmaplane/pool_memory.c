@@ -127,10 +127,10 @@ static int pool_mmap(struct dma_buf *d, struct vm_area_struct *vma)
 	struct pool_memory *m = d->priv;
 
 	if (!(vma->vm_flags & VM_SHARED))
-		return -EINVAL;
+		return dp_refuse(-EINVAL, "mmap of a dma-buf: a mapping must be shared");
 	/* One that begins while memory is revoked ends in its first fault. */
 	if (READ_ONCE(m->revoked))
-		return -ENODEV;
+		return dp_refuse(-ENODEV, "mmap of a dma-buf: it was revoked");
 	dp_vma_flags(vma, VM_MIXEDMAP | VM_DONTEXPAND | VM_DONTDUMP);
 	vma->vm_private_data = m;
 	vma->vm_ops = &mapping_ops;
@@ -162,14 +162,17 @@ static const struct dma_buf_ops pool_ops = {
 	.release = pool_release,
 };
 
-static int take(struct dp_realm *r, u64 bytes)
+static int take(const char *call, struct dp_realm *r, u64 bytes)
 {
+	u64 quota = READ_ONCE(r->quota_bytes);
+
 	if (!atomic_add_unless(&r->buffers, 1, DMAPLANE_POOL_BUFFERS_MAX))
-		return -ENOSPC;
-	if (!dp_charge(&r->bytes, bytes, READ_ONCE(r->quota_bytes)))
+		return dp_refuse(-ENOSPC, "%s: the realm has %d dma-bufs, the most", call, DMAPLANE_POOL_BUFFERS_MAX);
+	if (!dp_charge(&r->bytes, bytes, quota))
 		return 0;
 	atomic_dec(&r->buffers);
-	return -EDQUOT;
+	return dp_refuse(-EDQUOT, "%s: %llu bytes; the realm has %lld of its quota of %llu (SET_QUOTA)", call, bytes,
+			 atomic64_read(&r->bytes), quota);
 }
 
 static void give_back(struct dp_realm *r, u64 bytes)
@@ -213,17 +216,21 @@ free:
 	return ERR_PTR(err);
 }
 
-static bool alloc_valid(const struct dmaplane_pool_alloc *p)
+static int check_alloc(const struct dmaplane_pool_alloc *p)
 {
 	const u32 flags = DMAPLANE_POOL_HUGE | DMAPLANE_POOL_STRICT_NODE;
 
 	if (p->flags & ~flags || p->reserved[0] || p->reserved[1])
-		return false;
-	if (!p->size || p->size > DMAPLANE_POOL_BYTES_MAX || !dp_node_valid(p->node))
-		return false;
+		return dp_refuse(-EINVAL, "ALLOC: flags %#x; %#x at most. reserved is 0", p->flags, flags);
+	if (!p->size || p->size > DMAPLANE_POOL_BYTES_MAX)
+		return dp_refuse(-EINVAL, "ALLOC: size %llu; 1 to %llu", p->size, DMAPLANE_POOL_BYTES_MAX);
+	if (!dp_node_valid(p->node))
+		return dp_refuse(-EINVAL, "ALLOC: node %d is no node with memory, nor -1", p->node);
 	if (p->flags & DMAPLANE_POOL_HUGE && p->size % DP_BLOCK_BYTES)
-		return false;
-	return !(p->flags & DMAPLANE_POOL_STRICT_NODE && p->node == DMAPLANE_POOL_NODE_ANY);
+		return dp_refuse(-EINVAL, "ALLOC: size %llu; with HUGE a multiple of %lu", p->size, DP_BLOCK_BYTES);
+	if (p->flags & DMAPLANE_POOL_STRICT_NODE && p->node == DMAPLANE_POOL_NODE_ANY)
+		return dp_refuse(-EINVAL, "ALLOC: node -1; with STRICT_NODE it must be one");
+	return 0;
 }
 
 long dp_pool_alloc(struct dp_realm *r, void __user *arg)
@@ -235,16 +242,17 @@ long dp_pool_alloc(struct dp_realm *r, void __user *arg)
 
 	if (copy_from_user(&p, arg, sizeof(p)))
 		return -EFAULT;
-	if (!alloc_valid(&p))
-		return -EINVAL;
+	err = check_alloc(&p);
+	if (err)
+		return err;
 	bytes = PAGE_ALIGN(p.size);
-	err = take(r, bytes);
+	err = take("ALLOC", r, bytes);
 	if (err)
 		return err;
 	m = memory_new(r, &p, bytes);
 	if (IS_ERR(m)) {
 		give_back(r, bytes);
-		return PTR_ERR(m);
+		return dp_no_memory("ALLOC", r->user, p.node, PTR_ERR(m));
 	}
 	trace_dmaplane_buf_alloc(0, DMAPLANE_BUF_PAGES, p.size, p.node, m->info.actual_node);
 	p.actual_node = m->info.actual_node;
@@ -254,15 +262,17 @@ long dp_pool_alloc(struct dp_realm *r, void __user *arg)
 }
 
 /* The memory of a dma-buf, locked and with a reference; unlock_memory() undoes both. */
-static struct pool_memory *lock_memory(int fd)
+static struct pool_memory *lock_memory(const char *call, int fd)
 {
 	struct dma_buf *d = dma_buf_get(fd);
-	int err = -EINVAL;
+	int err;
 
 	if (IS_ERR(d))
-		return ERR_CAST(d);
-	if (d->ops != &pool_ops)
+		return ERR_PTR(dp_refuse(PTR_ERR(d), "%s: fd %d is no dma-buf", call, fd));
+	if (d->ops != &pool_ops) {
+		err = dp_refuse(-EINVAL, "%s: fd %d is a dma-buf that no realm made", call, fd);
 		goto put;
+	}
 	err = dma_resv_lock_interruptible(d->resv, NULL);
 	if (!err)
 		return d->priv;
@@ -299,8 +309,8 @@ long dp_pool_revoke(struct dp_realm *r, void __user *arg)
 	if (copy_from_user(&p, arg, sizeof(p)))
 		return -EFAULT;
 	if (p.flags || p.reserved0 || p.reserved)
-		return -EINVAL;
-	m = lock_memory(p.fd);
+		return dp_refuse(-EINVAL, "REVOKE: flags and reserved are 0");
+	m = lock_memory("REVOKE", p.fd);
 	if (IS_ERR(m))
 		return PTR_ERR(m);
 	if (m->realm == r) {
@@ -311,7 +321,7 @@ long dp_pool_revoke(struct dp_realm *r, void __user *arg)
 	}
 	unlock_memory(m);
 	if (err)
-		return err;
+		return dp_refuse(err, "REVOKE: fd %d is another realm's", p.fd);
 	return copy_to_user(arg, &p, sizeof(p)) ? -EFAULT : 0;
 }
 
@@ -323,8 +333,8 @@ long dp_pool_info(struct dp_realm *r, void __user *arg)
 	if (copy_from_user(&p, arg, sizeof(p)))
 		return -EFAULT;
 	if (p.reserved[0] || p.reserved[1])
-		return -EINVAL;
-	m = lock_memory(p.fd);
+		return dp_refuse(-EINVAL, "INFO: reserved is 0");
+	m = lock_memory("INFO", p.fd);
 	if (IS_ERR(m))
 		return PTR_ERR(m);
 	info = m->info;
@@ -344,12 +354,12 @@ static int adopt(struct dp_realm *r, struct pool_memory *m)
 
 	/* The memory stays charged to the user, so the user stays the same. */
 	if (old->user != r->user)
-		return -EPERM;
+		return dp_refuse(-EPERM, "ADOPT: the dma-buf is another user's");
 	if (READ_ONCE(old->open))
-		return -EBUSY;
+		return dp_refuse(-EBUSY, "ADOPT: the realm of the dma-buf is open");
 	if (m->revoked)
-		return -ENODEV;
-	err = take(r, m->info.size);
+		return dp_refuse(-ENODEV, "ADOPT: the dma-buf was revoked");
+	err = take("ADOPT", r, m->info.size);
 	if (err)
 		return err;
 	kref_get(&r->ref);
@@ -368,8 +378,8 @@ long dp_pool_adopt(struct dp_realm *r, void __user *arg)
 	if (copy_from_user(&p, arg, sizeof(p)))
 		return -EFAULT;
 	if (p.reserved0 || p.reserved)
-		return -EINVAL;
-	m = lock_memory(p.fd);
+		return dp_refuse(-EINVAL, "ADOPT: reserved is 0");
+	m = lock_memory("ADOPT", p.fd);
 	if (IS_ERR(m))
 		return PTR_ERR(m);
 	err = adopt(r, m);

@@ -26,6 +26,8 @@ static void rdma_release(struct kref *ref)
 	dp_end_close(&r->peer);
 	dp_pair_close(r);
 	dp_mrs_drop(r);
+	atomic_dec(&r->user->contexts);
+	dp_user_put(r->user);
 	kvfree(r->inbox.works);
 	kvfree(r->peer_inbox.works);
 	if (r->pd)
@@ -130,17 +132,19 @@ static int open_context(struct dp_rdma *r)
 	int err;
 
 	if (!rdma_is_port_valid(r->ib, r->port))
-		return -EINVAL;
+		return dp_refuse(-EINVAL, "SETUP_RDMA: port %u; the device has others", r->port);
 	if (!(r->ib->attrs.device_cap_flags & IB_DEVICE_MEM_MGT_EXTENSIONS))
-		return -EOPNOTSUPP;
+		return dp_refuse(-EOPNOTSUPP, "SETUP_RDMA: the device registers no memory by work requests");
 	if (r->send_depth + 2 > r->ib->attrs.max_qp_wr || r->recv_depth > r->ib->attrs.max_qp_wr ||
 	    r->cq_depth + 2 > r->ib->attrs.max_cqe)
-		return -EINVAL;
+		return dp_refuse(-EINVAL, "SETUP_RDMA: max_send_wr %u, max_recv_wr %u, cq_depth %u; the device's %d, %d, %d",
+				 r->send_depth, r->recv_depth, r->cq_depth, r->ib->attrs.max_qp_wr - 2,
+				 r->ib->attrs.max_qp_wr, r->ib->attrs.max_cqe - 2);
 	err = ib_query_port(r->ib, r->port, &port);
 	if (err)
 		return err;
 	if (port.state != IB_PORT_ACTIVE)
-		return -ENETDOWN;
+		return dp_refuse(-ENETDOWN, "SETUP_RDMA: port %u is not active", r->port);
 	r->mtu = port.active_mtu;
 	r->lid = port.lid;
 	r->max_msg = port.max_msg_sz;
@@ -205,15 +209,22 @@ static int link_context(struct dp_file *f, struct dp_rdma *r)
 static struct dp_rdma *new_context(struct dp_file *f, const struct dmaplane_rdma_setup *p)
 {
 	struct dp_rdma *r = kzalloc(sizeof(*r), GFP_KERNEL_ACCOUNT);
+	int err;
 
 	if (!r)
-		return NULL;
+		return ERR_PTR(-ENOMEM);
+	err = dp_user_context(f->user);
+	if (err)
+		goto free;
 	r->device = find_device(p->ib_dev_name);
 	if (!r->device) {
-		kfree(r);
-		return ERR_PTR(-ENODEV);
+		err = dp_refuse(-ENODEV, "SETUP_RDMA: no device %*pE in this network namespace",
+				(int)strlen(p->ib_dev_name), p->ib_dev_name);
+		goto give_back;
 	}
 	kref_init(&r->ref);
+	kref_get(&f->user->ref);
+	r->user = f->user;
 	r->file = f;
 	r->ib = r->device->ib;
 	r->port = p->port;
@@ -227,6 +238,29 @@ static struct dp_rdma *new_context(struct dp_file *f, const struct dmaplane_rdma
 	sema_init(&r->peer_turn, 1);
 	xa_init_flags(&r->mrs, XA_FLAGS_ALLOC1);
 	return r;
+give_back:
+	atomic_dec(&f->user->contexts);
+free:
+	kfree(r);
+	return ERR_PTR(err);
+}
+
+static int check_setup(struct dp_file *f, struct dmaplane_rdma_setup *p)
+{
+	if (strnlen(p->ib_dev_name, sizeof(p->ib_dev_name)) == sizeof(p->ib_dev_name))
+		return dp_refuse(-EINVAL, "SETUP_RDMA: ib_dev_name has no end; at most %zu bytes",
+				 sizeof(p->ib_dev_name) - 1);
+	p->port = p->port ?: 1;
+	p->cq_depth = p->cq_depth ?: 128;
+	p->max_send_wr = p->max_send_wr ?: min(p->cq_depth, 64U);
+	p->max_recv_wr = p->max_recv_wr ?: min(p->cq_depth, 64U);
+	/* A completion queue holds what both of its users may have outstanding. */
+	if (p->cq_depth > DEPTH_MAX || p->max_send_wr > p->cq_depth || p->max_recv_wr > p->cq_depth)
+		return dp_refuse(-EINVAL, "SETUP_RDMA: max_send_wr %u, max_recv_wr %u <= cq_depth %u <= %d does not hold",
+				 p->max_send_wr, p->max_recv_wr, p->cq_depth, DEPTH_MAX);
+	if (READ_ONCE(f->rdma))
+		return dp_refuse(-EBUSY, "SETUP_RDMA: the file has a context");
+	return 0;
 }
 
 static long setup(struct dp_file *f, void __user *arg)
@@ -237,20 +271,12 @@ static long setup(struct dp_file *f, void __user *arg)
 
 	if (copy_from_user(&p, arg, sizeof(p)))
 		return -EFAULT;
-	if (strnlen(p.ib_dev_name, sizeof(p.ib_dev_name)) == sizeof(p.ib_dev_name))
-		return -EINVAL;
-	p.port = p.port ?: 1;
-	p.cq_depth = p.cq_depth ?: 128;
-	p.max_send_wr = p.max_send_wr ?: min(p.cq_depth, 64U);
-	p.max_recv_wr = p.max_recv_wr ?: min(p.cq_depth, 64U);
-	/* A completion queue holds what both of its users may have outstanding. */
-	if (p.cq_depth > DEPTH_MAX || p.max_send_wr > p.cq_depth || p.max_recv_wr > p.cq_depth)
-		return -EINVAL;
-	if (READ_ONCE(f->rdma))
-		return -EBUSY;
+	err = check_setup(f, &p);
+	if (err)
+		return err;
 	r = new_context(f, &p);
-	if (IS_ERR_OR_NULL(r))
-		return r ? PTR_ERR(r) : -ENOMEM;
+	if (IS_ERR(r))
+		return PTR_ERR(r);
 	err = open_context(r);
 	p.status = 0;
 	if (!err && copy_to_user(arg, &p, sizeof(p)))
@@ -269,6 +295,10 @@ static long with_context(struct dp_file *f, struct dp_rdma *r, unsigned int cmd,
 		return dp_mr_register(f, r, arg);
 	case DMAPLANE_DEREGISTER_MR:
 		return dp_mr_deregister(r, arg);
+	case DMAPLANE_GPU_REGISTER_MR:
+		return dp_gpu_mr_register(f, r, arg);
+	case DMAPLANE_GPU_LOOPBACK:
+		return dp_gpu_loopback(f, r, arg);
 	case DMAPLANE_LOOPBACK_TEST:
 		return dp_loopback(f, r, arg);
 	case DMAPLANE_PINGPONG_BENCH:
@@ -300,6 +330,11 @@ static long with_context(struct dp_file *f, struct dp_rdma *r, unsigned int cmd,
 	}
 }
 
+static int no_context(unsigned int cmd)
+{
+	return dp_refuse(-ENOTCONN, "call %#x: the file has no context of SETUP_RDMA", cmd);
+}
+
 long dp_rdma_ioctl(struct dp_file *f, unsigned int cmd, void __user *arg)
 {
 	struct dp_rdma *r;
@@ -307,11 +342,13 @@ long dp_rdma_ioctl(struct dp_file *f, unsigned int cmd, void __user *arg)
 
 	if (cmd == DMAPLANE_SETUP_RDMA)
 		return setup(f, arg);
-	if (cmd == DMAPLANE_TEARDOWN_RDMA)
-		return teardown(f);
+	if (cmd == DMAPLANE_TEARDOWN_RDMA) {
+		err = teardown(f);
+		return err ? no_context(cmd) : 0;
+	}
 	r = rdma_get(f);
 	if (!r)
-		return -ENOTCONN;
+		return no_context(cmd);
 	err = with_context(f, r, cmd, arg);
 	rdma_put(r);
 	return err;

@@ -55,6 +55,7 @@ struct dp_rdma {
 	struct kref ref;
 	struct list_head node;
 	struct dp_file *file;
+	struct dp_user *user;
 	struct dp_device *device;
 	struct ib_device *ib;
 	struct ib_pd *pd;
@@ -77,16 +78,32 @@ struct dp_rdma {
 	atomic_t nmrs;
 };
 
-/* A registered buffer, which it keeps. */
+struct dp_gpu_pin;
+struct dev_pagemap;
+
+/* A registered buffer, or pinned memory of a GPU, which it keeps. */
 struct dp_mr {
 	struct kref ref;
-	struct dp_buffer *buf;
+	struct ib_device *ib;
+	struct dp_buffer *buf;		/* NULL: memory of a GPU */
 	struct ib_mr *mr;
 	struct sg_table table;
 	size_t size;
 	u64 reg_ns;
 	int access;
+	u64 addr;
+	u32 lkey, rkey;
+	/* Of a GPU's memory only, under the lock of the pin. */
+	struct dp_gpu_pin *pin;
+	struct list_head of_pin;
+	struct dev_pagemap *pages;	/* of the BAR, if the device needs them */
+	bool revoked;			/* the keys reach nothing any more */
 };
+
+static inline int dp_no_mr(const char *call, u32 id)
+{
+	return dp_refuse(-ENOENT, "%s: mr_id %u is no memory region of this file", call, id);
+}
 
 /* end.c */
 int dp_end_open(struct dp_rdma *r, struct dp_end *e);
@@ -104,7 +121,8 @@ int dp_post_write(struct dp_end *e, struct dp_work *w, struct dp_mr *mr,
 int dp_post_recv(struct dp_end *e, struct dp_work *w, struct dp_mr *mr, u64 offset, u32 bytes);
 int dp_post_reg(struct dp_end *e, struct dp_work *w, struct ib_mr *mr, int access);
 int dp_pause(struct dp_rdma *r, u32 *spins);
-int dp_wait(struct dp_rdma *r, struct dp_end *e, struct dp_work *w);
+int dp_mr_check(const struct dp_mr *mr);
+int dp_wait(struct dp_rdma *r, struct dp_end *e, struct dp_work *w, const struct dp_mr *mr);
 
 /* mr.c */
 long dp_mr_register(struct dp_file *f, struct dp_rdma *r, void __user *arg);
@@ -112,9 +130,19 @@ long dp_mr_deregister(struct dp_rdma *r, void __user *arg);
 struct dp_mr *dp_mr_find(struct dp_rdma *r, u32 id);
 void dp_mr_put(struct dp_mr *mr);
 void dp_mrs_drop(struct dp_rdma *r);
+int dp_mr_number(const char *call, struct dp_rdma *r, u32 *id);
+void dp_mr_number_drop(struct dp_rdma *r, u32 id);
+int dp_mr_map_pages(const char *call, struct dp_rdma *r, struct dp_mr *mr, size_t page);
+int dp_mr_enable(struct dp_rdma *r, struct dp_mr *mr, u64 addr);
+long dp_mr_give(struct dp_rdma *r, struct dp_mr *mr, u32 id, void __user *arg, const void *answer, size_t bytes);
+
+/* gpu_mr.c */
+long dp_gpu_mr_register(struct dp_file *f, struct dp_rdma *r, void __user *arg);
+void dp_gpu_mr_release(struct dp_mr *mr);
 
 /* stream.c */
 long dp_loopback(struct dp_file *f, struct dp_rdma *r, void __user *arg);
+long dp_gpu_loopback(struct dp_file *f, struct dp_rdma *r, void __user *arg);
 long dp_pingpong(struct dp_file *f, struct dp_rdma *r, void __user *arg);
 long dp_streaming(struct dp_file *f, struct dp_rdma *r, void __user *arg);
 long dp_sustained(struct dp_file *f, struct dp_rdma *r, void __user *arg);

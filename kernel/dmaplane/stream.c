@@ -20,9 +20,10 @@
 
 /* A run of messages. */
 struct run {
+	const char *call;		/* its name, for the log */
 	struct dp_file *f;
 	struct dp_rdma *r;
-	struct dp_mr *mr;
+	struct dp_mr *mr, *into;	/* from, to; the same, or of one direction only */
 	u32 bytes, depth, credits, high, low;
 	u64 count;			/* of messages; 0: until `until` */
 	u64 until;
@@ -70,17 +71,21 @@ static u64 p99_of(const struct run *run)
 	return 0;
 }
 
-/* Both halves where they fit, so that what arrives is not what was there. */
-static u64 landing(const struct dp_mr *mr, u32 bytes)
+/* Within a region both halves where they fit, so that what arrives is not what was there. */
+static u64 landing(const struct run *run)
 {
-	return mr->size / 2 >= bytes ? mr->size / 2 : 0;
+	return run->into == run->mr && run->mr->size / 2 >= run->bytes ? run->mr->size / 2 : 0;
 }
 
-static int check_message(struct dp_rdma *r, const struct dp_mr *mr, u32 bytes)
+static int check_message(const struct run *run)
 {
-	if (!bytes || bytes > mr->size || bytes > r->max_msg)
-		return -EINVAL;
-	return mr->access & IB_ACCESS_LOCAL_WRITE ? 0 : -EACCES;
+	u64 max = min3((u64)run->mr->size, (u64)run->into->size, (u64)run->r->max_msg);
+
+	if (!run->bytes || run->bytes > max)
+		return dp_refuse(-EINVAL, "%s: messages of %u bytes; 1 to %llu", run->call, run->bytes, max);
+	if (!(run->into->access & IB_ACCESS_LOCAL_WRITE))
+		return dp_refuse(-EACCES, "%s: the memory region lacks the right to be written (1)", run->call);
+	return 0;
 }
 
 static int post_one(struct run *run)
@@ -88,11 +93,11 @@ static int post_one(struct run *run)
 	bool back = run->back_and_forth && (run->posted & 1);
 	struct dp_end *from = back ? &run->r->b : &run->r->a;
 	struct dp_end *to = back ? &run->r->a : &run->r->b;
-	u64 other = landing(run->mr, run->bytes);
+	u64 other = landing(run);
 	u32 slot = run->posted % run->depth;
 	int err;
 
-	err = dp_post_recv(to, &run->recvs[slot], run->mr, back ? 0 : other, run->bytes);
+	err = dp_post_recv(to, &run->recvs[slot], run->into, back ? 0 : other, run->bytes);
 	if (!err)
 		err = dp_post_send(from, &run->sends[slot], run->mr, back ? other : 0, run->bytes);
 	if (!err)
@@ -203,7 +208,9 @@ static int go(struct run *run)
 		} else if (now - last > DP_OPERATION_NS) {
 			return -ETIMEDOUT;
 		}
-		err = dp_pause(run->r, &spins);
+		err = dp_mr_check(run->mr);
+		if (!err)
+			err = dp_pause(run->r, &spins);
 		if (err)
 			return err;
 	}
@@ -238,13 +245,14 @@ static int run_alloc(struct run *run)
 static int run_in_turn(struct run *run)
 {
 	struct dp_rdma *r = run->r;
+	u32 depth_max = min(r->send_depth, r->recv_depth);
 	int err;
 
-	if (run->depth > min(r->send_depth, r->recv_depth))
-		return -EINVAL;
+	if (!run->depth || run->depth > depth_max)
+		return dp_refuse(-EINVAL, "%s: queue depth %u; 1 to %u", run->call, run->depth, depth_max);
 	/* A program's own receives would take these messages. */
 	if (r->inbox.posted != r->inbox.taken)
-		return -EBUSY;
+		return dp_refuse(-EBUSY, "%s: receives of RDMA_POST_RECV are outstanding on the pair", run->call);
 	run->credits = min(run->depth, r->flow.credits);
 	run->high = min(run->credits, r->flow.high);
 	run->low = min(run->high - 1, r->flow.low);
@@ -258,16 +266,10 @@ static int run_in_turn(struct run *run)
 }
 
 /* Frees nothing of the run if it succeeds: run_free() does, after reading it. */
-static int run_messages(struct run *run, u32 mr_id)
+static int run_between(struct run *run)
 {
-	int err;
+	int err = check_message(run);
 
-	if (!run->depth)
-		return -EINVAL;
-	run->mr = dp_mr_find(run->r, mr_id);
-	if (!run->mr)
-		return -ENOENT;
-	err = check_message(run->r, run->mr, run->bytes);
 	if (!err)
 		err = dp_turn(run->r, &run->r->pair_turn);
 	if (!err) {
@@ -280,6 +282,19 @@ static int run_messages(struct run *run, u32 mr_id)
 		run->recvs = NULL;
 		run->latencies = NULL;
 	}
+	return err;
+}
+
+/* Within a region. */
+static int run_messages(struct run *run, u32 mr_id)
+{
+	int err;
+
+	run->mr = dp_mr_find(run->r, mr_id);
+	if (!run->mr)
+		return dp_no_mr(run->call, mr_id);
+	run->into = run->mr;
+	err = run_between(run);
 	dp_mr_put(run->mr);
 	return err;
 }
@@ -295,7 +310,7 @@ static long give(void __user *arg, const void *p, size_t bytes, int err)
 long dp_loopback(struct dp_file *f, struct dp_rdma *r, void __user *arg)
 {
 	struct dmaplane_loopback_params p;
-	struct run run = { .f = f, .r = r, .depth = 1, .count = 1 };
+	struct run run = { .call = "LOOPBACK_TEST", .f = f, .r = r, .depth = 1, .count = 1 };
 	int err;
 
 	if (copy_from_user(&p, arg, sizeof(p)))
@@ -308,20 +323,58 @@ long dp_loopback(struct dp_file *f, struct dp_rdma *r, void __user *arg)
 	return give(arg, &p, sizeof(p), err);
 }
 
+/* From a region of a GPU's memory to one of a buffer's. */
+static int run_from_gpu(struct run *run, u32 gpu_mr_id, u32 host_mr_id)
+{
+	int err;
+
+	run->mr = dp_mr_find(run->r, gpu_mr_id);
+	run->into = dp_mr_find(run->r, host_mr_id);
+	if (!run->mr || !run->into)
+		err = dp_no_mr(run->call, run->mr ? host_mr_id : gpu_mr_id);
+	else if (!run->mr->pin || !run->into->buf)
+		err = dp_refuse(-EINVAL, "%s: gpu_mr_id %u, host_mr_id %u: not of a GPU's memory, not of a buffer",
+				run->call, gpu_mr_id, host_mr_id);
+	else
+		err = run_between(run);
+	if (run->mr)
+		dp_mr_put(run->mr);
+	if (run->into)
+		dp_mr_put(run->into);
+	return err;
+}
+
+long dp_gpu_loopback(struct dp_file *f, struct dp_rdma *r, void __user *arg)
+{
+	struct dmaplane_gpu_loopback_params p;
+	struct run run = { .call = "GPU_LOOPBACK", .f = f, .r = r, .depth = 1, .count = 1 };
+	int err;
+
+	if (copy_from_user(&p, arg, sizeof(p)))
+		return -EFAULT;
+	run.bytes = p.size;
+	err = run_from_gpu(&run, p.gpu_mr_id, p.host_mr_id);
+	p.status = run.status;
+	p.latency_ns = run.sum_ns;
+	p.recv_bytes = err ? 0 : run.recvs[0].bytes;
+	run_free(&run);
+	return give(arg, &p, sizeof(p), err);
+}
+
 static long bench(struct dp_file *f, struct dp_rdma *r, void __user *arg, bool pingpong)
 {
 	struct dmaplane_bench_params p;
-	struct run run = { .f = f, .r = r };
+	struct run run = { .call = pingpong ? "PINGPONG_BENCH" : "STREAMING_BENCH", .f = f, .r = r };
 	struct dp_mr *mr;
 	int err;
 
 	if (copy_from_user(&p, arg, sizeof(p)))
 		return -EFAULT;
 	if (!p.iterations || p.iterations > ITERATIONS_MAX)
-		return -EINVAL;
+		return dp_refuse(-EINVAL, "%s: iterations %u; 1 to %d", run.call, p.iterations, ITERATIONS_MAX);
 	mr = dp_mr_find(r, p.mr_id);
 	if (!mr)
-		return -ENOENT;
+		return dp_no_mr(run.call, p.mr_id);
 	p.mr_reg_ns = mr->reg_ns;
 	dp_mr_put(mr);
 	run.bytes = p.msg_size;
@@ -353,13 +406,13 @@ long dp_streaming(struct dp_file *f, struct dp_rdma *r, void __user *arg)
 long dp_sustained(struct dp_file *f, struct dp_rdma *r, void __user *arg)
 {
 	struct dmaplane_sustained_params p;
-	struct run run = { .f = f, .r = r };
+	struct run run = { .call = "SUSTAINED_STREAM", .f = f, .r = r };
 	int err;
 
 	if (copy_from_user(&p, arg, sizeof(p)))
 		return -EFAULT;
 	if (!p.duration_secs || p.duration_secs > SECONDS_MAX)
-		return -EINVAL;
+		return dp_refuse(-EINVAL, "%s: duration_secs %u; 1 to %d", run.call, p.duration_secs, SECONDS_MAX);
 	run.bytes = p.msg_size;
 	run.depth = p.queue_depth;
 	run.until = ktime_get_ns() + p.duration_secs * (u64)NSEC_PER_SEC;
@@ -381,7 +434,8 @@ long dp_sustained(struct dp_file *f, struct dp_rdma *r, void __user *arg)
 
 static int sweep_point(struct dp_file *f, struct dp_rdma *r, struct dmaplane_sweep_params *p, u32 depth)
 {
-	struct run run = { .f = f, .r = r, .bytes = p->msg_size, .depth = depth, .count = p->iterations };
+	struct run run = { .call = "QDEPTH_SWEEP", .f = f, .r = r, .bytes = p->msg_size, .depth = depth,
+			   .count = p->iterations };
 	int err = run_messages(&run, p->mr_id);
 
 	if (err) {
@@ -410,24 +464,37 @@ static u32 saturation(const struct dmaplane_sweep_params *p)
 	return p->min_qdepth + i * p->step;
 }
 
+static int check_sweep(struct dp_rdma *r, const struct dmaplane_sweep_params *p)
+{
+	u32 depth_max = min(r->send_depth, r->recv_depth);
+
+	if (!p->iterations || p->iterations > ITERATIONS_MAX)
+		return dp_refuse(-EINVAL, "QDEPTH_SWEEP: iterations %u; 1 to %d", p->iterations, ITERATIONS_MAX);
+	if (!p->min_qdepth || p->max_qdepth < p->min_qdepth || p->max_qdepth > depth_max)
+		return dp_refuse(-EINVAL, "QDEPTH_SWEEP: 1 <= min_qdepth %u <= max_qdepth %u <= %u does not hold",
+				 p->min_qdepth, p->max_qdepth, depth_max);
+	if (!p->step || (p->max_qdepth - p->min_qdepth) / p->step >= DMAPLANE_SWEEP_POINTS)
+		return dp_refuse(-EINVAL, "QDEPTH_SWEEP: step %u; such that there are %d points at most", p->step,
+				 DMAPLANE_SWEEP_POINTS);
+	return 0;
+}
+
 long dp_sweep(struct dp_file *f, struct dp_rdma *r, void __user *arg)
 {
 	struct dmaplane_sweep_params *p = memdup_user(arg, sizeof(*p));
-	long err = -EINVAL;
 	u64 depth;
+	long err;
 
 	if (IS_ERR(p))
 		return PTR_ERR(p);
-	if (!p->iterations || p->iterations > ITERATIONS_MAX || !p->min_qdepth || !p->step ||
-	    p->max_qdepth < p->min_qdepth || p->max_qdepth > min(r->send_depth, r->recv_depth) ||
-	    (p->max_qdepth - p->min_qdepth) / p->step >= DMAPLANE_SWEEP_POINTS)
+	err = check_sweep(r, p);
+	if (err)
 		goto out;
 	p->nr_points = 0;
 	p->status = 0;
 	memset(p->throughput_mbps, 0, sizeof(p->throughput_mbps));
 	memset(p->avg_latency_ns, 0, sizeof(p->avg_latency_ns));
 	memset(p->p99_latency_ns, 0, sizeof(p->p99_latency_ns));
-	err = 0;
 	for (depth = p->min_qdepth; depth <= p->max_qdepth && !err; depth += p->step)
 		err = sweep_point(f, r, p, depth);
 	p->saturation_qdepth = err ? 0 : saturation(p);
@@ -445,9 +512,12 @@ long dp_flow_configure(struct dp_rdma *r, void __user *arg)
 
 	if (copy_from_user(&p, arg, sizeof(p)))
 		return -EFAULT;
-	if (!p.max_credits || p.max_credits > min(r->send_depth, r->recv_depth) ||
-	    !p.high_watermark || p.high_watermark > p.max_credits || p.low_watermark >= p.high_watermark)
-		return -EINVAL;
+	if (!p.max_credits || p.max_credits > min(r->send_depth, r->recv_depth))
+		return dp_refuse(-EINVAL, "CONFIGURE_FLOW: max_credits %u; 1 to %u, as the queues hold", p.max_credits,
+				 min(r->send_depth, r->recv_depth));
+	if (p.high_watermark > p.max_credits || p.low_watermark >= p.high_watermark)
+		return dp_refuse(-EINVAL, "CONFIGURE_FLOW: low_watermark %u < high_watermark %u <= max_credits %u fails",
+				 p.low_watermark, p.high_watermark, p.max_credits);
 	err = dp_turn(r, &r->pair_turn);
 	if (err)
 		return err;

@@ -13,6 +13,9 @@ static unsigned long user_mib_max;
 module_param(user_mib_max, ulong, 0644);
 MODULE_PARM_DESC(user_mib_max, "MiB of buffers that one user may have (default 0: half of the memory)");
 
+/* Queue pairs are scarce: they are the device's, and each context has three. */
+#define CONTEXTS_MAX 64
+
 static DEFINE_MUTEX(users_lock);
 static LIST_HEAD(users);
 
@@ -45,7 +48,7 @@ static void dp_user_release(struct kref *ref)
 	list_del(&user->node);
 	mutex_unlock(&users_lock);
 	WARN_ON(atomic64_read(&user->bytes));
-	WARN_ON(atomic_read(&user->channels));
+	WARN_ON(atomic_read(&user->channels) || atomic_read(&user->contexts));
 	kfree(user);
 }
 
@@ -80,6 +83,17 @@ int dp_user_charge(struct dp_user *user, size_t bytes)
 	return dp_charge(&user->bytes, bytes, user_bytes_max());
 }
 
+/* Tells why an allocation failed with this error. */
+int dp_no_memory(const char *call, struct dp_user *user, int node, int err)
+{
+	if (err == -EDQUOT)
+		return dp_refuse(err, "%s: the user has %lld bytes, and may have %llu (parameter user_mib_max)", call,
+				 atomic64_read(&user->bytes), user_bytes_max());
+	if (err == -ENOMEM)
+		return dp_refuse(err, "%s: too little free memory as demanded, of node %d (-1: of any)", call, node);
+	return err;
+}
+
 void dp_user_uncharge(struct dp_user *user, size_t bytes)
 {
 	atomic64_sub(bytes, &user->bytes);
@@ -88,5 +102,15 @@ void dp_user_uncharge(struct dp_user *user, size_t bytes)
 /* Takes one of the user's channels; whoever destroys it gives it back. */
 int dp_user_channel(struct dp_user *user)
 {
-	return atomic_add_unless(&user->channels, 1, DMAPLANE_CHANNELS_MAX) ? 0 : -ENOSPC;
+	if (atomic_add_unless(&user->channels, 1, DMAPLANE_CHANNELS_MAX))
+		return 0;
+	return dp_refuse(-ENOSPC, "CREATE_CHANNEL: the user has %d channels, the most", DMAPLANE_CHANNELS_MAX);
+}
+
+/* One of the user's RDMA contexts, likewise. */
+int dp_user_context(struct dp_user *user)
+{
+	if (atomic_add_unless(&user->contexts, 1, CONTEXTS_MAX))
+		return 0;
+	return dp_refuse(-ENOSPC, "SETUP_RDMA: the user has %d contexts, the most", CONTEXTS_MAX);
 }

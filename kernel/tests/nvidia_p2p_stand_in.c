@@ -4,6 +4,7 @@
  * its GPU memory is the BAR of QEMU's ivshmem device, which is memory behind
  * PCI as that of a GPU is.
  */
+#include <linux/memremap.h>
 #include <linux/miscdevice.h>
 #include <linux/mm.h>
 #include <linux/module.h>
@@ -24,7 +25,12 @@ struct pinned {
 	void *data;
 };
 
+static bool pages = true;
+module_param(pages, bool, 0444);
+MODULE_PARM_DESC(pages, "whether the memory has struct pages, as a driver for peer-to-peer DMA makes them");
+
 static struct pci_dev *device;
+static struct dev_pagemap pagemap = { .type = MEMORY_DEVICE_PCI_P2PDMA, .nr_range = 1 };
 static DEFINE_MUTEX(lock);
 static LIST_HEAD(pins);
 
@@ -173,6 +179,21 @@ static struct miscdevice misc = {
 	.fops = &fops,
 };
 
+static int make_pages(void)
+{
+	if (!pages)
+		return 0;
+	pagemap.range.start = pci_resource_start(device, BAR);
+	pagemap.range.end = pci_resource_end(device, BAR);
+	return PTR_ERR_OR_ZERO(memremap_pages(&pagemap, NUMA_NO_NODE));
+}
+
+static void drop_pages(void)
+{
+	if (pages)
+		memunmap_pages(&pagemap);
+}
+
 static int __init stand_in_init(void)
 {
 	int err;
@@ -184,9 +205,15 @@ static int __init stand_in_init(void)
 	if (!err && pci_resource_len(device, BAR) != STAND_IN_BYTES)
 		err = -ENODEV;
 	if (!err)
-		err = misc_register(&misc);
+		err = make_pages();
 	if (err)
-		pci_dev_put(device);
+		goto put;
+	err = misc_register(&misc);
+	if (!err)
+		return 0;
+	drop_pages();
+put:
+	pci_dev_put(device);
 	return err;
 }
 
@@ -194,6 +221,7 @@ static void __exit stand_in_exit(void)
 {
 	misc_deregister(&misc);
 	WARN_ON(!list_empty(&pins));
+	drop_pages();
 	pci_disable_device(device);
 	pci_dev_put(device);
 }

@@ -75,7 +75,8 @@ impl Error {
             Errno::BUSY => "it is in use",
             Errno::NOENT => "there is no such thing in this open file",
             Errno::NOTTY => "the loaded module does not know this call; load a newer one",
-            _ => "docs/how-to/dmaplane.md lists what each call refuses",
+            Errno::PERM => "it takes a capability, or is another realm's (docs/how-to/dmaplane.md#permissions-and-limits)",
+            _ => "the kernel's log says why, and docs/how-to/dmaplane.md lists what each call refuses",
         };
         Error::Call {
             call,

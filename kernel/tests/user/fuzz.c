@@ -273,6 +273,7 @@ static void *worker(void *arg)
 /* What random calls seldom get together: buffers, a pair with regions, a channel, a quota. */
 static void begin_with_something(void)
 {
+	struct dmaplane_gpu_mr_params gpu_mr = {};
 	struct dmaplane_gpu_pin_params g = { .gpu_va = STAND_IN_VA, .size = STAND_IN_PAGE };
 	struct dmaplane_pool_quota q = { .bytes = 16 * MIB };
 	struct dmaplane_channel_params c;
@@ -289,7 +290,10 @@ static void begin_with_something(void)
 		}
 	}
 	ioctl(3, DMAPLANE_CREATE_CHANNEL, &c);
-	ioctl(3, DMAPLANE_GPU_PIN, &g);
+	if (ioctl(3, DMAPLANE_GPU_PIN, &g) == 0) {
+		gpu_mr.gpu_handle = g.handle;
+		ioctl(3, DMAPLANE_GPU_REGISTER_MR, &gpu_mr);
+	}
 	ioctl(4, DMAPLANE_POOL_SET_QUOTA, &q);
 }
 

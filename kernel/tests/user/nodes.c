@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /* NUMA: what there is, where buffers are. The machine has two nodes. */
+#include <sched.h>
+
 #include "test.h"
 
 TEST(numa_topology_is_the_machines)
@@ -79,6 +81,29 @@ TEST(numa_bench_fills_every_cell)
 		for (j = 0; j < 8; j++)
 			CHECK(i < 2 && j < 2 ? p->bw_mbps[i][j] && p->lat_ns[i][j] : !p->bw_mbps[i][j] && !p->lat_ns[i][j]);
 	CHECK(live().buffers == 0);
+}
+
+static int bench(int dev)
+{
+	struct dmaplane_numa_bench_params p = { .buffer_size = MIB, .iterations = 1 };
+
+	return ioctl(dev, DMAPLANE_NUMA_BENCH, &p);
+}
+
+/* A program that keeps to some CPUs is not given others by way of the kernel. */
+TEST(numa_bench_needs_a_right_to_other_cpus)
+{
+	int dev = open_device();
+	cpu_set_t one;
+
+	CPU_ZERO(&one);
+	CPU_SET(0, &one);
+	CHECK(sched_setaffinity(0, sizeof(one), &one) == 0 && bench(dev) == 0);
+	CHECK(setresuid(1000, 1000, 1000) == 0);
+	REFUSED(EPERM, bench(dev));
+	CPU_SET(1, &one);
+	CPU_SET(2, &one);
+	CHECK(sched_setaffinity(0, sizeof(one), &one) == 0 && bench(dev) == 0);
 }
 
 TEST(numa_bench_can_be_killed)

@@ -52,6 +52,37 @@ TEST(rdma_setup_is_checked)
 	CHECK(setup_rdma(dev, RDMA_DEVICE) == 0);
 }
 
+TEST(a_user_has_at_most_64_contexts)
+{
+	struct dmaplane_rdma_setup p = { .ib_dev_name = RDMA_DEVICE, .cq_depth = 1, .max_send_wr = 1, .max_recv_wr = 1 };
+	int devs[64], i, other = open_device();
+
+	for (i = 0; i < 64; i++) {
+		devs[i] = open_device();
+		CHECK(ioctl(devs[i], DMAPLANE_SETUP_RDMA, &p) == 0);
+	}
+	REFUSED(ENOSPC, ioctl(other, DMAPLANE_SETUP_RDMA, &p));
+	CHECK(ioctl(devs[5], DMAPLANE_TEARDOWN_RDMA) == 0);
+	CHECK(ioctl(other, DMAPLANE_SETUP_RDMA, &p) == 0);
+}
+
+/* Frames to any address take CAP_NET_RAW; those to the device's own do not. */
+TEST(peers_elsewhere_need_a_right)
+{
+	struct dmaplane_rdma_peer_info peer, elsewhere;
+	int dev = open_device();
+
+	CHECK(setup_rdma(dev, RDMA_DEVICE) == 0 && ioctl(dev, DMAPLANE_RDMA_INIT_PEER, &peer) == 0);
+	elsewhere = peer;
+	elsewhere.mac[5] ^= 1;
+	CHECK(ioctl(dev, DMAPLANE_RDMA_CONNECT_PEER, &elsewhere) == 0);
+	CHECK(ioctl(dev, DMAPLANE_RDMA_DESTROY_PEER) == 0);
+	CHECK(setresuid(1000, 1000, 1000) == 0);
+	CHECK(ioctl(dev, DMAPLANE_RDMA_INIT_PEER, &peer) == 0);
+	REFUSED(EPERM, ioctl(dev, DMAPLANE_RDMA_CONNECT_PEER, &elsewhere));
+	CHECK(ioctl(dev, DMAPLANE_RDMA_CONNECT_PEER, &peer) == 0);
+}
+
 TEST(rdma_calls_need_a_context)
 {
 	struct dmaplane_loopback_params p = { .mr_id = 1, .size = 1 };
