@@ -35,7 +35,7 @@ fn print(info: &rgaps_recording::Info, to: &mut dyn Write) -> io::Result<()> {
     }
     for (reason, count) in &info.dropped_by {
         let known = Reason::ALL.into_iter().find(|known| known.name() == reason);
-        let reason = known.map_or(reason.as_str(), Reason::explain);
+        let reason = known.map_or(reason.as_str(), |known| known.explain());
         writeln!(to, "dropped   {count}: {reason}")?;
     }
     writeln!(to)?;
