@@ -12,8 +12,6 @@ import pytest
 
 import rgaps
 
-SOON = 60
-
 
 def command(*arguments):
     program = shutil.which("rgaps", path=str(Path(sys.executable).parent)) or "rgaps"
@@ -22,15 +20,15 @@ def command(*arguments):
 
 def record(file, topics, publish):
     """Records what `publish` publishes to the topics."""
-    recorder = command("record", "-o", str(file), "--reliable", "--every", "0.05", "--json", *topics)
-    for line in recorder.stdout:
-        if json.loads(line)["topics"] == len(topics):
-            break
-    publish()
-    recorder.terminate()
-    last = json.loads(recorder.stdout.read().splitlines()[-1])
-    assert recorder.wait(SOON) == 0
-    assert last["dropped"] == 0
+    arguments = ("record", "-o", str(file), "--reliable", "--every", "0.05", "--json", *topics)
+    with command(*arguments) as recorder:
+        for line in recorder.stdout:
+            if json.loads(line)["topics"] == len(topics):
+                break
+        publish()
+        recorder.terminate()
+        last = json.loads(recorder.stdout.read().splitlines()[-1])
+    assert recorder.returncode == 0 and last["dropped"] == 0
     return last["recorded"]
 
 

@@ -62,7 +62,8 @@ fn number(error: &anyhow::Error) -> u8 {
     if error.is::<NotInTime>() {
         return NOT_IN_TIME;
     }
-    if error.is::<NoSuchTopic>() {
+    let no_topic = matches!(error.downcast_ref(), Some(ReplayError::NoTopic { .. }));
+    if no_topic || error.is::<NoSuchTopic>() {
         return NO_SUCH_TOPIC;
     }
     if error.is::<NoDaemon>() {

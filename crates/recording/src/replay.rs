@@ -9,7 +9,7 @@ use crate::messages::Selection;
 use crate::recording::Recording;
 use rgaps::{Domain, Loan, Node, PublishError, Publisher, Unpublished};
 use rgaps_client::bindings::SetMetadata as _;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{sync_channel, Receiver, RecvTimeoutError, SyncSender};
 use std::sync::Arc;
@@ -101,14 +101,11 @@ impl Replay {
         if !options.topics.is_empty()
             && !channels.iter().any(|channel| selection.has(&channel.topic))
         {
-            let mut known: Vec<_> = channels
-                .iter()
-                .map(|channel| channel.topic.as_str())
-                .collect();
-            known.dedup();
+            let known = channels.iter().map(|channel| channel.topic.as_str());
+            let known: BTreeSet<_> = known.collect();
             return Err(ReplayError::NoTopic {
                 patterns: options.topics.join(", "),
-                known: known.join(", "),
+                known: Vec::from_iter(known).join(", "),
             });
         }
         channels.retain(|channel| selection.has(&channel.topic));
