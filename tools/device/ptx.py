@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""Compiles rgaps/device.cuh with each kind of group to PTX, and from that to machine code, for every GPU that nvcc knows, with
+"""Compiles rgaps/device.cuh and rgaps/device_rdma.cuh with each kind of group to PTX, and from that to machine code, for every GPU that nvcc knows, with
 warnings as errors. Prints registers and sizes; nothing may spill.
 
 Usage: tools/device/ptx.py [ARCHITECTURE...], such as 90; tools/setup.sh nvcc installs nvcc.
 """
-import concurrent.futures, json, os, re, subprocess, sys
+import concurrent.futures, itertools, json, os, re, subprocess, sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOLKIT = ROOT / ".cache/nvcc/nvidia/cu13"
 OUT = ROOT / "target/device/ptx"
+SUITES = ["device", "rdma"]
 FLAGS = ["-std=c++17", "-O3", f"-I{ROOT}/crates/capi/include", "-Xcompiler", "-Wall,-Wextra", "-Werror", "all-warnings"]
 
 
@@ -20,25 +21,25 @@ def tool(*command):
     return done.stdout + done.stderr
 
 
-def compiled(architecture):
-    ptx, cubin = OUT / f"{architecture}.ptx", OUT / f"{architecture}.cubin"
-    said = tool(TOOLKIT / "bin/nvcc", *FLAGS, f"-arch=compute_{architecture}", "-ptx", ROOT / "tests/device/groups.cu", "-o", ptx)
+def compiled(architecture, suite):
+    ptx, cubin = OUT / f"{suite}-{architecture}.ptx", OUT / f"{suite}-{architecture}.cubin"
+    said = tool(TOOLKIT / "bin/nvcc", *FLAGS, f"-arch=compute_{architecture}", "-ptx", ROOT / "tests" / suite / "groups.cu", "-o", ptx)
     options = ["-v", "-Werror", "-warn-spills", "-warn-lmem-usage", f"-arch=sm_{architecture}"]
     said += tool(TOOLKIT / "bin/ptxas", *options, ptx, "-o", cubin)
     if re.search(r"warning", said, re.IGNORECASE):
-        sys.exit(f"sm_{architecture}: {said}")
+        sys.exit(f"{suite} sm_{architecture}: {said}")
     # All that is shared is shared with other processes.
-    for access in re.findall(r"^\s*((?:atom|red|fence|ld\.acquire|ld\.relaxed|st\.release|st\.relaxed)\S*)", ptx.read_text(), re.MULTILINE):
+    for access in re.findall(r"^\s*((?:atom|red|fence|ld\.acquire|ld\.relaxed|st\.release|st\.relaxed|st\.mmio)\S*)", ptx.read_text(), re.MULTILINE):
         if ".sys" not in access:
             sys.exit(f"sm_{architecture}: {access} is not of system scope")
     registers = {}
     name = None
     for line in said.splitlines():
-        if found := re.search(r"entry function '_Z\d+((?:publish|receive)_by_[a-z_]+?)\d*rgaps", line):
+        if found := re.search(r"entry function '_Z\d+((?:publish|receive|post|share)_by_[a-z_]+?)\d*rgaps", line):
             name = re.sub(r"\d+$", "", found[1])
         if found := re.search(r"Used (\d+) registers", line):
             registers[name] = int(found[1])
-    return {"architecture": architecture, "ptx_bytes": ptx.stat().st_size, "cubin_bytes": cubin.stat().st_size, "registers": registers}
+    return {"suite": suite, "architecture": architecture, "ptx_bytes": ptx.stat().st_size, "cubin_bytes": cubin.stat().st_size, "registers": registers}
 
 
 def main():
@@ -46,14 +47,22 @@ def main():
     known = re.findall(r"compute_(\d+)", tool(TOOLKIT / "bin/nvcc", "--list-gpu-arch"))
     wanted = sys.argv[1:] or sorted(known, key=int)
     with concurrent.futures.ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        rows = list(pool.map(compiled, wanted))
+        rows = list(pool.map(lambda pair: compiled(*pair), itertools.product(wanted, SUITES)))
+    kernels = 0
+    for suite in SUITES:
+        kernels += show([row for row in rows if row["suite"] == suite])
+    print(json.dumps({"architectures": len(wanted), "kernels": kernels, "warnings": 0}))
+
+
+def show(rows):
+    """Prints a suite's table. How many kernels it has."""
     names = sorted(rows[0]["registers"])
-    print("registers of each kernel; sizes of all together")
+    print(f"{rows[0]['suite']}: registers of each kernel; sizes of all together")
     print(f"{'':6} " + " ".join(f"{name.replace('_by_', ' '):>18}" for name in names) + f" {'PTX':>8} {'machine code':>13}")
     for row in rows:
         cells = " ".join(f"{row['registers'][name]:>18}" for name in names)
         print(f"sm_{row['architecture']:<4}" + cells + f" {row['ptx_bytes']:>8} {row['cubin_bytes']:>13}")
-    print(json.dumps({"architectures": len(rows), "kernels": len(names), "warnings": 0}))
+    return len(names)
 
 
 if __name__ == "__main__":
