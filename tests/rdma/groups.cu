@@ -45,6 +45,5 @@ __device__ void receive(const Group &group, const rgaps_queue_pair_t &pair, uint
 
 KERNELS(thread, Lane{})
 KERNELS(warp, cg::tiled_partition<32>(cg::this_thread_block()))
-KERNELS(half_warp, cg::tiled_partition<16>(cg::this_thread_block()))
 KERNELS(coalesced, cg::coalesced_threads())
 KERNELS(block, cg::this_thread_block())

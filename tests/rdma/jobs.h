@@ -174,7 +174,7 @@ RGAPS_DEVICE_FN void send(const Job &job) {
     rdma::QueuePair queue;
     queue.attach(lane, job.pair);
     uint64_t sum = 0;
-    const bool can_change = job.pair.abilities & RGAPS_RDMA_CAN_CHANGE;
+    const bool can_change = job.pair.abilities & RGAPS_RDMA_CAN_CHANGE, can_read = job.pair.abilities & RGAPS_RDMA_CAN_READ;
     for (uint64_t message = 0; message < job.messages; ++message) {
         const uint64_t slot = message % job.slots;
         if (message >= job.slots) {
@@ -194,7 +194,7 @@ RGAPS_DEVICE_FN void send(const Job &job) {
         if (!want(board, 3, status)) break;
         board->ends[slot] = ticket.end;
         if (can_change && message % 16 == 5 && !change(job, &queue, message / 16, &sum)) break;
-        if (can_change && message % 32 == 9 && !(queue.ring(lane), read_back(job, &queue, message))) break;
+        if (can_read && message % 32 == 9 && !read_back(job, &queue, message)) break;
         ++board->messages;
         /* As a kernel that is launched again. */
         if (message % 64 == 40) {

@@ -269,9 +269,26 @@ void waits_ring() {
     if (queue.poll(lane, &ticket) != Status::ok) explorer().fail("a flush leaves a work without completion");
 }
 
+/* Kernels post one work each: whoever rings, rings for all. */
+template <int Posters>
+void shared_once() {
+    const auto p = pair();
+    Card card(p);
+    for (int poster = 0; poster < Posters; ++poster)
+        explorer().spawn([&, poster] {
+            rdma::SharedQueuePair queue;
+            queue.attach(lane, p);
+            Ticket ticket;
+            if (!post(queue, poster, 0, uint64_t(poster), &ticket, rdma::at_once)) explorer().fail("no room in an empty queue");
+        });
+    explorer().run();
+    card.step();
+    if (card.fetched != Posters) explorer().fail("an entry stays behind");
+}
+
 /* Two kernels share a queue pair that holds fewer works than they post. */
-template <int Messages>
 void shared() {
+    constexpr uint64_t messages = 3;
     const auto p = pair();
     Card card(p);
     uint64_t posted = 0;
@@ -281,13 +298,13 @@ void shared() {
             queue.attach(lane, p);
             const uint64_t slot = uint64_t(poster);
             Ticket ticket;
-            for (uint64_t message = 0; message < Messages; ++message) {
+            for (uint64_t message = 0; message < messages; ++message) {
                 if (!post(queue, poster, message, slot, &ticket, rdma::at_once)) break;
                 ++posted;
                 if (!is_done(queue, &ticket, poster, message, slot)) break;
             }
         });
-    explorer().spawn([&] { card.serve(2 * Messages); });
+    explorer().spawn([&] { card.serve(2 * messages); });
     explorer().run();
     card.step();
     if (card.fetched != posted) explorer().fail("an entry stays behind");
@@ -331,6 +348,41 @@ void fails() {
     });
     explorer().spawn([&] { card.serve(3); });
     explorer().run();
+}
+
+/* Two kernels share a queue pair and wait for nothing, with more works than it holds. */
+void shared_fills_up() {
+    const auto p = pair();
+    Card card(p);
+    uint64_t posted = 0;
+    for (int poster = 0; poster < 2; ++poster)
+        explorer().spawn([&, poster] {
+            rdma::SharedQueuePair queue;
+            queue.attach(lane, p);
+            Ticket ticket;
+            for (uint64_t message = 0; message < 3; ++message)
+                posted += post(queue, poster, message, uint64_t(poster) * 3 + message, &ticket, message % 2 ? rdma::deferred : rdma::at_once);
+            queue.detach(lane);
+        });
+    explorer().spawn([&] { card.serve(4); });
+    explorer().run();
+    card.step();
+    if (card.fetched != posted) explorer().fail("an entry stays behind");
+}
+
+/* One work after the other, until queues have gone round twice; nothing is done before the card has done it. */
+void laps() {
+    const auto p = pair();
+    Card card(p);
+    rdma::QueuePair queue;
+    queue.attach(lane, p);
+    for (uint64_t message = 0; message < 3 * size; ++message) {
+        Ticket ticket;
+        post(queue, 0, message, message, &ticket, rdma::at_once);
+        if (queue.poll(lane, &ticket) != Status::pending) explorer().fail("done before it was begun");
+        card.step();
+        if (queue.poll(lane, &ticket) != Status::ok) explorer().fail("a completion stays behind");
+    }
 }
 
 /* A card that says that a work is done which there is not. */
@@ -424,10 +476,13 @@ const model::Scenario scenarios[] = {
     {"vectors", vectors, 0},
     {"nonsense", nonsense, 0},
     {"waits_ring", waits_ring, 0},
+    {"laps", laps, 0},
     {"owned", owned, 2},
     {"quiet_fills_up", quiet_fills_up, 2},
-    {"shared_two", shared<1>, 3},
-    {"shared", shared<3>, 2},
+    {"shared_twice", shared_once<2>, 4},
+    {"shared_thrice", shared_once<3>, 2},
+    {"shared", shared, 2},
+    {"shared_fills_up", shared_fills_up, 2},
     {"fails", fails<rdma::QueuePair>, 3},
     {"shared_fails", fails<rdma::SharedQueuePair>, 2},
     {"receives", receives, 3},

@@ -1,16 +1,15 @@
 #!/usr/bin/env python3
-"""Compiles rgaps/device.cuh and rgaps/device_rdma.cuh with each kind of group to PTX, and from that to machine code, for every GPU that nvcc knows, with
+"""Compiles rgaps/device.cuh, or rgaps/device_rdma.cuh, with each kind of group to PTX, and from that to machine code, for every GPU that nvcc knows, with
 warnings as errors. Prints registers and sizes; nothing may spill.
 
-Usage: tools/device/ptx.py [ARCHITECTURE...], such as 90; tools/setup.sh nvcc installs nvcc.
+Usage: tools/device/ptx.py [--suite device|rdma] [ARCHITECTURE...], such as 90; tools/setup.sh nvcc installs nvcc.
 """
-import concurrent.futures, itertools, json, os, re, subprocess, sys
+import argparse, concurrent.futures, json, os, re, subprocess, sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOLKIT = ROOT / ".cache/nvcc/nvidia/cu13"
 OUT = ROOT / "target/device/ptx"
-SUITES = ["device", "rdma"]
 FLAGS = ["-std=c++17", "-O3", f"-I{ROOT}/crates/capi/include", "-Xcompiler", "-Wall,-Wextra", "-Werror", "all-warnings"]
 
 
@@ -39,30 +38,26 @@ def compiled(architecture, suite):
             name = re.sub(r"\d+$", "", found[1])
         if found := re.search(r"Used (\d+) registers", line):
             registers[name] = int(found[1])
-    return {"suite": suite, "architecture": architecture, "ptx_bytes": ptx.stat().st_size, "cubin_bytes": cubin.stat().st_size, "registers": registers}
+    return {"architecture": architecture, "ptx_bytes": ptx.stat().st_size, "cubin_bytes": cubin.stat().st_size, "registers": registers}
 
 
 def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--suite", choices=["device", "rdma"], default="device")
+    parser.add_argument("architectures", nargs="*")
+    options = parser.parse_args()
     OUT.mkdir(parents=True, exist_ok=True)
     known = re.findall(r"compute_(\d+)", tool(TOOLKIT / "bin/nvcc", "--list-gpu-arch"))
-    wanted = sys.argv[1:] or sorted(known, key=int)
+    wanted = options.architectures or sorted(known, key=int)
     with concurrent.futures.ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        rows = list(pool.map(lambda pair: compiled(*pair), itertools.product(wanted, SUITES)))
-    kernels = 0
-    for suite in SUITES:
-        kernels += show([row for row in rows if row["suite"] == suite])
-    print(json.dumps({"architectures": len(wanted), "kernels": kernels, "warnings": 0}))
-
-
-def show(rows):
-    """Prints a suite's table. How many kernels it has."""
+        rows = list(pool.map(lambda architecture: compiled(architecture, options.suite), wanted))
     names = sorted(rows[0]["registers"])
-    print(f"{rows[0]['suite']}: registers of each kernel; sizes of all together")
+    print("registers of each kernel; sizes of all together")
     print(f"{'':6} " + " ".join(f"{name.replace('_by_', ' '):>18}" for name in names) + f" {'PTX':>8} {'machine code':>13}")
     for row in rows:
         cells = " ".join(f"{row['registers'][name]:>18}" for name in names)
         print(f"sm_{row['architecture']:<4}" + cells + f" {row['ptx_bytes']:>8} {row['cubin_bytes']:>13}")
-    return len(names)
+    print(json.dumps({"architectures": len(rows), "kernels": len(names), "warnings": 0}))
 
 
 if __name__ == "__main__":

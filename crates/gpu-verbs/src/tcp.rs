@@ -12,7 +12,7 @@ use crate::lane::*;
 use crate::view::{Syndrome, CAN_CHANGE, CAN_READ, CAN_WRITE, WORK_BYTES_MAX};
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
 
 const REQUEST_BYTES: usize = 40;
@@ -52,6 +52,12 @@ impl TcpLane {
             requests: VecDeque::new(),
             is_broken: false,
         })
+    }
+
+    fn break_off(&mut self) {
+        self.is_broken = true;
+        // An error means that it is closed.
+        let _ = self.stream.shutdown(Shutdown::Both);
     }
 
     fn send(&mut self) {
@@ -239,7 +245,7 @@ impl Lane for TcpLane {
             self.receive();
         }
         if self.parse(events).is_none() {
-            self.is_broken = true;
+            self.break_off();
         }
         self.serve();
         self.send();
@@ -247,7 +253,7 @@ impl Lane for TcpLane {
 
     fn fail(&mut self) {
         // Their replies would be taken for those of others.
-        self.is_broken = true;
+        self.break_off();
         self.in_flight.clear();
     }
 }

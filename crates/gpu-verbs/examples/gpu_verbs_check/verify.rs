@@ -4,7 +4,7 @@ use crate::jobs::{Buffer, Job, Jobs, Task};
 use crate::side::{run_both, Side, Sizes};
 use crate::{kernels, Options};
 use anyhow::{bail, ensure, Result};
-use rgaps_gpu_verbs::{choose, Behaviour, Depths, Syndrome, VerbsLane};
+use rgaps_gpu_verbs::{choose, Behaviour, Depths, Syndrome, VerbsLane, CAN_CHANGE};
 use rgaps_layout::Domain;
 use rgaps_verbs::in_process::{Faults, Network};
 use rgaps_verbs::{Access, ChannelAddress};
@@ -137,7 +137,11 @@ impl Test {
 
     /// Whether both ends do what they should, and nothing is left.
     fn exchange(&self, one: &Side, other: &Side, to_other: Buffer, to_one: Buffer) -> Result<()> {
-        let send = one.job(Task::Send, self.messages, to_other);
+        let mut send = one.job(Task::Send, self.messages, to_other);
+        if self.payload != Domain::Host {
+            // Words of a GPU are not the host's to change in one step.
+            send.pair.abilities &= !CAN_CHANGE;
+        }
         let receive = other.job(Task::Receive, self.messages, to_one);
         run_both(&self.jobs, &send, &receive)?;
         one.check("sender", self.messages)?;
