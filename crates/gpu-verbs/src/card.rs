@@ -4,7 +4,7 @@ use crate::engine::{Behaviour, Counts, Engine};
 use crate::lane::{Lane, Responder};
 use crate::memory::Memory;
 use crate::queue::{Depths, QueueMemory, Rings};
-use crate::regions::Regions;
+use crate::regions::{Regions, Registration};
 use crate::tcp::TcpLane;
 use crate::verbs_lane::VerbsLane;
 use crate::view::QueuePairView;
@@ -63,11 +63,7 @@ impl Card {
 
     /// Registers memory. Peers that know the key may use it if `is_remote`.
     pub fn register(&self, memory: &Arc<Memory>, is_remote: bool) -> Registration {
-        Registration {
-            key: self.regions.add(Arc::clone(memory), is_remote),
-            regions: Arc::clone(&self.regions),
-            memory: Arc::clone(memory),
-        }
+        Registration::new(&self.regions, memory, is_remote)
     }
 
     /// A queue pair without a peer.
@@ -90,31 +86,6 @@ impl Drop for Card {
         // Queue pairs keep the thread: it ends with the last of them.
         self.commands = None;
         drop(self.thread.take());
-    }
-}
-
-/// Memory that a card knows.
-pub struct Registration {
-    key: u32,
-    regions: Arc<Regions>,
-    memory: Arc<Memory>,
-}
-
-impl Registration {
-    /// Its key, for works of this side, and for those of peers unless the lane has its own.
-    pub fn key(&self) -> u32 {
-        self.key
-    }
-
-    /// The memory.
-    pub fn memory(&self) -> &Arc<Memory> {
-        &self.memory
-    }
-}
-
-impl Drop for Registration {
-    fn drop(&mut self) {
-        self.regions.remove(self.key);
     }
 }
 

@@ -41,10 +41,11 @@ mod view;
 mod wire;
 
 pub use back_end::{choose, BackEnd, Choice};
-pub use card::{Card, QueuePair, Registration};
+pub use card::{Card, QueuePair};
 pub use engine::{Behaviour, Counts};
 pub use memory::Memory;
 pub use queue::{Depths, QueueMemory, Rings};
+pub use regions::Registration;
 pub use verbs_lane::VerbsLane;
 pub use view::{
     header, QueuePairView, Syndrome, CAN_CHANGE, CAN_READ, CAN_WRITE, ENTRY_BYTES, QUEUE_LOG2_MAX,

@@ -32,7 +32,7 @@ pub enum Change {
 
 impl Regions {
     /// Gives memory a key. Peers may use it if `is_remote`.
-    pub(crate) fn add(&self, memory: Arc<Memory>, is_remote: bool) -> u32 {
+    fn add(&self, memory: Arc<Memory>, is_remote: bool) -> u32 {
         let mut table = self.locked();
         let key = table
             .last_key_value()
@@ -41,7 +41,7 @@ impl Regions {
         key
     }
 
-    pub(crate) fn remove(&self, key: u32) {
+    fn remove(&self, key: u32) {
         self.locked().remove(&key);
     }
 
@@ -115,5 +115,42 @@ impl Regions {
                 }
             }
         })
+    }
+}
+
+/// Memory that a card knows.
+pub struct Registration {
+    key: u32,
+    regions: Arc<Regions>,
+    memory: Arc<Memory>,
+}
+
+impl Registration {
+    pub(crate) fn new(
+        regions: &Arc<Regions>,
+        memory: &Arc<Memory>,
+        is_remote: bool,
+    ) -> Registration {
+        Registration {
+            key: regions.add(Arc::clone(memory), is_remote),
+            regions: Arc::clone(regions),
+            memory: Arc::clone(memory),
+        }
+    }
+
+    /// Its key, for works of this side, and for those of peers unless the lane has its own.
+    pub fn key(&self) -> u32 {
+        self.key
+    }
+
+    /// The memory.
+    pub fn memory(&self) -> &Arc<Memory> {
+        &self.memory
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        self.regions.remove(self.key);
     }
 }

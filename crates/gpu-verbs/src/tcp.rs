@@ -126,7 +126,7 @@ impl TcpLane {
                 }
                 None => {
                     let syndrome = self.unread[at + 1];
-                    tell_failed(&mut self.in_flight, events);
+                    report_failed(&mut self.in_flight, events);
                     let (work, _) = self.in_flight.pop_front()?;
                     let result = finish(&self.responder, &work, syndrome, data)?;
                     events.push_back(Event::Done(result));
@@ -170,7 +170,7 @@ impl TcpLane {
 }
 
 /// Works that failed on this side, once all before them are done.
-fn tell_failed(in_flight: &mut VecDeque<InFlight>, events: &mut VecDeque<Event>) {
+fn report_failed(in_flight: &mut VecDeque<InFlight>, events: &mut VecDeque<Event>) {
     while let Some((_, Some(syndrome))) = in_flight.front() {
         events.push_back(Event::Done(Err(*syndrome)));
         in_flight.pop_front();
@@ -234,7 +234,7 @@ impl Lane for TcpLane {
 
     fn progress(&mut self, events: &mut VecDeque<Event>) {
         self.responder.take_received(events);
-        tell_failed(&mut self.in_flight, events);
+        report_failed(&mut self.in_flight, events);
         if self.is_broken {
             let lost = self.in_flight.drain(..);
             events.extend(lost.map(|_| Event::Done(Err(Syndrome::Unreachable))));

@@ -1,10 +1,10 @@
 //! A lane over a queue pair of RDMA verbs that a CPU posts: Soft-RoCE, any card with libibverbs, the network inside one process.
 //! It writes, with and without immediate; it neither reads nor changes words of the peer yet.
 
-use crate::card::Registration;
 use crate::entry::{Kind, Local, Work};
 use crate::lane::{Event, Lane};
 use crate::queue::Depths;
+use crate::regions::Registration;
 use crate::view::{Syndrome, CAN_WRITE};
 use crate::GpuVerbsError;
 use rgaps_verbs::raw::{RawCompletion, RawPair, RawWrite};
@@ -134,7 +134,7 @@ impl VerbsLane {
         Ok(())
     }
 
-    fn tell_ended(&mut self, events: &mut VecDeque<Event>) {
+    fn report_ended(&mut self, events: &mut VecDeque<Event>) {
         while let Some(InFlight::Ended(result)) = self.in_flight.front() {
             events.push_back(Event::Done(*result));
             self.in_flight.pop_front();
@@ -190,7 +190,7 @@ impl Lane for VerbsLane {
     }
 
     fn progress(&mut self, events: &mut VecDeque<Event>) {
-        self.tell_ended(events);
+        self.report_ended(events);
         while !self.is_broken {
             match self.pair.poll() {
                 Ok(None) => break,
@@ -205,7 +205,7 @@ impl Lane for VerbsLane {
                         RawCompletion::Failed(status) => Err(syndrome(status)),
                         _ => Ok(()),
                     }));
-                    self.tell_ended(events);
+                    self.report_ended(events);
                 }
                 Err(_) => self.is_broken = true,
             }

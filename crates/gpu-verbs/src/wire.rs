@@ -38,7 +38,7 @@ impl WireLane {
         (end(&one, &other), end(&other, &one))
     }
 
-    fn carry_out(&self, work: &Work) -> Result<(), Refusal> {
+    fn execute(&self, work: &Work) -> Result<(), Refusal> {
         let data = gather(self.mine.regions(), work).map_err(Refusal::Failed)?;
         let found = self.peer.serve(&request(work), &data)?;
         scatter(self.mine.regions(), work, &found).map_err(Refusal::Failed)
@@ -65,7 +65,7 @@ impl Lane for WireLane {
     fn progress(&mut self, events: &mut VecDeque<Event>) {
         self.mine.take_received(events);
         while let Some(work) = self.waiting.front() {
-            let result = match self.carry_out(work) {
+            let result = match self.execute(work) {
                 Ok(()) => Ok(()),
                 Err(Refusal::Failed(syndrome)) => Err(syndrome),
                 Err(Refusal::NotReady) => {

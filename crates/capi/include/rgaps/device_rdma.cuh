@@ -412,7 +412,7 @@ public:
     RGAPS_DEVICE_FN Status poll(const Group &group, Ticket *ticket) {
         detail::Result result{Status::pending, 0, 0, 0};
         if (group.thread_rank() == 0) result = look(*ticket);
-        return tell(broadcast(group, result), ticket);
+        return report(broadcast(group, result), ticket);
     }
 
     /* Waits for it for at most `ticks_max` ticks. */
@@ -420,7 +420,7 @@ public:
     RGAPS_DEVICE_FN Status wait(const Group &group, Ticket *ticket, uint64_t ticks_max) {
         detail::Result result{Status::pending, 0, 0, 0};
         if (group.thread_rank() == 0) result = wait_for(*ticket, ticks_max);
-        return tell(broadcast(group, result), ticket);
+        return report(broadcast(group, result), ticket);
     }
 
     /* Rings for all that was posted before, and waits until all of it is done. `failed`: a work has failed, ever. */
@@ -482,7 +482,7 @@ private:
         return result.status;
     }
 
-    RGAPS_DEVICE_FN static Status tell(const detail::Result &result, Ticket *ticket) {
+    RGAPS_DEVICE_FN static Status report(const detail::Result &result, Ticket *ticket) {
         ticket->syndrome = result.first;
         ticket->vendor = result.second;
         return result.status;
