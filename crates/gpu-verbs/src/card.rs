@@ -143,9 +143,9 @@ impl QueuePair {
         self.serve(Box::new(lane), Behaviour::default())
     }
 
-    /// Completes everything and carries out nothing: for figures of what posting costs.
-    pub fn connect_to_nothing(&mut self) -> Result<(), GpuVerbsError> {
-        self.serve(Box::<NullLane>::default(), Behaviour::default())
+    /// Completes everything after so long, and carries out nothing: for figures of what posting costs.
+    pub fn connect_to_nothing(&mut self, latency: Duration) -> Result<(), GpuVerbsError> {
+        self.serve(Box::new(NullLane::new(latency)), Behaviour::default())
     }
 
     /// What kernels take as a parameter. Before it is connected the back end can do nothing.

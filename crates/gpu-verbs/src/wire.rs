@@ -6,12 +6,13 @@ use crate::regions::Regions;
 use crate::view::{Syndrome, CAN_CHANGE, CAN_READ, CAN_WRITE};
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Works that wait, at most, for a receive of the peer's.
 const WAITING_MAX: usize = 256;
 
 /// One end of a wire inside a process.
-pub struct WireLane {
+pub(crate) struct WireLane {
     mine: Arc<Responder>,
     peer: Arc<Responder>,
     waiting: VecDeque<Work>,
@@ -90,10 +91,19 @@ impl Lane for WireLane {
     }
 }
 
-/// Completes all works and does nothing: what is left is the cost of posting.
-#[derive(Default)]
-pub struct NullLane {
-    posted: usize,
+/// Completes all works a while after they were posted, and does nothing: what is left is the cost of posting.
+pub(crate) struct NullLane {
+    latency: Duration,
+    posted: VecDeque<Instant>,
+}
+
+impl NullLane {
+    pub(crate) fn new(latency: Duration) -> NullLane {
+        NullLane {
+            latency,
+            posted: VecDeque::new(),
+        }
+    }
 }
 
 impl Lane for NullLane {
@@ -102,18 +112,21 @@ impl Lane for NullLane {
     }
 
     fn post(&mut self, _work: &Work) -> bool {
-        self.posted += 1;
+        self.posted.push_back(Instant::now() + self.latency);
         true
     }
 
     fn add_receives(&mut self, _count: u32) {}
 
     fn progress(&mut self, events: &mut VecDeque<Event>) {
-        events.extend(std::iter::repeat_n(Event::Done(Ok(())), self.posted));
-        self.posted = 0;
+        let now = Instant::now();
+        while self.posted.front().is_some_and(|due| *due <= now) {
+            self.posted.pop_front();
+            events.push_back(Event::Done(Ok(())));
+        }
     }
 
     fn fail(&mut self) {
-        self.posted = 0;
+        self.posted.clear();
     }
 }

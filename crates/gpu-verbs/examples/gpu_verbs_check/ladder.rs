@@ -8,6 +8,7 @@ use anyhow::{ensure, Result};
 use rgaps_gpu_verbs::{Depths, QueueMemory, Rings, CAN_WRITE};
 use rgaps_layout::Domain;
 use serde_json::{json, Value};
+use std::time::Duration;
 
 const SIZES: Sizes = Sizes {
     slots: 1,
@@ -18,6 +19,8 @@ const DEPTHS: Depths = Depths {
     sends_log2: 8,
     receives_log2: 2,
 };
+/// What the card takes for each work, at least, in steps that compare waiting with pipelining.
+const LATENCIES_US: [u64; 3] = [2, 5, 10];
 /// Tries of posting alone.
 const LAPS: u64 = 64;
 
@@ -30,6 +33,8 @@ struct Rung {
     pairs: usize,
     warps_per_block: u32,
     messages: u64,
+    /// Of the card, on top of what its thread takes.
+    latency: Duration,
 }
 
 /// Climbs it.
@@ -78,6 +83,7 @@ fn rungs(messages: u64, blocks: usize, warps: u32) -> Vec<Rung> {
         pairs: 1,
         warps_per_block: 1,
         messages,
+        latency: Duration::ZERO,
     };
     // Each of these waits for the card once for each message.
     let few = (messages / 10).max(1);
@@ -91,6 +97,20 @@ fn rungs(messages: u64, blocks: usize, warps: u32) -> Vec<Rung> {
         all.push(one(&name, Task::Pipelined, every, messages));
     }
     all.push(one("a doorbell when full", Task::Pipelined, 0, messages));
+    for us in LATENCIES_US {
+        let late = |rung: Rung| Rung {
+            name: format!("{}, card takes {us} us", rung.name),
+            latency: Duration::from_micros(us),
+            ..rung
+        };
+        all.push(late(one("waits for each", Task::Naive, 1, few)));
+        all.push(late(one(
+            "a doorbell for 16",
+            Task::Pipelined,
+            16,
+            messages,
+        )));
+    }
     let groups = blocks * warps as usize;
     let many = |name: &str, task, pairs| Rung {
         name: name.into(),
@@ -100,6 +120,7 @@ fn rungs(messages: u64, blocks: usize, warps: u32) -> Vec<Rung> {
         pairs,
         warps_per_block: warps,
         messages: (messages / groups as u64).max(1),
+        latency: Duration::ZERO,
     };
     all.push(many("a queue pair for the grid", Task::Shared, 1));
     all.push(many("a queue pair for each block", Task::Shared, blocks));
@@ -113,7 +134,7 @@ fn climb(jobs: &Jobs, kernels: Domain, rung: &Rung) -> Result<Value> {
         sides.push(Side::new(kernels, Domain::Host, DEPTHS, SIZES)?);
     }
     for side in &mut sides[..rung.pairs] {
-        side.pair.connect_to_nothing()?;
+        side.pair.connect_to_nothing(rung.latency)?;
     }
     let work: Vec<Job> = (0..rung.groups)
         .map(|group| {

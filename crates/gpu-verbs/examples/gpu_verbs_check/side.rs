@@ -103,6 +103,19 @@ impl Side {
         }
     }
 
+    /// Writes the start of the first slot that is sent.
+    pub fn write_source(&self, bytes: &[u8; 8]) {
+        self.memory.write(0, bytes);
+    }
+
+    /// The start of the first slot that the peer writes.
+    pub fn landed(&self) -> [u8; 8] {
+        let mut bytes = [0; 8];
+        let at = u64::from(self.sizes.slots) * self.sizes.stride();
+        self.memory.read(at, &mut bytes);
+        bytes
+    }
+
     pub fn let_go_on(&self) {
         let at = offset_of!(Board, may_go_on) as u64;
         self.board.write(at, &1u64.to_ne_bytes());
