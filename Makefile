@@ -33,7 +33,7 @@ PRODUCTS := -p rgapsd -p rgaps-cli -p rgaps-capi -p rgaps-interpose
 RUNNER = --config 'target."cfg(all())".runner="$(CURDIR)/tools/run-test.sh"'
 LOOM := --config 'target."cfg(all())".rustflags=["--cfg","loom"]' --target-dir target/loom
 
-.PHONY: help build links links-many test steady test-driver demo demo-hosts demo-kv demo-kv-rdma demo-rdma demo-record demo-remote test-remote check unit loom python wheel c-test chaos soak races kernel test-kernel test-kernel-debug test-providers test-rdma test-rdma-lossy test-rdma-kills test-netem test-device demo-device vm-programs vm-shell sim fuzz bench bench-rdma bench-dmaplane plots docs docs-test miri asan tsan aarch64 install uninstall dist clean setup
+.PHONY: help build links links-many test steady test-driver demo demo-hosts demo-kv demo-kv-rdma demo-rdma demo-record demo-remote test-remote check unit loom python wheel c-test chaos soak races kernel test-kernel test-kernel-debug test-providers test-rdma test-rdma-lossy test-rdma-kills test-netem test-device demo-device vm-programs vm-shell sim fuzz bench bench-rdma bench-dmaplane plots docs docs-test miri asan tsan aarch64 install uninstall dist clean setup test-gpu-verbs
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -150,6 +150,13 @@ test-device: ## Device topics: the protocol in a model checker, mutants of it, P
 	@tools/device/mutants.py --seconds 1
 	@tools/device/ptx.py
 	@tools/device/check.sh
+
+test-gpu-verbs: ## RDMA that kernels post: a model checker, mutants, PTX for every GPU, a software card, TCP and verbs, every byte verified
+	@tools/setup.sh base rust nvcc
+	cargo build --release --locked --quiet -p rgaps-gpu-verbs --example gpu-verbs-check
+	@tools/device/mutants.py --suite rdma --seconds 0.5
+	@tools/device/ptx.py --suite rdma
+	@tools/device/rdma.sh
 
 # Seconds and kills of the demo.
 DEMO_DEVICE ?= --seconds 10 --kills 40 --seed $(SEED)

@@ -51,6 +51,10 @@ cp tests/remote/run.py dist/remote/
 cp .cache/nvcc/nvidia/cu13/lib/libcudart.so.13 dist/remote/cudart/
 tools/device/build.sh cuda
 cp target/device/check-cuda dist/bin/rgaps-device-check
+cargo build --release --locked --quiet -p rgaps-gpu-verbs --example gpu-verbs-check
+tools/device/build.sh rdma-cuda
+cp target/release/examples/gpu-verbs-check dist/bin/rgaps-gpu-verbs-check
+cp target/device/librdma-jobs-cuda.so dist/lib/
 git rev-parse HEAD >dist/revision
 
 # The test programs that gpu-check runs: those that use what memory answers. Cargo names them as JSON.
@@ -66,7 +70,7 @@ for line in sys.stdin:
         shutil.copy(message["executable"], f"dist/tests/bin/{package}-{name}")
 '
 strip dist/bin/* dist/tests/bin/*
-strip --strip-unneeded dist/lib/librgaps.so
+strip --strip-unneeded dist/lib/librgaps.so dist/lib/librdma-jobs-cuda.so
 # The name that programs ask for; a copy, since not everything that carries files carries links.
 cp dist/lib/librgaps.so dist/lib/librgaps.so.0
 find dist -name __pycache__ -prune -exec rm -rf {} +

@@ -3,7 +3,7 @@
 
 Usage: dist/gpu-check [--quick] [--only SECTION,...] [--match TEXT]
 
-Sections: tests, python, figures, links, races, chaos, mps, device, compare, remoting, doctor; without --only all of them. Under $OUT (default:
+Sections: tests, python, figures, links, races, chaos, mps, device, gpu-verbs, compare, remoting, doctor; without --only all of them. Under $OUT (default:
 gpu-check-results) each result is written to a file as it comes, <section>-<name>.json, so that what was found
 before a time limit ended this program is not lost; report.json is the whole, and says so when it is not
 (`finished`). All that a failed program printed is in <name>.log. Exits 0 only if every test passed, no message was corrupt or lost, and nothing leaked or hung; a
@@ -15,7 +15,7 @@ import argparse, contextlib, importlib.util, json, os, platform, signal, statist
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-SECTIONS = ["tests", "python", "figures", "links", "races", "chaos", "mps", "device", "compare", "remoting", "doctor"]
+SECTIONS = ["tests", "python", "figures", "links", "races", "chaos", "mps", "device", "gpu-verbs", "compare", "remoting", "doctor"]
 OUTPUT_CHARS = 4000
 
 RGAPS = HERE / "bin/rgaps"
@@ -455,6 +455,30 @@ def device(env, _folder):
         yield "demo-kills", checked("demo-kills", *demo, "--kills", 6 if quick else 12)
 
 
+def gpu_verbs_plans():
+    """Kernels that post RDMA to a software card: what is right, then what posting costs, the most wanted first."""
+    few, many = (200, 5000) if quick else (2000, 100000)
+    yield "verify", ["verify", "--messages", few]
+    yield "verify-payload-gpu", ["verify", "--messages", few // 10, "--payload", "gpu"]
+    for blocks, warps in ((1, 1), (4, 2), (16, 4)):
+        yield f"ladder-blocks{blocks}-warps{warps}", ["ladder", "--messages", many, "--blocks", blocks, "--warps", warps]
+
+
+def gpu_verbs(env, _folder):
+    """Kernels that post RDMA (rgaps/device_rdma.cuh), every byte verified. No network card takes part: no figure is one of RDMA."""
+    program, kernels = HERE / "bin/rgaps-gpu-verbs-check", HERE / "lib/librdma-jobs-cuda.so"
+    if not kernels.exists():
+        skipped("gpu-verbs", "lib/librdma-jobs-cuda.so is not in dist/: it was made without nvcc")
+        yield "skipped", {"reason": "no kernels"}
+        return
+    # Kernels are loaded when the library is: a later load would wait for those that run.
+    env = dict(env, CUDA_MODULE_LOADING="EAGER")
+    for name, (command, *options) in gpu_verbs_plans():
+        if match in name:
+            out = run(f"gpu-verbs {name}", [program, command, "--jobs", kernels, *options], 120, env)
+            yield name, document(f"gpu-verbs {name}", out)
+
+
 def torch_is_installed():
     return importlib.util.find_spec("torch") is not None
 
@@ -608,7 +632,7 @@ def main():
             found = report[section] = {}
             begun = time.monotonic()
             try:
-                for name, value in globals()[section](env, folder):
+                for name, value in globals()[section.replace("-", "_")](env, folder):
                     found[name] = value
                     save(f"{section}-{name}", value)
                     save("report", report)

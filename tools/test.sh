@@ -8,7 +8,7 @@
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
-STEPS=(setup check docs unit loom build c-test test-device demo-device python docs-test chaos test-rdma test-netem)
+STEPS=(setup check docs unit loom build c-test test-device test-gpu-verbs demo-device python docs-test chaos test-rdma test-netem)
 # The kernel module, and NVIDIA's packages of compilers, are for x86-64.
 [ "$(uname -m)" != x86_64 ] || STEPS+=(test-kernel test-remote)
 STEPS+=(aarch64)

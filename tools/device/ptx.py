@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Compiles rgaps/device.cuh with each kind of group to PTX, and from that to machine code, for every GPU that nvcc knows, with
+"""Compiles rgaps/device.cuh, or rgaps/device_rdma.cuh, with each kind of group to PTX, and from that to machine code, for every GPU that nvcc knows, with
 warnings as errors. Prints registers and sizes; nothing may spill.
 
-Usage: tools/device/ptx.py [ARCHITECTURE...], such as 90; tools/setup.sh nvcc installs nvcc.
+Usage: tools/device/ptx.py [--suite device|rdma] [ARCHITECTURE...], such as 90; tools/setup.sh nvcc installs nvcc.
 """
-import concurrent.futures, json, os, re, subprocess, sys
+import argparse, concurrent.futures, json, os, re, subprocess, sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -20,21 +20,21 @@ def tool(*command):
     return done.stdout + done.stderr
 
 
-def compiled(architecture):
-    ptx, cubin = OUT / f"{architecture}.ptx", OUT / f"{architecture}.cubin"
-    said = tool(TOOLKIT / "bin/nvcc", *FLAGS, f"-arch=compute_{architecture}", "-ptx", ROOT / "tests/device/groups.cu", "-o", ptx)
+def compiled(architecture, suite):
+    ptx, cubin = OUT / f"{suite}-{architecture}.ptx", OUT / f"{suite}-{architecture}.cubin"
+    said = tool(TOOLKIT / "bin/nvcc", *FLAGS, f"-arch=compute_{architecture}", "-ptx", ROOT / "tests" / suite / "groups.cu", "-o", ptx)
     options = ["-v", "-Werror", "-warn-spills", "-warn-lmem-usage", f"-arch=sm_{architecture}"]
     said += tool(TOOLKIT / "bin/ptxas", *options, ptx, "-o", cubin)
     if re.search(r"warning", said, re.IGNORECASE):
-        sys.exit(f"sm_{architecture}: {said}")
+        sys.exit(f"{suite} sm_{architecture}: {said}")
     # All that is shared is shared with other processes.
-    for access in re.findall(r"^\s*((?:atom|red|fence|ld\.acquire|ld\.relaxed|st\.release|st\.relaxed)\S*)", ptx.read_text(), re.MULTILINE):
+    for access in re.findall(r"^\s*((?:atom|red|fence|ld\.acquire|ld\.relaxed|st\.release|st\.relaxed|st\.mmio)\S*)", ptx.read_text(), re.MULTILINE):
         if ".sys" not in access:
             sys.exit(f"sm_{architecture}: {access} is not of system scope")
     registers = {}
     name = None
     for line in said.splitlines():
-        if found := re.search(r"entry function '_Z\d+((?:publish|receive)_by_[a-z_]+?)\d*rgaps", line):
+        if found := re.search(r"entry function '_Z\d+((?:publish|receive|post|share)_by_[a-z_]+?)\d*rgaps", line):
             name = re.sub(r"\d+$", "", found[1])
         if found := re.search(r"Used (\d+) registers", line):
             registers[name] = int(found[1])
@@ -42,11 +42,15 @@ def compiled(architecture):
 
 
 def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--suite", choices=["device", "rdma"], default="device")
+    parser.add_argument("architectures", nargs="*")
+    options = parser.parse_args()
     OUT.mkdir(parents=True, exist_ok=True)
     known = re.findall(r"compute_(\d+)", tool(TOOLKIT / "bin/nvcc", "--list-gpu-arch"))
-    wanted = sys.argv[1:] or sorted(known, key=int)
+    wanted = options.architectures or sorted(known, key=int)
     with concurrent.futures.ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        rows = list(pool.map(compiled, wanted))
+        rows = list(pool.map(lambda architecture: compiled(architecture, options.suite), wanted))
     names = sorted(rows[0]["registers"])
     print("registers of each kernel; sizes of all together")
     print(f"{'':6} " + " ".join(f"{name.replace('_by_', ' '):>18}" for name in names) + f" {'PTX':>8} {'machine code':>13}")

@@ -39,8 +39,13 @@ pub struct RawWrite {
 pub enum RawCompletion {
     /// A signalled write.
     Sent,
-    /// A write of the peer's, with this immediate.
-    Received(u32),
+    /// A write of the peer's.
+    Received {
+        /// Its immediate.
+        immediate: u32,
+        /// How many bytes it wrote.
+        bytes: u32,
+    },
     /// A write or receive that failed.
     Failed(Status),
 }
@@ -130,7 +135,9 @@ impl RawPair {
             .first()
             .map(|completion| match *completion {
                 Completion::Sent { .. } => RawCompletion::Sent,
-                Completion::Received { immediate, .. } => RawCompletion::Received(immediate),
+                Completion::Received { immediate, bytes } => {
+                    RawCompletion::Received { immediate, bytes }
+                }
                 Completion::Failed { status, .. } => RawCompletion::Failed(status),
             });
         Ok(found)

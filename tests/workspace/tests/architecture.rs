@@ -13,6 +13,7 @@ const LAYERS: [&[&str]; 23] = [
     &["device"],
     &["topic"],
     &["verbs"],
+    &["gpu-verbs"],
     &["transport"],
     &["routing"],
     &["session"],
@@ -33,13 +34,14 @@ const LAYERS: [&[&str]; 23] = [
 
 /// Pairs that the order would allow and the architecture does not: the first never depends on the
 /// second, directly or through others.
-const STRANGERS: [(&str, &str); 18] = [
+const STRANGERS: [(&str, &str); 19] = [
     ("dmaplane", "layout"),
     ("topic", "pool"),
     ("topic", "cuda"),
     ("verbs", "pool"),
     ("verbs", "cuda"),
     ("verbs", "topic"),
+    ("gpu-verbs", "topic"),
     ("transport", "topic"),
     ("transport", "pool"),
     ("routing", "transport"),

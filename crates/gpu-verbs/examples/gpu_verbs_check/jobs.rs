@@ -1,0 +1,124 @@
+//! The library of jobs: `tests/rdma/jobs.h`, compiled for the host or for GPUs.
+
+use anyhow::{bail, Context, Result};
+use rgaps_gpu_verbs::QueuePairView;
+use std::ffi::{c_char, c_int, c_void, CStr, CString};
+use std::mem::{offset_of, size_of};
+
+const SLOTS_MAX: usize = 64;
+
+/// `jobs::Task`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Task {
+    #[default]
+    Send = 0,
+    Receive = 1,
+    Fail = 2,
+    Fill = 3,
+    Naive = 4,
+    Prepared = 5,
+    Pipelined = 6,
+    Shared = 7,
+    Enqueue = 8,
+}
+
+/// `rdma::Buffer`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Buffer {
+    pub address: u64,
+    pub key: u32,
+    pub padding: u32,
+}
+
+/// `jobs::Job`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Job {
+    pub pair: QueuePairView,
+    pub local: Buffer,
+    pub remote: Buffer,
+    pub board: u64,
+    pub messages: u64,
+    pub ticks_max: u64,
+    pub slots: u32,
+    pub slot_bytes: u32,
+    pub ring_every: u32,
+    pub task: Task,
+    pub fault: u32,
+    pub syndrome: u32,
+}
+
+/// `jobs::Board`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Board {
+    pub is_running: u64,
+    pub is_done: u64,
+    pub failed_step: u64,
+    pub failed_status: i64,
+    pub messages: u64,
+    pub corrupt: u64,
+    pub back_pressured: u64,
+    pub ticks: u64,
+    pub nanoseconds: u64,
+    pub may_go_on: u64,
+    pub ends: [u64; SLOTS_MAX],
+}
+
+const _: () = assert!(
+    offset_of!(Job, local) == 88 && offset_of!(Job, board) == 120 && size_of::<Job>() == 168
+);
+const _: () = assert!(size_of::<Board>() == 80 + 8 * SLOTS_MAX);
+
+type Run = unsafe extern "C" fn(*const Job, u32, u32) -> c_int;
+
+/// The library, which stays loaded.
+#[derive(Clone, Copy)]
+pub struct Jobs {
+    run: Run,
+    pub is_cuda: bool,
+}
+
+impl Jobs {
+    /// Loads it.
+    pub fn load(path: &str) -> Result<Jobs> {
+        let name = CString::new(path)?;
+        // SAFETY: the path is a C string; the library is ours, and its initialisers are those of C++.
+        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        if handle.is_null() {
+            // SAFETY: dlopen failed just now in this thread, so there is a text, until the next dl call.
+            let why = unsafe { CStr::from_ptr(libc::dlerror()) };
+            bail!("{}", why.to_string_lossy());
+        }
+        let symbol = |name: &CStr| -> Result<*mut c_void> {
+            // SAFETY: the handle is of a library that is never closed.
+            let found = unsafe { libc::dlsym(handle, name.as_ptr()) };
+            (!found.is_null())
+                .then_some(found)
+                .with_context(|| format!("{path} has no {name:?}"))
+        };
+        let run = symbol(c"rgaps_rdma_jobs_run")?;
+        let kind = symbol(c"rgaps_rdma_jobs_kind")?;
+        // SAFETY: functions of tests/rdma/jobs.cu with these signatures.
+        unsafe {
+            let kind =
+                std::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> *const c_char>(kind);
+            Ok(Jobs {
+                run: std::mem::transmute::<*mut c_void, Run>(run),
+                is_cuda: CStr::from_ptr(kind()) == c"cuda",
+            })
+        }
+    }
+
+    /// Runs jobs at the same time, each by one thread or warp, and returns when all have ended.
+    pub fn run(&self, jobs: &[Job], warps_per_block: u32) -> Result<()> {
+        // SAFETY: the jobs name memory that their makers keep until this returns.
+        let failed = unsafe { (self.run)(jobs.as_ptr(), jobs.len() as u32, warps_per_block) };
+        match failed {
+            0 => Ok(()),
+            _ => bail!("the jobs could not be run"),
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Kernels that post RDMA, end to end: against the software card, TCP and RDMA verbs inside a process, every byte verified; and what
+//! posting costs, in steps. Kernels are those of a library that is compiled from `tests/rdma/jobs.cu`: threads, or a GPU's.
+//!
+//! ```text
+//! gpu-verbs-check verify --jobs LIBRARY [--only TEST] [--messages N] [--bytes N] [--seed N] [--payload gpu] [--limit-s N]
+//! gpu-verbs-check ladder --jobs LIBRARY [--messages N] [--blocks N] [--warps N]
+//! gpu-verbs-check choose
+//! ```
+//! The last line is JSON; the exit code is 1 if anything was wrong. No figure here is one of RDMA: no network card takes part.
+
+mod jobs;
+mod ladder;
+mod side;
+mod verify;
+
+use anyhow::{bail, Context, Result};
+use rgaps_cuda::Driver;
+use rgaps_layout::Domain;
+use std::collections::BTreeMap;
+
+/// Options by name.
+pub struct Options(BTreeMap<String, String>);
+
+impl Options {
+    fn parse(arguments: &[String]) -> Result<Options> {
+        let mut found = BTreeMap::new();
+        for pair in arguments.chunks(2) {
+            match pair {
+                [name, value] if name.starts_with("--") => {
+                    found.insert(name[2..].to_owned(), value.clone());
+                }
+                _ => bail!("{pair:?} is no option with its value"),
+            }
+        }
+        Ok(Options(found))
+    }
+
+    /// Its text, if it was given.
+    pub fn text(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str)
+    }
+
+    /// Its number, or what it is if it was not given.
+    pub fn number(&self, name: &str, none: u64) -> Result<u64> {
+        let Some(text) = self.text(name) else {
+            return Ok(none);
+        };
+        text.parse().with_context(|| format!("--{name} {text}"))
+    }
+}
+
+/// Where kernels of the library run.
+pub fn kernels(jobs: &jobs::Jobs) -> Result<Domain> {
+    if !jobs.is_cuda {
+        return Ok(Domain::Host);
+    }
+    let devices = Driver::load()?.devices()?;
+    let first = devices.first().context("there is no GPU")?;
+    Ok(Domain::Cuda(first.uuid))
+}
+
+fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let Some((command, rest)) = arguments.split_first() else {
+        bail!("verify, ladder or choose");
+    };
+    let options = Options::parse(rest)?;
+    if command == "choose" {
+        println!("{}", rgaps_gpu_verbs::choose());
+        return Ok(());
+    }
+    let library = options.text("jobs").context("--jobs is missing")?;
+    let jobs = jobs::Jobs::load(library)?;
+    match command.as_str() {
+        "verify" => verify::run(&jobs, &options),
+        "ladder" => ladder::run(&jobs, &options),
+        other => bail!("there is no {other}"),
+    }
+}

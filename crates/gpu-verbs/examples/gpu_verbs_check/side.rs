@@ -1,0 +1,150 @@
+//! One side of a test: a card, memory with slots and words, a queue pair, a board.
+
+use crate::jobs::{Board, Buffer, Job, Jobs, Task};
+use anyhow::{bail, Result};
+use rgaps_gpu_verbs::{Card, Depths, Memory, QueuePair, Registration};
+use rgaps_layout::Domain;
+use std::mem::{offset_of, size_of};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long the host waits for a job.
+const LIMIT: Duration = Duration::from_secs(30);
+/// Words behind the slots, 64 bytes each, and then a slot to read back into.
+const WORDS_BYTES: u64 = 64 * 16;
+
+/// Sizes and limits of jobs.
+#[derive(Clone, Copy)]
+pub struct Sizes {
+    pub slots: u32,
+    pub slot_bytes: u32,
+    /// Ticks that a wait takes at most: nanoseconds on the host, cycles on a GPU.
+    pub ticks_max: u64,
+}
+
+impl Sizes {
+    fn stride(self) -> u64 {
+        u64::from(self.slot_bytes).next_multiple_of(256)
+    }
+}
+
+pub struct Side {
+    // Kernels have ended when it is dropped; the queue pair goes before its memory.
+    pub pair: QueuePair,
+    pub registration: Registration,
+    board: Arc<Memory>,
+    memory: Arc<Memory>,
+    sizes: Sizes,
+}
+
+impl Side {
+    /// `payload` is where the slots and words lie.
+    pub fn new(kernels: Domain, payload: Domain, depths: Depths, sizes: Sizes) -> Result<Side> {
+        let card = Card::new(kernels)?;
+        let bytes = 2 * u64::from(sizes.slots) * sizes.stride() + WORDS_BYTES + sizes.stride();
+        let memory = match payload {
+            Domain::Host => Memory::host(kernels, bytes)?,
+            gpu => Memory::new(gpu, bytes)?,
+        };
+        let registration = card.register(&memory, true);
+        Ok(Side {
+            pair: card.queue_pair(depths)?,
+            board: Memory::host(kernels, size_of::<Board>() as u64)?,
+            registration,
+            memory,
+            sizes,
+        })
+    }
+
+    pub fn buffer(&self) -> Buffer {
+        Buffer {
+            address: self.memory.address(),
+            key: self.registration.key(),
+            padding: 0,
+        }
+    }
+
+    /// A job of this side towards the peer's memory.
+    pub fn job(&self, task: Task, messages: u64, remote: Buffer) -> Job {
+        Job {
+            pair: self.pair.view(),
+            local: self.buffer(),
+            remote,
+            board: self.board.address(),
+            messages,
+            ticks_max: self.sizes.ticks_max,
+            slots: self.sizes.slots,
+            slot_bytes: self.sizes.slot_bytes,
+            task,
+            ..Job::default()
+        }
+    }
+
+    pub fn board(&self) -> Board {
+        let mut bytes = [0u8; size_of::<Board>()];
+        self.board.read(0, &mut bytes);
+        // SAFETY: a board is plain numbers, of which all bytes are values; the jobs that write it are done, or it is looked at
+        // for a number that says so.
+        unsafe { bytes.as_ptr().cast::<Board>().read_unaligned() }
+    }
+
+    /// Waits until the job says that it runs, or has ended.
+    pub fn wait_until_running(&self) -> Result<()> {
+        let until = Instant::now() + LIMIT;
+        loop {
+            let board = self.board();
+            if board.is_running != 0 || board.is_done != 0 {
+                return Ok(());
+            }
+            if Instant::now() > until {
+                bail!("a job does not begin");
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Writes the start of the first slot that is sent.
+    pub fn write_source(&self, bytes: &[u8; 8]) {
+        self.memory.write(0, bytes);
+    }
+
+    /// The start of the first slot that the peer writes.
+    pub fn landed(&self) -> [u8; 8] {
+        let mut bytes = [0; 8];
+        let at = u64::from(self.sizes.slots) * self.sizes.stride();
+        self.memory.read(at, &mut bytes);
+        bytes
+    }
+
+    pub fn let_go_on(&self) {
+        let at = offset_of!(Board, may_go_on) as u64;
+        self.board.write(at, &1u64.to_ne_bytes());
+    }
+
+    /// Says what is wrong with a job that has ended.
+    pub fn check(&self, who: &str, messages: u64) -> Result<()> {
+        let board = self.board();
+        let counts = self.pair.counts();
+        if board.failed_step != 0 || board.corrupt != 0 || board.messages != messages {
+            bail!(
+                "{who}: step {} returned {}; {} of {messages} messages, {} words wrong; {counts:?}",
+                board.failed_step,
+                board.failed_status,
+                board.messages,
+                board.corrupt
+            );
+        }
+        if !counts.violations.is_empty() {
+            bail!(
+                "{who}: the card saw what no kernel may do: {:?}",
+                counts.violations
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Runs two sides' jobs at once.
+pub fn run_both(jobs: &Jobs, one: &Job, other: &Job) -> Result<()> {
+    jobs.run(&[*one, *other], 1)
+}

@@ -1,0 +1,313 @@
+//! Exchanges of messages over each lane, and what goes wrong.
+
+use crate::jobs::{Buffer, Job, Jobs, Task};
+use crate::side::{run_both, Side, Sizes};
+use crate::{kernels, Options};
+use anyhow::{bail, ensure, Result};
+use rgaps_gpu_verbs::{choose, Behaviour, Depths, Syndrome, VerbsLane, CAN_CHANGE};
+use rgaps_layout::Domain;
+use rgaps_verbs::in_process::{Faults, Network};
+use rgaps_verbs::{Access, ChannelAddress};
+use serde_json::json;
+use std::net::{TcpListener, TcpStream};
+
+struct Test {
+    jobs: Jobs,
+    kernels: Domain,
+    payload: Domain,
+    messages: u64,
+    sizes: Sizes,
+    seed: u64,
+}
+
+type Check = fn(&Test) -> Result<()>;
+
+const TESTS: [(&str, Check); 15] = [
+    ("model", |test| test.model(Behaviour::default())),
+    ("model_late", |test| {
+        test.model(Behaviour {
+            delay_one_in: 4,
+            is_torn: true,
+            ..test.behaviour()
+        })
+    }),
+    ("model_record", |test| {
+        test.model(Behaviour {
+            record_decides: true,
+            delay_one_in: 2,
+            ..test.behaviour()
+        })
+    }),
+    ("tcp", Test::tcp),
+    ("verbs", Test::verbs),
+    ("wrong_remote_key", |test| {
+        test.fails(1, Syndrome::RemoteAccess)
+    }),
+    ("wrong_local_key", |test| {
+        test.fails(2, Syndrome::LocalProtection)
+    }),
+    ("out_of_bounds", |test| {
+        test.fails(3, Syndrome::RemoteAccess)
+    }),
+    ("no_receive", |test| {
+        test.fails(4, Syndrome::ReceiverNotReady)
+    }),
+    ("tcp_wrong_remote_key", |test| {
+        test.fails_on_tcp(1, Syndrome::RemoteAccess)
+    }),
+    ("tcp_wrong_local_key", |test| {
+        test.fails_on_tcp(2, Syndrome::LocalProtection)
+    }),
+    ("prepared", Test::prepared),
+    ("shared", Test::shared),
+    ("full", Test::full),
+    ("zeroed_completions", Test::zeroed_completions),
+];
+
+/// Runs all, or one of them.
+pub fn run(jobs: &Jobs, options: &Options) -> Result<()> {
+    let kernels = kernels(jobs)?;
+    let test = Test {
+        jobs: *jobs,
+        kernels,
+        payload: match options.text("payload") {
+            Some("gpu") => kernels,
+            _ => Domain::Host,
+        },
+        messages: options.number("messages", 500)?,
+        sizes: Sizes {
+            slots: 8,
+            slot_bytes: options.number("bytes", 4096)?.next_multiple_of(8) as u32,
+            ticks_max: options.number("limit-s", 20)? * 1_000_000_000,
+        },
+        seed: options.number("seed", 1)?,
+    };
+    let only = options.text("only");
+    let mut passed = Vec::new();
+    let mut failed = Vec::new();
+    for (name, check) in TESTS {
+        if only.is_some_and(|only| only != name) {
+            continue;
+        }
+        if name == "verbs" && test.payload != Domain::Host {
+            println!("{name:24} skipped: a proxy over verbs takes host memory only");
+            continue;
+        }
+        match check(&test) {
+            Ok(()) => {
+                println!("{name:24} ok");
+                passed.push(name);
+            }
+            Err(error) => {
+                println!("{name:24} FAILED: {error:#}");
+                failed.push(name);
+            }
+        }
+    }
+    ensure!(
+        !passed.is_empty() || !failed.is_empty(),
+        "there is no such test"
+    );
+    let report = json!({
+        "kernels": if jobs.is_cuda { "cuda" } else { "host" },
+        "payload": if test.payload == Domain::Host { "host" } else { "gpu" },
+        "chosen": choose().to_string(),
+        "messages_each": test.messages,
+        "passed": passed,
+        "failed": failed,
+    });
+    println!("{report}");
+    if !failed.is_empty() {
+        std::process::exit(1);
+    }
+    Ok(())
+}
+
+impl Test {
+    fn behaviour(&self) -> Behaviour {
+        Behaviour {
+            seed: self.seed,
+            ..Behaviour::default()
+        }
+    }
+
+    fn side(&self) -> Result<Side> {
+        // Small queues, so that indices wrap and queues are full.
+        let depths = Depths {
+            sends_log2: 4,
+            receives_log2: 3,
+        };
+        Side::new(self.kernels, self.payload, depths, self.sizes)
+    }
+
+    /// Whether both ends do what they should, and nothing is left.
+    fn exchange(&self, one: &Side, other: &Side, to_other: Buffer, to_one: Buffer) -> Result<()> {
+        let mut send = one.job(Task::Send, self.messages, to_other);
+        if self.payload != Domain::Host {
+            // Words of a GPU are not the host's to change in one step.
+            send.pair.abilities &= !CAN_CHANGE;
+        }
+        let receive = other.job(Task::Receive, self.messages, to_one);
+        run_both(&self.jobs, &send, &receive)?;
+        one.check("sender", self.messages)?;
+        other.check("receiver", self.messages)?;
+        let (sent, received) = (one.pair.counts(), other.pair.counts());
+        ensure!(
+            received.received == self.messages && sent.works >= self.messages,
+            "{sent:?} {received:?}"
+        );
+        Ok(())
+    }
+
+    fn model(&self, behaviour: Behaviour) -> Result<()> {
+        let (mut one, mut other) = (self.side()?, self.side()?);
+        one.pair.connect(&mut other.pair, behaviour)?;
+        self.exchange(&one, &other, other.buffer(), one.buffer())
+    }
+
+    fn tcp(&self) -> Result<()> {
+        let (mut one, mut other) = (self.side()?, self.side()?);
+        let (near, far) = connected()?;
+        one.pair.connect_tcp(near)?;
+        other.pair.connect_tcp(far)?;
+        self.exchange(&one, &other, other.buffer(), one.buffer())
+    }
+
+    fn verbs(&self) -> Result<()> {
+        let network = Network::new(Faults {
+            seed: self.seed,
+            delay_one_in: 2,
+            ..Faults::default()
+        });
+        let (mut one, mut other) = (self.side()?, self.side()?);
+        let depths = Depths {
+            sends_log2: 4,
+            receives_log2: 3,
+        };
+        let mut near = VerbsLane::new(&network.device("one")?, depths)?;
+        let mut far = VerbsLane::new(&network.device("other")?, depths)?;
+        let known = |lane: &mut VerbsLane, side: &Side| -> Result<Buffer> {
+            let (address, key) = lane.register(&side.registration, Access::RemoteWrite)?;
+            Ok(Buffer {
+                address,
+                key: key.expect("it may be written"),
+                padding: 0,
+            })
+        };
+        let (to_one, to_other) = (known(&mut near, &one)?, known(&mut far, &other)?);
+        let copy = |address: ChannelAddress| ChannelAddress::decode(&address.encode());
+        near.connect(&copy(far.address()).expect("it was encoded"))?;
+        far.connect(&copy(near.address()).expect("it was encoded"))?;
+        one.pair.connect_verbs(near)?;
+        other.pair.connect_verbs(far)?;
+        self.exchange(&one, &other, to_other, to_one)
+    }
+
+    fn failing(&self, one: &Side, other: &Side, fault: u32, syndrome: Syndrome) -> Result<()> {
+        let job = Job {
+            fault,
+            syndrome: syndrome as u32,
+            ..one.job(Task::Fail, 1, other.buffer())
+        };
+        self.jobs.run(&[job], 1)?;
+        one.check("sender", 1)
+    }
+
+    fn fails(&self, fault: u32, syndrome: Syndrome) -> Result<()> {
+        let (mut one, mut other) = (self.side()?, self.side()?);
+        let behaviour = Behaviour {
+            receive_tries: 3,
+            ..Behaviour::default()
+        };
+        one.pair.connect(&mut other.pair, behaviour)?;
+        self.failing(&one, &other, fault, syndrome)
+    }
+
+    fn fails_on_tcp(&self, fault: u32, syndrome: Syndrome) -> Result<()> {
+        let (mut one, mut other) = (self.side()?, self.side()?);
+        let (near, far) = connected()?;
+        one.pair.connect_tcp(near)?;
+        other.pair.connect_tcp(far)?;
+        self.failing(&one, &other, fault, syndrome)
+    }
+
+    /// Entries of which only the addresses are written each time.
+    fn prepared(&self) -> Result<()> {
+        let (mut one, mut other) = (self.side()?, self.side()?);
+        one.pair.connect(&mut other.pair, Behaviour::default())?;
+        let job = one.job(Task::Prepared, 100, other.buffer());
+        self.jobs.run(&[job], 1)?;
+        one.check("sender", 100)
+    }
+
+    /// Groups that post to one queue pair at once, and ring for each other.
+    fn shared(&self) -> Result<()> {
+        let (mut one, mut other) = (self.side()?, self.side()?);
+        one.pair.connect(&mut other.pair, self.behaviour())?;
+        one.write_source(b"8 bytes!");
+        let groups = [one, self.side()?, self.side()?, self.side()?];
+        let job = groups[0].job(Task::Shared, self.messages, other.buffer());
+        let work: Vec<Job> = [1, 0, 3, 4]
+            .iter()
+            .zip(&groups)
+            .map(|(ring_every, group)| Job {
+                board: group.job(Task::Shared, 0, other.buffer()).board,
+                ring_every: *ring_every,
+                ..job
+            })
+            .collect();
+        self.jobs.run(&work, 2)?;
+        for group in &groups {
+            group.check("group", self.messages)?;
+        }
+        ensure!(
+            &other.landed() == b"8 bytes!",
+            "{:?} landed",
+            other.landed()
+        );
+        // All works, and what each group flushes by.
+        let works = groups.len() as u64 * (self.messages + 1);
+        let counts = groups[0].pair.counts();
+        ensure!(counts.works == works, "not {works} works: {counts:?}");
+        Ok(())
+    }
+
+    /// A card that does nothing for a while: the queue fills up, waits end, and nothing is lost.
+    fn full(&self) -> Result<()> {
+        let (mut one, mut other) = (self.side()?, self.side()?);
+        one.pair.connect(&mut other.pair, Behaviour::default())?;
+        self.fill(&one, &other)?;
+        one.check("sender", 16)
+    }
+
+    /// Completions that were never written are found out, and not believed.
+    fn zeroed_completions(&self) -> Result<()> {
+        let (mut one, mut other) = (self.side()?, self.side()?);
+        one.pair.connect(&mut other.pair, Behaviour::default())?;
+        one.pair.memory().zero_completions();
+        self.fill(&one, &other)?;
+        match one.board().failed_step {
+            0 => bail!("zeroed completions were taken for none"),
+            _ => Ok(()),
+        }
+    }
+
+    fn fill(&self, one: &Side, other: &Side) -> Result<()> {
+        one.pair.set_stalled(true);
+        let job = one.job(Task::Fill, 1, other.buffer());
+        std::thread::scope(|scope| {
+            let running = scope.spawn(|| self.jobs.run(&[job], 1));
+            let begun = one.wait_until_running();
+            one.pair.set_stalled(false);
+            one.let_go_on();
+            running.join().expect("it does not panic")?;
+            begun
+        })
+    }
+}
+
+fn connected() -> Result<(TcpStream, TcpStream)> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let near = TcpStream::connect(listener.local_addr()?)?;
+    Ok((near, listener.accept()?.0))
+}

@@ -1,0 +1,74 @@
+//! RDMA that GPU kernels post: queue pairs in memory that kernels write, and what serves them.
+//!
+//! A kernel writes entries as an mlx5 network card reads them (`rgaps/device_rdma.cuh`): send queue, doorbell record, doorbell; it reads
+//! completions as such a card writes them. What reads and writes the other end is a *back end*, and kernels are the same for all:
+//!
+//! | back end | who reads the entries | for |
+//! |---|---|---|
+//! | mlx5 direct | the card; no CPU on the way | refused for now, with the reason ([`mlx5::refusal`]): never run on a card |
+//! | proxy | a thread of the host ([`Card`]), which posts on a lane: TCP ([`QueuePair::connect_tcp`]) or RDMA verbs ([`VerbsLane`]) | hosts without such a card |
+//! | model | the same thread, with memory of this process as the peer ([`QueuePair::connect`]) | tests, and figures of what posting costs |
+//!
+//! ```
+//! # fn main() -> Result<(), rgaps_gpu_verbs::GpuVerbsError> {
+//! use rgaps_gpu_verbs::*;
+//! println!("{}", choose());
+//! let card = Card::new(rgaps_layout::Domain::Host)?;
+//! let memory = Memory::new(card.kernels(), 4096)?;
+//! let registration = card.register(&memory, true);
+//! let (mut one, mut other) = (card.queue_pair(Depths::default())?, card.queue_pair(Depths::default())?);
+//! one.connect(&mut other, Behaviour::default())?;
+//! // Kernels get `one.view()`, `memory.address()` and `registration.key()`.
+//! assert_eq!(one.view().abilities, CAN_WRITE | CAN_READ | CAN_CHANGE);
+//! # drop(registration);
+//! # Ok(()) }
+//! ```
+//! The decoder of the software card (`entry.rs`) shares nothing with the encoder of the kernels: each checks the other.
+//! `docs/decisions/0048-gpu-verbs.md` has the reasons, and what could not be proven.
+
+mod back_end;
+mod card;
+mod engine;
+mod entry;
+mod lane;
+mod memory;
+pub mod mlx5;
+mod queue;
+mod regions;
+mod tcp;
+mod verbs_lane;
+mod view;
+mod wire;
+
+pub use back_end::{choose, BackEnd, Choice};
+pub use card::{Card, QueuePair};
+pub use engine::{Behaviour, Counts};
+pub use memory::Memory;
+pub use queue::{Depths, QueueMemory, Rings};
+pub use regions::Registration;
+pub use verbs_lane::VerbsLane;
+pub use view::{
+    header, QueuePairView, Syndrome, CAN_CHANGE, CAN_READ, CAN_WRITE, ENTRY_BYTES, QUEUE_LOG2_MAX,
+    QUEUE_LOG2_MIN, WORK_BYTES_MAX,
+};
+
+/// Why there is no queue pair, or no memory for it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum GpuVerbsError {
+    /// Memory of a GPU could not be made or registered.
+    #[error(transparent)]
+    Pool(#[from] rgaps_pool::PoolError),
+    /// A device of verbs refused something.
+    #[error(transparent)]
+    Verbs(#[from] rgaps_verbs::VerbsError),
+    /// The system refused something.
+    #[error("the system refused a thread or a socket: {0}")]
+    System(std::io::Error),
+    /// Something that cannot be.
+    #[error("{0}")]
+    Argument(String),
+    /// The card's thread has ended.
+    #[error("the card of this queue pair has ended")]
+    CardEnded,
+}

@@ -1,0 +1,132 @@
+//! The lane of the software card: two queue pairs of one process, without a network; and one that carries out nothing.
+
+use crate::entry::Work;
+use crate::lane::{gather, request, scatter, Event, Lane, Refusal, Responder};
+use crate::regions::Regions;
+use crate::view::{Syndrome, CAN_CHANGE, CAN_READ, CAN_WRITE};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Works that wait, at most, for a receive of the peer's.
+const WAITING_MAX: usize = 256;
+
+/// One end of a wire inside a process.
+pub(crate) struct WireLane {
+    mine: Arc<Responder>,
+    peer: Arc<Responder>,
+    waiting: VecDeque<Work>,
+    /// Times that the first of them may still be tried; `None`: for ever.
+    tries_max: Option<u32>,
+    tried: u32,
+}
+
+impl WireLane {
+    /// Both ends. A write with immediate for which there is no receive is tried `tries_max` times, or for ever.
+    pub(crate) fn pair(
+        one: Arc<Regions>,
+        other: Arc<Regions>,
+        tries_max: Option<u32>,
+    ) -> (WireLane, WireLane) {
+        let (one, other) = (Responder::new(one), Responder::new(other));
+        let end = |mine: &Arc<Responder>, peer: &Arc<Responder>| WireLane {
+            mine: Arc::clone(mine),
+            peer: Arc::clone(peer),
+            waiting: VecDeque::with_capacity(WAITING_MAX),
+            tries_max,
+            tried: 0,
+        };
+        (end(&one, &other), end(&other, &one))
+    }
+
+    fn execute(&self, work: &Work) -> Result<(), Refusal> {
+        let data = gather(self.mine.regions(), work).map_err(Refusal::Failed)?;
+        let found = self.peer.serve(&request(work), &data)?;
+        scatter(self.mine.regions(), work, &found).map_err(Refusal::Failed)
+    }
+}
+
+impl Lane for WireLane {
+    fn abilities(&self) -> u32 {
+        CAN_WRITE | CAN_READ | CAN_CHANGE
+    }
+
+    fn post(&mut self, work: &Work) -> bool {
+        if self.waiting.len() >= WAITING_MAX {
+            return false;
+        }
+        self.waiting.push_back(*work);
+        true
+    }
+
+    fn add_receives(&mut self, count: u32) {
+        self.mine.add_receives(count);
+    }
+
+    fn progress(&mut self, events: &mut VecDeque<Event>) {
+        self.mine.take_received(events);
+        while let Some(work) = self.waiting.front() {
+            let result = match self.execute(work) {
+                Ok(()) => Ok(()),
+                Err(Refusal::Failed(syndrome)) => Err(syndrome),
+                Err(Refusal::NotReady) => {
+                    self.tried += 1;
+                    if self.tries_max.is_none_or(|most| self.tried < most) {
+                        return;
+                    }
+                    Err(Syndrome::ReceiverNotReady)
+                }
+            };
+            self.tried = 0;
+            self.waiting.pop_front();
+            events.push_back(Event::Done(result));
+            if result.is_err() {
+                return;
+            }
+        }
+    }
+
+    fn fail(&mut self) {
+        self.waiting.clear();
+    }
+}
+
+/// Completes all works a while after they were posted, and does nothing: what is left is the cost of posting.
+pub(crate) struct NullLane {
+    latency: Duration,
+    posted: VecDeque<Instant>,
+}
+
+impl NullLane {
+    pub(crate) fn new(latency: Duration) -> NullLane {
+        NullLane {
+            latency,
+            posted: VecDeque::new(),
+        }
+    }
+}
+
+impl Lane for NullLane {
+    fn abilities(&self) -> u32 {
+        CAN_WRITE | CAN_READ | CAN_CHANGE
+    }
+
+    fn post(&mut self, _work: &Work) -> bool {
+        self.posted.push_back(Instant::now() + self.latency);
+        true
+    }
+
+    fn add_receives(&mut self, _count: u32) {}
+
+    fn progress(&mut self, events: &mut VecDeque<Event>) {
+        let now = Instant::now();
+        while self.posted.front().is_some_and(|due| *due <= now) {
+            self.posted.pop_front();
+            events.push_back(Event::Done(Ok(())));
+        }
+    }
+
+    fn fail(&mut self) {
+        self.posted.clear();
+    }
+}

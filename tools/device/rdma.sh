@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# RDMA that kernels post, with threads in place of kernels: rdma-core's vectors, messages over each lane, errors, the ladder.
+# PROFILE=debug takes what `cargo build --examples` made.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+check=target/${PROFILE:-release}/examples/gpu-verbs-check
+if [ -f /usr/include/infiniband/mlx5dv.h ]; then
+  mkdir -p target/device
+  "${CC:-cc}" -Wall -Werror tests/rdma/vectors.c -o target/device/vectors
+  target/device/vectors | cmp - tests/rdma/vectors.h
+else
+  echo "rdma: tests/rdma/vectors.h is not compared with rdma-core: there is no <infiniband/mlx5dv.h> (libibverbs-dev)"
+fi
+tools/device/build.sh rdma-host
+$check verify --jobs target/device/librdma-jobs.so --seed "${SEED:-1}"
+$check ladder --jobs target/device/librdma-jobs.so --messages 5000
