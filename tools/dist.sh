@@ -51,6 +51,13 @@ cp tests/remote/run.py dist/remote/
 cp .cache/nvcc/nvidia/cu13/lib/libcudart.so.13 dist/remote/cudart/
 tools/device/build.sh cuda
 cp target/device/check-cuda dist/bin/rgaps-device-check
+# The same with the header and test of an earlier commit, for `gpu-check --only device --match rounds`: DEVICE_BEFORE=be0d7db.
+if [ -n "${DEVICE_BEFORE:-}" ]; then
+  rm -rf target/device/before && mkdir -p target/device/before
+  git archive "$DEVICE_BEFORE" crates/capi/include tests/device | tar -x -C target/device/before
+  SOURCES=target/device/before tools/device/build.sh cuda
+  cp target/device/check-cuda "dist/bin/rgaps-device-check-$(git rev-parse --short "$DEVICE_BEFORE")"
+fi
 git rev-parse HEAD >dist/revision
 
 # The test programs that gpu-check runs: those that use what memory answers. Cargo names them as JSON.

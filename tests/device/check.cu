@@ -7,6 +7,7 @@
  *     check bare    [--domain D] [--messages N] [--peer D]
  *     check accesses [--domain D] [--peer D]
  *     check rate    [--domain D] [--bytes N] [--blocks N] [--messages N]
+ *     check meet    [--domain D] [--messages N] [--kills N] [--seed N]    with ordinary topics; wants a daemon
  *
  * Each process is this program again. The last line is JSON; the exit code is 1 if a word was wrong, a message was lost
  * untold, a reliable subscriber missed one, or a job failed.
@@ -231,6 +232,11 @@ struct Topic {
     }
     static Topic open(const std::string &domain, const std::string &numbers, int role) {
         Topic topic;
+        if (numbers[0] == '@') {
+            want(rgaps_device_topic_attach(nullptr, numbers.c_str() + 1, domain.c_str(), role, &topic.mapping),
+                 "rgaps_device_topic_attach");
+            return topic;
+        }
         if (sscanf(numbers.c_str(), "%d,%d,%d", topic.descriptors, topic.descriptors + 1, topic.descriptors + 2) != 3)
             die("three descriptors are wanted");
         want(rgaps_device_topic_open(domain.c_str(), topic.descriptors, role, &topic.mapping), "rgaps_device_topic_open");
@@ -253,9 +259,10 @@ struct Topic {
 
 /* One process with one launch; what it needs to know is on its command line. */
 struct Work {
+    std::string program = "work"; /* or bridge, which forwards the topic to `name` */
     std::string task; /* publish, receive, ping, pong */
-    std::string domain;
-    std::vector<std::string> topics, back; /* descriptors of each block's */
+    std::string domain, name;
+    std::vector<std::string> topics, back; /* descriptors of each block's, or @ and a name */
     std::vector<uint32_t> seats;
     int boards_fd = -1;
     size_t boards_count = 0, board = 0; /* the first block's */
@@ -271,8 +278,8 @@ struct Work {
         };
         const auto same = [](const std::string &text) { return text; };
         const auto number = [](uint32_t value) { return std::to_string(value); };
-        return {"work",       "--task",    task,
-                "--domain",   domain,      "--topics",
+        return {program,      "--task",    task,
+                "--name",     name,        "--domain",   domain,      "--topics",
                 joined(topics, same),      "--back",
                 joined(back, same),        "--seats",
                 joined(seats, number),     "--boards",
@@ -709,6 +716,8 @@ int rate(const Options &options) {
     return ok ? 0 : 1;
 }
 
+#include "meet.h"
+
 }  // namespace
 
 int main(int count, char **arguments) {
@@ -722,5 +731,7 @@ int main(int count, char **arguments) {
     if (command == "bare") return latency(options, true);
     if (command == "rate") return rate(options);
     if (command == "accesses") return accesses(options);
-    die("usage: check demo|latency|bare|rate|accesses [--domain D] ...; see the top of tests/device/check.cu");
+    if (command == "meet") return meet(options);
+    if (command == "bridge") return bridge(options);
+    die("usage: check demo|latency|bare|rate|accesses|meet [--domain D] ...; see the top of tests/device/check.cu");
 }

@@ -6,16 +6,18 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 built=target/${PROFILE:-release}
 out=target/device
 mkdir -p "$out"
-includes=(-Icrates/capi/include -Itests/device)
+# Header and test; SOURCES is a folder with those of another commit.
+sources=${SOURCES:-.}
+includes=("-I$sources/crates/capi/include" "-I$sources/tests/device")
 library=("$built/librgaps.a" -lgcc_s -lutil -lrt -lpthread -lm -ldl)
 case ${1:-} in
   host)
-    "${CXX:-c++}" -std=c++17 -O2 -g -Wall -Wextra -Werror "${includes[@]}" -x c++ tests/device/check.cu -x none -o "$out/check" "${library[@]}" ;;
+    "${CXX:-c++}" -std=c++17 -O2 -g -Wall -Wextra -Werror "${includes[@]}" -x c++ "$sources/tests/device/check.cu" -x none -o "$out/check" "${library[@]}" ;;
   cuda)
     toolkit=.cache/nvcc/nvidia/cu13
     # Machine code for the GPUs that we measure on, and PTX for later ones.
     architectures=(-gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=sm_90 -gencode arch=compute_90,code=compute_90)
     "$toolkit/bin/nvcc" -std=c++17 -O3 "${architectures[@]}" "${includes[@]}" -Xcompiler -Wall,-Wextra -Werror all-warnings \
-      -Xptxas -warn-spills,-warn-lmem-usage -cudart static -L"$toolkit/lib" tests/device/check.cu -o "$out/check-cuda" "${library[@]}" ;;
+      -Xptxas -warn-spills,-warn-lmem-usage -cudart static -L"$toolkit/lib" "$sources/tests/device/check.cu" -o "$out/check-cuda" "${library[@]}" ;;
   *) echo "usage: tools/device/build.sh host|cuda" >&2; exit 2 ;;
 esac

@@ -28,13 +28,15 @@ const UNSAFE_CRATES: [(&str, &str); 12] = [
 ];
 
 /// Files of other crates that may, and what for.
-const UNSAFE_FILES: [(&str, &str, &str); 13] = [
+const UNSAFE_FILES: [(&str, &str, &str); 15] = [
     (
         "transport",
         "machine/buffer.rs",
         "receive buffers that several lanes fill at once",
     ),
     ("device", "topic.rs", "words that kernels share"),
+    ("device", "memory.rs", "words that kernels share"),
+    ("device", "publisher.rs", "the address of a message"),
     ("links", "rails.rs", "memory that network cards write"),
     ("session", "socket.rs", "socket options that rustix has not"),
     (
