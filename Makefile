@@ -145,6 +145,7 @@ test-device: ## Device topics: the protocol in a model checker, mutants of it, P
 	cargo build --release --locked --quiet -p rgaps-capi -p rgapsd -p rgaps-test-driver
 	@tools/device/mutants.py --seconds 1
 	@tools/device/ptx.py
+	@tools/device/tensor.sh check
 	@tools/device/check.sh
 
 # Seconds and kills of the demo.

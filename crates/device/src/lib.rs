@@ -19,11 +19,13 @@ mod geometry;
 mod memory;
 mod publisher;
 mod subscriber;
+mod tensor;
 mod topic;
 
 pub use geometry::Geometry;
 pub use publisher::{Full, HostPublisher};
 pub use subscriber::{HostSubscriber, Waiting};
+pub use tensor::{Outcome, TensorPublisher, TensorSubscriber};
 pub use topic::{DeviceTopic, Role, SeatState};
 
 /// Why a device topic cannot be made, opened or joined.

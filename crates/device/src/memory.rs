@@ -89,6 +89,10 @@ impl Memory {
         }
     }
 
+    pub(crate) fn context(&self) -> Option<&Arc<Context>> {
+        self.context.as_ref()
+    }
+
     fn of(&self, segment: Segment) -> &dyn Mapping {
         match segment {
             Segment::Ring => &*self.ring,

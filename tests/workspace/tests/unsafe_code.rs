@@ -28,7 +28,7 @@ const UNSAFE_CRATES: [(&str, &str); 12] = [
 ];
 
 /// Files of other crates that may, and what for.
-const UNSAFE_FILES: [(&str, &str, &str); 15] = [
+const UNSAFE_FILES: [(&str, &str, &str); 16] = [
     (
         "transport",
         "machine/buffer.rs",
@@ -37,6 +37,7 @@ const UNSAFE_FILES: [(&str, &str, &str); 15] = [
     ("device", "topic.rs", "words that kernels share"),
     ("device", "memory.rs", "words that kernels share"),
     ("device", "publisher.rs", "the address of a message"),
+    ("device", "tensor.rs", "kernels on memory of a GPU"),
     ("links", "rails.rs", "memory that network cards write"),
     ("session", "socket.rs", "socket options that rustix has not"),
     (
