@@ -63,6 +63,10 @@ from ._errors import (
     ZoneLost,
 )
 from ._rgaps import (
+    DeviceBridge,
+    DevicePublisher,
+    DeviceSubscriber,
+    DeviceTopic,
     Listener,
     Loan,
     Node,
@@ -113,6 +117,10 @@ __all__ = [
     "ConfigWarning",
     "CopyWarning",
     "DaemonUnavailable",
+    "DeviceBridge",
+    "DevicePublisher",
+    "DeviceSubscriber",
+    "DeviceTopic",
     "DomainMismatch",
     "DomainUnavailable",
     "Error",

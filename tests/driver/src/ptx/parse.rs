@@ -206,12 +206,7 @@ struct Names<'a> {
     variables: &'a [Variable],
 }
 
-fn kernel(
-    head: &str,
-    body: &str,
-    variables: &[Variable],
-    shared: &[&str],
-) -> Result<Kernel, Code> {
+fn kernel(head: &str, body: &str, variables: &[Variable], shared: &[&str]) -> Result<Kernel, Code> {
     let (_, named) = head.split_once(".entry").ok_or(Code::INVALID_PTX)?;
     let (name, rest) = named.split_once('(').unwrap_or((named, ""));
     let (list, directives) = rest.split_once(')').unwrap_or(("", ""));
