@@ -146,9 +146,10 @@ chaos: ## Kill publishers, subscribers and the daemon: KILLS=1000 GPU_KILLS=60 S
 
 test-device: ## Device topics: the protocol in a model checker, mutants of it, PTX for every GPU, processes on the test driver
 	@tools/setup.sh base rust nvcc
-	cargo build --release --locked --quiet -p rgaps-capi -p rgaps-test-driver
+	cargo build --release --locked --quiet -p rgaps-capi -p rgapsd -p rgaps-test-driver
 	@tools/device/mutants.py --seconds 1
 	@tools/device/ptx.py
+	@tools/device/tensor.sh check
 	@tools/device/check.sh
 
 test-gpu-verbs: ## RDMA that kernels post: a model checker, mutants, PTX for every GPU, a software card, TCP and verbs, every byte verified

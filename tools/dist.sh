@@ -55,6 +55,13 @@ cargo build --release --locked --quiet -p rgaps-gpu-verbs --example gpu-verbs-ch
 tools/device/build.sh rdma-cuda
 cp target/release/examples/gpu-verbs-check dist/bin/rgaps-gpu-verbs-check
 cp target/device/librdma-jobs-cuda.so dist/lib/
+# The same with the header and test of an earlier commit, for `gpu-check --only device --match rounds`: DEVICE_BEFORE=be0d7db.
+if [ -n "${DEVICE_BEFORE:-}" ]; then
+  rm -rf target/device/before && mkdir -p target/device/before
+  git archive "$DEVICE_BEFORE" crates/capi/include tests/device | tar -x -C target/device/before
+  SOURCES=target/device/before tools/device/build.sh cuda
+  cp target/device/check-cuda "dist/bin/rgaps-device-check-$(git rev-parse --short "$DEVICE_BEFORE")"
+fi
 git rev-parse HEAD >dist/revision
 
 # The test programs that gpu-check runs: those that use what memory answers. Cargo names them as JSON.

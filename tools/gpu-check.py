@@ -377,9 +377,9 @@ def device_plans():
     yield "latency-8B-block128", ["latency", "--threads", 128, "--messages", few]
     for blocks in (1, 4, 16, 64):
         yield f"rate-64B-blocks{blocks}", ["rate", "--bytes", 64, "--blocks", blocks, "--messages", many]
-    for count in (2, 4, 8):
+    for count in range(2, 9):
         yield f"latency-8B-subscribers{count}", ["latency", "--subscribers", count, "--messages", few]
-    for name, size in (("64B", 64), ("1KiB", 1 << 10), ("4KiB", 4 << 10), ("64KiB", 64 << 10), ("1MiB", 1 << 20)):
+    for name, size in (("64B", 64), ("1KiB", 1 << 10), ("4KiB", 4 << 10), ("64KiB", 64 << 10), ("256KiB", 256 << 10), ("1MiB", 1 << 20)):
         yield f"latency-{name}", ["latency", "--bytes", size, "--messages", few // 10 if size > 1 << 16 else few]
     for name, size in (("4KiB", 4 << 10), ("64KiB", 64 << 10)):
         for blocks in (1, 16):
@@ -387,9 +387,11 @@ def device_plans():
     if len(gpus()) > 1:
         apart = ["--domain", "cuda:0", "--peer", "cuda:1"]
         yield "bare-two-gpus", ["bare", *apart, "--messages", few]
-        for name, size in (("8B", 8), ("4KiB", 4 << 10), ("64KiB", 64 << 10)):
-            yield f"latency-{name}-two-gpus", ["latency", *apart, "--bytes", size, "--messages", few]
-        for blocks in (1, 16):
+        yield "latency-8B-thread-two-gpus", ["latency", *apart, "--threads", 1, "--messages", few]
+        for name, size in (("8B", 8), ("4KiB", 4 << 10), ("64KiB", 64 << 10), ("1MiB", 1 << 20)):
+            messages = few // 10 if size > 1 << 16 else few
+            yield f"latency-{name}-two-gpus", ["latency", *apart, "--bytes", size, "--messages", messages]
+        for blocks in (1, 4, 16, 64):
             yield f"rate-64B-blocks{blocks}-two-gpus", ["rate", *apart, "--bytes", 64, "--blocks", blocks, "--messages", many]
 
 
@@ -400,6 +402,7 @@ def device_rounds():
         "bare": (["bare", "--messages", few], "half_round_trip_p50_us"),
         "latency-8B": (["latency", "--messages", few], "half_round_trip_p50_us"),
         "latency-8B-thread": (["latency", "--threads", 1, "--messages", few], "half_round_trip_p50_us"),
+        "latency-1MiB": (["latency", "--bytes", 1 << 20, "--messages", few // 10], "half_round_trip_p50_us"),
         "rate-64B-block": (["rate", "--bytes", 64, "--blocks", 1, "--messages", many], "messages_per_s"),
     }
 
@@ -446,6 +449,11 @@ def device(env, _folder):
                 rounds = 100 if quick else 1000
                 arguments = ["handoff", "--messages", rounds, "--wait", "poll"]
                 yield "handoff-poll", figure("device handoff-poll", env, *arguments, prefix=under)
+                if len(gpus()) > 1:
+                    arguments = ["handoff", "--messages", rounds, "--wait", "poll", "--gpus", "0,1"]
+                    yield "handoff-poll-two-gpus", figure("device handoff-poll-two-gpus", env, *arguments, prefix=under)
+            if match in "meet-mps":
+                yield "meet-mps", checked("meet-mps", "meet", "--messages", 2000 if quick else 20000, "--kills", 0, prefix=under)
             # Nobody is killed here: under MPS that ends the GPU work of all others, too.
             if match in "demo-mps":
                 yield "demo-mps", checked("demo-mps", *demo, "--kills", 0, prefix=under)
@@ -453,6 +461,8 @@ def device(env, _folder):
     env = dict(env, CUDA_MPS_PIPE_DIRECTORY="/nonexistent")
     if match in "demo-kills":
         yield "demo-kills", checked("demo-kills", *demo, "--kills", 6 if quick else 12)
+    if match in "meet-kills":
+        yield "meet-kills", checked("meet-kills", "meet", "--messages", 500 if quick else 2000, "--kills", 2 if quick else 4)
 
 
 def gpu_verbs_plans():

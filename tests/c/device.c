@@ -6,7 +6,8 @@
 int main(void) {
     rgaps_device_mapping_t *made, *opened, *none;
     rgaps_device_topic_t topic;
-    int descriptors[3], wrong[3] = {-1, 0, 1};
+    rgaps_device_bridge_t *bridge, *second;
+    int descriptors[3], wrong[3] = {-1, 0, 1}, turns;
     uint32_t seat, number;
     uint64_t next, missed, newest;
 
@@ -37,6 +38,21 @@ int main(void) {
     CHECK(next == 0 && missed == 0);
     OK(rgaps_device_mapping_newest(opened, &newest));
     CHECK(newest == 0);
+    OK(rgaps_device_mapping_takes_turns(opened, &turns));
+    CHECK(turns == 0);
+    OK(rgaps_device_mapping_leave_seat(made, 0));
+    CHECK(rgaps_device_topic_attach(NULL, "c/device", NULL, RGAPS_DEVICE_PUBLISHER, &none) == RGAPS_ERROR_NOT_FOUND);
+    CHECK(rgaps_device_bridge_create(NULL, "c/device", made, 2, &bridge) == RGAPS_ERROR_ARGUMENT && bridge == NULL);
+    OK(rgaps_device_bridge_create(NULL, "c/device", made, RGAPS_DEVICE_TO_HOSTS, &bridge));
+    CHECK(rgaps_device_bridge_create(NULL, "c/other", opened, RGAPS_DEVICE_TO_HOSTS, &second) == RGAPS_ERROR_BUSY);
+    OK(rgaps_device_topic_attach(NULL, "c/device", NULL, RGAPS_DEVICE_PUBLISHER, &none));
+    OK(rgaps_device_mapping_topic(none, &topic));
+    CHECK(topic.depth == 4 && topic.blocks == 8);
+    rgaps_device_mapping_destroy(none);
+    OK(rgaps_device_bridge_figures(bridge, &next, &missed));
+    CHECK(next == 0 && missed == 0);
+    rgaps_device_bridge_destroy(bridge);
+    rgaps_device_bridge_destroy(bridge);
     OK(rgaps_device_mapping_stop(opened, RGAPS_DEVICE_PUBLISHER_ENDPOINT));
     OK(rgaps_device_mapping_resume(opened, RGAPS_DEVICE_PUBLISHER_ENDPOINT));
     CHECK(rgaps_device_mapping_stop(opened, RGAPS_DEVICE_PUBLISHER_ENDPOINT + 1) == RGAPS_ERROR_ARGUMENT);

@@ -7,6 +7,7 @@
  *     check bare    [--domain D] [--messages N] [--peer D]
  *     check accesses [--domain D] [--peer D]
  *     check rate    [--domain D] [--bytes N] [--blocks N] [--messages N]
+ *     check meet    [--domain D] [--messages N] [--kills N] [--seed N]    with ordinary topics; wants a daemon
  *
  * Each process is this program again. The last line is JSON; the exit code is 1 if a word was wrong, a message was lost
  * untold, a reliable subscriber missed one, or a job failed.
@@ -30,6 +31,7 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -119,7 +121,9 @@ __global__ void __launch_bounds__(threads_max, 1) run_jobs(const Job *all) {
     if (group.thread_rank() == 0) wrong = 0;
     group.sync();
     SharedCount count{&wrong};
-    jobs::run(group, all[blockIdx.x], &count);
+    /* A copy, in registers: behind each acquire a load of the job would go to the GPU's memory again. */
+    const Job job = all[blockIdx.x];
+    jobs::run(group, job, &count);
 }
 
 void want(cudaError_t error, const char *call) {
@@ -164,6 +168,7 @@ void launch(std::vector<Job> all, uint32_t threads) {
             Board *to = shared[i];
             if (is_done) memcpy(to->samples, copy->samples, sizeof(Board) - offsetof(Board, samples));
             to->ticks = copy->ticks;
+            to->alone = copy->alone;
             to->nanoseconds = copy->nanoseconds;
             to->samples_count = copy->samples_count;
             to->status = copy->status;
@@ -231,6 +236,11 @@ struct Topic {
     }
     static Topic open(const std::string &domain, const std::string &numbers, int role) {
         Topic topic;
+        if (numbers[0] == '@') {
+            want(rgaps_device_topic_attach(nullptr, numbers.c_str() + 1, domain.c_str(), role, &topic.mapping),
+                 "rgaps_device_topic_attach");
+            return topic;
+        }
         if (sscanf(numbers.c_str(), "%d,%d,%d", topic.descriptors, topic.descriptors + 1, topic.descriptors + 2) != 3)
             die("three descriptors are wanted");
         want(rgaps_device_topic_open(domain.c_str(), topic.descriptors, role, &topic.mapping), "rgaps_device_topic_open");
@@ -253,9 +263,10 @@ struct Topic {
 
 /* One process with one launch; what it needs to know is on its command line. */
 struct Work {
+    std::string program = "work"; /* or bridge, which forwards the topic to `name` */
     std::string task; /* publish, receive, ping, pong */
-    std::string domain;
-    std::vector<std::string> topics, back; /* descriptors of each block's */
+    std::string domain, name;
+    std::vector<std::string> topics, back; /* descriptors of each block's, or @ and a name */
     std::vector<uint32_t> seats;
     int boards_fd = -1;
     size_t boards_count = 0, board = 0; /* the first block's */
@@ -271,8 +282,8 @@ struct Work {
         };
         const auto same = [](const std::string &text) { return text; };
         const auto number = [](uint32_t value) { return std::to_string(value); };
-        return {"work",       "--task",    task,
-                "--domain",   domain,      "--topics",
+        return {program,      "--task",    task,
+                "--name",     name,        "--domain",   domain,      "--topics",
                 joined(topics, same),      "--back",
                 joined(back, same),        "--seats",
                 joined(seats, number),     "--boards",
@@ -622,10 +633,12 @@ int latency(const Options &options, bool is_bare) {
     ok &= corrupt == 0 && lost == 0 && !samples.empty();
     printf("{\"back_end\":\"%s\",\"way\":\"%s\",\"domain\":\"%s\",\"peer\":\"%s\",\"bytes\":%llu,\"subscribers\":%zu,"
            "\"messages\":%llu,\"round_trip_min_us\":%.3f,\"round_trip_p50_us\":%.3f,\"round_trip_p99_us\":%.3f,"
-           "\"half_round_trip_p50_us\":%.3f,\"threads\":%u,\"ping_ns\":%s,\"pong_ns\":%s,\"lost\":%llu,\"corrupt\":%llu,"
+           "\"half_round_trip_p50_us\":%.3f,\"threads\":%u,\"alone\":[%llu,%llu],\"ping_ns\":%s,\"pong_ns\":%s,\"lost\":%llu,\"corrupt\":%llu,"
            "\"ok\":%s}\n",
            back_end, is_bare ? "bare" : "topic", domain.c_str(), peer.c_str(), static_cast<unsigned long long>(bytes), subscribers,
-           static_cast<unsigned long long>(messages), least, p50, p99, p50 / 2, work.threads, medians_ns(board, step_names).c_str(),
+           static_cast<unsigned long long>(messages), least, p50, p99, p50 / 2, work.threads,
+           static_cast<unsigned long long>(board.alone), static_cast<unsigned long long>(shared.boards[subscribers].alone),
+           medians_ns(board, step_names).c_str(),
            medians_ns(shared.boards[subscribers], step_names).c_str(), static_cast<unsigned long long>(lost),
            static_cast<unsigned long long>(corrupt), ok ? "true" : "false");
     return ok ? 0 : 1;
@@ -709,6 +722,8 @@ int rate(const Options &options) {
     return ok ? 0 : 1;
 }
 
+#include "meet.h"
+
 }  // namespace
 
 int main(int count, char **arguments) {
@@ -722,5 +737,7 @@ int main(int count, char **arguments) {
     if (command == "bare") return latency(options, true);
     if (command == "rate") return rate(options);
     if (command == "accesses") return accesses(options);
-    die("usage: check demo|latency|bare|rate|accesses [--domain D] ...; see the top of tests/device/check.cu");
+    if (command == "meet") return meet(options);
+    if (command == "bridge") return bridge(options);
+    die("usage: check demo|latency|bare|rate|accesses|meet [--domain D] ...; see the top of tests/device/check.cu");
 }

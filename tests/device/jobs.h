@@ -40,6 +40,7 @@ struct Board {
     uint64_t is_running;
     uint64_t status; /* of the call that ended it, as int64_t */
     uint64_t ticks, nanoseconds; /* from the first message to the last */
+    uint64_t alone; /* steps that the thread of rank 0 began without its warp: ping and pong */
     uint64_t samples_count;
     uint32_t samples[samples_max]; /* ns one way (receive), ticks both ways (ping) */
     uint64_t timed_count;
@@ -56,10 +57,24 @@ RGAPS_DEVICE_FN void note_end(Board *board, Status status) {
     board->status = static_cast<uint64_t>(static_cast<int64_t>(status));
 }
 
-/* Notes how long steps take, for the thread of rank 0 of ping and pong. */
+/* Whether this thread runs without the others of its warp. */
+template <class Group>
+RGAPS_DEVICE_FN bool is_alone(const Group &group) {
+#if defined(__CUDA_ARCH__)
+    const unsigned active = __activemask();
+    return group.size() > 1 && (active & (active - 1)) == 0;
+#else
+    return group.size() == 0;
+#endif
+}
+
+/* Notes how long steps take. All threads look at the clock, the one of rank 0 writes it down, and its warp waits for that:
+ * otherwise it would go through what comes next a second time, for that thread alone. */
+template <class Group>
 struct Stopwatch {
+    const Group &group;
     Board *board;
-    uint64_t last, message;
+    uint64_t last, message, alone;
 
     RGAPS_DEVICE_FN void start(uint64_t number) {
         message = number;
@@ -67,11 +82,16 @@ struct Stopwatch {
     }
     RGAPS_DEVICE_FN uint64_t note(Step step) {
         const uint64_t now = memory::ticks();
-        if (message < steps_max) board->timed[step][message] = static_cast<uint32_t>(now - last);
+        alone += is_alone(group);
+        if (group.thread_rank() == 0 && message < steps_max) board->timed[step][message] = static_cast<uint32_t>(now - last);
+        detail::reconverge(group);
         last = memory::ticks();
         return now;
     }
-    RGAPS_DEVICE_FN void end(uint64_t messages) const { board->timed_count = messages < steps_max ? messages : steps_max; }
+    RGAPS_DEVICE_FN void end(uint64_t messages) const {
+        board->timed_count = messages < steps_max ? messages : steps_max;
+        board->alone = alone;
+    }
 };
 
 enum class Task : uint32_t { publish, receive, ping, pong, bare_ping, bare_pong, hang, audit, accesses };
@@ -100,9 +120,10 @@ RGAPS_DEVICE_FN uint64_t now_ns() { return 0; }
 inline uint64_t now_ns() { return memory::ticks(); }
 #endif
 
+/* The words of a message differ, and so do the words at one place of two messages. Cheap, since a GPU's block would compute longer than
+ * memory takes. */
 RGAPS_DEVICE_FN uint64_t pattern(uint64_t sequence, uint64_t word) {
-    const uint64_t mixed = (sequence ^ word * 0x9e3779b97f4a7c15u) * 0xbf58476d1ce4e5b9u;
-    return mixed ^ mixed >> 31;
+    return sequence * 0xbf58476d1ce4e5b9u ^ word * 0x9e3779b97f4a7c15u;
 }
 
 RGAPS_DEVICE_FN uint64_t length_of(const Job &job, uint64_t sequence) {
@@ -123,9 +144,17 @@ template <class Group, class Count>
 RGAPS_DEVICE_FN uint64_t wrong_words(const Group &group, const void *data, uint64_t bytes, uint64_t sequence, uint64_t from,
                                      Count *count) {
     const uint64_t *words = static_cast<const uint64_t *>(data);
-    uint64_t wrong = 0;
-    for (uint64_t word = from + group.thread_rank(); word < bytes / 8; word += group.size())
-        wrong += words[word] != pattern(sequence, word);
+    const uint64_t end = bytes / 8, step = group.size();
+    uint64_t wrong = 0, word = from + group.thread_rank();
+    /* Several loads of each thread are on their way at a time, or it would wait for each. */
+    constexpr uint64_t batch = 8;
+    for (; word + (batch - 1) * step < end; word += batch * step) {
+        uint64_t found[batch];
+        for (uint64_t i = 0; i < batch; ++i) found[i] = words[word + i * step];
+        for (uint64_t i = 0; i < batch; ++i) wrong += found[i] != pattern(sequence, word + i * step);
+    }
+    RGAPS_DEVICE_ROLLED
+    for (; word < end; word += step) wrong += words[word] != pattern(sequence, word);
     if (wrong) count->add(wrong);
     group.sync();
     return count->take(group);
@@ -232,27 +261,27 @@ RGAPS_DEVICE_FN void ping(const Group &group, const Job &job, Count *count) {
     Status status = subscriber.attach(group, job.back, job.seat, reliable);
     Counts counts{1, 0, 0, 0, 0};
     const uint64_t begun = now_ns(), ticks_begun = memory::ticks();
-    Stopwatch watch{board, 0, 0};
+    Stopwatch<Group> watch{group, board, 0, 0, 0};
     for (uint64_t message = 0; message < job.messages && status == Status::ok; ++message) {
         Loan loan;
         const uint64_t sequence = message + 1;
-        if (leads) watch.start(message);
+        watch.start(message);
         status = publisher.loan(group, job.bytes, &loan, 100 * wait_ticks);
         if (status != Status::ok) break;
-        if (leads) watch.note(step_loan);
+        watch.note(step_loan);
         fill(group, loan.data, job.bytes, sequence, 0);
         group.sync();
-        const uint64_t sent = leads ? watch.note(step_fill) : 0;
+        const uint64_t sent = watch.note(step_fill);
         publisher.publish(group, &loan);
-        if (leads) watch.note(step_publish);
+        watch.note(step_publish);
         Sample answer;
         status = subscriber.recv(group, &answer, 100 * wait_ticks);
         if (status != Status::ok) break;
-        const uint64_t came = leads ? watch.note(step_wait) : 0;
+        const uint64_t came = watch.note(step_wait);
         const uint64_t wrong = wrong_words(group, answer.data, 8, sequence, 0, count) + (answer.sequence != sequence);
-        if (leads) watch.note(step_read);
+        watch.note(step_read);
         status = subscriber.release(group, &answer);
-        if (leads) watch.note(step_release);
+        watch.note(step_release);
         ++counts.messages;
         counts.last = sequence;
         counts.corrupt += wrong != 0;
@@ -279,27 +308,27 @@ RGAPS_DEVICE_FN void pong(const Group &group, const Job &job, Count *count) {
     Status status = subscriber.attach(group, job.topic, job.seat, reliable);
     if (leads) board->is_running = 1;
     Counts counts{1, 0, 0, 0, 0};
-    Stopwatch watch{board, 0, 0};
+    Stopwatch<Group> watch{group, board, 0, 0, 0};
     const uint64_t begun = now_ns(), ticks_begun = memory::ticks();
     while (counts.messages < job.messages && status == Status::ok) {
         Sample sample;
         Loan loan;
-        if (leads) watch.start(counts.messages);
+        watch.start(counts.messages);
         status = subscriber.recv(group, &sample, 100 * wait_ticks);
         if (status != Status::ok) break;
-        if (leads) watch.note(step_wait);
+        watch.note(step_wait);
         const uint64_t sequence = sample.sequence;
         const uint64_t wrong = wrong_words(group, sample.data, job.bytes, sequence, 0, count);
-        if (leads) watch.note(step_read);
+        watch.note(step_read);
         status = publisher.loan(group, 8, &loan, 100 * wait_ticks);
         if (status != Status::ok) break;
-        if (leads) watch.note(step_loan);
+        watch.note(step_loan);
         fill(group, loan.data, 8, sequence, 0);
-        if (leads) watch.note(step_fill);
+        watch.note(step_fill);
         publisher.publish(group, &loan);
-        if (leads) watch.note(step_publish);
+        watch.note(step_publish);
         status = subscriber.release(group, &sample);
-        if (leads) watch.note(step_release);
+        watch.note(step_release);
         ++counts.messages;
         counts.last = sequence;
         counts.corrupt += wrong != 0;

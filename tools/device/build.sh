@@ -7,7 +7,9 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 built=target/${PROFILE:-release}
 out=target/device
 mkdir -p "$out"
-includes=(-Icrates/capi/include -Itests/device)
+# Header and test; SOURCES is a folder with those of another commit.
+sources=${SOURCES:-.}
+includes=("-I$sources/crates/capi/include" "-I$sources/tests/device")
 library=("$built/librgaps.a" -lgcc_s -lutil -lrt -lpthread -lm -ldl)
 # Machine code for the GPUs that we measure on, and PTX for later ones.
 toolkit=.cache/nvcc/nvidia/cu13
@@ -16,8 +18,8 @@ nvcc=("$toolkit/bin/nvcc" -std=c++17 -O3 "${architectures[@]}" -Xcompiler -Wall,
 cxx=("${CXX:-c++}" -std=c++17 -O2 -g -Wall -Wextra -Werror)
 rdma=(-Icrates/capi/include -Itests/rdma tests/rdma/jobs.cu -shared)
 case ${1:-} in
-  host) "${cxx[@]}" "${includes[@]}" -x c++ tests/device/check.cu -x none -o "$out/check" "${library[@]}" ;;
-  cuda) "${nvcc[@]}" "${includes[@]}" -Xptxas -warn-spills,-warn-lmem-usage tests/device/check.cu -o "$out/check-cuda" "${library[@]}" ;;
+  host) "${cxx[@]}" "${includes[@]}" -x c++ "$sources/tests/device/check.cu" -x none -o "$out/check" "${library[@]}" ;;
+  cuda) "${nvcc[@]}" "${includes[@]}" -Xptxas -warn-spills,-warn-lmem-usage "$sources/tests/device/check.cu" -o "$out/check-cuda" "${library[@]}" ;;
   rdma-host) "${cxx[@]}" -fPIC -pthread -x c++ "${rdma[@]}" -o "$out/librdma-jobs.so" ;;
   rdma-cuda) "${nvcc[@]}" -Xcompiler -fPIC -Xptxas -warn-spills "${rdma[@]}" -o "$out/librdma-jobs-cuda.so" ;;
   *) echo "usage: tools/device/build.sh host|cuda|rdma-host|rdma-cuda" >&2; exit 2 ;;

@@ -8,6 +8,7 @@ use rgaps_device::{DeviceError, DeviceTopic, Geometry, Role};
 use rgaps_layout::{DeviceTopicView, Domain};
 use std::ffi::{c_char, c_int};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 /// Segments of a topic, and so its descriptors.
 const SEGMENTS: usize = 3;
@@ -24,7 +25,7 @@ pub type rgaps_device_topic_t = DeviceTopicView;
 /// `rgaps_device_mapping_t`.
 pub struct rgaps_device_mapping_t {
     birth: Birth,
-    topic: DeviceTopic,
+    pub(crate) topic: Arc<DeviceTopic>,
 }
 
 impl Object for rgaps_device_mapping_t {
@@ -40,25 +41,35 @@ impl Coded for DeviceError {
             DeviceError::Pool(error) => error.code(),
             DeviceError::Argument(_) => Code::Argument,
             DeviceError::NoSeat(_) => Code::Limit,
+            DeviceError::Bridged => Code::Busy,
+            DeviceError::Corrupt(_) => Code::Protocol,
             _ => Code::System,
         }
     }
 }
 
-fn hand_out(topic: DeviceTopic) -> *mut rgaps_device_mapping_t {
+pub(crate) fn hand_out(topic: DeviceTopic) -> *mut rgaps_device_mapping_t {
     give(rgaps_device_mapping_t {
         birth: Birth::now(),
-        topic,
+        topic: Arc::new(topic),
     })
 }
 
-fn domain(name: &str) -> Outcome<Domain> {
+pub(crate) fn domain(name: &str) -> Outcome<Domain> {
     match Wish::parse(Some(name))? {
         Wish::Exactly(domain) => Ok(domain),
         _ => Err(Failure::argument(format!(
             "a device topic is in 'host' or in the memory of a GPU, not in '{name}'"
         ))),
     }
+}
+
+pub(crate) fn role(number: c_int) -> Outcome<Role> {
+    let role = usize::try_from(number)
+        .ok()
+        .and_then(|role| ROLES.get(role));
+    role.map(|(_, role)| *role)
+        .ok_or_else(|| Failure::argument("the role is none of rgaps_device_role"))
 }
 
 /// Makes a topic.
@@ -109,9 +120,7 @@ pub unsafe extern "C" fn rgaps_device_topic_open(
             let out = Out::new("mapping", mapping, std::ptr::null_mut())?;
             (out, text("domain", domain)?)
         };
-        let role = usize::try_from(role).ok().and_then(|role| ROLES.get(role));
-        let (_, role) =
-            role.ok_or_else(|| Failure::argument("the role is none of rgaps_device_role"))?;
+        let role = self::role(role)?;
         check_slice(
             "descriptors",
             descriptors.cast(),
@@ -131,11 +140,7 @@ pub unsafe extern "C" fn rgaps_device_topic_open(
         };
         let [control, ring, words] = numbers;
         let fds = [own(control)?, own(ring)?, own(words)?];
-        out.set(hand_out(DeviceTopic::open(
-            self::domain(name)?,
-            fds,
-            *role,
-        )?));
+        out.set(hand_out(DeviceTopic::open(self::domain(name)?, fds, role)?));
         Ok(())
     })
 }
@@ -287,6 +292,24 @@ pub unsafe extern "C" fn rgaps_device_mapping_newest(
         // SAFETY: C passes a result that only we write until we return, and NULL or a handle that lives until then.
         let (out, mapping) = unsafe { (Out::new("sequence", sequence, 0)?, borrow(mapping)?) };
         out.set(mapping.topic.newest_sequence()?);
+        Ok(())
+    })
+}
+
+/// Whether processes take turns on the GPU.
+///
+/// # Safety
+/// As `rgaps/device.h` says.
+#[no_mangle]
+pub unsafe extern "C" fn rgaps_device_mapping_takes_turns(
+    mapping: *const rgaps_device_mapping_t,
+    takes_turns: *mut c_int,
+) -> rgaps_status_t {
+    guard(|| {
+        // SAFETY: C passes a result that only we write until we return, and NULL or a handle that lives until then.
+        let (out, mapping) =
+            unsafe { (Out::new("takes_turns", takes_turns, 0)?, borrow(mapping)?) };
+        out.set(mapping.topic.takes_turns().into());
         Ok(())
     })
 }

@@ -3,6 +3,7 @@
 //! brought to one form, C's without spaces around `*`.
 
 use crate::device::ROLES;
+use crate::device_bridge::DIRECTIONS;
 use crate::path::PATHS;
 use crate::publisher::SLOW_READER;
 use crate::status;
@@ -15,9 +16,10 @@ const HEADER: &str = concat!(
     include_str!("../include/rgaps/device.h")
 );
 
-const SOURCES: [&str; 14] = [
+const SOURCES: [&str; 15] = [
     include_str!("boundary.rs"),
     include_str!("device.rs"),
+    include_str!("device_bridge.rs"),
     include_str!("handle.rs"),
     include_str!("listener.rs"),
     include_str!("loan.rs"),
@@ -281,7 +283,9 @@ fn constants_are_the_same_on_both_sides() {
             "{name}"
         );
     }
-    for (value, (name, _)) in ROLES.into_iter().enumerate() {
+    let roles = ROLES.into_iter().map(|(name, _)| name).enumerate();
+    let directions = DIRECTIONS.into_iter().map(|(name, _)| name).enumerate();
+    for (value, name) in roles.chain(directions) {
         assert_eq!(constants.remove(name), Some(value as i64), "{name}");
     }
     assert!(constants.is_empty(), "of the header only: {constants:?}");

@@ -11,6 +11,7 @@
 
 mod boundary;
 mod device;
+mod device_bridge;
 mod domain;
 mod handle;
 mod listener;

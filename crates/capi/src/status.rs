@@ -174,6 +174,7 @@ impl Coded for OpenError {
         match self {
             OpenError::Client(error) => error.code(),
             OpenError::Argument(_) => Code::Argument,
+            OpenError::Device(error) => error.code(),
             _ => Code::System,
         }
     }

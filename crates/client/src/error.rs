@@ -1,6 +1,7 @@
 //! One error type per operation. Each message says what happened, why, and what to do.
 
 use crate::{ClientError, HeaderError, Loan, PartsError};
+use rgaps_device::DeviceError;
 use rgaps_layout::{Domain, MAX_ATTACHMENT_BYTES};
 use rgaps_pool::PoolError;
 use std::fmt;
@@ -16,6 +17,12 @@ pub enum OpenError {
     /// An argument is outside its limits.
     #[error("{0}")]
     Argument(String),
+    /// A device topic cannot be made, opened or forwarded.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// The system gave no thread or descriptor.
+    #[error("the system gave no thread or descriptor: {0}; raise the limits of the process (ulimit -u, ulimit -n)")]
+    Thread(String),
     /// The processor has no lock-free 128-bit compare-and-swap, which the shared memory needs.
     #[error("this processor has no lock-free 128-bit compare-and-swap (x86-64 needs cmpxchg16b); rgaps cannot run here")]
     Processor,

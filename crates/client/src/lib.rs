@@ -5,6 +5,7 @@
 //! are `doc(hidden)`, since rustdoc would list them with the types that `rgaps` exports.
 
 pub mod bindings;
+mod bridge;
 mod client;
 mod deferred_release;
 mod error;
@@ -25,6 +26,7 @@ mod subscriber;
 pub mod tensor;
 mod wait_set;
 
+pub use bridge::{Bridge, BridgeFigures, Direction};
 pub use client::ClientError;
 pub use error::{LoanError, OpenError, PublishError, PutError, RecvError, SlowReader, Unpublished};
 pub use header::{Header, HeaderError, Value, HEADER_DEPTH_MAX};
@@ -34,16 +36,18 @@ pub use node::{Node, NodeBuilder};
 pub use parts::{Part, PartSpec, Parts, PartsError};
 pub use publisher::{Publisher, PublisherBuilder};
 pub use qos::{Late, PublisherQos, SlowReaderPolicy, SubscriberQos};
+pub use rgaps_device::{DeviceError, DeviceTopic, Geometry as DeviceGeometry, Role as DeviceRole};
 pub use rgaps_layout::{
     DType, Domain, GpuUuid, TensorType, TensorTypeError, MAX_ATTACHMENT_BYTES, MAX_MESSAGE_PARTS,
     MAX_PART_NAME,
 };
 pub use rgaps_pool::{PoolError, Stream};
 pub use rgaps_session::{
-    BlockSum, ClientRow, Config, Forgotten, Histogram, History, KeptHistory, LaneEnd, LinkFigures,
-    LinksFailure, LinksInfo, LinksState, MemoryUses, MismatchRow, MpsInfo, MpsState, PathKind,
-    PeerRow, PeerState, PeerTopic, PeersInfo, PoolRow, PublisherRow, RdmaFigures, Refusal,
-    RefusalCode, RemoteRow, Stage, Status, SubscriberRow, TopicInfo, TopicRow, TraceFigures,
+    BlockSum, ClientRow, Config, DeviceRow, DeviceSeatRow, Forgotten, Histogram, History,
+    KeptHistory, LaneEnd, LinkFigures, LinksFailure, LinksInfo, LinksState, MemoryUses,
+    MismatchRow, MpsInfo, MpsState, PathKind, PeerRow, PeerState, PeerTopic, PeersInfo, PoolRow,
+    PublisherRow, RdmaFigures, Refusal, RefusalCode, RemoteRow, Stage, Status, SubscriberRow,
+    TopicInfo, TopicRow, TraceFigures,
 };
 pub use rgaps_topic::Tensor;
 pub use sample::Sample;

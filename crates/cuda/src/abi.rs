@@ -64,6 +64,7 @@ pub(crate) const CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS: c_int = 122;
 pub(crate) const CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS: c_int = 117;
 pub(crate) const CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING: c_int = 118;
 pub(crate) const CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED: c_int = 124;
+pub(crate) const CU_DEVICE_ATTRIBUTE_MPS_ENABLED: c_int = 133;
 
 /// A bit of the options: the host can flush.
 pub(crate) const CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST: u32 = 1;

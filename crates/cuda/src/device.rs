@@ -39,6 +39,9 @@ pub struct Device {
     pub read_only_registration: bool,
     /// The driver says that streams can write and wait for 64-bit numbers in memory.
     pub stream_memory_operations: bool,
+    /// The driver says that this process shares it with others through MPS: their kernels run at the same time. Otherwise
+    /// processes take turns. Drivers before CUDA 12.1 do not say.
+    pub under_mps: bool,
     /// Compute capability, major and minor.
     pub compute_capability: (u32, u32),
 }
@@ -125,6 +128,7 @@ impl Driver {
             gpu_direct_rdma: number(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED)?
                 != 0,
             dma_buf: newer(CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED)? != 0,
+            under_mps: newer(CU_DEVICE_ATTRIBUTE_MPS_ENABLED)? != 0,
             writes_order: WritesOrder::of(newer(
                 CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING,
             )?),

@@ -1,7 +1,8 @@
 //! Device topics: memory in which GPU kernels publish messages to kernels of other processes, with no CPU on the way.
 //!
 //! This crate is the host's part. It makes the memory of a topic and maps it ([`DeviceTopic`]), gives seats to subscribers,
-//! and says stop. The protocol itself runs in the kernels: `rgaps/device.cuh`, of which every access is model-checked.
+//! and says stop. The protocol itself runs in the kernels: `rgaps/device.cuh`, of which every access is model-checked. The
+//! host takes part in it only to forward between device topics and ordinary ones ([`HostSubscriber`], [`HostPublisher`]).
 //! `rgaps-layout` has the words that both share; `docs/decisions/0046-device-topics.md` says why each order is enough.
 //!
 //! A topic is three segments, each a file descriptor that travels between processes:
@@ -15,9 +16,16 @@
 //! The memory lives while any process has a descriptor or a mapping of it.
 
 mod geometry;
+mod memory;
+mod publisher;
+mod subscriber;
+mod tensor;
 mod topic;
 
 pub use geometry::Geometry;
+pub use publisher::{Full, HostPublisher};
+pub use subscriber::{HostSubscriber, Waiting};
+pub use tensor::{Outcome, TensorPublisher, TensorSubscriber};
 pub use topic::{DeviceTopic, Role, SeatState};
 
 /// Why a device topic cannot be made, opened or joined.
@@ -33,4 +41,16 @@ pub enum DeviceError {
     /// All seats are taken.
     #[error("all {0} seats of the topic are taken; a subscriber has to leave first")]
     NoSeat(u32),
+    /// The host evicted the subscriber.
+    #[error("the subscriber in seat {0} of the device topic was evicted; it misses messages")]
+    Evicted(u32),
+    /// The topic's memory holds what no peer may write.
+    #[error("a process violates the protocol of the device topic: {0}")]
+    Corrupt(String),
+    /// Another process forwards between the topic and an ordinary one.
+    #[error("another process forwards messages of this device topic; one at a time does")]
+    Bridged,
+    /// Asking whether one does failed.
+    #[error("the device topic cannot be locked: {0}")]
+    Lock(std::io::Error),
 }

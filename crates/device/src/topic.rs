@@ -1,20 +1,27 @@
 //! A topic's memory, as one process sees it.
 
+use crate::memory::{Memory, Segment};
 use crate::{DeviceError, Geometry};
-use rgaps_cuda::{CudaMapping, CudaSource, Driver, Registered};
+use rgaps_cuda::{CudaMapping, CudaSource, CudaStream, Driver, Registered};
 use rgaps_layout::{
     DeviceControl, DeviceSeat, DeviceTopicView, Domain, DEVICE_CONTROL_BYTES, DEVICE_CURSOR_JOINED,
-    DEVICE_CURSOR_RELIABLE, DEVICE_CURSOR_SHIFT, DEVICE_LAYOUT_VERSION, DEVICE_MAGIC,
-    DEVICE_PUBLISHER_ENDPOINT, DEVICE_SEQUENCE_SHIFT, MAX_DEVICE_SUBSCRIBERS,
+    DEVICE_CURSOR_RELIABLE, DEVICE_CURSOR_SHIFT, DEVICE_HOLDER_BYTES, DEVICE_LAYOUT_VERSION,
+    DEVICE_MAGIC, DEVICE_PUBLISHER_ENDPOINT, DEVICE_SEQUENCE_SHIFT, MAX_DEVICE_SUBSCRIBERS,
 };
 use rgaps_pool::{
     create_sealed_memfd, Access, HostConfig, HostMapping, HostSource, Mapping, PoolError,
     SegmentSource, SharedMap,
 };
+use rustix::fs::{FlockOperation, Mode, OFlags};
 use std::mem::{offset_of, size_of};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
+
+/// Told to who opens a topic of another process.
+const TURNS: &str = "this GPU runs kernels of several processes in turns, so a message of a device topic between two of them \
+                     takes milliseconds; start MPS with 'rgaps up --mps', and both processes with 'rgaps run -- COMMAND', or put \
+                     them on two GPUs";
 
 /// What a process's kernels do with the topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,10 +52,10 @@ pub struct DeviceTopic {
     // Fields drop in this order: the registration before its pages.
     registered: Option<Registered>,
     control: SharedMap,
-    ring: Box<dyn Mapping>,
-    words: Box<dyn Mapping>,
+    memory: Memory,
     fds: [OwnedFd; 3],
     geometry: Geometry,
+    domain: Domain,
 }
 
 impl DeviceTopic {
@@ -66,9 +73,11 @@ impl DeviceTopic {
         let topic = DeviceTopic::map(domain, fds, sizes, Role::Publisher, geometry)?;
         // Memory of a GPU comes as its last owner left it.
         topic
+            .memory
             .ring
             .write(0, &vec![0; geometry.blocks_at() as usize])?;
         topic
+            .memory
             .words
             .write(0, &vec![0; geometry.words_bytes() as usize])?;
         topic.describe(sizes);
@@ -80,7 +89,11 @@ impl DeviceTopic {
     pub fn open(domain: Domain, fds: [OwnedFd; 3], role: Role) -> Result<DeviceTopic, DeviceError> {
         let control = SharedMap::new(fds[0].as_fd(), DEVICE_CONTROL_BYTES, Access::ReadOnly)?;
         let (geometry, sizes) = read_description(&control)?;
-        DeviceTopic::map(domain, fds, sizes, role, geometry)
+        let topic = DeviceTopic::map(domain, fds, sizes, role, geometry)?;
+        if topic.takes_turns() {
+            tracing::warn!(%domain, "{TURNS}");
+        }
+        Ok(topic)
     }
 
     fn map(
@@ -95,12 +108,12 @@ impl DeviceTopic {
             Role::Publisher => Access::ReadWrite,
             Role::Subscriber => Access::ReadOnly,
         };
-        let (ring, words, registered) = match domain {
-            Domain::Host => (
-                host_mapping(fds[1].as_fd(), ring_bytes, access)?,
-                host_mapping(fds[2].as_fd(), words_bytes, Access::ReadWrite)?,
-                None,
-            ),
+        let (memory, registered) = match domain {
+            Domain::Host => {
+                let ring = host_mapping(fds[1].as_fd(), ring_bytes, access)?;
+                let words = host_mapping(fds[2].as_fd(), words_bytes, Access::ReadWrite)?;
+                (Memory::new(ring, words, None), None)
+            }
             Domain::Cuda(uuid) => {
                 let driver = Driver::load().map_err(|error| error.into_pool(uuid))?;
                 let map = |fd: BorrowedFd<'_>, bytes, access| {
@@ -111,18 +124,18 @@ impl DeviceTopic {
                 let ring = map(fds[1].as_fd(), ring_bytes, access)?;
                 let words = map(fds[2].as_fd(), words_bytes, Access::ReadWrite)?;
                 let registered = register(&control, &ring)?;
-                let (ring, words): (Box<dyn Mapping>, Box<dyn Mapping>) =
-                    (Box::new(ring), Box::new(words));
-                (ring, words, Some(registered))
+                let context = Arc::clone(ring.context());
+                let memory = Memory::new(Box::new(ring), Box::new(words), Some(context));
+                (memory, Some(registered))
             }
         };
         Ok(DeviceTopic {
             registered,
             control,
-            ring,
-            words,
+            memory,
             fds,
             geometry,
+            domain,
         })
     }
 
@@ -160,11 +173,11 @@ impl DeviceTopic {
         };
         DeviceTopicView {
             control,
-            slots: self.ring.base(),
-            lengths: self.ring.base() + self.geometry.lengths_at(),
-            blocks_at: self.ring.base() + self.geometry.blocks_at(),
-            seats: self.words.base(),
-            holders: self.words.base() + self.geometry.holders_at(),
+            slots: self.memory.ring.base(),
+            lengths: self.memory.ring.base() + self.geometry.lengths_at(),
+            blocks_at: self.memory.ring.base() + self.geometry.blocks_at(),
+            seats: self.memory.words.base(),
+            holders: self.memory.words.base() + self.geometry.holders_at(),
             block_bytes: self.geometry.block_bytes,
             depth: self.geometry.depth,
             blocks: self.geometry.blocks,
@@ -254,38 +267,115 @@ impl DeviceTopic {
     /// How far a subscriber is.
     pub fn seat(&self, seat: u32) -> Result<SeatState, DeviceError> {
         check_endpoint(seat, MAX_DEVICE_SUBSCRIBERS)?;
-        let read = |field: usize| {
-            let mut bytes = [0; 8];
-            self.words
-                .read(self.seat_at(seat) + field as u64, &mut bytes)?;
-            Ok::<_, DeviceError>(u64::from_le_bytes(bytes))
-        };
-        let cursor = read(offset_of!(DeviceSeat, cursor))?;
-        Ok(SeatState {
-            joined: cursor & DEVICE_CURSOR_JOINED != 0,
-            reliable: cursor & DEVICE_CURSOR_RELIABLE != 0,
-            next_sequence: cursor >> DEVICE_CURSOR_SHIFT,
-            missed: read(offset_of!(DeviceSeat, missed))?,
-        })
+        Ok(self.seats()?[seat as usize])
+    }
+
+    /// How far all are, also where nobody is.
+    pub fn seats(&self) -> Result<Vec<SeatState>, DeviceError> {
+        let words_each = size_of::<DeviceSeat>() / size_of::<u64>();
+        let count = MAX_DEVICE_SUBSCRIBERS as usize * words_each;
+        let words = self.memory.load_all(Segment::Words, 0, count)?;
+        let seats = words.chunks_exact(words_each).map(|words| {
+            let word = |field: usize| words[field / size_of::<u64>()];
+            let cursor = word(offset_of!(DeviceSeat, cursor));
+            SeatState {
+                joined: cursor & DEVICE_CURSOR_JOINED != 0,
+                reliable: cursor & DEVICE_CURSOR_RELIABLE != 0,
+                next_sequence: cursor >> DEVICE_CURSOR_SHIFT,
+                missed: word(offset_of!(DeviceSeat, missed)),
+            }
+        });
+        Ok(seats.collect())
+    }
+
+    /// Seats that are taken, and those that are evicted: a bit each.
+    pub fn taken_and_evicted(&self) -> (u64, u64) {
+        let [taken, evicted] = [
+            offset_of!(DeviceControl, taken),
+            offset_of!(DeviceControl, evicted),
+        ];
+        let load = |at| self.control_word(at).load(Ordering::SeqCst);
+        (load(taken), load(evicted))
+    }
+
+    /// The seat of the process that forwards to hosts, if one ever did.
+    pub fn bridge_seat(&self) -> Option<u32> {
+        let word = self.control_word(offset_of!(DeviceControl, bridge));
+        let seat = word.load(Ordering::SeqCst).checked_sub(1)?;
+        (seat < MAX_DEVICE_SUBSCRIBERS.into()).then_some(seat as u32)
+    }
+
+    /// Says which seat it is, for who comes after it.
+    pub(crate) fn set_bridge_seat(&self, seat: u32) {
+        self.control_word(offset_of!(DeviceControl, bridge))
+            .store(1 + u64::from(seat), Ordering::SeqCst);
+    }
+
+    /// The GPU that uses the topic here, or the host.
+    pub fn domain(&self) -> Domain {
+        self.domain
+    }
+
+    /// Whether the GPU runs kernels of this process and of others in turns, since there is no MPS: a kernel that waits for
+    /// one of another process then waits until its turn is over, milliseconds for each message.
+    pub fn takes_turns(&self) -> bool {
+        self.memory.takes_turns()
+    }
+
+    /// A stream of our own on the topic's GPU, for copies; none in host memory.
+    pub fn stream(&self) -> Result<Option<CudaStream>, DeviceError> {
+        Ok(self.memory.stream()?)
+    }
+
+    /// The only bridge of the topic, until the result is dropped or the process ends.
+    pub fn lock(&self) -> Result<OwnedFd, DeviceError> {
+        // An open file description of our own: those of the descriptor are shared with other processes, and so would its
+        // lock be.
+        let path = format!("/proc/self/fd/{}", self.fds[0].as_raw_fd());
+        let opened = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+        let fd = opened.map_err(|error| DeviceError::Lock(error.into()))?;
+        match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(fd),
+            Err(rustix::io::Errno::WOULDBLOCK) => Err(DeviceError::Bridged),
+            Err(error) => Err(DeviceError::Lock(error.into())),
+        }
+    }
+
+    pub(crate) fn memory(&self) -> &Memory {
+        &self.memory
     }
 
     /// Sequence number of the newest message; 0: there was none.
     pub fn newest_sequence(&self) -> Result<u64, DeviceError> {
-        let mut slots = vec![0; self.geometry.depth as usize * 8];
-        self.ring.read(0, &mut slots)?;
-        let sequences = slots.chunks_exact(8).map(|slot| {
-            let slot = slot.try_into().expect("chunks of 8 bytes");
-            u64::from_le_bytes(slot) >> DEVICE_SEQUENCE_SHIFT
-        });
+        let slots = self.slots()?;
+        let sequences = slots.iter().map(|slot| slot >> DEVICE_SEQUENCE_SHIFT);
         Ok(sequences.max().unwrap_or(0))
+    }
+
+    pub(crate) fn slots(&self) -> Result<Vec<u64>, DeviceError> {
+        let depth = self.geometry.depth as usize;
+        Ok(self.memory.load_all(Segment::Ring, 0, depth)?)
+    }
+
+    /// All holder words.
+    pub(crate) fn holders(&self) -> Result<Vec<u64>, DeviceError> {
+        let words_each = DEVICE_HOLDER_BYTES as usize / size_of::<u64>();
+        let count = self.geometry.blocks as usize * words_each;
+        let at = self.geometry.holders_at();
+        let words = self.memory.load_all(Segment::Words, at, count)?;
+        Ok(words.into_iter().step_by(words_each).collect())
+    }
+
+    pub(crate) fn holder_at(&self, block: u32) -> u64 {
+        self.geometry.holders_at() + u64::from(block) * DEVICE_HOLDER_BYTES
     }
 
     fn clear_seat(&self, seat: u32) -> Result<(), DeviceError> {
         let zeros = [0; size_of::<DeviceSeat>()];
-        Ok(self.words.write(self.seat_at(seat), &zeros)?)
+        Ok(self.memory.words.write(self.seat_at(seat), &zeros)?)
     }
 
-    fn seat_at(&self, seat: u32) -> u64 {
+    pub(crate) fn seat_at(&self, seat: u32) -> u64 {
         u64::from(seat) * size_of::<DeviceSeat>() as u64
     }
 

@@ -172,7 +172,7 @@ impl Engine {
         };
         let takes_fds = matches!(
             request,
-            Request::HandBack { .. } | Request::HandBackSegments { .. }
+            Request::HandBack { .. } | Request::HandBackSegments { .. } | Request::Device { .. }
         );
         if !takes_fds && !fds.is_empty() {
             return Verdict::CutOff(

@@ -231,6 +231,7 @@ impl Zone {
             pool,
             require: wish.require,
             remote_path: wish.remote_path.clone(),
+            device: None,
         };
         if let Err(error) = self.registry.set_publisher(index, &publisher) {
             self.control.doorbells.give(doorbell);
@@ -323,6 +324,7 @@ impl Zone {
             doorbell,
             pool,
             path: None,
+            device: None,
             remote: Vec::new(),
             require: wish.require,
         };

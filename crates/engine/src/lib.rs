@@ -20,6 +20,7 @@ mod closer;
 mod control;
 mod deferred_release;
 mod departed;
+mod devices;
 mod doorbells;
 mod engine;
 mod granule_set;

@@ -175,6 +175,7 @@ impl Engine {
                 rows
             },
             mismatches: topic.mismatch_rows(),
+            device: topic.device().map(|device| Box::new(device.row.clone())),
         }))
     }
 
@@ -280,6 +281,7 @@ pub(crate) fn topic_row(topic: &Topic, control: &Control, memory: &Memory) -> To
         held,
         remote: remote.fold(0, |sum, row| sum.saturating_add(row.subscribers)),
         waiting: waiting.count() as u32,
+        is_device: topic.device().is_some(),
     }
 }
 

@@ -132,6 +132,7 @@ impl TopicRecords<'_> {
             pool: record.pool,
             require: require_of(record.qos_flags),
             remote_path: None,
+            device: None,
         })
     }
 
@@ -199,6 +200,7 @@ impl TopicRecords<'_> {
             doorbell,
             pool: pool.filter(|pool| self.memory.get(*pool).is_some()),
             path: None,
+            device: None,
             remote: Vec::new(),
             require: require_of(record.qos_flags),
         })

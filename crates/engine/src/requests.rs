@@ -125,6 +125,10 @@ impl Engine {
                 zone.memory.pin(pool, &zone.registry)?;
                 Ok(Answer::Done)
             }
+            Request::Device { member, device } => self.set_device(session, &member, *device, fds),
+            Request::OpenDevice { topic, publishes } => {
+                self.open_device(session, &topic, publishes, out)
+            }
             request => self.serve_waiting(session, request, fds),
         }
     }
@@ -236,6 +240,8 @@ impl Engine {
             | Request::Return { .. }
             | Request::Pin { .. }
             | Request::Path { .. }
+            | Request::Device { .. }
+            | Request::OpenDevice { .. }
             | Request::TakeDoorbell { .. }
             | Request::ReturnDoorbell { .. }
             | Request::TakeTimeline { .. }

@@ -4,11 +4,13 @@ use rgaps_layout::{
     PublisherRecord, PublisherRegion, SubscriberRecord, TopicRecord, TopicRegion, CONTROL_PAGE,
     MAX_PUBLISHERS, MAX_SUBSCRIBERS, MAX_TOPIC_NAME, RECORD_LIVE, RECORD_ORPHAN,
 };
-use rgaps_session::{CameOver, Demand, History, Offer, PathKind, RemoteRow, Ring};
+use rgaps_session::{CameOver, Demand, DeviceRow, History, Offer, PathKind, RemoteRow, Ring};
 use rgaps_sync::atomic::Ordering;
 use rgaps_topic::{PublisherView, Shared, SubscriberView};
 use std::collections::BTreeSet;
 use std::mem::size_of;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 /// Bytes of a topic's range in the control segment.
 pub(crate) const TOPIC_BYTES: u64 =
@@ -79,6 +81,8 @@ pub(crate) struct Publisher {
     pub(crate) require: Option<PathKind>,
     /// Of one of the links': how its messages reach this host, as the links report.
     pub(crate) remote_path: Option<CameOver>,
+    /// The device topic that it publishes the messages of, as it says.
+    pub(crate) device: Option<Arc<Device>>,
 }
 
 impl Publisher {
@@ -199,6 +203,14 @@ impl Publisher {
     }
 }
 
+/// A device topic that a publisher or subscriber forwards from or to.
+#[derive(Debug)]
+pub(crate) struct Device {
+    pub(crate) row: DeviceRow,
+    /// Of control, ring and words.
+    pub(crate) fds: [OwnedFd; 3],
+}
+
 /// A subscriber.
 #[derive(Clone, Debug)]
 pub(crate) struct Subscriber {
@@ -218,6 +230,8 @@ pub(crate) struct Subscriber {
     pub(crate) pool: Option<u32>,
     /// How its messages reach it, as it says.
     pub(crate) path: Option<String>,
+    /// The device topic that it forwards messages to, as it says.
+    pub(crate) device: Option<Arc<Device>>,
     /// Of one of the links': whom it stands for.
     pub(crate) remote: Vec<RemoteRow>,
     /// The slowest path that will do.
@@ -402,6 +416,16 @@ impl Topic {
                 .filter(reads_replicas)
                 .map(|s| s.slot),
         )
+    }
+
+    /// The device topic that one of its members forwards to or from.
+    pub(crate) fn device(&self) -> Option<&Arc<Device>> {
+        let living = self.publishers.iter().filter(|p| !p.is_orphan());
+        let sends = living.filter_map(|p| p.device.as_ref());
+        let receives = self.subscribers.iter().filter(|s| !s.closed);
+        sends
+            .chain(receives.filter_map(|s| s.device.as_ref()))
+            .next()
     }
 
     /// The type of the topic's publishers, or of its subscribers if those name none.

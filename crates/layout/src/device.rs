@@ -19,7 +19,7 @@ use std::mem::{offset_of, size_of};
 /// First word of a device topic's control segment ("rgapsdev").
 pub const DEVICE_MAGIC: u64 = u64::from_le_bytes(*b"rgapsdev");
 /// Version of everything in this file.
-pub const DEVICE_LAYOUT_VERSION: u32 = 1;
+pub const DEVICE_LAYOUT_VERSION: u32 = 2;
 /// Subscribers of a device topic. One bit each in a holder word.
 pub const MAX_DEVICE_SUBSCRIBERS: u32 = 16;
 /// Longest ring of a device topic, in messages.
@@ -68,8 +68,10 @@ define! {
          32 ring_bytes: u64,
         /// Bytes of the words segment.
          40 words_bytes: u64,
+        /// 1 + the seat of the process that forwards messages to hosts; 0: none has.
+         48 bridge: u64,
         /// Padding.
-         48 padding: [u8; 80],
+         56 padding: [u8; 72],
         /// Seats that a process has, a bit each. Set by compare-and-swap.
         128 taken: u64,
         /// Padding.
@@ -117,6 +119,22 @@ pub struct DeviceTopicView {
     pub depth: u32,
     /// Blocks.
     pub blocks: u32,
+}
+
+impl DeviceTopicView {
+    /// The same as words.
+    pub fn words(&self) -> [u64; 8] {
+        [
+            self.control,
+            self.slots,
+            self.lengths,
+            self.blocks_at,
+            self.seats,
+            self.holders,
+            self.block_bytes,
+            u64::from(self.depth) | u64::from(self.blocks) << 32,
+        ]
+    }
 }
 
 const _: () = assert!(size_of::<DeviceTopicView>() == 64);

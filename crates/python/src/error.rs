@@ -125,6 +125,7 @@ impl IntoPyErr for OpenError {
         match self {
             OpenError::Client(error) => error.into_py_err(),
             OpenError::Argument(message) => invalid(message),
+            OpenError::Device(error) => error.into_py_err(),
             other => raise("Error", other.to_string()),
         }
     }

@@ -10,6 +10,7 @@ mod argument;
 mod buffer;
 mod declared;
 mod device;
+mod device_topic;
 mod dlpack;
 mod dtype;
 mod error;
@@ -42,6 +43,10 @@ fn _rgaps(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<subscriber::Subscriber>()?;
     module.add_class::<listener::Listener>()?;
     module.add_class::<wait_set::WaitSet>()?;
+    module.add_class::<device_topic::DeviceTopic>()?;
+    module.add_class::<device_topic::DevicePublisher>()?;
+    module.add_class::<device_topic::DeviceSubscriber>()?;
+    module.add_class::<device_topic::DeviceBridge>()?;
     module.add_class::<loan::LoanBase>()?;
     module.add_class::<sample::SampleBase>()?;
     module.add_class::<part::PartBase>()?;

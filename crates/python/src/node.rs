@@ -3,6 +3,7 @@
 use crate::argument::{self, integer, shown};
 use crate::declared;
 use crate::device;
+use crate::device_topic::{self, DeviceBridge, DeviceTopic};
 use crate::error::{in_python, invalid, warn, IntoPyErr};
 use crate::framework::Framework;
 use crate::handle::{drop_detached, Handle};
@@ -518,6 +519,44 @@ impl Node {
             warn_of_mismatches(py, &topic, (unmatched, "publisher"), &reasons)?;
         }
         Ok(Subscriber::new(Receiver { subscriber, node }))
+    }
+
+    /// Forwards messages between a device topic and the topic ``topic``, in the same domain, until the result is closed.
+    ///
+    /// Where kernels publish, subscribers of ``topic`` receive ordinary samples, whose tag is the message's sequence number in
+    /// the device topic; reliable ones hold the kernel back. Other processes open the device topic with `open_device`.
+    ///
+    /// Args:
+    ///     topic: Name of the ordinary topic. A leading ``/`` is ignored.
+    ///     device: The device topic. One process at a time forwards its messages.
+    ///     to: ``"hosts"``: kernels publish, hosts receive. ``"kernels"``: the reverse. Default: ``"hosts"``.
+    #[pyo3(signature = (topic, device, *, to="hosts"))]
+    fn bridge(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = argument::topic)] topic: String,
+        device: &DeviceTopic,
+        to: &str,
+    ) -> PyResult<DeviceBridge> {
+        device_topic::bridge(py, &self.node.get()?, &topic, device, to)
+    }
+
+    /// Opens the device topic that a bridge of this host forwards to or from the topic ``topic``. Raises `NotFound` if there is
+    /// none.
+    ///
+    /// Args:
+    ///     topic: Name of the ordinary topic. A leading ``/`` is ignored.
+    ///     domain: The GPU whose kernels use it. Default: None, the one that it is on.
+    ///     publishes: Whether kernels of this process publish. Default: False, they receive.
+    #[pyo3(signature = (topic, *, domain=None, publishes=false))]
+    fn open_device(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = argument::topic)] topic: String,
+        domain: Option<&str>,
+        publishes: bool,
+    ) -> PyResult<DeviceTopic> {
+        device_topic::open(py, &self.node.get()?, &topic, domain, publishes)
     }
 
     /// The state of the daemon as a dictionary: version, process ID, counts of clients and topics, memory, warnings.

@@ -41,6 +41,12 @@ pub use rgaps_client::{History, Late, PathKind, PublisherQos, SlowReaderPolicy, 
 #[doc(inline)]
 pub use rgaps_client::{tensor, DType, Domain, GpuUuid, Stream, Tensor, TensorType};
 
+// Device topics: kernels that publish and receive.
+#[doc(inline)]
+pub use rgaps_client::{
+    Bridge, BridgeFigures, DeviceError, DeviceGeometry, DeviceRole, DeviceTopic, Direction,
+};
+
 // What travels beside a message.
 #[doc(inline)]
 pub use rgaps_client::{
@@ -58,8 +64,8 @@ pub use rgaps_client::{
 // What a node answers about the daemon, topics, memory and links, and the configuration.
 #[doc(inline)]
 pub use rgaps_client::{
-    BlockSum, ClientRow, Config, Forgotten, Histogram, KeptHistory, LaneEnd, LinkFigures,
-    LinksFailure, LinksInfo, LinksState, MemoryUses, MismatchRow, MpsInfo, MpsState, PeerRow,
-    PeerState, PeerTopic, PeersInfo, PoolRow, PublisherRow, RdmaFigures, RemoteRow, Stage, Status,
-    SubscriberRow, TopicInfo, TopicRow, TraceFigures,
+    BlockSum, ClientRow, Config, DeviceRow, DeviceSeatRow, Forgotten, Histogram, KeptHistory,
+    LaneEnd, LinkFigures, LinksFailure, LinksInfo, LinksState, MemoryUses, MismatchRow, MpsInfo,
+    MpsState, PeerRow, PeerState, PeerTopic, PeersInfo, PoolRow, PublisherRow, RdmaFigures,
+    RemoteRow, Stage, Status, SubscriberRow, TopicInfo, TopicRow, TraceFigures,
 };

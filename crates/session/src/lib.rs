@@ -5,6 +5,7 @@
 
 mod access;
 mod config;
+mod device;
 mod explain;
 mod figures;
 mod launch;
@@ -31,6 +32,7 @@ pub use config::{
     Pools, Principal, Quota, Rdma, Traces, Watermark, LANE_PORT, RECONNECT_PAUSE_MAX_MS,
     RECOVERY_MS_MIN,
 };
+pub use device::{DeviceRow, DeviceSeatRow};
 pub use explain::explain;
 pub use launch::{
     connect, connect_or_start, find_daemon, find_links, links_command, list_paths, unblock_signals,

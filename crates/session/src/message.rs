@@ -4,12 +4,13 @@
 //! encoded by postcard, with its file descriptors. Packets are bounded by [`MAX_PACKET_BYTES`]
 //! and [`MAX_PACKET_FDS`]; whoever sends more, or something that does not decode, is cut off.
 
+use crate::device::DeviceRow;
 use crate::path::{CameOver, PathKind};
 use rgaps_layout::Domain;
 use serde::{Deserialize, Serialize};
 
 /// Version of everything in this module.
-pub const PROTOCOL_VERSION: u32 = 10;
+pub const PROTOCOL_VERSION: u32 = 11;
 /// Longest packet.
 pub const MAX_PACKET_BYTES: usize = 80 * 1024;
 /// Most file descriptors that one packet carries.
@@ -329,6 +330,24 @@ pub enum Request {
         /// At most [`MAX_PATH_BYTES`], no control characters.
         path: String,
     },
+    /// A publisher or subscriber forwards between its topic and a device topic, whose three descriptors the packet carries
+    /// (control, ring, words). Said again and again, so that a listing is recent and the next daemon knows. Gone with the
+    /// member. Answer: [`Answer::Done`].
+    Device {
+        /// The publisher or subscriber.
+        member: Member,
+        /// The device topic as it is now.
+        device: Box<DeviceRow>,
+    },
+    /// The device topic that somebody forwards to or from a topic. Answer: [`Answer::Device`]; its packet carries the three
+    /// descriptors.
+    OpenDevice {
+        /// The topic's name.
+        topic: String,
+        /// Whether the client's kernels publish; of others the ring's descriptor cannot be written through, where that is host
+        /// memory.
+        publishes: bool,
+    },
     /// A doorbell for a wait set. Answer: [`Answer::Doorbell`].
     TakeDoorbell {
         /// The zone.
@@ -539,6 +558,8 @@ pub enum Answer {
         /// The ranges; the first is as large as was asked for.
         ranges: Vec<Range>,
     },
+    /// To `OpenDevice`.
+    Device(Box<DeviceRow>),
     /// To `TakeDoorbell`.
     Doorbell {
         /// Its index.
@@ -770,6 +791,8 @@ pub struct TopicRow {
     pub remote: u32,
     /// Publishers that wait for reliable subscribers to make room.
     pub waiting: u32,
+    /// Its messages come from a device topic, or go to one.
+    pub is_device: bool,
 }
 
 /// A topic with its members.
@@ -784,6 +807,8 @@ pub struct TopicInfo {
     pub remote: Vec<RemoteRow>,
     /// Publishers and subscribers that do not match; at most [`MAX_MISMATCHES`].
     pub mismatches: Vec<MismatchRow>,
+    /// The device topic that its messages come from or go to.
+    pub device: Option<Box<DeviceRow>>,
 }
 
 /// A publisher and a subscriber of a topic that do not match, so no message passes between them.

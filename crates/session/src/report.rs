@@ -3,8 +3,8 @@
 //! The rows of the protocol have what the daemon knows; a report has what a user asks for, under one name everywhere.
 
 use crate::{
-    History, MemoryUses, MismatchRow, PoolRow, PublisherRow, RemoteRow, SubscriberRow, TopicInfo,
-    TopicRow,
+    DeviceRow, History, MemoryUses, MismatchRow, PoolRow, PublisherRow, RemoteRow, SubscriberRow,
+    TopicInfo, TopicRow,
 };
 use serde::Serialize;
 
@@ -26,6 +26,7 @@ pub struct Topic {
     pub held: u64,
     pub remote: u32,
     pub waiting: u32,
+    pub is_device: bool,
 }
 
 impl From<TopicRow> for Topic {
@@ -45,6 +46,7 @@ impl From<TopicRow> for Topic {
             held: row.held,
             remote: row.remote,
             waiting: row.waiting,
+            is_device: row.is_device,
         }
     }
 }
@@ -62,6 +64,8 @@ pub struct TopicDetails {
     pub hosts: Vec<RemoteRow>,
     /// Publishers and subscribers that do not match.
     pub mismatches: Vec<MismatchRow>,
+    /// The device topic that messages come from or go to.
+    pub device: Option<Device>,
 }
 
 impl From<TopicInfo> for TopicDetails {
@@ -73,6 +77,65 @@ impl From<TopicInfo> for TopicDetails {
             subscriber_list: info.subscribers.into_iter().map(Subscriber::from).collect(),
             hosts: info.remote,
             mismatches: info.mismatches,
+            device: info.device.map(|device| Device::from(*device)),
+        }
+    }
+}
+
+/// A device topic.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct Device {
+    pub domain: String,
+    pub depth: u32,
+    pub blocks: u32,
+    pub block_bytes: u64,
+    pub kernels_publish: bool,
+    pub takes_turns: bool,
+    pub newest: u64,
+    pub forwarded: u64,
+    pub refused: u64,
+    pub seats: Vec<DeviceSeat>,
+}
+
+/// A taken seat of a device topic.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct DeviceSeat {
+    pub seat: u32,
+    pub joined: bool,
+    pub reliable: bool,
+    pub evicted: bool,
+    pub is_bridge: bool,
+    pub next_sequence: u64,
+    pub missed: u64,
+    /// The publisher waits for it.
+    pub is_waited_for: bool,
+}
+
+impl From<DeviceRow> for Device {
+    fn from(row: DeviceRow) -> Self {
+        let seats = row.seats.iter().map(|seat| DeviceSeat {
+            seat: seat.seat,
+            joined: seat.joined,
+            reliable: seat.reliable,
+            evicted: seat.evicted,
+            is_bridge: seat.is_bridge,
+            next_sequence: seat.next_sequence,
+            missed: seat.missed,
+            is_waited_for: row.waits_for(seat),
+        });
+        Device {
+            seats: seats.collect(),
+            domain: row.domain.to_string(),
+            depth: row.depth,
+            blocks: row.blocks,
+            block_bytes: row.block_bytes,
+            kernels_publish: row.kernels_publish,
+            takes_turns: row.takes_turns,
+            newest: row.newest,
+            forwarded: row.forwarded,
+            refused: row.refused,
         }
     }
 }

@@ -115,6 +115,12 @@ impl Module {
         Ok(Module { context, entries })
     }
 
+    /// Whether there is none of those in it that are done here.
+    pub(crate) fn is_strange(&self) -> bool {
+        let is_known = |name: &str| KNOWN.iter().any(|known| known.name == name);
+        !self.entries.is_empty() && !self.entries.iter().any(|(name, _)| is_known(name))
+    }
+
     fn function(&self, name: &str) -> Result<Function, Code> {
         let found = self.entries.iter().find(|(entry, _)| entry == name);
         let (_, parameters) = found.ok_or(Code::NOT_FOUND)?;

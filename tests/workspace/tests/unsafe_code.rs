@@ -28,13 +28,16 @@ const UNSAFE_CRATES: [(&str, &str); 12] = [
 ];
 
 /// Files of other crates that may, and what for.
-const UNSAFE_FILES: [(&str, &str, &str); 15] = [
+const UNSAFE_FILES: [(&str, &str, &str); 18] = [
     (
         "transport",
         "machine/buffer.rs",
         "receive buffers that several lanes fill at once",
     ),
     ("device", "topic.rs", "words that kernels share"),
+    ("device", "memory.rs", "words that kernels share"),
+    ("device", "publisher.rs", "the address of a message"),
+    ("device", "tensor.rs", "kernels on memory of a GPU"),
     ("gpu-verbs", "memory.rs", "words that kernels write"),
     ("gpu-verbs", "mlx5.rs", "a library that is looked for"),
     ("links", "rails.rs", "memory that network cards write"),

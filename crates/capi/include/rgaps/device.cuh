@@ -271,6 +271,18 @@ template <class Group, class T>
 RGAPS_DEVICE_FN T broadcast(const Group &group, T value) {
     return group.broadcast(value);
 }
+/* Brings the thread of rank 0 and its warp together again: else the warp may go through what the user's code does next twice,
+ * once for that thread alone. */
+#if defined(__CUDACC__)
+template <class Group>
+RGAPS_DEVICE_FN void reconverge(const Group &group) {
+    group.sync();
+}
+RGAPS_DEVICE_FN void reconverge(const cooperative_groups::thread_block &) { __syncwarp(); }
+#else
+template <class Group>
+void reconverge(const Group &) {}
+#endif
 #if defined(__CUDACC__)
 template <class T>
 RGAPS_DEVICE_FN T broadcast(const cooperative_groups::thread_block &group, T value) {
@@ -352,6 +364,7 @@ public:
         if (loan->data == nullptr) return Status::not_held;
         group.sync();
         if (group.thread_rank() == 0) announce(*loan);
+        detail::reconverge(group);
         loan->data = nullptr;
         return Status::ok;
     }
@@ -365,6 +378,7 @@ public:
             memory::clear(words_.holder(loan->block), detail::producer);
             --open_;
         }
+        detail::reconverge(group);
         loan->data = nullptr;
         return Status::ok;
     }

@@ -1,6 +1,6 @@
 /*
  * Device topics: kernels publish messages to kernels of other processes, with no CPU on the way. This header sets them up;
- * rgaps/device.cuh has what kernels call. Conventions are those of rgaps.h. No daemon takes part.
+ * rgaps/device.cuh has what kernels call. Conventions are those of rgaps.h. No daemon takes part, but in bridges.
  *
  * One process makes the topic, and passes its three descriptors to the others (by fork, or over a Unix socket):
  *
@@ -50,6 +50,11 @@ rgaps_status_t rgaps_device_topic_create(const char *domain, uint32_t depth, uin
 rgaps_status_t rgaps_device_topic_open(const char *domain, const int *descriptors, int role,
                                        rgaps_device_mapping_t **mapping);
 
+/* Maps a topic that a bridge forwards to or from the ordinary topic of this name. `domain` may be NULL: where the topic lies;
+ * `node` may be NULL: the process's default one. RGAPS_ERROR_NOT_FOUND: there is no such bridge. */
+rgaps_status_t rgaps_device_topic_attach(const rgaps_node_t *node, const char *topic, const char *domain, int role,
+                                         rgaps_device_mapping_t **mapping);
+
 /* What kernels of this process take as a parameter. */
 rgaps_status_t rgaps_device_mapping_topic(const rgaps_device_mapping_t *mapping, rgaps_device_topic_t *topic);
 
@@ -78,6 +83,34 @@ rgaps_status_t rgaps_device_mapping_seat(const rgaps_device_mapping_t *mapping, 
 
 /* The sequence number of the newest message; 0: there was none. */
 rgaps_status_t rgaps_device_mapping_newest(const rgaps_device_mapping_t *mapping, uint64_t *sequence);
+
+/* Sets `takes_turns` to 1 where the GPU runs kernels of several processes in turns, since there is no MPS: a message between two
+ * of them then takes milliseconds. See 'rgaps up --mps' and 'rgaps run'. Drivers before CUDA 12.1 do not say, and count as
+ * without. */
+rgaps_status_t rgaps_device_mapping_takes_turns(const rgaps_device_mapping_t *mapping, int *takes_turns);
+
+/* Forwards messages between a device topic and an ordinary topic, in a thread of its own. */
+typedef struct rgaps_device_bridge rgaps_device_bridge_t;
+
+enum rgaps_device_direction {
+    /* Kernels publish: subscribers of the ordinary topic receive the messages as samples, which have the message's sequence
+     * number in the device topic as their tag. Reliable ones hold the kernel back. */
+    RGAPS_DEVICE_TO_HOSTS = 0,
+    /* Publishers of the ordinary topic publish, kernels receive. No kernel publishes in the device topic. */
+    RGAPS_DEVICE_TO_KERNELS = 1
+};
+
+/* Begins to forward. `node` may be NULL: the process's default one. RGAPS_ERROR_BUSY: another process forwards already. When
+ * that process ends or dies, the next bridge goes on where it was; the message that was on its way may then come twice. */
+rgaps_status_t rgaps_device_bridge_create(const rgaps_node_t *node, const char *topic, const rgaps_device_mapping_t *mapping,
+                                          int direction, rgaps_device_bridge_t **bridge);
+
+/* How many messages were forwarded, and how many could not be (larger than a block, or aborted). Fails if the bridge has
+ * ended by itself, and says why. */
+rgaps_status_t rgaps_device_bridge_figures(const rgaps_device_bridge_t *bridge, uint64_t *forwarded, uint64_t *refused);
+
+/* Ends it. The mapping may be destroyed before. */
+void rgaps_device_bridge_destroy(rgaps_device_bridge_t *bridge);
 
 /* Unmaps the topic. This process's kernels that use it have ended. */
 void rgaps_device_mapping_destroy(rgaps_device_mapping_t *mapping);

@@ -97,7 +97,7 @@ Examples:
   rgaps topic list --json | jq -r '.[].name'
 
 JSON fields of each topic: name, type_name (empty if untyped), domain, publishers, subscribers, orphans, messages, bytes,
-received, missed, kept, held, remote, waiting (publishers that wait for reliable subscribers)";
+received, missed, kept, held, remote, waiting (publishers that wait for reliable subscribers), is_device";
 
 pub const INFO: &str = "\
 Examples:
@@ -106,7 +106,8 @@ Examples:
   # Print how messages reach each subscriber, and why that way.
   rgaps topic info camera/left --json | jq '.subscriber_list[].path'
 
-JSON fields, one document per topic: those of topic list, zone, publisher_list, subscriber_list, hosts, mismatches";
+JSON fields, one document per topic: those of topic list, zone, publisher_list, subscriber_list, hosts, mismatches,
+device (the device topic that messages come from or go to: sizes, counts, seats)";
 
 pub const HZ: &str = "\
 Examples:

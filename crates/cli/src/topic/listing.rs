@@ -7,7 +7,7 @@ use crate::output::{table, Output};
 use crate::{session, units};
 use rgaps::{BlockSum, ClientError, MemoryUses, RefusalCode, RemoteRow, TopicRow};
 use rgaps_session::pattern_matches;
-use rgaps_session::report::{Publisher, Subscriber, Topic, TopicDetails};
+use rgaps_session::report::{Device, Publisher, Subscriber, Topic, TopicDetails};
 use std::io::{self, Write};
 
 pub fn list(common: &Common, wanted: &[String], output: &mut Output) -> anyhow::Result<()> {
@@ -40,12 +40,20 @@ fn cells(topic: &Topic) -> Vec<String> {
     vec![
         topic.name.clone(),
         type_or_untyped(topic),
-        topic.domain.clone().unwrap_or_else(|| "-".to_owned()),
+        domain_cell(topic),
         publishers,
         topic.subscribers.to_string(),
         topic.messages.to_string(),
         units::bytes(topic.bytes),
     ]
+}
+
+fn domain_cell(topic: &Topic) -> String {
+    let domain = topic.domain.as_deref().unwrap_or("-");
+    match topic.is_device {
+        true => format!("{domain} (device topic)"),
+        false => domain.to_owned(),
+    }
 }
 
 fn type_or_untyped(topic: &Topic) -> String {
@@ -105,6 +113,9 @@ fn show(info: &TopicDetails, to: &mut dyn Write) -> io::Result<()> {
     writeln!(to, "topic     {}", topic.name)?;
     writeln!(to, "type      {}", type_or_untyped(topic))?;
     writeln!(to, "domain    {}", topic.domain.as_deref().unwrap_or("-"))?;
+    if let Some(device) = &info.device {
+        show_device(device, to)?;
+    }
     writeln!(
         to,
         "published {}, {}\n",
@@ -156,6 +167,55 @@ fn show(info: &TopicDetails, to: &mut dyn Write) -> io::Result<()> {
     writeln!(to)?;
     let hosts: Vec<_> = info.hosts.iter().map(remote_cells).collect();
     table(to, &["HOST", "SUBSCRIBERS", "READY", "PATH"], &hosts)
+}
+
+/// The device topic that messages come from or go to, and who is in its seats.
+fn show_device(device: &Device, to: &mut dyn Write) -> io::Result<()> {
+    let direction = match device.kernels_publish {
+        true => "kernels publish, hosts receive",
+        false => "hosts publish, kernels receive",
+    };
+    writeln!(
+        to,
+        "device    {direction}, in {}: {} in the ring, {} blocks of {}",
+        device.domain,
+        units::counted(device.depth.into(), "message"),
+        device.blocks,
+        units::bytes(device.block_bytes)
+    )?;
+    writeln!(
+        to,
+        "          {} so far; {} forwarded, {} refused",
+        units::counted(device.newest, "message"),
+        device.forwarded,
+        device.refused
+    )?;
+    if device.takes_turns {
+        writeln!(
+            to,
+            "warning   without MPS, kernels of two processes on this GPU take turns: milliseconds for each message; run \
+             'rgaps up --mps', then start them with 'rgaps run -- COMMAND'"
+        )?;
+    }
+    for seat in &device.seats {
+        let state = match (seat.joined, seat.evicted, seat.reliable) {
+            (_, true, _) => "evicted".to_owned(),
+            (false, ..) => "not joined".to_owned(),
+            (true, _, reliable) => format!(
+                "{}, wants message {}, missed {}",
+                if reliable { "reliable" } else { "best_effort" },
+                seat.next_sequence,
+                seat.missed
+            ),
+        };
+        let who = if seat.is_bridge { " (for hosts)" } else { "" };
+        let waits = match seat.is_waited_for {
+            true => "; the publisher waits for it",
+            false => "",
+        };
+        writeln!(to, "seat {:<4} {state}{waits}{who}", seat.seat)?;
+    }
+    Ok(())
 }
 
 /// Who waits for whom, and who goes on without whom.

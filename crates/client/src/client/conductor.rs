@@ -10,9 +10,9 @@ use crate::links::Interest;
 use rgaps_layout::{Domain, CONTROL_BYTES};
 use rgaps_pool::Access;
 use rgaps_session::{
-    bare_topic_name, Answer, CameOver, ClientRow, Config, Forgotten, InterestRow, LinkFigures,
-    Member, MpsInfo, PathKind, PeersInfo, PoolGrant, PoolRow, Range, RemoteRow, Request, Ring,
-    Role, Status, TopicInfo, TopicRow, ZoneId,
+    bare_topic_name, Answer, CameOver, ClientRow, Config, DeviceRow, Forgotten, InterestRow,
+    LinkFigures, Member, MpsInfo, PathKind, PeersInfo, PoolGrant, PoolRow, Range, RemoteRow,
+    Request, Ring, Role, Status, TopicInfo, TopicRow, ZoneId,
 };
 use rgaps_sync::atomic::Ordering;
 use rgaps_topic::{Shared, TopicView};
@@ -242,6 +242,31 @@ impl Conductor {
     pub(crate) fn tell_path(&self, member: Member, path: &str) -> Result<(), ClientError> {
         let path = path.to_owned();
         self.run(move |worker| worker.tell_path(member, path))
+    }
+
+    /// Tells the daemon of the device topic that a member forwards to or from. Does not wait for a daemon to come.
+    pub(crate) fn tell_device(
+        &self,
+        member: Member,
+        device: DeviceRow,
+        fds: Vec<OwnedFd>,
+    ) -> Result<(), ClientError> {
+        self.run(move |worker| worker.tell_device(member, device, &fds))
+    }
+
+    /// The descriptors of the device topic that a topic is forwarded to or from.
+    pub(crate) fn open_device(
+        &self,
+        topic: &str,
+        publishes: bool,
+    ) -> Result<(DeviceRow, [OwnedFd; 3]), ClientError> {
+        let topic = bare_topic_name(topic).to_owned();
+        let request = Request::OpenDevice { topic, publishes };
+        let (answer, fds) = self.run(move |worker| worker.ask(&request))?;
+        match (answer, <[OwnedFd; 3]>::try_from(fds)) {
+            (Answer::Device(row), Ok(fds)) => Ok((*row, fds)),
+            (other, _) => Err(unexpected("a request for a device topic", &other)),
+        }
     }
 
     /// A pool that a descriptor names.
@@ -508,7 +533,7 @@ impl Drop for Conductor {
 }
 
 /// Leaves the process's signals to its other threads, where their handlers are expected to run.
-pub(super) fn block_signals() {
+pub(crate) fn block_signals() {
     // SAFETY: `set` is initialised by sigfillset before it is used, and only this thread's mask
     // is changed.
     unsafe {

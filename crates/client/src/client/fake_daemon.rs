@@ -323,6 +323,7 @@ fn row(number: u32) -> rgaps_session::TopicRow {
         held: 0,
         remote: 0,
         waiting: 0,
+        is_device: false,
     }
 }
 

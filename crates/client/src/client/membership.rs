@@ -2,11 +2,12 @@
 
 use super::conductor::Joined;
 use super::daemon_session::Link;
+use super::session::CallError;
 use super::worker::{reason, unexpected, Worker};
 use super::zone_records::{MemberBook, ZoneBook};
 use super::{ClientError, ZoneView};
-use rgaps_session::{Answer, Member, Request, Ring, ZoneGrant, ZoneId};
-use std::os::fd::OwnedFd;
+use rgaps_session::{Answer, DeviceRow, Member, Request, Ring, ZoneGrant, ZoneId};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 impl Worker {
@@ -179,6 +180,27 @@ impl Worker {
             book.path = Some(path.clone());
         }
         self.give_up(&Request::Path { member, path })
+    }
+
+    pub(super) fn tell_device(
+        &mut self,
+        member: Member,
+        device: DeviceRow,
+        fds: &[OwnedFd],
+    ) -> Result<(), ClientError> {
+        let Link::Up(session) = &mut self.link else {
+            return Ok(());
+        };
+        let device = Box::new(device);
+        let fds: Vec<BorrowedFd<'_>> = fds.iter().map(OwnedFd::as_fd).collect();
+        match session.call(&Request::Device { member, device }, &fds) {
+            Ok(_) => Ok(()),
+            Err(error @ (CallError::Lost(_) | CallError::NoAnswer { .. })) => {
+                self.lose(reason(error));
+                Ok(())
+            }
+            Err(error) => Err(error.into()),
+        }
     }
 
     pub(super) fn gpu_lost(&mut self, zone: ZoneId) -> Result<(), ClientError> {

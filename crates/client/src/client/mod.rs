@@ -31,7 +31,7 @@ mod fake_daemon;
 mod tests;
 
 pub(crate) use client_context::ClientContext;
-pub(crate) use conductor::{Conductor, Joined};
+pub(crate) use conductor::{block_signals, Conductor, Joined};
 pub(crate) use error::broken;
 pub use error::ClientError;
 pub(crate) use fork::ForkGuard;

@@ -64,6 +64,10 @@ from ._errors import (
     ZoneLost,
 )
 from ._rgaps import (
+    DeviceBridge,
+    DevicePublisher,
+    DeviceSubscriber,
+    DeviceTopic,
     Listener,
     Loan,
     Node,
@@ -118,6 +122,10 @@ __all__ = [
     "CopyWarning",
     "DaemonUnavailable",
     "Damaged",
+    "DeviceBridge",
+    "DevicePublisher",
+    "DeviceSubscriber",
+    "DeviceTopic",
     "DomainMismatch",
     "DomainUnavailable",
     "Error",

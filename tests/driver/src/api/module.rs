@@ -4,6 +4,7 @@ use crate::abi::Code;
 use crate::call::{call, put, put_named};
 use crate::context::current;
 use crate::kernel::{Module, MAX_THREADS};
+use crate::library::Library;
 use crate::ptx::Geometry;
 use std::ffi::{c_char, c_int, c_uint, c_void, CStr};
 use std::sync::Arc;
@@ -20,8 +21,13 @@ unsafe extern "C" fn cuModuleLoadData(module: *mut usize, image: *const c_void) 
         let text = unsafe { CStr::from_ptr(image.cast()) };
         let text = text.to_str().map_err(|_| Code::INVALID_IMAGE)?;
         let parsed = Module::parse(text, Arc::downgrade(&context))?;
+        // Kernels that are not known by their names are interpreted.
+        let handle = match parsed.is_strange() {
+            true => g.libraries.add(Library::parse(text.as_bytes())?),
+            false => g.modules.add(parsed),
+        };
         // SAFETY: the caller's.
-        unsafe { put(module, g.modules.add(parsed)) }
+        unsafe { put(module, handle) }
     })
 }
 
@@ -29,7 +35,10 @@ unsafe extern "C" fn cuModuleLoadData(module: *mut usize, image: *const c_void) 
 extern "C" fn cuModuleUnload(module: usize) -> c_int {
     call("cuModuleUnload", |g| {
         current()?;
-        g.modules.remove(module)
+        match g.libraries.library(module) {
+            Ok(_) => g.libraries.remove(g, module),
+            Err(_) => g.modules.remove(module),
+        }
     })
 }
 
@@ -41,7 +50,12 @@ unsafe extern "C" fn cuModuleGetFunction(
 ) -> c_int {
     call("cuModuleGetFunction", |g| {
         // SAFETY: the caller's.
-        unsafe { put_named(function, name, |name| g.modules.function(module, name)) }
+        unsafe {
+            put_named(function, name, |name| match g.libraries.library(module) {
+                Ok(_) => g.libraries.function(module, name),
+                Err(_) => g.modules.function(module, name),
+            })
+        }
     })
 }
 

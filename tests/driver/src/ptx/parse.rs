@@ -51,6 +51,8 @@ pub(crate) fn parse(text: &str) -> Result<Text, Code> {
     }
     let mut found = Text::default();
     let mut kernels = Vec::new();
+    // Of all kernels: each that uses one has it for itself.
+    let mut shared = Vec::new();
     let mut rest = text.as_str();
     loop {
         rest = rest.trim_start();
@@ -67,6 +69,9 @@ pub(crate) fn parse(text: &str) -> Result<Text, Code> {
         let end = rest.find([';', '{']).ok_or(Code::INVALID_PTX)?;
         let head = &rest[..end];
         if rest[end..].starts_with(';') {
+            if head.contains(".shared") && !head.contains(".extern") {
+                shared.push(head);
+            }
             declare(head, &mut found.variables)?;
             rest = &rest[end + 1..];
         } else if head.contains('=') {
@@ -84,7 +89,7 @@ pub(crate) fn parse(text: &str) -> Result<Text, Code> {
     // Last, since they name variables.
     let kernels = kernels
         .into_iter()
-        .map(|(head, body)| kernel(head, body, &found.variables));
+        .map(|(head, body)| kernel(head, body, &found.variables, &shared));
     found.kernels = kernels.collect::<Result<_, _>>()?;
     Ok(found)
 }
@@ -201,10 +206,11 @@ struct Names<'a> {
     variables: &'a [Variable],
 }
 
-fn kernel(head: &str, body: &str, variables: &[Variable]) -> Result<Kernel, Code> {
+fn kernel(head: &str, body: &str, variables: &[Variable], shared: &[&str]) -> Result<Kernel, Code> {
     let (_, named) = head.split_once(".entry").ok_or(Code::INVALID_PTX)?;
     let (name, rest) = named.split_once('(').unwrap_or((named, ""));
     let (list, directives) = rest.split_once(')').unwrap_or(("", ""));
+    let mut labels = HashMap::new();
     let mut names = Names {
         parameters: HashMap::new(),
         places: HashMap::new(),
@@ -224,27 +230,33 @@ fn kernel(head: &str, body: &str, variables: &[Variable]) -> Result<Kernel, Code
     }
     let statements = statements(body);
     let (mut shared_bytes, mut local_bytes) = (0, 0);
+    let mut place = |text: &str, space: &mut usize| {
+        let (name, element, count, alignment) = declaration(text).ok_or(Code::INVALID_PTX)?;
+        *space = align(*space, alignment);
+        names.places.insert(name, *space);
+        *space += element * count.unwrap_or(0);
+        Ok(())
+    };
+    for text in shared {
+        place(text, &mut shared_bytes)?;
+    }
     let mut position = 0;
     for statement in &statements {
         match statement {
             Statement::Label(label) => {
-                names.labels.insert((*label).to_owned(), position);
+                labels.insert((*label).to_owned(), position);
             }
             Statement::Code(_) => position += 1,
             Statement::Declaration(text) => {
-                let space = match (text.contains(".shared"), text.contains(".local")) {
-                    (true, _) => &mut shared_bytes,
-                    (_, true) => &mut local_bytes,
-                    _ => continue,
-                };
-                let (name, element, count, alignment) =
-                    declaration(text).ok_or(Code::INVALID_PTX)?;
-                *space = align(*space, alignment);
-                names.places.insert(name, *space);
-                *space += element * count.unwrap_or(0);
+                match (text.contains(".shared"), text.contains(".local")) {
+                    (true, _) => place(text, &mut shared_bytes)?,
+                    (_, true) => place(text, &mut local_bytes)?,
+                    _ => {}
+                }
             }
         }
     }
+    names.labels = labels;
     // Shared memory of a launch is behind that of the kernel, whatever its name.
     shared_bytes = align(shared_bytes, 16);
     let code = statements.iter().filter_map(|statement| match statement {
