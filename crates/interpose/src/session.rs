@@ -1,7 +1,9 @@
 //! The process's session on the server: opened by the first call that needs it.
 
 use crate::{notice, thread};
-use rgaps_remoting::{Answer, Call, Code, Connection, DeviceInfo, Endpoint, From, Value, Waited};
+use rgaps_remoting::{
+    Answer, Call, Code, Communication, Connection, DeviceInfo, Endpoint, From, Value, Waited,
+};
 use std::io::Write;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
@@ -41,10 +43,13 @@ fn open() -> Result<Arc<Connection>, Code> {
         notice::once(&format!("{SERVER_ENV}: {reason}"));
         Code::NO_DEVICE
     })?;
-    let connection = Connection::open(&endpoint, &program()).map_err(|error| {
-        notice::once(&error.to_string());
+    let unavailable = |reason: String| {
+        notice::once(&reason);
         Code::DEVICES_UNAVAILABLE
-    })?;
+    };
+    let communication = Communication::load().map_err(|error| unavailable(error.to_string()))?;
+    let connection = Connection::open(&communication, &endpoint, &program())
+        .map_err(|error| unavailable(error.to_string()))?;
     // SAFETY: both functions are those of this library, which is not unloaded: it has a thread.
     unsafe {
         libc::pthread_atfork(None, None, Some(in_forked_child));
@@ -256,7 +261,8 @@ fn map(memory: &OwnedFd, bytes: u64) -> Option<u64> {
             std::ptr::null_mut(),
             bytes as usize,
             libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_SHARED,
+            // The backend has the pages already; to fault them in one by one takes longer than a copy.
+            libc::MAP_SHARED | libc::MAP_POPULATE,
             memory.as_raw_fd(),
             0,
         )

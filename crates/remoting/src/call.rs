@@ -3,10 +3,11 @@
 //! Calls are those of CUDA's driver. The client mints the handles of streams, events and libraries, so that it
 //! need not wait for them; addresses are the server's, since kernels follow them.
 
+use crate::digest::Digest;
 use serde::{Deserialize, Serialize};
 
 /// Changes with every change of this file or of frames.
-pub const PROTOCOL: u32 = 2;
+pub const PROTOCOL: u32 = 3;
 /// What each side says first.
 pub const MAGIC: [u8; 8] = *b"rgapsGPU";
 
@@ -304,6 +305,12 @@ pub enum Call<'a> {
     Synchronize,
     /// `cuLibraryLoadData`, with the image behind the frame. Gives what is known of the kernels.
     LibraryLoad { library: u64, kernels: Vec<&'a str> },
+    /// The same for an image that the server may have kept, by its digest. Gives nothing if it has not: the client sends it then.
+    LibraryKnown {
+        library: u64,
+        digest: Digest,
+        kernels: Vec<&'a str>,
+    },
     /// Finds more kernels of a library. Gives what is known of them.
     LibraryMore { library: u64, kernels: Vec<&'a str> },
     /// `cuLibraryGetModule`: the driver, which loads lazily, loads the code now, and says what is wrong with it.

@@ -11,11 +11,12 @@
 //! A connection that fails stays failed: each call then gives [`Lost`], at once.
 
 use crate::call::{Answer, Call, Hello, Inventory, Value, Welcome, Wish, MAGIC, PROTOCOL};
+use crate::communicator::{read_exact, write_all, Communication, Communicator, Deadline, Endpoint};
 use crate::descriptor::{Receiver, Waiting};
 use crate::frame::{Header, HEADER_BYTES, QUIET};
 use crate::landings::Landings;
 use crate::limits::{BATCH_BYTES, BATCH_DELAY, BODY_BYTES_MAX, HELLO_TIMEOUT, INLINE_BYTES_MAX};
-use crate::socket::{write_all, Endpoint, Socket};
+use crate::socket::Socket;
 use std::collections::HashMap;
 use std::io::{self, BufReader, Read};
 use std::os::fd::OwnedFd;
@@ -31,6 +32,9 @@ pub enum ConnectError {
     /// The server does not want this client.
     #[error("the GPU server at {0} refuses: {1}")]
     Refused(Endpoint, String),
+    /// One of the two does not trust the other, or the configuration does not allow it.
+    #[error("no connection to the GPU server at {0}: {1}")]
+    Untrusted(Endpoint, String),
     /// It speaks something else.
     #[error("what listens at {0} is no GPU server of this version of rgaps")]
     Stranger(Endpoint),
@@ -101,7 +105,7 @@ pub(crate) struct Inbox {
 
 /// A session on a server.
 pub struct Connection {
-    socket: Arc<Socket>,
+    server: Arc<dyn Communicator>,
     endpoint: Endpoint,
     inventory: Inventory,
     outbox: Mutex<Outbox>,
@@ -129,11 +133,22 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Sends a hello and reads the answer to it.
-fn greet(socket: &Socket, at: &Endpoint, wish: Wish) -> Result<Welcome, ConnectError> {
-    let unreachable = |error| ConnectError::Unreachable(at.clone(), error);
+/// A connection, and the answer to a hello.
+fn greet(
+    communication: &Communication,
+    at: &Endpoint,
+    wish: Wish,
+) -> Result<(Arc<dyn Communicator>, Welcome), ConnectError> {
+    let failed = |error: io::Error| match error.kind() {
+        io::ErrorKind::PermissionDenied | io::ErrorKind::Unsupported => {
+            ConnectError::Untrusted(at.clone(), error.to_string())
+        }
+        _ => ConnectError::Unreachable(at.clone(), error),
+    };
     let stranger = || ConnectError::Stranger(at.clone());
-    socket.limit(Some(HELLO_TIMEOUT)).map_err(unreachable)?;
+    let server = communication.communicator(at).map_err(failed)?;
+    server.connect().map_err(failed)?;
+    let _deadline = Deadline::new(server.clone(), HELLO_TIMEOUT).map_err(failed)?;
     let hello = Hello {
         magic: MAGIC,
         protocol: PROTOCOL,
@@ -144,23 +159,29 @@ fn greet(socket: &Socket, at: &Endpoint, wish: Wish) -> Result<Welcome, ConnectE
         length: body.len() as u32,
         ..Header::default()
     };
-    write_all(socket, [&header.encode(), &body]).map_err(unreachable)?;
+    let sent = write_all(&*server, [&header.encode(), &body]);
     let mut bytes = [0; HEADER_BYTES];
-    (&mut &*socket)
-        .read_exact(&mut bytes)
-        .map_err(unreachable)?;
+    // A server that has closed may have said why.
+    if let Err(error) = read_exact(&*server, &mut bytes) {
+        let is_told = error.kind() == io::ErrorKind::PermissionDenied;
+        return Err(failed(match sent {
+            Err(unsent) if !is_told => unsent,
+            _ => error,
+        }));
+    }
     let header = Header::decode(&bytes).map_err(|_| stranger())?;
     let mut body = vec![0; header.length as usize];
-    (&mut &*socket).read_exact(&mut body).map_err(unreachable)?;
-    socket.limit(None).map_err(unreachable)?;
-    postcard::from_bytes(&body).map_err(|_| stranger())
+    read_exact(&*server, &mut body).map_err(failed)?;
+    let welcome = postcard::from_bytes(&body).map_err(|_| stranger())?;
+    Ok((server, welcome))
 }
 
 /// Asks a server who uses it.
-pub fn status(at: &Endpoint) -> Result<crate::call::Status, ConnectError> {
-    let socket =
-        Socket::connect(at).map_err(|error| ConnectError::Unreachable(at.clone(), error))?;
-    match greet(&socket, at, Wish::Status)? {
+pub fn status(
+    communication: &Communication,
+    at: &Endpoint,
+) -> Result<crate::call::Status, ConnectError> {
+    match greet(communication, at, Wish::Status)?.1 {
         Welcome::Status(status) => Ok(status),
         Welcome::Refused(reason) => Err(ConnectError::Refused(at.clone(), reason)),
         Welcome::Session(_) => Err(ConnectError::Stranger(at.clone())),
@@ -169,25 +190,26 @@ pub fn status(at: &Endpoint) -> Result<crate::call::Status, ConnectError> {
 
 impl Connection {
     /// Begins a session.
-    pub fn open(at: &Endpoint, program: &str) -> Result<Arc<Connection>, ConnectError> {
-        let unreachable = |error| ConnectError::Unreachable(at.clone(), error);
-        let socket = Socket::connect(at).map_err(unreachable)?;
+    pub fn open(
+        communication: &Communication,
+        at: &Endpoint,
+        program: &str,
+    ) -> Result<Arc<Connection>, ConnectError> {
         let wish = Wish::Session {
             program: program.to_owned(),
             pid: std::process::id(),
         };
-        let inventory = match greet(&socket, at, wish)? {
-            Welcome::Session(inventory) => inventory,
-            Welcome::Refused(reason) => return Err(ConnectError::Refused(at.clone(), reason)),
-            Welcome::Status(_) => return Err(ConnectError::Stranger(at.clone())),
+        let (server, inventory) = match greet(communication, at, wish)? {
+            (server, Welcome::Session(inventory)) => (server, inventory),
+            (_, Welcome::Refused(reason)) => return Err(ConnectError::Refused(at.clone(), reason)),
+            (_, Welcome::Status(_)) => return Err(ConnectError::Stranger(at.clone())),
         };
-        let socket = Arc::new(socket);
         let descriptors = Arc::new(Waiting::default());
-        let receiver = Receiver::new(socket.clone(), descriptors.clone());
+        let receiver = Receiver::new(server.clone(), descriptors.clone());
         let connection = Arc::new(Connection {
             reader: Mutex::new(BufReader::with_capacity(16 << 10, receiver)),
             descriptors,
-            socket,
+            server,
             endpoint: at.clone(),
             inventory,
             outbox: Mutex::default(),
@@ -201,7 +223,7 @@ impl Connection {
         std::thread::Builder::new()
             .name("rgaps-gpu-send".to_owned())
             .spawn(move || flusher.flush_idle_batches())
-            .map_err(unreachable)?;
+            .map_err(|error| ConnectError::Unreachable(at.clone(), error))?;
         Ok(connection)
     }
 
@@ -217,7 +239,7 @@ impl Connection {
 
     /// Whether the server is on this host, and can share memory with the client.
     pub fn is_local(&self) -> bool {
-        self.socket.is_local()
+        self.server.socket().is_some_and(Socket::is_local)
     }
 
     /// Whether the connection has failed.
@@ -360,7 +382,7 @@ impl Connection {
 
     /// Writes the batch and bytes behind it.
     fn write(&self, outbox: &mut Outbox, bulk: &[u8]) -> Result<(), Lost> {
-        let result = write_all(&self.socket, [&outbox.batch, bulk]);
+        let result = write_all(&*self.server, [&outbox.batch, bulk]);
         add(
             &self.counters.bytes_out,
             (outbox.batch.len() + bulk.len()) as u64,
@@ -485,13 +507,13 @@ impl Connection {
     fn lose_holding(&self, outbox: &mut Outbox) -> Lost {
         outbox.is_lost = true;
         outbox.batch.clear();
-        self.socket.shut_down();
+        self.server.close();
         // Whoever reads sees the end, and tells the others.
         Lost
     }
 
     fn lose(&self) {
-        self.socket.shut_down();
+        self.server.close();
         let mut outbox = lock(&self.outbox);
         outbox.is_lost = true;
         outbox.batch.clear();

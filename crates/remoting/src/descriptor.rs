@@ -3,6 +3,7 @@
 //! The kernel hands a descriptor over no later than the first byte that was sent with it. So whoever has read the header of a
 //! frame has the descriptor that came with the frame.
 
+use crate::communicator::Communicator;
 use crate::socket::Socket;
 use std::collections::VecDeque;
 use std::io::{self, Read};
@@ -53,9 +54,9 @@ pub(crate) fn send(to: &Socket, bytes: &[u8], descriptor: BorrowedFd<'_>) -> io:
     }
 }
 
-/// Reads a socket and keeps the descriptors that come.
+/// Reads a connection and keeps the descriptors that come.
 pub(crate) struct Receiver {
-    socket: Arc<Socket>,
+    from: Arc<dyn Communicator>,
     waiting: Arc<Waiting>,
 }
 
@@ -81,16 +82,16 @@ impl Waiting {
 }
 
 impl Receiver {
-    pub(crate) fn new(socket: Arc<Socket>, waiting: Arc<Waiting>) -> Receiver {
-        Receiver { socket, waiting }
+    pub(crate) fn new(from: Arc<dyn Communicator>, waiting: Arc<Waiting>) -> Receiver {
+        Receiver { from, waiting }
     }
 }
 
 impl Read for Receiver {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
-        if !self.socket.is_local() {
-            return (&*self.socket).read(to);
-        }
+        let Some(socket) = self.from.socket().filter(|socket| socket.is_local()) else {
+            return self.from.read(to);
+        };
         let mut control = Control([0; CONTROL_BYTES]);
         let mut piece = libc::iovec {
             iov_base: to.as_mut_ptr().cast(),
@@ -102,7 +103,7 @@ impl Read for Receiver {
         message.msg_iovlen = 1;
         message.msg_control = control.0.as_mut_ptr().cast();
         message.msg_controllen = CONTROL_BYTES as _;
-        let socket = self.socket.as_fd().as_raw_fd();
+        let socket = socket.as_fd().as_raw_fd();
         // SAFETY: the message points to `to` and to `control`, with their lengths.
         let count = unsafe { libc::recvmsg(socket, &mut message, libc::MSG_CMSG_CLOEXEC) };
         let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
@@ -129,20 +130,27 @@ impl Read for Receiver {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::communicator::{Communication, Endpoint};
     use crate::socket::write_all;
     use std::fs::File;
     use std::io::Write;
-    use std::os::unix::net::UnixStream;
 
     #[test]
     fn a_descriptor_is_there_with_the_first_byte() {
-        let (one, other) = UnixStream::pair().unwrap();
-        let (one, other) = (Socket::Unix(one), Arc::new(Socket::Unix(other)));
+        let folder = std::env::temp_dir().join(format!("rgaps-descriptor-{}", std::process::id()));
+        let at = Communication::of(&rgaps_session::Config::default());
+        let make = || at.communicator(&Endpoint::Unix(folder.clone())).unwrap();
+        let (server, client) = (make(), make());
+        server.serve().unwrap();
+        client.connect().unwrap();
+        let other = server.accept().unwrap();
+        std::fs::remove_file(&folder).unwrap();
+        let one = client.socket().unwrap();
         let (mut end, begin) = std::io::pipe().unwrap();
-        write_all(&one, [b"before", b""]).unwrap();
-        assert_eq!(send(&one, b"with", begin.as_fd()).unwrap(), 4);
+        write_all(one, [b"before", b""]).unwrap();
+        assert_eq!(send(one, b"with", begin.as_fd()).unwrap(), 4);
         drop(begin);
-        write_all(&one, [b"behind", b""]).unwrap();
+        write_all(one, [b"behind", b""]).unwrap();
         let waiting = Arc::new(Waiting::default());
         let mut receiver = Receiver::new(other, waiting.clone());
         let mut bytes = [0; 16];

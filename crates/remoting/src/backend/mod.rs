@@ -8,6 +8,7 @@ mod api;
 mod functions;
 mod graphs;
 mod handles;
+mod images;
 mod inventory;
 mod jobs;
 mod kernels;
@@ -28,6 +29,7 @@ use crate::limits::{IMAGE_BYTES_MAX, LANES_MAX, STAGING_BYTES};
 use crate::pieces::pieces;
 use crate::socket::{write_all, write_memory, Socket};
 use api::{cu, Api};
+use images::Images;
 use jobs::Job;
 use landing::Landings;
 use rgaps_cuda::Library;
@@ -37,6 +39,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -54,6 +57,8 @@ pub struct BackendOptions {
     pub memory_limit: Option<u64>,
     /// Whether it pins memory of this host.
     pub is_pinning: bool,
+    /// A folder for images of libraries, which the backends of a server share.
+    pub images: Option<PathBuf>,
     /// The process that started this one, which it does not outlive.
     pub parent: u32,
 }
@@ -122,7 +127,13 @@ pub fn run(socket: Socket, board: File, options: &BackendOptions) -> Result<(), 
     greet(&socket, &Welcome::Session(inventory))?;
     end_with_client(socket.clone())?;
     let landings = Arc::new(Landings::default());
-    let session = Session::new(api.clone(), devices, options.memory_limit, landings.clone());
+    let images = Images::new(options.images.clone());
+    let session = Session::new(
+        api.clone(),
+        devices,
+        options.memory_limit,
+        (landings.clone(), images),
+    );
     let shared = Arc::new(Shared {
         core: Mutex::new(Core {
             reader: BufReader::with_capacity(READ_BUFFER_BYTES, Reading(socket.clone())),
@@ -336,6 +347,9 @@ impl Shared {
                 let mut image = vec![0; of.bulk as usize + 1];
                 core.reader.read_exact(&mut image[..of.bulk as usize])?;
                 let loaded = core.session.load(of, *library, kernels, &image);
+                if loaded.is_ok() {
+                    core.session.images.keep(&image[..of.bulk as usize]);
+                }
                 Ok(loaded.map(Outcome::Now))
             }
             _ if of.bulk > 0 => Err(Violation("bytes behind a call that takes none").into()),

@@ -6,6 +6,7 @@
 use super::api::{cu, Api};
 use super::functions;
 use super::handles::{Graphs, Loaded, Pools};
+use super::images::Images;
 use super::jobs::Job;
 use super::landing::Landings;
 use super::memory::Memory;
@@ -49,6 +50,7 @@ pub(crate) struct Session {
     pub(super) libraries: HashMap<u64, Loaded>,
     regions: Regions,
     landings: Arc<Landings>,
+    pub(super) images: Images,
     pub(super) graphs: Graphs,
     pub(super) pools: Pools,
     pub(crate) memory: Memory,
@@ -67,7 +69,7 @@ impl Session {
         api: Arc<Api>,
         devices: usize,
         memory_limit: Option<u64>,
-        landings: Arc<Landings>,
+        (landings, images): (Arc<Landings>, Images),
     ) -> Session {
         Session {
             api,
@@ -79,6 +81,7 @@ impl Session {
             libraries: HashMap::new(),
             regions: Regions::default(),
             landings,
+            images,
             graphs: Graphs::default(),
             pools: Pools::default(),
             memory: Memory::new(memory_limit),
@@ -161,10 +164,10 @@ impl Session {
             | Call::PoolSet { .. }
             | Call::PoolGet { .. }
             | Call::PoolTrim { .. } => self.pool_call(of, call),
-            Call::CaptureBegin { .. }
-            | Call::CaptureEnd { .. }
-            | Call::CaptureStatus { .. }
-            | Call::GraphNodes { .. }
+            Call::CaptureBegin { .. } | Call::CaptureEnd { .. } | Call::CaptureStatus { .. } => {
+                self.capture_call(of, call)
+            }
+            Call::GraphNodes { .. }
             | Call::GraphInstantiate { .. }
             | Call::GraphUpdate { .. }
             | Call::GraphUpload { .. }
@@ -192,11 +195,12 @@ impl Session {
             | Call::PeerEnable { .. }
             | Call::PeerDisable { .. }
             | Call::Reset => self.context_call(of, call),
-            Call::LibraryMore { .. }
+            Call::LibraryKnown { .. }
+            | Call::LibraryMore { .. }
             | Call::LibraryNow { .. }
             | Call::LibraryUnload { .. }
-            | Call::Variable { .. }
-            | Call::KernelInfo { .. }
+            | Call::Variable { .. } => self.library_call(of, call),
+            Call::KernelInfo { .. }
             | Call::KernelSet { .. }
             | Call::Launch { .. }
             | Call::Occupancy { .. }
