@@ -255,7 +255,7 @@ pub enum Call<'a> {
     CaptureBegin { stream: u64 },
     /// `cuStreamEndCapture`.
     CaptureEnd { stream: u64, graph: u64 },
-    /// `cuStreamIsCapturing`. Gives a number.
+    /// `cuStreamGetCaptureInfo`. Gives the state and the number of the recording.
     CaptureStatus { stream: u64 },
     /// `cuGraphGetNodes`. Gives how many there are.
     GraphNodes { graph: u64 },

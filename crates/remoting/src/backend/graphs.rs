@@ -9,7 +9,7 @@
 use super::api::{cu, GraphUpdated};
 use super::handles::Graphs;
 use super::session::{done, number, Outcome, Session};
-use crate::call::Call;
+use crate::call::{Call, Value};
 use crate::codes::Code;
 use crate::frame::Header;
 use std::ffi::c_int;
@@ -61,10 +61,16 @@ impl Session {
             }
             Call::CaptureStatus { stream } => {
                 let stream = self.stream(of, stream)?;
-                let mut status = 0;
-                // SAFETY: the out pointer is to a variable of this function; the stream is one of this session.
-                unsafe { cu!(api, stream_is_capturing(stream, &mut status))? };
-                number(status as u64)
+                let (mut status, mut id, null) = (0, 0, std::ptr::null_mut());
+                // SAFETY: the out pointers are to variables of this function, or null where nothing is wanted; the stream is one of
+                // this session.
+                unsafe {
+                    cu!(
+                        api,
+                        capture_info(stream, &mut status, &mut id, null, null, null)
+                    )?
+                };
+                Ok(Outcome::Now(Value::Pair(status as u64, id)))
             }
             _ => Err(Code::INVALID_VALUE),
         }
