@@ -51,10 +51,10 @@ export RGAPS_CONFIG=$folder/rgaps.toml
 serve --listen "abstract/rgaps-suite-$$" --listen tls/127.0.0.1:0
 for group in copy/ callback/ threads/; do
   run --on "abstract/rgaps-suite-$$" --match "$group"
-  run --on "tls/gpu7@${said##*tls/}" --match "$group"
+  RGAPS_GPU_STRIPES=3 run --on "tls/gpu7@${said##*tls/}" --match "$group"
 done
 serve --listen "unix:$folder/socket" --listen 127.0.0.1:0
-run --on "${said##*, }" "$@"
+RGAPS_GPU_STRIPES=2 run --on "${said##*, }" "$@"
 run --on "unix:$folder/socket" "$@"
 # A program with a static runtime ends at once, and says how to build it.
 said=$(target/debug/rgaps gpu run --libraries target/debug/gpu-libs --on "unix:$folder/socket" -- target/remote/static 2>&1) &&

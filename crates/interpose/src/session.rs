@@ -13,6 +13,9 @@ use std::sync::{Arc, OnceLock};
 const SERVER_ENV: &str = "RGAPS_GPU";
 /// Has every call wait for its answer, so that an error is the result of the call that made it.
 const BLOCKING_ENV: &str = "RGAPS_GPU_BLOCKING";
+/// How many connections carry the bytes of large copies.
+const STRIPES_ENV: &str = "RGAPS_GPU_STRIPES";
+const STRIPES_USUAL: usize = 4;
 /// A file that gets a line of JSON when the program ends: what the session has counted.
 const STATISTICS_ENV: &str = "RGAPS_GPU_STATISTICS";
 
@@ -48,7 +51,7 @@ fn open() -> Result<Arc<Connection>, Code> {
         Code::DEVICES_UNAVAILABLE
     };
     let communication = Communication::load().map_err(|error| unavailable(error.to_string()))?;
-    let connection = Connection::open(&communication, &endpoint, &program())
+    let connection = Connection::open(&communication, &endpoint, &program(), stripes())
         .map_err(|error| unavailable(error.to_string()))?;
     // SAFETY: both functions are those of this library, which is not unloaded: it has a thread.
     unsafe {
@@ -56,6 +59,21 @@ fn open() -> Result<Arc<Connection>, Code> {
         libc::atexit(at_exit);
     }
     Ok(connection)
+}
+
+/// Connections for the bytes of large copies: a quarter of the processors, since the server may be on the same ones, unless the user says
+/// how many.
+fn stripes() -> usize {
+    let named = std::env::var(STRIPES_ENV)
+        .ok()
+        .and_then(|count| count.parse().ok());
+    named.unwrap_or_else(|| {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        match (processors / 4).min(STRIPES_USUAL) {
+            0 | 1 => 0,
+            count => count,
+        }
+    })
 }
 
 /// The file name of the program.

@@ -34,13 +34,27 @@ pub enum Wish {
     },
     /// To see who uses them.
     Status,
+    /// To carry bytes of a session.
+    Stripe {
+        /// The session's, which its welcome told.
+        token: [u8; 16],
+        /// Its place among the stripes.
+        index: u8,
+    },
 }
 
 /// The server's answer to a hello.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq)]
 pub enum Welcome {
     /// The session begins.
-    Session(Inventory),
+    Session {
+        /// The GPUs.
+        inventory: Inventory,
+        /// For its stripes.
+        token: [u8; 16],
+    },
+    /// The connection belongs to its session now.
+    Stripe,
     /// Who is there.
     Status(Status),
     /// It does not, for this reason.

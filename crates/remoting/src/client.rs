@@ -15,8 +15,11 @@ use crate::communicator::{read_exact, write_all, Communication, Communicator, De
 use crate::descriptor::{Receiver, Waiting};
 use crate::frame::{Header, HEADER_BYTES, QUIET};
 use crate::landings::Landings;
-use crate::limits::{BATCH_BYTES, BATCH_DELAY, BODY_BYTES_MAX, HELLO_TIMEOUT, INLINE_BYTES_MAX};
+use crate::limits::{
+    BATCH_BYTES, BATCH_DELAY, BODY_BYTES_MAX, HELLO_TIMEOUT, INLINE_BYTES_MAX, STRIPES_MAX,
+};
 use crate::socket::Socket;
+use crate::stripes::Stripes;
 use std::collections::HashMap;
 use std::io::{self, BufReader, Read};
 use std::os::fd::OwnedFd;
@@ -106,6 +109,7 @@ pub(crate) struct Inbox {
 /// A session on a server.
 pub struct Connection {
     server: Arc<dyn Communicator>,
+    stripes: Stripes,
     endpoint: Endpoint,
     inventory: Inventory,
     outbox: Mutex<Outbox>,
@@ -184,25 +188,49 @@ pub fn status(
     match greet(communication, at, Wish::Status)?.1 {
         Welcome::Status(status) => Ok(status),
         Welcome::Refused(reason) => Err(ConnectError::Refused(at.clone(), reason)),
-        Welcome::Session(_) => Err(ConnectError::Stranger(at.clone())),
+        _ => Err(ConnectError::Stranger(at.clone())),
     }
 }
 
+/// Further connections for a session; all of them or none.
+fn open_stripes(
+    communication: &Communication,
+    at: &Endpoint,
+    token: [u8; 16],
+    count: usize,
+) -> Stripes {
+    let open = |index| {
+        let wish = Wish::Stripe { token, index };
+        match greet(communication, at, wish) {
+            Ok((stripe, Welcome::Stripe)) => Some(stripe),
+            _ => None,
+        }
+    };
+    let all: Option<Vec<_>> = (0..count.min(STRIPES_MAX) as u8).map(open).collect();
+    Stripes::new(all.unwrap_or_default())
+}
+
 impl Connection {
-    /// Begins a session.
+    /// Begins a session. Bytes of large copies travel over `stripes` further connections, unless the server is on this host or does not take them.
     pub fn open(
         communication: &Communication,
         at: &Endpoint,
         program: &str,
+        stripes: usize,
     ) -> Result<Arc<Connection>, ConnectError> {
         let wish = Wish::Session {
             program: program.to_owned(),
             pid: std::process::id(),
         };
-        let (server, inventory) = match greet(communication, at, wish)? {
-            (server, Welcome::Session(inventory)) => (server, inventory),
+        let (server, inventory, token) = match greet(communication, at, wish)? {
+            (server, Welcome::Session { inventory, token }) => (server, inventory, token),
             (_, Welcome::Refused(reason)) => return Err(ConnectError::Refused(at.clone(), reason)),
-            (_, Welcome::Status(_)) => return Err(ConnectError::Stranger(at.clone())),
+            _ => return Err(ConnectError::Stranger(at.clone())),
+        };
+        let is_local = server.socket().is_some_and(Socket::is_local);
+        let stripes = match is_local {
+            true => Stripes::default(),
+            false => open_stripes(communication, at, token, stripes),
         };
         let descriptors = Arc::new(Waiting::default());
         let receiver = Receiver::new(server.clone(), descriptors.clone());
@@ -210,6 +238,7 @@ impl Connection {
             reader: Mutex::new(BufReader::with_capacity(16 << 10, receiver)),
             descriptors,
             server,
+            stripes,
             endpoint: at.clone(),
             inventory,
             outbox: Mutex::default(),
@@ -352,9 +381,13 @@ impl Connection {
             outbox.batch.truncate(start);
             return Err(self.lose_holding(outbox));
         }
+        let stripes = match call {
+            Call::CopyIn { .. } => self.stripes.wanted(bulk.len() as u64),
+            _ => 0,
+        };
         let header = Header {
             length: length as u32,
-            flags,
+            flags: flags | Header::striped(stripes),
             lane: from.lane,
             device: from.device,
             request,
@@ -362,7 +395,13 @@ impl Connection {
         };
         outbox.batch[start..start + HEADER_BYTES].copy_from_slice(&header.encode());
         add(&self.counters.calls, 1);
-        if bulk.len() <= INLINE_BYTES_MAX {
+        if stripes > 0 {
+            self.flush(outbox)?;
+            add(&self.counters.bytes_out, bulk.len() as u64);
+            self.stripes
+                .write(bulk)
+                .map_err(|_| self.lose_holding(outbox))?;
+        } else if bulk.len() <= INLINE_BYTES_MAX {
             outbox.batch.extend_from_slice(bulk);
             if outbox.batch.len() >= BATCH_BYTES {
                 self.flush(outbox)?;
@@ -493,6 +532,13 @@ impl Connection {
         match target {
             None if header.bulk == 0 => {}
             Some(_) if header.bulk == 0 => {}
+            Some(target) if header.bulk == target.bytes as u64 && header.stripes() > 0 => {
+                if header.stripes() != self.stripes.len() {
+                    return Err(broken());
+                }
+                // SAFETY: as below; this returns when all stripes have read.
+                unsafe { self.stripes.read(target.start, target.bytes)? };
+            }
             Some(target) if header.bulk == target.bytes as u64 => {
                 // SAFETY: the caller of `call_out` lets any thread write there until its call returns, and it does not
                 // return before this thread has handed over the answer or given up reading.
@@ -508,12 +554,14 @@ impl Connection {
         outbox.is_lost = true;
         outbox.batch.clear();
         self.server.close();
+        self.stripes.close();
         // Whoever reads sees the end, and tells the others.
         Lost
     }
 
     fn lose(&self) {
         self.server.close();
+        self.stripes.close();
         let mut outbox = lock(&self.outbox);
         outbox.is_lost = true;
         outbox.batch.clear();

@@ -4,7 +4,6 @@
 //! frame has the descriptor that came with the frame.
 
 use crate::communicator::Communicator;
-use crate::socket::Socket;
 use std::collections::VecDeque;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -23,7 +22,11 @@ const CONTROL_BYTES: usize = unsafe { libc::CMSG_SPACE(RIGHTS_BYTES) } as usize;
 struct Control([u8; CONTROL_BYTES]);
 
 /// Sends bytes with a descriptor; gives how many were sent, at least one.
-pub(crate) fn send(to: &Socket, bytes: &[u8], descriptor: BorrowedFd<'_>) -> io::Result<usize> {
+pub(crate) fn send(
+    to: BorrowedFd<'_>,
+    bytes: &[u8],
+    descriptor: BorrowedFd<'_>,
+) -> io::Result<usize> {
     let mut control = Control([0; CONTROL_BYTES]);
     let mut piece = libc::iovec {
         iov_base: bytes.as_ptr().cast_mut().cast(),
@@ -45,7 +48,7 @@ pub(crate) fn send(to: &Socket, bytes: &[u8], descriptor: BorrowedFd<'_>) -> io:
         libc::CMSG_DATA(first)
             .cast::<RawFd>()
             .write_unaligned(descriptor.as_raw_fd());
-        libc::sendmsg(to.as_fd().as_raw_fd(), &message, libc::MSG_NOSIGNAL)
+        libc::sendmsg(to.as_raw_fd(), &message, libc::MSG_NOSIGNAL)
     };
     match usize::try_from(sent) {
         Ok(0) => Err(io::ErrorKind::WriteZero.into()),
@@ -89,42 +92,49 @@ impl Receiver {
 
 impl Read for Receiver {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
-        let Some(socket) = self.from.socket().filter(|socket| socket.is_local()) else {
-            return self.from.read(to);
-        };
-        let mut control = Control([0; CONTROL_BYTES]);
-        let mut piece = libc::iovec {
-            iov_base: to.as_mut_ptr().cast(),
-            iov_len: to.len(),
-        };
-        // SAFETY: zeros are a message without anything.
-        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-        message.msg_iov = &mut piece;
-        message.msg_iovlen = 1;
-        message.msg_control = control.0.as_mut_ptr().cast();
-        message.msg_controllen = CONTROL_BYTES as _;
-        let socket = socket.as_fd().as_raw_fd();
-        // SAFETY: the message points to `to` and to `control`, with their lengths.
-        let count = unsafe { libc::recvmsg(socket, &mut message, libc::MSG_CMSG_CLOEXEC) };
-        let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
-        // SAFETY: the kernel has written whole control messages; those of SCM_RIGHTS hold descriptors that are this process's
-        // since now, and that nobody else knows.
-        unsafe {
-            let mut next = libc::CMSG_FIRSTHDR(&message);
-            while !next.is_null() {
-                if (*next).cmsg_level == libc::SOL_SOCKET && (*next).cmsg_type == libc::SCM_RIGHTS {
-                    let bytes = (*next).cmsg_len as usize - libc::CMSG_LEN(0) as usize;
-                    let first = libc::CMSG_DATA(next).cast::<RawFd>();
-                    for at in 0..bytes / size_of::<RawFd>() {
-                        self.waiting
-                            .add(OwnedFd::from_raw_fd(first.add(at).read_unaligned()));
-                    }
-                }
-                next = libc::CMSG_NXTHDR(&message, next);
-            }
+        match self.from.socket().filter(|socket| socket.is_local()) {
+            Some(socket) => receive(socket.as_fd(), to, &self.waiting),
+            None => self.from.read(to),
         }
-        Ok(count)
     }
+}
+
+/// Reads some bytes of a Unix socket, and keeps the descriptors that come with them.
+pub(crate) fn receive(
+    socket: BorrowedFd<'_>,
+    to: &mut [u8],
+    waiting: &Waiting,
+) -> io::Result<usize> {
+    let mut control = Control([0; CONTROL_BYTES]);
+    let mut piece = libc::iovec {
+        iov_base: to.as_mut_ptr().cast(),
+        iov_len: to.len(),
+    };
+    // SAFETY: zeros are a message without anything.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &mut piece;
+    message.msg_iovlen = 1;
+    message.msg_control = control.0.as_mut_ptr().cast();
+    message.msg_controllen = CONTROL_BYTES as _;
+    // SAFETY: the message points to `to` and to `control`, with their lengths.
+    let count = unsafe { libc::recvmsg(socket.as_raw_fd(), &mut message, libc::MSG_CMSG_CLOEXEC) };
+    let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
+    // SAFETY: the kernel has written whole control messages; those of SCM_RIGHTS hold descriptors that are this process's
+    // since now, and that nobody else knows.
+    unsafe {
+        let mut next = libc::CMSG_FIRSTHDR(&message);
+        while !next.is_null() {
+            if (*next).cmsg_level == libc::SOL_SOCKET && (*next).cmsg_type == libc::SCM_RIGHTS {
+                let bytes = (*next).cmsg_len as usize - libc::CMSG_LEN(0) as usize;
+                let first = libc::CMSG_DATA(next).cast::<RawFd>();
+                for at in 0..bytes / size_of::<RawFd>() {
+                    waiting.add(OwnedFd::from_raw_fd(first.add(at).read_unaligned()));
+                }
+            }
+            next = libc::CMSG_NXTHDR(&message, next);
+        }
+    }
+    Ok(count)
 }
 
 #[cfg(test)]
@@ -148,7 +158,7 @@ mod tests {
         let one = client.socket().unwrap();
         let (mut end, begin) = std::io::pipe().unwrap();
         write_all(one, [b"before", b""]).unwrap();
-        assert_eq!(send(one, b"with", begin.as_fd()).unwrap(), 4);
+        assert_eq!(send(one.as_fd(), b"with", begin.as_fd()).unwrap(), 4);
         drop(begin);
         write_all(one, [b"behind", b""]).unwrap();
         let waiting = Arc::new(Waiting::default());

@@ -4,6 +4,7 @@
 //! with the thread that did. A backend has the connection as its standard input and a file for its counters as its standard
 //! output; so no descriptor needs a number.
 
+use crate::backend::hand_over;
 use crate::board::Counts;
 use crate::call::{ClientInfo, Hello, Status, Welcome, Wish, MAGIC, PROTOCOL};
 use crate::communicator::{read_exact, write_all, Communication, Communicator, Deadline, Endpoint};
@@ -208,6 +209,14 @@ impl Shared {
                 answer(&*client, &Welcome::Status(self.status()))?;
                 Ok(None)
             }
+            Wish::Stripe { token, index } => {
+                let (kind, connection) = connection_of(&client)?;
+                match hand_over(&token, index, kind, connection.as_fd()) {
+                    Ok(()) => answer(&*client, &Welcome::Stripe)?,
+                    Err(_) => refuse(&client, "the session is not there any more")?,
+                }
+                Ok(None)
+            }
             Wish::Session { program, pid } => {
                 let program = program.chars().filter(|c| !c.is_control());
                 Ok(Some(Arrival {
@@ -292,10 +301,7 @@ impl Shared {
     fn start(&self, client: &Arc<dyn Communicator>) -> io::Result<(Child, File)> {
         let board = board_file()?;
         let (program, arguments) = &self.options.backend;
-        let (kind, input) = match client.socket() {
-            Some(socket) => (socket.kind(), socket.as_fd().try_clone_to_owned()?),
-            None => ("relay", relay(client.clone())?),
-        };
+        let (kind, input) = connection_of(client)?;
         let mut command = Command::new(program);
         command.args(arguments).args(["--kind", kind]);
         command.args(["--parent", &std::process::id().to_string()]);
@@ -318,6 +324,14 @@ impl Shared {
         }
         Ok((child?, board))
     }
+}
+
+/// The socket of a client for its backend, and its kind.
+fn connection_of(client: &Arc<dyn Communicator>) -> io::Result<(&'static str, OwnedFd)> {
+    Ok(match client.socket() {
+        Some(socket) => (socket.kind(), socket.as_fd().try_clone_to_owned()?),
+        None => ("relay", relay(client.clone())?),
+    })
 }
 
 /// A file without a name, for a backend's counters.

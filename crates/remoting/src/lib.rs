@@ -25,6 +25,7 @@ mod limits;
 mod pieces;
 mod relay;
 mod socket;
+mod stripes;
 
 pub use backend::{
     decode_for_fuzzing, encode_for_fuzzing, run as run_backend, BackendError, BackendOptions,

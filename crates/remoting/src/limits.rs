@@ -44,3 +44,9 @@ pub const LANDINGS_MAX: usize = 32;
 pub const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// Connections that have not said hello yet, at most. Each has a thread; those over TCP have limits by address before.
 pub const STRANGERS_MAX: usize = 256;
+/// Most connections of a client beside its first one, over which bytes of large copies travel ("stripes").
+pub const STRIPES_MAX: usize = 8;
+/// Bytes that travel over one of them in turn.
+pub const STRIPE_PIECE_BYTES: usize = 1 << 20;
+/// Smaller copies travel over the first connection.
+pub const STRIPED_BYTES_MIN: u64 = 4 << 20;

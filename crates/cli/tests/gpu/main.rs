@@ -35,7 +35,7 @@ fn plain() -> Communication {
 }
 
 fn open(at: &Endpoint, program: &str) -> Result<Arc<Connection>, ConnectError> {
-    Connection::open(&plain(), at, program)
+    Connection::open(&plain(), at, program, 0)
 }
 
 fn look(at: &Endpoint) -> Status {
@@ -99,8 +99,13 @@ fn allocate(client: &Connection, bytes: u64) -> u64 {
 
 /// Bytes there and back.
 fn works(client: &Connection) {
-    let to = allocate(client, 100_000);
-    let bytes: Vec<u8> = (0..100_000u32).map(|number| number as u8).collect();
+    carries(client, 100_000);
+}
+
+/// So many bytes there and back.
+fn carries(client: &Connection, count: u64) {
+    let to = allocate(client, count);
+    let bytes: Vec<u8> = (0..count).map(|number| (number / 7) as u8).collect();
     client
         .send(HERE, &Call::CopyIn { to, stream: 0 }, &bytes)
         .unwrap();
@@ -362,4 +367,28 @@ fn an_image_is_sent_once() {
     assert!(matches!(&loaded.value, Value::Kernels(kernels) if kernels[0].code == 0));
     // Another client, which has sent nothing.
     assert_eq!(ask(&server.client()), loaded);
+}
+
+#[test]
+fn bytes_of_large_copies_travel_over_stripes() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_server, said) = serve(folder.path(), &["--listen", "127.0.0.1:0"]);
+    let at: Endpoint = said[0].parse().unwrap();
+    let client = Connection::open(&plain(), &at, "test", 3).unwrap();
+    carries(&client, (4 << 20) - 1);
+    carries(&client, 4 << 20);
+    carries(&client, (9 << 20) + 12_345);
+    // What is refused is read all the same.
+    let wrong = Call::CopyIn { to: 5, stream: 0 };
+    client.send(HERE, &wrong, &vec![1; 5 << 20]).unwrap();
+    let answer = client.call(HERE, &Call::Synchronize, &[]).unwrap();
+    assert_eq!(answer.deferred, Code::INVALID_VALUE.0);
+    carries(&client, 7 << 20);
+    // Threads take turns.
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| carries(&client, (5 << 20) + 1));
+        }
+    });
+    assert_eq!(look(&at).clients.len(), 1);
 }

@@ -1,6 +1,6 @@
 //! Who may use a server: certificates of a realm, plain connections, strangers. And communicators of plug-ins.
 
-use super::{serve, works, Process};
+use super::{carries, serve, works, Process};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rgaps_remoting::{Communication, ConnectError, Connection, Endpoint};
 use rgaps_session::{Config, Environment};
@@ -58,7 +58,7 @@ fn serve_with(file: &Path, listen: &str) -> (Process, String) {
 fn open(file: &Path, at: &str) -> Result<Arc<Connection>, ConnectError> {
     let config = Config::load_from(Some(file), &Environment::default()).unwrap();
     let at: Endpoint = at.parse().unwrap();
-    Connection::open(&Communication::of(&config), &at, "test")
+    Connection::open(&Communication::of(&config), &at, "test", 3)
 }
 
 /// The address of a server that says `tls/ADDRESS`, and its name with it.
@@ -78,6 +78,7 @@ fn hosts_of_the_realm_use_the_server_and_others_are_told_why_not() {
 
     let client = open(&realm.configure(folder, "a", ""), &at).unwrap();
     works(&client);
+    carries(&client, 6 << 20);
     assert!(!client.is_local());
 
     let refused = |file: &Path, at: &str| open(file, at).unwrap_err().to_string();
@@ -159,7 +160,7 @@ fn a_communicator_of_a_plug_in_carries_a_session() {
     let (_server, said) = serve_with(&file, &name);
     assert_eq!(said, name);
     let client = open(&file, &said).unwrap();
-    works(&client);
+    carries(&client, 6 << 20);
     works(&open(&file, &said).unwrap());
     let error = open(&file, "other/x").unwrap_err().to_string();
     assert!(error.contains("gpu.communicators.other"), "{error}");

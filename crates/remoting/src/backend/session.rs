@@ -7,12 +7,12 @@ use super::api::{cu, Api};
 use super::functions;
 use super::handles::{Graphs, Loaded, Pools};
 use super::images::Images;
-use super::jobs::Job;
+use super::jobs::{CopyOut, Job};
 use super::landing::Landings;
 use super::memory::Memory;
 use super::regions::{Mark, Regions};
 use super::rows;
-use crate::call::{Call, Value};
+use crate::call::{Call, Extent, Pitched, Value};
 use crate::codes::Code;
 use crate::frame::Header;
 use crate::limits::HANDLES_MAX;
@@ -270,25 +270,14 @@ impl Session {
                 bytes,
                 stream,
             } => {
-                self.memory.check(from, bytes)?;
-                let stream = self.stream(of, stream)?;
-                self.refuse_recording(stream)?;
-                Ok(Outcome::Later(Job::copy_out(from, bytes, stream)))
+                let (from, extent) = rows::row(from, bytes);
+                self.bring(of, from, extent, stream)
             }
             Call::CopyOutRows {
                 from,
                 extent,
                 stream,
-            } => {
-                self.memory.check_rows(&from, &extent)?;
-                let stream = self.stream(of, stream)?;
-                self.refuse_recording(stream)?;
-                Ok(Outcome::Later(Job::CopyOut {
-                    from,
-                    extent,
-                    stream,
-                }))
-            }
+            } => self.bring(of, from, extent, stream),
             Call::Copy {
                 to,
                 from,
@@ -332,6 +321,25 @@ impl Session {
             }
             _ => Err(Code::INVALID_VALUE),
         }
+    }
+
+    /// A copy to the client, behind the work of a stream.
+    fn bring(
+        &mut self,
+        of: &Header,
+        from: Pitched,
+        extent: Extent,
+        stream: u64,
+    ) -> Result<Outcome, Code> {
+        self.memory.check_rows(&from, &extent)?;
+        let stream = self.stream(of, stream)?;
+        self.refuse_recording(stream)?;
+        Ok(Outcome::Later(Job::CopyOut(CopyOut {
+            from,
+            extent,
+            stream,
+            context: self.enter(of.device)?,
+        })))
     }
 
     fn shared_call(&mut self, of: &Header, call: &Call<'_>) -> Result<Outcome, Code> {

@@ -14,7 +14,7 @@ const FILE_VARIABLE: &str = "RGAPS_CONFIG";
 /// Names the program with the links to other hosts.
 pub(crate) const LINKS_PROGRAM_VARIABLE: &str = "RGAPS_LINKS_PROGRAM";
 /// Variables that start like keys and are none.
-const NO_KEYS: [&str; 11] = [
+const NO_KEYS: [&str; 12] = [
     FILE_VARIABLE,
     "RGAPS_DAEMON",
     LINKS_PROGRAM_VARIABLE,
@@ -26,6 +26,7 @@ const NO_KEYS: [&str; 11] = [
     "RGAPS_GPU_BLOCKING",
     "RGAPS_GPU_LIBRARIES",
     "RGAPS_GPU_STATISTICS",
+    "RGAPS_GPU_STRIPES",
 ];
 /// What tests set for themselves.
 const TEST_PREFIX: &str = "RGAPS_TEST_";
