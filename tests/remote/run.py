@@ -12,7 +12,7 @@ import argparse, concurrent.futures, json, os, pathlib, subprocess, sys, tempfil
 
 # Cases that a GPU and the test driver, or a GPU near and far, may answer differently; see docs/reference/gpu-remoting.md.
 DIFFERENT = {"host/pointers_to_pinned_memory"}
-GROUPS = ["device", "memory", "copy", "rows", "stream", "launch", "symbol", "error", "host", "threads", "kernels", "driver", "callback", "graph", "pool", "peer"]
+GROUPS = ["device", "memory", "copy", "rows", "stream", "launch", "symbol", "error", "host", "threads", "kernels", "driver", "callback", "graph", "nodes", "managed", "pool", "peer"]
 TIMEOUT_S = 60
 
 

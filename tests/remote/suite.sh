@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs all programs of tests/remote on a server with the test driver, over TCP and over a Unix socket with shared memory; streams start their
-# work late, so that what is not waited for shows. Arguments go to run.py. The last line is JSON.
+# Runs all programs of tests/remote on a server with the test driver, over TCP and over a Unix socket with shared memory, and some over TLS and
+# over a plug-in's communicator; streams start their work late, so that what is not waited for shows. Arguments go to run.py. The last line is JSON.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 folder=$(mktemp -d)
@@ -29,8 +29,32 @@ run() {
 serve --listen "unix:$folder/plain" --no-pinning
 # Every call waits, and no memory is shared.
 RGAPS_GPU_BLOCKING=1 run --on "unix:$folder/plain" --match host/
+# Certificates of a realm; a plug-in.
+(
+  cd "$folder"
+  new_key() { openssl ecparam -name prime256v1 -genkey -noout | openssl pkcs8 -topk8 -nocrypt -out "$1.key"; }
+  new_key ca
+  openssl req -x509 -new -key ca.key -days 2 -subj "/CN=rgaps tests" -out ca.pem
+  new_key gpu7
+  openssl req -new -key gpu7.key -subj "/CN=gpu7" |
+    openssl x509 -req -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile <(echo subjectAltName=DNS:gpu7) -out gpu7.pem
+) 2>/dev/null
+cc -shared -fPIC -I crates/capi/include -o "$folder/abstract.so" examples/communicator/abstract.c
+cat >"$folder/rgaps.toml" <<END
+[links]
+host = "gpu7"
+tls = { ca = "$folder/ca.pem", certificate = "$folder/gpu7.pem", key = "$folder/gpu7.key" }
+[gpu.communicators]
+abstract = "$folder/abstract.so"
+END
+export RGAPS_CONFIG=$folder/rgaps.toml
+serve --listen "abstract/rgaps-suite-$$" --listen tls/127.0.0.1:0
+for group in copy/ callback/ threads/; do
+  run --on "abstract/rgaps-suite-$$" --match "$group"
+  RGAPS_GPU_STRIPES=3 run --on "tls/gpu7@${said##*tls/}" --match "$group"
+done
 serve --listen "unix:$folder/socket" --listen 127.0.0.1:0
-run --on "${said##*, }" "$@"
+RGAPS_GPU_STRIPES=2 run --on "${said##*, }" "$@"
 run --on "unix:$folder/socket" "$@"
 # A program with a static runtime ends at once, and says how to build it.
 said=$(target/debug/rgaps gpu run --libraries target/debug/gpu-libs --on "unix:$folder/socket" -- target/remote/static 2>&1) &&

@@ -1,19 +1,23 @@
 //! `gpu`: CUDA programs on hosts without a GPU.
 
-use crate::args::{Gpu, GpuBackend, GpuRun, GpuServe, GpuServer, GpuTop};
+use crate::args::{Common, Gpu, GpuBackend, GpuRun, GpuServe, GpuServer, GpuTop};
 use crate::exit::Usage;
 use crate::output::{table, Output};
+use crate::session::config;
 use crate::units;
 use anyhow::Context;
 use rgaps_remoting::{
-    run_backend, status, BackendOptions, ClientInfo, Front, FrontOptions, Socket, Status,
+    run_backend, status, BackendOptions, ClientInfo, Communication, Endpoint, Front, FrontOptions,
+    Socket, Status,
 };
+use rgaps_session::end_with_parent;
 use serde::Serialize;
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::fs::File;
+use std::fs::{DirBuilder, File};
 use std::io;
 use std::os::fd::AsFd;
+use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
@@ -22,14 +26,23 @@ use std::time::Instant;
 /// Where the libraries are, from the folder of this program: installed, or built.
 const LIBRARY_FOLDERS: [&str; 2] = ["../lib/rgaps/gpu", "gpu-libs"];
 
-pub fn gpu(command: Gpu, output: &mut Output) -> anyhow::Result<()> {
+/// Names the file of the configuration.
+const CONFIG_VARIABLE: &str = "RGAPS_CONFIG";
+/// Tells the driver which GPUs there are.
+const DEVICES_VARIABLE: &str = "CUDA_VISIBLE_DEVICES";
+
+pub fn gpu(common: &Common, command: Gpu, output: &mut Output) -> anyhow::Result<()> {
     match command {
-        Gpu::Serve(serve) => self::serve(serve, output),
-        Gpu::Run(run) => self::run(&run),
-        Gpu::List(server) => list(&server, output),
-        Gpu::Top(top) => self::top(&top, output),
+        Gpu::Serve(serve) => self::serve(common, serve, output),
+        Gpu::Run(run) => self::run(common, &run),
+        Gpu::List(server) => list(common, &server, output),
+        Gpu::Top(top) => self::top(common, &top, output),
         Gpu::Backend(backend) => self::backend(&backend),
     }
+}
+
+fn communication(common: &Common) -> anyhow::Result<Communication> {
+    Ok(Communication::of(&config(common)?))
 }
 
 #[derive(Serialize)]
@@ -38,19 +51,37 @@ struct Serving<'a> {
     listen: Vec<String>,
 }
 
-fn serve(serve: GpuServe, output: &mut Output) -> anyhow::Result<()> {
+fn serve(common: &Common, serve: GpuServe, output: &mut Output) -> anyhow::Result<()> {
+    if serve.with_parent && !end_with_parent().context("asking for the parent's end")? {
+        return Ok(());
+    }
     let program = std::env::current_exe().context("this program does not know where it is")?;
+    let config = config(common)?;
+    let gpu = &config.gpu;
+    let listen = match serve.listen.is_empty() {
+        false => serve.listen,
+        true => endpoints(&gpu.listen)?,
+    };
+    let devices = match serve.devices.is_empty() {
+        true => &gpu.devices,
+        false => &serve.devices,
+    };
+    if !devices.is_empty() {
+        // Before the driver is loaded, and while there is no other thread.
+        std::env::set_var(DEVICES_VARIABLE, devices.join(","));
+    }
     let front = Front::open(FrontOptions {
-        listen: serve.listen,
-        clients_max: serve.clients,
-        memory_limit: serve.memory.map(|size| size.0),
-        is_pinning: !serve.no_pinning,
+        listen,
+        communication: Communication::of(&config),
+        clients_max: serve.clients.unwrap_or(gpu.clients),
+        memory_limit: serve.memory.or(gpu.memory_max).map(|size| size.0),
+        is_pinning: gpu.pinning && !serve.no_pinning,
+        images: images(gpu.images.clone()),
         backend: (program, ["gpu", "backend"].map(OsString::from).to_vec()),
     })?;
-    let listen: Vec<String> = front.endpoints()?.iter().map(ToString::to_string).collect();
     let serving = Serving {
         devices: front.devices(),
-        listen,
+        listen: front.endpoints(),
     };
     output.put(&serving, |to| {
         writeln!(
@@ -63,13 +94,43 @@ fn serve(serve: GpuServe, output: &mut Output) -> anyhow::Result<()> {
     Ok(front.serve()?)
 }
 
+fn endpoints(texts: &[String]) -> anyhow::Result<Vec<Endpoint>> {
+    let endpoint = |text: &String| {
+        let parsed = text.parse();
+        parsed.map_err(|reason: String| Usage(format!("gpu.listen: {reason}")).into())
+    };
+    texts.iter().map(endpoint).collect()
+}
+
+/// Where images of libraries are kept: in the folder that the configuration names, or this user's for caches.
+fn images(named: Option<PathBuf>) -> Option<PathBuf> {
+    let variable = |name: &str| std::env::var_os(name).map(PathBuf::from);
+    let cache = || variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")));
+    let folder = named.or_else(|| Some(cache()?.join("rgaps/gpu-images")))?;
+    let made = DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(&folder);
+    match made {
+        Ok(()) => Some(folder),
+        Err(error) => {
+            rgaps_session::tell_user(format_args!(
+                "rgaps: no images of libraries are kept: {}: {error}; set gpu.images",
+                folder.display()
+            ));
+            None
+        }
+    }
+}
+
 fn backend(backend: &GpuBackend) -> anyhow::Result<()> {
     let descriptor = |of: &dyn AsFd| of.as_fd().try_clone_to_owned();
-    let socket = Socket::of_descriptor(descriptor(&io::stdin())?, backend.kind == "tcp");
+    let socket = Socket::of_descriptor(descriptor(&io::stdin())?, &backend.kind);
     let board = File::from(descriptor(&io::stdout())?);
     let options = BackendOptions {
         memory_limit: backend.memory_bytes,
         is_pinning: !backend.no_pinning,
+        images: backend.images.clone(),
         parent: backend.parent,
     };
     Ok(run_backend(socket, board, &options)?)
@@ -96,10 +157,10 @@ fn libraries(run: &GpuRun) -> anyhow::Result<PathBuf> {
         .with_context(|| format!("{} cannot be used", found.display()))
 }
 
-fn run(run: &GpuRun) -> anyhow::Result<()> {
+fn run(common: &Common, run: &GpuRun) -> anyhow::Result<()> {
     let folder = libraries(run)?;
     let server = &run.server.on;
-    let found = status(server)?;
+    let found = status(&communication(common)?, server)?;
     if found.clients.len() >= found.clients_max as usize {
         rgaps_session::tell_user(format_args!(
             "rgaps: the GPU server at {server} is full ({} clients); the program may be refused",
@@ -114,12 +175,17 @@ fn run(run: &GpuRun) -> anyhow::Result<()> {
         path.push(":");
         path.push(more);
     }
-    // It returns only if it fails; else the exit code is the program's.
-    let error = Command::new(program)
+    let mut command = Command::new(program);
+    command
         .args(arguments)
         .env("LD_LIBRARY_PATH", path)
-        .env("RGAPS_GPU", server.to_string())
-        .exec();
+        .env("RGAPS_GPU", server.to_string());
+    if let Some(file) = &common.config {
+        // The program's libraries read the configuration, too, perhaps in another folder.
+        command.env(CONFIG_VARIABLE, std::path::absolute(file)?);
+    }
+    // It returns only if it fails; else the exit code is the program's.
+    let error = command.exec();
     Err(error).with_context(|| format!("starting '{}' failed", program.to_string_lossy()))
 }
 
@@ -147,8 +213,8 @@ const HEADS: [&str; 8] = [
     "MEMORY",
 ];
 
-fn list(server: &GpuServer, output: &mut Output) -> anyhow::Result<()> {
-    let status = status(&server.on)?;
+fn list(common: &Common, server: &GpuServer, output: &mut Output) -> anyhow::Result<()> {
+    let status = status(&communication(common)?, &server.on)?;
     output.put(&status, |to| {
         for (ordinal, name) in status.devices.iter().enumerate() {
             writeln!(to, "GPU {ordinal}: {name}")?;
@@ -188,15 +254,17 @@ fn rates(now: &Status, before: &Status, seconds: f64) -> Vec<ClientInfo> {
     now.clients.iter().map(client).collect()
 }
 
-fn top(top: &GpuTop, output: &mut Output) -> anyhow::Result<()> {
+fn top(common: &Common, top: &GpuTop, output: &mut Output) -> anyhow::Result<()> {
     const HEADS: [&str; 8] = [
         "PROGRAM", "PID", "FROM", "BACKEND", "CALLS/s", "IN/s", "OUT/s", "MEMORY",
     ];
-    let (mut before, mut at) = (status(&top.server.on)?, Instant::now());
+    let communication = communication(common)?;
+    let look = || status(&communication, &top.server.on);
+    let (mut before, mut at) = (look()?, Instant::now());
     let mut updates = 0;
     while top.count.is_none_or(|count| updates < count) {
         std::thread::sleep(top.interval);
-        let now = status(&top.server.on)?;
+        let now = look()?;
         let rates = rates(&now, &before, at.elapsed().as_secs_f64());
         output.put(&rates, |to| {
             let rows: Vec<_> = rates.iter().map(row).collect();

@@ -61,7 +61,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Top(command) => top::top(common, &command, &mut output),
         Command::Peers => peers::peers(common, &mut output),
         Command::Dmaplane(command) => dmaplane::dmaplane(&command, &mut output),
-        Command::Gpu(command) => gpu::gpu(command, &mut output),
+        Command::Gpu(command) => gpu::gpu(common, command, &mut output),
         Command::Pool => pool::pool(common, &mut output),
         Command::Bench(command) => bench::bench(common, command, &mut output),
         Command::BenchMember { orders } => rgaps_bench::member(&orders),

@@ -31,9 +31,26 @@ impl<T> Out<T> {
         }
     }
 
+    /// A place that nobody wants.
+    pub(crate) fn none() -> Out<T> {
+        Out(std::ptr::null_mut())
+    }
+
+    /// Writes one of several results.
+    pub(crate) fn put_at(&self, position: usize, value: T) -> Result<(), Code> {
+        Out(self.0.wrapping_add(position)).put(value)
+    }
+
     /// Where it is, as bytes.
     pub(crate) fn bytes(&self) -> *mut u8 {
         self.0.cast()
+    }
+}
+
+impl<T: Copy> Out<T> {
+    /// What is there before.
+    pub(crate) fn get(&self) -> Result<T, Code> {
+        In(self.0.cast_const()).get()
     }
 }
 
@@ -176,6 +193,42 @@ pub(crate) struct GraphUpdated {
 }
 
 const _: () = assert!(size_of::<GraphUpdated>() == 24);
+
+/// `cudaKernelNodeParams`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct KernelNodeParameters {
+    pub(crate) function: usize,
+    pub(crate) grid: Dim3,
+    pub(crate) block: Dim3,
+    pub(crate) shared_bytes: c_uint,
+    pub(crate) arguments: In<*const u8>,
+    pub(crate) extra: In<usize>,
+}
+
+const _: () = assert!(size_of::<KernelNodeParameters>() == 56);
+
+/// `cudaMemsetParams`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct MemsetNode {
+    pub(crate) to: u64,
+    pub(crate) pitch: usize,
+    pub(crate) value: c_uint,
+    pub(crate) element_bytes: c_uint,
+    pub(crate) width: usize,
+    pub(crate) height: usize,
+}
+
+const _: () = assert!(size_of::<MemsetNode>() == 40);
+
+/// `cudaHostNodeParams`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct HostNode {
+    pub(crate) function: Option<extern "C" fn(*mut c_void)>,
+    pub(crate) data: usize,
+}
 
 /// `cudaMemPoolProps`.
 #[repr(C)]

@@ -3,8 +3,11 @@
 //!
 //! A slot that was sent to the device is free when the GPU has read it. Nobody is told so; who finds no free slot waits for the
 //! oldest ones that are on their way ([`BATCH`] at a time, so that a long copy waits once for several).
+//!
+//! One thread copies slower than a GPU. So a long copy has helpers, which take pieces in turn; they call as the program's thread does, and are
+//! gone when the copy returns.
 
-use crate::session;
+use crate::{session, thread};
 use rgaps_remoting::{pieces, Call, Code, Extent, Pitched, Waited};
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -14,7 +17,10 @@ const SLOT_BYTES: u64 = 2 << 20;
 const SLOTS: u16 = 16;
 /// Slots that are waited for together.
 const BATCH: usize = 4;
-const _: () = assert!(SLOTS <= rgaps_remoting::MARKS_MAX && BATCH < SLOTS as usize);
+/// Threads of a copy, each of which may have [`BATCH`] slots on their way; and the fewest bytes for each.
+const THREADS_MAX: usize = 4;
+const THREAD_BYTES_MIN: u64 = 2 * SLOT_BYTES;
+const _: () = assert!(SLOTS <= rgaps_remoting::MARKS_MAX && BATCH * THREADS_MAX <= SLOTS as usize);
 
 /// The slots of this process.
 pub(crate) struct Bulk {
@@ -89,6 +95,53 @@ pub(crate) unsafe fn scatter(from: u64, to: &Pitched, extent: &Extent) {
         // SAFETY: as the caller promises.
         unsafe { std::ptr::copy_nonoverlapping(packed as *const u8, row as *mut u8, width) };
     });
+}
+
+/// How many threads copy so many bytes: a part of the processors, since the server may be on the same ones.
+fn threads_for(bytes: u64) -> usize {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let most = THREADS_MAX.min(processors / 4);
+    most.min((bytes / THREAD_BYTES_MIN) as usize).max(1)
+}
+
+/// Does work on several threads, which share it; gives the first error.
+fn together(threads: usize, work: impl Fn() -> Result<(), Code> + Sync) -> Result<(), Code> {
+    let (lane, device) = (thread::lane(), thread::device());
+    let help = || {
+        thread::adopt(lane, device);
+        work()
+    };
+    std::thread::scope(|scope| {
+        let spawn = || {
+            let builder = std::thread::Builder::new().name("rgaps-gpu-copy".to_owned());
+            // Without helpers the copy takes longer.
+            builder.spawn_scoped(scope, help).ok()
+        };
+        let helpers: Vec<_> = (1..threads).map_while(|_| spawn()).collect();
+        let own = work();
+        helpers.into_iter().fold(own, |result, helper| {
+            result.and(helper.join().unwrap_or(Err(Code::UNKNOWN)))
+        })
+    })
+}
+
+/// A piece of the device's memory, and where it belongs here.
+type Pair = ((Pitched, Extent), (Pitched, Extent));
+
+/// The pieces of a copy, for several threads.
+struct Pieces(Mutex<Box<dyn Iterator<Item = Pair> + Send>>);
+
+impl Pieces {
+    fn of(device: Pitched, host: Pitched, extent: Extent) -> Pieces {
+        let here = pieces(host, extent, SLOT_BYTES);
+        let both = pieces(device, extent, SLOT_BYTES).zip(here);
+        Pieces(Mutex::new(Box::new(both)))
+    }
+
+    fn next(&self) -> Option<Pair> {
+        let mut rest = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        rest.next()
+    }
 }
 
 impl Bulk {
@@ -178,16 +231,18 @@ impl Bulk {
         extent: Extent,
         stream: u64,
     ) -> Result<(), Code> {
-        let here = pieces(host, extent, SLOT_BYTES);
-        for ((device, extent), (host, _)) in pieces(device, extent, SLOT_BYTES).zip(here) {
-            let slot = self.take()?;
-            // SAFETY: the rows may be read, as the caller promises; a slot has room for a piece, and is this thread's.
-            unsafe { gather(&host, &extent, self.address(slot)) };
-            let sent = session::send_shared(&self.call(slot, device, extent, true, stream));
-            self.sent(slot);
-            sent?;
-        }
-        Ok(())
+        let rest = Pieces::of(device, host, extent);
+        together(threads_for(extent.bytes().unwrap_or(0)), || {
+            while let Some(((device, extent), (host, _))) = rest.next() {
+                let slot = self.take()?;
+                // SAFETY: the rows may be read, as the caller promises; a slot has room for a piece, and is this thread's.
+                unsafe { gather(&host, &extent, self.address(slot)) };
+                let sent = session::send_shared(&self.call(slot, device, extent, true, stream));
+                self.sent(slot);
+                sent?;
+            }
+            Ok(())
+        })
     }
 
     /// Copies rows of the device to the program, and waits for them.
@@ -201,8 +256,18 @@ impl Bulk {
         extent: Extent,
         stream: u64,
     ) -> Result<(), Code> {
-        let here = pieces(host, extent, SLOT_BYTES);
-        let mut rest = pieces(device, extent, SLOT_BYTES).zip(here);
+        let rest = Pieces::of(device, host, extent);
+        together(threads_for(extent.bytes().unwrap_or(0)), || {
+            // SAFETY: the rows may be written, as the caller promises.
+            unsafe { self.bring(&rest, stream) }
+        })
+    }
+
+    /// Brings pieces until there are no more.
+    ///
+    /// # Safety
+    /// All rows may be written.
+    unsafe fn bring(&self, rest: &Pieces, stream: u64) -> Result<(), Code> {
         let mut flying: VecDeque<(u16, Waited, Pitched, Extent)> = VecDeque::new();
         let mut result = Ok(());
         loop {

@@ -4,7 +4,7 @@
 //! the first of its kernels or variables is used.
 
 use crate::{memory, notice, session, thread};
-use rgaps_remoting::{Call, Code, KernelId, KernelInfo, Value};
+use rgaps_remoting::{digest_of, Call, Code, KernelId, KernelInfo, Value, IMAGE_KEPT_BYTES_MIN};
 use std::collections::{HashMap, HashSet};
 use std::ffi::{c_void, CStr, CString};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -211,9 +211,22 @@ impl Library {
             Image::Owned(bytes) => bytes,
             Image::Unusable(code) => return Err(*code),
         };
-        let names = kernels.iter().map(|kernel| kernel.name()).collect();
+        let names: Vec<&str> = kernels.iter().map(|kernel| kernel.name()).collect();
+        let library = self.number;
+        if image.len() >= IMAGE_KEPT_BYTES_MIN {
+            let call = Call::LibraryKnown {
+                library,
+                digest: digest_of(image),
+                kernels: names.clone(),
+            };
+            match session::call(&call, &[])? {
+                // The server does not have it.
+                Value::Nothing => {}
+                known => return note(kernels, known),
+            }
+        }
         let call = Call::LibraryLoad {
-            library: self.number,
+            library,
             kernels: names,
         };
         note(kernels, session::call(&call, image)?)

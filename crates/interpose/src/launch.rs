@@ -3,7 +3,7 @@
 use crate::abi::{In, LaunchAttribute};
 use crate::handles::streams;
 use crate::kernels::{attribute, Kernel};
-use crate::session;
+use crate::{managed, session};
 use rgaps_remoting::{Call, Code, KernelInfo, PARAMETER_BYTES_MAX};
 use std::ffi::{c_int, c_uint};
 
@@ -106,6 +106,24 @@ pub(crate) fn launch_driver(
     launch_with(function, wanted, parameters, &[])
 }
 
+/// The values of a launch to come.
+pub(crate) fn pack(
+    function: usize,
+    arguments: In<*const u8>,
+    extra: In<usize>,
+) -> Result<Vec<u8>, Code> {
+    let info = Kernel::of(function)?.info()?;
+    match arguments.is_null() && !extra.is_null() {
+        true => buffer(extra),
+        false => values(info, arguments),
+    }
+}
+
+/// Launches with values that were packed before.
+pub(crate) fn launch_packed(function: usize, wanted: &Launch, values: &[u8]) -> Result<(), Code> {
+    launch_with(function, wanted, |_| Ok(values.to_vec()), &[])
+}
+
 /// The buffer that a list of tags and addresses names.
 fn buffer(extra: In<usize>) -> Result<Vec<u8>, Code> {
     const END: usize = 0;
@@ -142,6 +160,7 @@ fn launch_with(
     let info = kernel.info()?;
     check(wanted, info)?;
     let parameters = parameters(info)?;
+    managed::before(wanted.stream)?;
     let attributes = attributes.iter().filter(|attribute| attribute.id != 0);
     let call = Call::Launch {
         kernel: kernel.id(),

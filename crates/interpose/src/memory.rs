@@ -141,6 +141,46 @@ pub(crate) fn allocate(call: &Call<'_>, bytes: u64) -> Result<u64, Code> {
     found
 }
 
+/// Changes the access to the pages of a range of device memory; of the first and the last one only if `is_whole`.
+fn protect(start: u64, bytes: u64, access: i32, is_whole: bool) -> Result<(), Code> {
+    let (first, end) = match is_whole {
+        true => (
+            start / PAGE_BYTES * PAGE_BYTES,
+            (start + bytes).next_multiple_of(PAGE_BYTES),
+        ),
+        false => (
+            start.next_multiple_of(PAGE_BYTES),
+            (start + bytes) / PAGE_BYTES * PAGE_BYTES,
+        ),
+    };
+    if first >= end {
+        return Ok(());
+    }
+    // SAFETY: the pages are reserved by this module, so nothing of the program's own is there.
+    let failed = unsafe { libc::mprotect(first as *mut _, (end - first) as usize, access) } != 0;
+    match failed {
+        true => Err(Code::OUT_OF_MEMORY),
+        false => Ok(()),
+    }
+}
+
+/// Makes the addresses of device memory memory of this host, too.
+pub(crate) fn open(start: u64, bytes: u64) -> Result<(), Code> {
+    protect(start, bytes, libc::PROT_READ | libc::PROT_WRITE, true)
+}
+
+/// Gives that memory back. Pages that other memory may share stay.
+pub(crate) fn shut(start: u64, bytes: u64) {
+    let end = (start + bytes) / PAGE_BYTES * PAGE_BYTES;
+    let first = start.next_multiple_of(PAGE_BYTES);
+    if first < end {
+        // SAFETY: pages of this module, which hold nothing any more.
+        unsafe { libc::madvise(first as *mut _, (end - first) as usize, libc::MADV_DONTNEED) };
+    }
+    // They stay accessible if the kernel refuses.
+    let _ = protect(start, bytes, libc::PROT_NONE, false);
+}
+
 /// Notes a variable of the program on the device.
 pub(crate) fn add_variable(start: u64, bytes: u64) -> Result<(), Code> {
     let mut tables = tables();

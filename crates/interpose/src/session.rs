@@ -1,7 +1,9 @@
 //! The process's session on the server: opened by the first call that needs it.
 
 use crate::{notice, thread};
-use rgaps_remoting::{Answer, Call, Code, Connection, DeviceInfo, Endpoint, From, Value, Waited};
+use rgaps_remoting::{
+    Answer, Call, Code, Communication, Connection, DeviceInfo, Endpoint, From, Value, Waited,
+};
 use std::io::Write;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
@@ -11,6 +13,9 @@ use std::sync::{Arc, OnceLock};
 const SERVER_ENV: &str = "RGAPS_GPU";
 /// Has every call wait for its answer, so that an error is the result of the call that made it.
 const BLOCKING_ENV: &str = "RGAPS_GPU_BLOCKING";
+/// How many connections carry the bytes of large copies.
+const STRIPES_ENV: &str = "RGAPS_GPU_STRIPES";
+const STRIPES_USUAL: usize = 4;
 /// A file that gets a line of JSON when the program ends: what the session has counted.
 const STATISTICS_ENV: &str = "RGAPS_GPU_STATISTICS";
 
@@ -41,16 +46,34 @@ fn open() -> Result<Arc<Connection>, Code> {
         notice::once(&format!("{SERVER_ENV}: {reason}"));
         Code::NO_DEVICE
     })?;
-    let connection = Connection::open(&endpoint, &program()).map_err(|error| {
-        notice::once(&error.to_string());
+    let unavailable = |reason: String| {
+        notice::once(&reason);
         Code::DEVICES_UNAVAILABLE
-    })?;
+    };
+    let communication = Communication::load().map_err(|error| unavailable(error.to_string()))?;
+    let connection = Connection::open(&communication, &endpoint, &program(), stripes())
+        .map_err(|error| unavailable(error.to_string()))?;
     // SAFETY: both functions are those of this library, which is not unloaded: it has a thread.
     unsafe {
         libc::pthread_atfork(None, None, Some(in_forked_child));
         libc::atexit(at_exit);
     }
     Ok(connection)
+}
+
+/// Connections for the bytes of large copies: a quarter of the processors, since the server may be on the same ones, unless the user says
+/// how many.
+fn stripes() -> usize {
+    let named = std::env::var(STRIPES_ENV)
+        .ok()
+        .and_then(|count| count.parse().ok());
+    named.unwrap_or_else(|| {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        match (processors / 4).min(STRIPES_USUAL) {
+            0 | 1 => 0,
+            count => count,
+        }
+    })
 }
 
 /// The file name of the program.
@@ -256,7 +279,8 @@ fn map(memory: &OwnedFd, bytes: u64) -> Option<u64> {
             std::ptr::null_mut(),
             bytes as usize,
             libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_SHARED,
+            // The backend has the pages already; to fault them in one by one takes longer than a copy.
+            libc::MAP_SHARED | libc::MAP_POPULATE,
             memory.as_raw_fd(),
             0,
         )

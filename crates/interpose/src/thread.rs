@@ -37,6 +37,12 @@ pub(crate) fn lane() -> u16 {
     })
 }
 
+/// Has this thread, which helps another one, call as that one does.
+pub(crate) fn adopt(lane: u16, device: u16) {
+    LANE.set(Some(lane));
+    DEVICE.set(device);
+}
+
 /// The current device.
 pub(crate) fn device() -> u16 {
     DEVICE.get()

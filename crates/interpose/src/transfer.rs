@@ -4,8 +4,10 @@
 //! other memory, bytes for the device have been read when the call returns, and nobody waits for the copy; bytes of the device are there
 //! when the call returns. They go through slots of shared memory (`bulk`), or over the connection.
 
-use crate::{bulk, memory, session};
-use rgaps_remoting::{Call, Code, Extent, Pitched, INLINE_BYTES_MAX};
+pub(crate) use crate::host_copy::row;
+use crate::host_copy::{copy_in, copy_out, is_row};
+use crate::{managed, memory, session};
+use rgaps_remoting::{Call, Code, Extent, Pitched};
 
 /// Where a copy is queued, and whether the program waits for one that the GPU can make beside it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,21 +62,6 @@ impl Direction {
     }
 }
 
-/// One row.
-pub(crate) fn row(address: u64, bytes: u64) -> (Pitched, Extent) {
-    let at = Pitched {
-        address,
-        row_bytes: bytes,
-        layer_bytes: bytes,
-    };
-    let extent = Extent {
-        width_bytes: bytes,
-        height: 1,
-        depth: 1,
-    };
-    (at, extent)
-}
-
 /// Bytes from the first to behind the last of rows.
 fn span(at: &Pitched, extent: &Extent) -> Result<u64, Code> {
     let rows = extent.height > 1 || extent.depth > 1;
@@ -101,6 +88,10 @@ pub(crate) fn fill(
         return session::check_alive();
     }
     memory::check(to.address, span(&to, &extent)?)?;
+    let is_managed = managed::is_managed(to.address);
+    if is_managed {
+        managed::before(stream)?;
+    }
     let call = Call::Fill {
         to,
         extent,
@@ -108,7 +99,17 @@ pub(crate) fn fill(
         width,
         stream,
     };
-    session::send(&call, &[])
+    session::send(&call, &[])?;
+    match is_managed {
+        true => settle(stream),
+        false => Ok(()),
+    }
+}
+
+/// Waits for a copy or a fill of managed memory, which the host may use then.
+fn settle(stream: u64) -> Result<(), Code> {
+    session::call(&Call::StreamSynchronize { stream }, &[])?;
+    managed::after()
 }
 
 /// The direction, if the addresses say the same.
@@ -148,7 +149,28 @@ pub(crate) fn copy_rows(
     if to.address == 0 || from.address == 0 {
         return Err(Code::INVALID_VALUE);
     }
+    if managed::is_managed(to.address) || managed::is_managed(from.address) {
+        // It counts as the host's and as the device's, and is copied as the device's.
+        managed::before(order.stream)?;
+        let direction = Direction::of(to.address, from.address);
+        copy_spans((to, to_span), (from, from_span), extent, direction, order)?;
+        return match order.is_waited_for {
+            true => settle(order.stream),
+            false => Ok(()),
+        };
+    }
     let direction = agreed(to.address, from.address, direction)?;
+    copy_spans((to, to_span), (from, from_span), extent, direction, order)
+}
+
+/// Copies rows whose extent and direction are known.
+fn copy_spans(
+    (to, to_span): (Pitched, u64),
+    (from, from_span): (Pitched, u64),
+    extent: Extent,
+    direction: Direction,
+    order: Order,
+) -> Result<(), Code> {
     if matches!(direction, Direction::In | Direction::Within) {
         memory::check(to.address, to_span)?;
     }
@@ -238,65 +260,6 @@ unsafe fn land(to: Pitched, from: Pitched, extent: Extent, order: Order) -> Resu
     // SAFETY: as the caller promises.
     unsafe { session::land(&call, to.address, bytes)? };
     Ok(true)
-}
-
-fn is_row(extent: &Extent) -> bool {
-    extent.height == 1 && extent.depth == 1
-}
-
-/// # Safety
-/// All rows of `from` may be read.
-unsafe fn copy_in(to: Pitched, from: Pitched, extent: Extent, stream: u64) -> Result<(), Code> {
-    let bytes = extent.bytes().ok_or(Code::INVALID_VALUE)? as usize;
-    if bytes > INLINE_BYTES_MAX {
-        if let Some(slots) = bulk::slots()? {
-            // SAFETY: the rows may be read, as the caller promises.
-            return unsafe { slots.copy_in(to, from, extent, stream) };
-        }
-    }
-    if is_row(&extent) {
-        // SAFETY: the row may be read, as the caller promises.
-        let source = unsafe { std::slice::from_raw_parts(from.address as *const u8, bytes) };
-        let to = to.address;
-        return session::send(&Call::CopyIn { to, stream }, source);
-    }
-    let mut packed = vec![0u8; bytes];
-    // SAFETY: the rows may be read, as the caller promises, and the buffer has as many bytes.
-    unsafe { bulk::gather(&from, &extent, packed.as_mut_ptr() as u64) };
-    session::send(&Call::CopyInRows { to, extent, stream }, &packed)
-}
-
-/// # Safety
-/// All rows of `to` may be written.
-unsafe fn copy_out(to: Pitched, from: Pitched, extent: Extent, stream: u64) -> Result<(), Code> {
-    let bytes = extent.bytes().ok_or(Code::INVALID_VALUE)? as usize;
-    if bytes > INLINE_BYTES_MAX {
-        if let Some(slots) = bulk::slots()? {
-            // SAFETY: the rows may be written, as the caller promises.
-            return unsafe { slots.copy_out(from, to, extent, stream) };
-        }
-    }
-    if is_row(&extent) {
-        let call = Call::CopyOut {
-            from: from.address,
-            bytes: bytes as u64,
-            stream,
-        };
-        // SAFETY: the row may be written, as the caller promises.
-        return unsafe { session::call_out(&call, to.address as *mut u8, bytes) };
-    }
-    let mut packed = vec![0u8; bytes];
-    let call = Call::CopyOutRows {
-        from,
-        extent,
-        stream,
-    };
-    // SAFETY: the buffer is this function's, and has this length; the rows may be written, as the caller promises.
-    unsafe {
-        session::call_out(&call, packed.as_mut_ptr(), packed.len())?;
-        bulk::scatter(packed.as_ptr() as u64, &to, &extent);
-    }
-    Ok(())
 }
 
 fn within(to: Pitched, from: Pitched, extent: Extent, stream: u64) -> Result<(), Code> {

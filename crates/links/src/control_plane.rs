@@ -389,8 +389,7 @@ fn configure(links: &Links) -> anyhow::Result<zenoh::Config> {
     set("transport/link/tx/keep_alive", "4".to_owned())?;
     set("timestamping/enabled", "false".to_owned())?;
     set("adminspace/enabled", "false".to_owned())?;
-    let tls = &links.tls;
-    if let (Some(ca), Some(certificate), Some(key)) = (&tls.ca, &tls.certificate, &tls.key) {
+    if let Some([ca, certificate, key]) = links.tls.paths() {
         let path = |path: &std::path::Path| json(&path.to_string_lossy());
         set("transport/link/tls/root_ca_certificate", path(ca))?;
         set("transport/link/tls/listen_certificate", path(certificate))?;

@@ -6,7 +6,7 @@ use anyhow::Context;
 use clap::Parser;
 use rgaps_client::Config;
 use rgaps_links::LinksConductor;
-use rgaps_session::{on_own_stack, start_log, tell_user};
+use rgaps_session::{end_with_parent, on_own_stack, start_log, tell_user};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
@@ -37,13 +37,8 @@ fn main() -> ExitCode {
 
 fn run() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
-    if arguments.with_parent {
-        let parent = rustix::process::getppid();
-        rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
-            .context("asking for the parent's end")?;
-        if rustix::process::getppid() != parent {
-            return Ok(());
-        }
+    if arguments.with_parent && !end_with_parent().context("asking for the parent's end")? {
+        return Ok(());
     }
     let config = Config::load(arguments.config.as_deref())?;
     // Zenoh says much that is of no interest to those who only use it.

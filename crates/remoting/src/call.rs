@@ -3,10 +3,11 @@
 //! Calls are those of CUDA's driver. The client mints the handles of streams, events and libraries, so that it
 //! need not wait for them; addresses are the server's, since kernels follow them.
 
+use crate::digest::Digest;
 use serde::{Deserialize, Serialize};
 
 /// Changes with every change of this file or of frames.
-pub const PROTOCOL: u32 = 2;
+pub const PROTOCOL: u32 = 3;
 /// What each side says first.
 pub const MAGIC: [u8; 8] = *b"rgapsGPU";
 
@@ -33,13 +34,27 @@ pub enum Wish {
     },
     /// To see who uses them.
     Status,
+    /// To carry bytes of a session.
+    Stripe {
+        /// The session's, which its welcome told.
+        token: [u8; 16],
+        /// Its place among the stripes.
+        index: u8,
+    },
 }
 
 /// The server's answer to a hello.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq)]
 pub enum Welcome {
     /// The session begins.
-    Session(Inventory),
+    Session {
+        /// The GPUs.
+        inventory: Inventory,
+        /// For its stripes.
+        token: [u8; 16],
+    },
+    /// The connection belongs to its session now.
+    Stripe,
     /// Who is there.
     Status(Status),
     /// It does not, for this reason.
@@ -254,7 +269,7 @@ pub enum Call<'a> {
     CaptureBegin { stream: u64 },
     /// `cuStreamEndCapture`.
     CaptureEnd { stream: u64, graph: u64 },
-    /// `cuStreamIsCapturing`. Gives a number.
+    /// `cuStreamGetCaptureInfo`. Gives the state and the number of the recording.
     CaptureStatus { stream: u64 },
     /// `cuGraphGetNodes`. Gives how many there are.
     GraphNodes { graph: u64 },
@@ -304,6 +319,12 @@ pub enum Call<'a> {
     Synchronize,
     /// `cuLibraryLoadData`, with the image behind the frame. Gives what is known of the kernels.
     LibraryLoad { library: u64, kernels: Vec<&'a str> },
+    /// The same for an image that the server may have kept, by its digest. Gives nothing if it has not: the client sends it then.
+    LibraryKnown {
+        library: u64,
+        digest: Digest,
+        kernels: Vec<&'a str>,
+    },
     /// Finds more kernels of a library. Gives what is known of them.
     LibraryMore { library: u64, kernels: Vec<&'a str> },
     /// `cuLibraryGetModule`: the driver, which loads lazily, loads the code now, and says what is wrong with it.

@@ -11,11 +11,15 @@
 //! A connection that fails stays failed: each call then gives [`Lost`], at once.
 
 use crate::call::{Answer, Call, Hello, Inventory, Value, Welcome, Wish, MAGIC, PROTOCOL};
+use crate::communicator::{read_exact, write_all, Communication, Communicator, Deadline, Endpoint};
 use crate::descriptor::{Receiver, Waiting};
 use crate::frame::{Header, HEADER_BYTES, QUIET};
 use crate::landings::Landings;
-use crate::limits::{BATCH_BYTES, BATCH_DELAY, BODY_BYTES_MAX, HELLO_TIMEOUT, INLINE_BYTES_MAX};
-use crate::socket::{write_all, Endpoint, Socket};
+use crate::limits::{
+    BATCH_BYTES, BATCH_DELAY, BODY_BYTES_MAX, HELLO_TIMEOUT, INLINE_BYTES_MAX, STRIPES_MAX,
+};
+use crate::socket::Socket;
+use crate::stripes::Stripes;
 use std::collections::HashMap;
 use std::io::{self, BufReader, Read};
 use std::os::fd::OwnedFd;
@@ -31,6 +35,9 @@ pub enum ConnectError {
     /// The server does not want this client.
     #[error("the GPU server at {0} refuses: {1}")]
     Refused(Endpoint, String),
+    /// One of the two does not trust the other, or the configuration does not allow it.
+    #[error("no connection to the GPU server at {0}: {1}")]
+    Untrusted(Endpoint, String),
     /// It speaks something else.
     #[error("what listens at {0} is no GPU server of this version of rgaps")]
     Stranger(Endpoint),
@@ -101,7 +108,8 @@ pub(crate) struct Inbox {
 
 /// A session on a server.
 pub struct Connection {
-    socket: Arc<Socket>,
+    server: Arc<dyn Communicator>,
+    stripes: Stripes,
     endpoint: Endpoint,
     inventory: Inventory,
     outbox: Mutex<Outbox>,
@@ -129,11 +137,22 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Sends a hello and reads the answer to it.
-fn greet(socket: &Socket, at: &Endpoint, wish: Wish) -> Result<Welcome, ConnectError> {
-    let unreachable = |error| ConnectError::Unreachable(at.clone(), error);
+/// A connection, and the answer to a hello.
+fn greet(
+    communication: &Communication,
+    at: &Endpoint,
+    wish: Wish,
+) -> Result<(Arc<dyn Communicator>, Welcome), ConnectError> {
+    let failed = |error: io::Error| match error.kind() {
+        io::ErrorKind::PermissionDenied | io::ErrorKind::Unsupported => {
+            ConnectError::Untrusted(at.clone(), error.to_string())
+        }
+        _ => ConnectError::Unreachable(at.clone(), error),
+    };
     let stranger = || ConnectError::Stranger(at.clone());
-    socket.limit(Some(HELLO_TIMEOUT)).map_err(unreachable)?;
+    let server = communication.communicator(at).map_err(failed)?;
+    server.connect().map_err(failed)?;
+    let _deadline = Deadline::new(server.clone(), HELLO_TIMEOUT).map_err(failed)?;
     let hello = Hello {
         magic: MAGIC,
         protocol: PROTOCOL,
@@ -144,50 +163,82 @@ fn greet(socket: &Socket, at: &Endpoint, wish: Wish) -> Result<Welcome, ConnectE
         length: body.len() as u32,
         ..Header::default()
     };
-    write_all(socket, [&header.encode(), &body]).map_err(unreachable)?;
+    let sent = write_all(&*server, [&header.encode(), &body]);
     let mut bytes = [0; HEADER_BYTES];
-    (&mut &*socket)
-        .read_exact(&mut bytes)
-        .map_err(unreachable)?;
+    // A server that has closed may have said why.
+    if let Err(error) = read_exact(&*server, &mut bytes) {
+        let is_told = error.kind() == io::ErrorKind::PermissionDenied;
+        return Err(failed(match sent {
+            Err(unsent) if !is_told => unsent,
+            _ => error,
+        }));
+    }
     let header = Header::decode(&bytes).map_err(|_| stranger())?;
     let mut body = vec![0; header.length as usize];
-    (&mut &*socket).read_exact(&mut body).map_err(unreachable)?;
-    socket.limit(None).map_err(unreachable)?;
-    postcard::from_bytes(&body).map_err(|_| stranger())
+    read_exact(&*server, &mut body).map_err(failed)?;
+    let welcome = postcard::from_bytes(&body).map_err(|_| stranger())?;
+    Ok((server, welcome))
 }
 
 /// Asks a server who uses it.
-pub fn status(at: &Endpoint) -> Result<crate::call::Status, ConnectError> {
-    let socket =
-        Socket::connect(at).map_err(|error| ConnectError::Unreachable(at.clone(), error))?;
-    match greet(&socket, at, Wish::Status)? {
+pub fn status(
+    communication: &Communication,
+    at: &Endpoint,
+) -> Result<crate::call::Status, ConnectError> {
+    match greet(communication, at, Wish::Status)?.1 {
         Welcome::Status(status) => Ok(status),
         Welcome::Refused(reason) => Err(ConnectError::Refused(at.clone(), reason)),
-        Welcome::Session(_) => Err(ConnectError::Stranger(at.clone())),
+        _ => Err(ConnectError::Stranger(at.clone())),
     }
 }
 
+/// Further connections for a session; all of them or none.
+fn open_stripes(
+    communication: &Communication,
+    at: &Endpoint,
+    token: [u8; 16],
+    count: usize,
+) -> Stripes {
+    let open = |index| {
+        let wish = Wish::Stripe { token, index };
+        match greet(communication, at, wish) {
+            Ok((stripe, Welcome::Stripe)) => Some(stripe),
+            _ => None,
+        }
+    };
+    let all: Option<Vec<_>> = (0..count.min(STRIPES_MAX) as u8).map(open).collect();
+    Stripes::new(all.unwrap_or_default())
+}
+
 impl Connection {
-    /// Begins a session.
-    pub fn open(at: &Endpoint, program: &str) -> Result<Arc<Connection>, ConnectError> {
-        let unreachable = |error| ConnectError::Unreachable(at.clone(), error);
-        let socket = Socket::connect(at).map_err(unreachable)?;
+    /// Begins a session. Bytes of large copies travel over `stripes` further connections, unless the server is on this host or does not take them.
+    pub fn open(
+        communication: &Communication,
+        at: &Endpoint,
+        program: &str,
+        stripes: usize,
+    ) -> Result<Arc<Connection>, ConnectError> {
         let wish = Wish::Session {
             program: program.to_owned(),
             pid: std::process::id(),
         };
-        let inventory = match greet(&socket, at, wish)? {
-            Welcome::Session(inventory) => inventory,
-            Welcome::Refused(reason) => return Err(ConnectError::Refused(at.clone(), reason)),
-            Welcome::Status(_) => return Err(ConnectError::Stranger(at.clone())),
+        let (server, inventory, token) = match greet(communication, at, wish)? {
+            (server, Welcome::Session { inventory, token }) => (server, inventory, token),
+            (_, Welcome::Refused(reason)) => return Err(ConnectError::Refused(at.clone(), reason)),
+            _ => return Err(ConnectError::Stranger(at.clone())),
         };
-        let socket = Arc::new(socket);
+        let is_local = server.socket().is_some_and(Socket::is_local);
+        let stripes = match is_local {
+            true => Stripes::default(),
+            false => open_stripes(communication, at, token, stripes),
+        };
         let descriptors = Arc::new(Waiting::default());
-        let receiver = Receiver::new(socket.clone(), descriptors.clone());
+        let receiver = Receiver::new(server.clone(), descriptors.clone());
         let connection = Arc::new(Connection {
             reader: Mutex::new(BufReader::with_capacity(16 << 10, receiver)),
             descriptors,
-            socket,
+            server,
+            stripes,
             endpoint: at.clone(),
             inventory,
             outbox: Mutex::default(),
@@ -201,7 +252,7 @@ impl Connection {
         std::thread::Builder::new()
             .name("rgaps-gpu-send".to_owned())
             .spawn(move || flusher.flush_idle_batches())
-            .map_err(unreachable)?;
+            .map_err(|error| ConnectError::Unreachable(at.clone(), error))?;
         Ok(connection)
     }
 
@@ -217,7 +268,7 @@ impl Connection {
 
     /// Whether the server is on this host, and can share memory with the client.
     pub fn is_local(&self) -> bool {
-        self.socket.is_local()
+        self.server.socket().is_some_and(Socket::is_local)
     }
 
     /// Whether the connection has failed.
@@ -330,9 +381,13 @@ impl Connection {
             outbox.batch.truncate(start);
             return Err(self.lose_holding(outbox));
         }
+        let stripes = match call {
+            Call::CopyIn { .. } => self.stripes.wanted(bulk.len() as u64),
+            _ => 0,
+        };
         let header = Header {
             length: length as u32,
-            flags,
+            flags: flags | Header::striped(stripes),
             lane: from.lane,
             device: from.device,
             request,
@@ -340,7 +395,13 @@ impl Connection {
         };
         outbox.batch[start..start + HEADER_BYTES].copy_from_slice(&header.encode());
         add(&self.counters.calls, 1);
-        if bulk.len() <= INLINE_BYTES_MAX {
+        if stripes > 0 {
+            self.flush(outbox)?;
+            add(&self.counters.bytes_out, bulk.len() as u64);
+            self.stripes
+                .write(bulk)
+                .map_err(|_| self.lose_holding(outbox))?;
+        } else if bulk.len() <= INLINE_BYTES_MAX {
             outbox.batch.extend_from_slice(bulk);
             if outbox.batch.len() >= BATCH_BYTES {
                 self.flush(outbox)?;
@@ -360,7 +421,7 @@ impl Connection {
 
     /// Writes the batch and bytes behind it.
     fn write(&self, outbox: &mut Outbox, bulk: &[u8]) -> Result<(), Lost> {
-        let result = write_all(&self.socket, [&outbox.batch, bulk]);
+        let result = write_all(&*self.server, [&outbox.batch, bulk]);
         add(
             &self.counters.bytes_out,
             (outbox.batch.len() + bulk.len()) as u64,
@@ -471,6 +532,13 @@ impl Connection {
         match target {
             None if header.bulk == 0 => {}
             Some(_) if header.bulk == 0 => {}
+            Some(target) if header.bulk == target.bytes as u64 && header.stripes() > 0 => {
+                if header.stripes() != self.stripes.len() {
+                    return Err(broken());
+                }
+                // SAFETY: as below; this returns when all stripes have read.
+                unsafe { self.stripes.read(target.start, target.bytes)? };
+            }
             Some(target) if header.bulk == target.bytes as u64 => {
                 // SAFETY: the caller of `call_out` lets any thread write there until its call returns, and it does not
                 // return before this thread has handed over the answer or given up reading.
@@ -485,13 +553,15 @@ impl Connection {
     fn lose_holding(&self, outbox: &mut Outbox) -> Lost {
         outbox.is_lost = true;
         outbox.batch.clear();
-        self.socket.shut_down();
+        self.server.close();
+        self.stripes.close();
         // Whoever reads sees the end, and tells the others.
         Lost
     }
 
     fn lose(&self) {
-        self.socket.shut_down();
+        self.server.close();
+        self.stripes.close();
         let mut outbox = lock(&self.outbox);
         outbox.is_lost = true;
         outbox.batch.clear();

@@ -3,7 +3,7 @@
 //! The kernel hands a descriptor over no later than the first byte that was sent with it. So whoever has read the header of a
 //! frame has the descriptor that came with the frame.
 
-use crate::socket::Socket;
+use crate::communicator::Communicator;
 use std::collections::VecDeque;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -22,7 +22,11 @@ const CONTROL_BYTES: usize = unsafe { libc::CMSG_SPACE(RIGHTS_BYTES) } as usize;
 struct Control([u8; CONTROL_BYTES]);
 
 /// Sends bytes with a descriptor; gives how many were sent, at least one.
-pub(crate) fn send(to: &Socket, bytes: &[u8], descriptor: BorrowedFd<'_>) -> io::Result<usize> {
+pub(crate) fn send(
+    to: BorrowedFd<'_>,
+    bytes: &[u8],
+    descriptor: BorrowedFd<'_>,
+) -> io::Result<usize> {
     let mut control = Control([0; CONTROL_BYTES]);
     let mut piece = libc::iovec {
         iov_base: bytes.as_ptr().cast_mut().cast(),
@@ -44,7 +48,7 @@ pub(crate) fn send(to: &Socket, bytes: &[u8], descriptor: BorrowedFd<'_>) -> io:
         libc::CMSG_DATA(first)
             .cast::<RawFd>()
             .write_unaligned(descriptor.as_raw_fd());
-        libc::sendmsg(to.as_fd().as_raw_fd(), &message, libc::MSG_NOSIGNAL)
+        libc::sendmsg(to.as_raw_fd(), &message, libc::MSG_NOSIGNAL)
     };
     match usize::try_from(sent) {
         Ok(0) => Err(io::ErrorKind::WriteZero.into()),
@@ -53,9 +57,9 @@ pub(crate) fn send(to: &Socket, bytes: &[u8], descriptor: BorrowedFd<'_>) -> io:
     }
 }
 
-/// Reads a socket and keeps the descriptors that come.
+/// Reads a connection and keeps the descriptors that come.
 pub(crate) struct Receiver {
-    socket: Arc<Socket>,
+    from: Arc<dyn Communicator>,
     waiting: Arc<Waiting>,
 }
 
@@ -81,68 +85,82 @@ impl Waiting {
 }
 
 impl Receiver {
-    pub(crate) fn new(socket: Arc<Socket>, waiting: Arc<Waiting>) -> Receiver {
-        Receiver { socket, waiting }
+    pub(crate) fn new(from: Arc<dyn Communicator>, waiting: Arc<Waiting>) -> Receiver {
+        Receiver { from, waiting }
     }
 }
 
 impl Read for Receiver {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
-        if !self.socket.is_local() {
-            return (&*self.socket).read(to);
+        match self.from.socket().filter(|socket| socket.is_local()) {
+            Some(socket) => receive(socket.as_fd(), to, &self.waiting),
+            None => self.from.read(to),
         }
-        let mut control = Control([0; CONTROL_BYTES]);
-        let mut piece = libc::iovec {
-            iov_base: to.as_mut_ptr().cast(),
-            iov_len: to.len(),
-        };
-        // SAFETY: zeros are a message without anything.
-        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-        message.msg_iov = &mut piece;
-        message.msg_iovlen = 1;
-        message.msg_control = control.0.as_mut_ptr().cast();
-        message.msg_controllen = CONTROL_BYTES as _;
-        let socket = self.socket.as_fd().as_raw_fd();
-        // SAFETY: the message points to `to` and to `control`, with their lengths.
-        let count = unsafe { libc::recvmsg(socket, &mut message, libc::MSG_CMSG_CLOEXEC) };
-        let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
-        // SAFETY: the kernel has written whole control messages; those of SCM_RIGHTS hold descriptors that are this process's
-        // since now, and that nobody else knows.
-        unsafe {
-            let mut next = libc::CMSG_FIRSTHDR(&message);
-            while !next.is_null() {
-                if (*next).cmsg_level == libc::SOL_SOCKET && (*next).cmsg_type == libc::SCM_RIGHTS {
-                    let bytes = (*next).cmsg_len as usize - libc::CMSG_LEN(0) as usize;
-                    let first = libc::CMSG_DATA(next).cast::<RawFd>();
-                    for at in 0..bytes / size_of::<RawFd>() {
-                        self.waiting
-                            .add(OwnedFd::from_raw_fd(first.add(at).read_unaligned()));
-                    }
-                }
-                next = libc::CMSG_NXTHDR(&message, next);
-            }
-        }
-        Ok(count)
     }
+}
+
+/// Reads some bytes of a Unix socket, and keeps the descriptors that come with them.
+pub(crate) fn receive(
+    socket: BorrowedFd<'_>,
+    to: &mut [u8],
+    waiting: &Waiting,
+) -> io::Result<usize> {
+    let mut control = Control([0; CONTROL_BYTES]);
+    let mut piece = libc::iovec {
+        iov_base: to.as_mut_ptr().cast(),
+        iov_len: to.len(),
+    };
+    // SAFETY: zeros are a message without anything.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &mut piece;
+    message.msg_iovlen = 1;
+    message.msg_control = control.0.as_mut_ptr().cast();
+    message.msg_controllen = CONTROL_BYTES as _;
+    // SAFETY: the message points to `to` and to `control`, with their lengths.
+    let count = unsafe { libc::recvmsg(socket.as_raw_fd(), &mut message, libc::MSG_CMSG_CLOEXEC) };
+    let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
+    // SAFETY: the kernel has written whole control messages; those of SCM_RIGHTS hold descriptors that are this process's
+    // since now, and that nobody else knows.
+    unsafe {
+        let mut next = libc::CMSG_FIRSTHDR(&message);
+        while !next.is_null() {
+            if (*next).cmsg_level == libc::SOL_SOCKET && (*next).cmsg_type == libc::SCM_RIGHTS {
+                let bytes = (*next).cmsg_len as usize - libc::CMSG_LEN(0) as usize;
+                let first = libc::CMSG_DATA(next).cast::<RawFd>();
+                for at in 0..bytes / size_of::<RawFd>() {
+                    waiting.add(OwnedFd::from_raw_fd(first.add(at).read_unaligned()));
+                }
+            }
+            next = libc::CMSG_NXTHDR(&message, next);
+        }
+    }
+    Ok(count)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::communicator::{Communication, Endpoint};
     use crate::socket::write_all;
     use std::fs::File;
     use std::io::Write;
-    use std::os::unix::net::UnixStream;
 
     #[test]
     fn a_descriptor_is_there_with_the_first_byte() {
-        let (one, other) = UnixStream::pair().unwrap();
-        let (one, other) = (Socket::Unix(one), Arc::new(Socket::Unix(other)));
+        let folder = std::env::temp_dir().join(format!("rgaps-descriptor-{}", std::process::id()));
+        let at = Communication::of(&rgaps_session::Config::default());
+        let make = || at.communicator(&Endpoint::Unix(folder.clone())).unwrap();
+        let (server, client) = (make(), make());
+        server.serve().unwrap();
+        client.connect().unwrap();
+        let other = server.accept().unwrap();
+        std::fs::remove_file(&folder).unwrap();
+        let one = client.socket().unwrap();
         let (mut end, begin) = std::io::pipe().unwrap();
-        write_all(&one, [b"before", b""]).unwrap();
-        assert_eq!(send(&one, b"with", begin.as_fd()).unwrap(), 4);
+        write_all(one, [b"before", b""]).unwrap();
+        assert_eq!(send(one.as_fd(), b"with", begin.as_fd()).unwrap(), 4);
         drop(begin);
-        write_all(&one, [b"behind", b""]).unwrap();
+        write_all(one, [b"behind", b""]).unwrap();
         let waiting = Arc::new(Waiting::default());
         let mut receiver = Receiver::new(other, waiting.clone());
         let mut bytes = [0; 16];

@@ -7,19 +7,22 @@
 //! ```
 //! Numbers are little-endian. This module does no I/O.
 
-use crate::limits::{BODY_BYTES_MAX, BULK_BYTES_MAX, LANES_MAX};
+use crate::limits::{BODY_BYTES_MAX, BULK_BYTES_MAX, LANES_MAX, STRIPES_MAX};
 
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 32;
 /// Nobody waits for an answer: the server sends none, and tells a failure with the lane's next answer.
 pub const QUIET: u16 = 1;
 
+/// The high byte of the flags: over how many stripes the bytes behind the frame travel; 0: behind the frame.
+const STRIPES_SHIFT: u16 = 8;
+
 /// What precedes the body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Header {
     /// Bytes of the body.
     pub length: u32,
-    /// [`QUIET`] or nothing.
+    /// [`QUIET`] or nothing, and in the high byte the number of stripes.
     pub flags: u16,
     /// The client's thread.
     pub lane: u16,
@@ -71,13 +74,29 @@ impl Header {
         if header.bulk > BULK_BYTES_MAX {
             return Err(Violation("more bytes behind a frame than the limit"));
         }
-        if header.flags & !QUIET != 0 || bytes[10..16] != [0; 6] {
+        let is_striped = header.stripes() > 0;
+        if header.flags & 0xff & !QUIET != 0 || bytes[10..16] != [0; 6] {
             return Err(Violation("bits that mean nothing are set"));
+        }
+        if header.stripes() > STRIPES_MAX || is_striped && header.bulk == 0 {
+            return Err(Violation(
+                "more stripes than the limit, or stripes without bytes",
+            ));
         }
         if header.lane >= LANES_MAX {
             return Err(Violation("a lane over the limit"));
         }
         Ok(header)
+    }
+
+    /// Over how many stripes the bytes travel; 0: behind the frame.
+    pub fn stripes(&self) -> usize {
+        usize::from(self.flags >> STRIPES_SHIFT)
+    }
+
+    /// The flags for so many stripes.
+    pub fn striped(stripes: usize) -> u16 {
+        (stripes as u16) << STRIPES_SHIFT
     }
 
     /// Whether nobody waits for an answer.
@@ -114,6 +133,15 @@ mod tests {
             Header { flags: 2, ..base },
             Header {
                 lane: LANES_MAX,
+                ..base
+            },
+            Header {
+                flags: Header::striped(STRIPES_MAX + 1),
+                bulk: 1,
+                ..base
+            },
+            Header {
+                flags: Header::striped(2),
                 ..base
             },
             Header {

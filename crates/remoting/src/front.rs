@@ -4,14 +4,16 @@
 //! with the thread that did. A backend has the connection as its standard input and a file for its counters as its standard
 //! output; so no descriptor needs a number.
 
+use crate::backend::hand_over;
 use crate::board::Counts;
 use crate::call::{ClientInfo, Hello, Status, Welcome, Wish, MAGIC, PROTOCOL};
+use crate::communicator::{read_exact, write_all, Communication, Communicator, Deadline, Endpoint};
 use crate::frame::{Header, HEADER_BYTES};
 use crate::limits::{HELLO_TIMEOUT, STRANGERS_MAX};
-use crate::socket::{write_all, Endpoint, Listener, Socket};
+use crate::relay::relay;
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -32,12 +34,16 @@ const PROGRAM_CHARS_MAX: usize = 128;
 pub struct FrontOptions {
     /// Where it listens.
     pub listen: Vec<Endpoint>,
+    /// How its connections are made, and who may.
+    pub communication: Communication,
     /// Most clients at a time.
     pub clients_max: u32,
     /// Most bytes of GPU memory of a client.
     pub memory_limit: Option<u64>,
     /// Whether backends pin memory of this host.
     pub is_pinning: bool,
+    /// A folder where backends keep images of libraries.
+    pub images: Option<PathBuf>,
     /// The program of backends, and its arguments. It is told by further arguments what `run_backend` needs.
     pub backend: (PathBuf, Vec<OsString>),
 }
@@ -71,7 +77,7 @@ struct Shared {
 
 /// A client that has said hello.
 struct Arrival {
-    socket: Socket,
+    client: Arc<dyn Communicator>,
     program: String,
     pid: u32,
 }
@@ -79,7 +85,7 @@ struct Arrival {
 /// A server that listens.
 pub struct Front {
     shared: Arc<Shared>,
-    listeners: Vec<Listener>,
+    listeners: Vec<Arc<dyn Communicator>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -95,7 +101,11 @@ impl Front {
             .devices()
             .map_err(|error| FrontError::NoGpu(error.to_string()))?;
         let bind = |at: &Endpoint| {
-            Listener::bind(at).map_err(|error| FrontError::Listen(at.clone(), error))
+            let listen = || {
+                let listener = options.communication.communicator(at)?;
+                listener.serve().map(|()| listener)
+            };
+            listen().map_err(|error| FrontError::Listen(at.clone(), error))
         };
         let listeners = options.listen.iter().map(bind).collect::<Result<_, _>>()?;
         Ok(Front {
@@ -115,8 +125,8 @@ impl Front {
     }
 
     /// Where it listens.
-    pub fn endpoints(&self) -> io::Result<Vec<Endpoint>> {
-        self.listeners.iter().map(Listener::endpoint).collect()
+    pub fn endpoints(&self) -> Vec<String> {
+        self.listeners.iter().map(|at| at.to_string()).collect()
     }
 
     /// Serves until the process ends. Called on the main thread: backends end with the thread that calls this.
@@ -126,7 +136,7 @@ impl Front {
             let (shared, arrive) = (self.shared.clone(), arrive.clone());
             std::thread::Builder::new()
                 .name("accept".to_owned())
-                .spawn(move || accept(&listener, &shared, &arrive))?;
+                .spawn(move || accept(&*listener, &shared, &arrive))?;
         }
         drop(arrive);
         self.shared.run(&arrivals);
@@ -134,10 +144,10 @@ impl Front {
     }
 }
 
-fn accept(listener: &Listener, shared: &Arc<Shared>, arrive: &Sender<Arrival>) {
+fn accept(listener: &dyn Communicator, shared: &Arc<Shared>, arrive: &Sender<Arrival>) {
     loop {
-        let socket = match listener.accept() {
-            Ok(socket) => socket,
+        let client = match listener.accept() {
+            Ok(client) => client,
             Err(error) => {
                 tracing::debug!(%error, "no connection taken");
                 std::thread::sleep(ACCEPT_PAUSE);
@@ -151,7 +161,7 @@ fn accept(listener: &Listener, shared: &Arc<Shared>, arrive: &Sender<Arrival>) {
         }
         let (greeter, arrive) = (shared.clone(), arrive.clone());
         let body = move || {
-            let arrival = greeter.greet(socket);
+            let arrival = greeter.greet(client);
             greeter.strangers.fetch_sub(1, Ordering::AcqRel);
             match arrival {
                 Ok(Some(arrival)) => drop(arrive.send(arrival)),
@@ -170,35 +180,47 @@ fn accept(listener: &Listener, shared: &Arc<Shared>, arrive: &Sender<Arrival>) {
 
 impl Shared {
     /// Reads a hello; answers one that begins no session.
-    fn greet(&self, socket: Socket) -> io::Result<Option<Arrival>> {
-        socket.limit(Some(HELLO_TIMEOUT))?;
+    fn greet(&self, client: Arc<dyn Communicator>) -> io::Result<Option<Arrival>> {
+        let _deadline = Deadline::new(client.clone(), HELLO_TIMEOUT)?;
         let mut bytes = [0; HEADER_BYTES];
-        (&mut &socket).read_exact(&mut bytes)?;
+        read_exact(&*client, &mut bytes)?;
         let header = Header::decode(&bytes).map_err(io::Error::other)?;
         // A hello is a name and a few numbers.
         if header.length > 4096 {
             return Err(io::Error::other("a hello that is too long"));
         }
         let mut body = vec![0; header.length as usize];
-        (&mut &socket).read_exact(&mut body)?;
+        read_exact(&*client, &mut body)?;
         let hello: Hello = postcard::from_bytes(&body).map_err(io::Error::other)?;
         if hello.magic != MAGIC {
             return Err(io::Error::other("a hello of something else"));
         }
         if hello.protocol != PROTOCOL {
-            refuse(&socket, "it speaks another version of the protocol; install the same version of rgaps on both hosts")?;
+            refuse(&client, "it speaks another version of the protocol; install the same version of rgaps on both hosts")?;
+            return Ok(None);
+        }
+        if let Err(reason) = client.admit() {
+            tracing::warn!(from = client.to_string(), reason, "client refused");
+            refuse(&client, &reason)?;
             return Ok(None);
         }
         match hello.wish {
             Wish::Status => {
-                answer(&socket, &Welcome::Status(self.status()))?;
+                answer(&*client, &Welcome::Status(self.status()))?;
+                Ok(None)
+            }
+            Wish::Stripe { token, index } => {
+                let (kind, connection) = connection_of(&client)?;
+                match hand_over(&token, index, kind, connection.as_fd()) {
+                    Ok(()) => answer(&*client, &Welcome::Stripe)?,
+                    Err(_) => refuse(&client, "the session is not there any more")?,
+                }
                 Ok(None)
             }
             Wish::Session { program, pid } => {
-                socket.limit(None)?;
                 let program = program.chars().filter(|c| !c.is_control());
                 Ok(Some(Arrival {
-                    socket,
+                    client,
                     program: program.take(PROGRAM_CHARS_MAX).collect(),
                     pid,
                 }))
@@ -255,12 +277,12 @@ impl Shared {
                 "it is full: {taken} clients, which is its limit (rgaps gpu serve --clients)"
             );
             // One that does not listen is gone.
-            let _ = refuse(&arrival.socket, &reason);
+            let _ = refuse(&arrival.client, &reason);
             return;
         }
-        let from = arrival.socket.peer();
+        let from = arrival.client.to_string();
         let (program, pid) = (arrival.program, arrival.pid);
-        match self.start(arrival.socket) {
+        match self.start(&arrival.client) {
             Ok((child, board)) => {
                 tracing::info!(client = program, from, backend = child.id(), "client came");
                 let info = ClientInfo {
@@ -276,13 +298,10 @@ impl Shared {
         }
     }
 
-    fn start(&self, socket: Socket) -> io::Result<(Child, File)> {
+    fn start(&self, client: &Arc<dyn Communicator>) -> io::Result<(Child, File)> {
         let board = board_file()?;
         let (program, arguments) = &self.options.backend;
-        let kind = match socket {
-            Socket::Tcp(_) => "tcp",
-            Socket::Unix(_) => "unix",
-        };
+        let (kind, input) = connection_of(client)?;
         let mut command = Command::new(program);
         command.args(arguments).args(["--kind", kind]);
         command.args(["--parent", &std::process::id().to_string()]);
@@ -292,17 +311,27 @@ impl Shared {
         if let Some(limit) = self.options.memory_limit {
             command.args(["--memory-bytes", &limit.to_string()]);
         }
-        let input: OwnedFd = socket.as_fd().try_clone_to_owned()?;
+        if let Some(folder) = &self.options.images {
+            command.arg("--images").arg(folder);
+        }
         let output: OwnedFd = board.as_fd().try_clone_to_owned()?;
         let child = command
             .stdin(Stdio::from(input))
             .stdout(Stdio::from(output))
             .spawn();
         if child.is_err() {
-            refuse(&socket, "it cannot start a backend process")?;
+            refuse(client, "it cannot start a backend process")?;
         }
         Ok((child?, board))
     }
+}
+
+/// The socket of a client for its backend, and its kind.
+fn connection_of(client: &Arc<dyn Communicator>) -> io::Result<(&'static str, OwnedFd)> {
+    Ok(match client.socket() {
+        Some(socket) => (socket.kind(), socket.as_fd().try_clone_to_owned()?),
+        None => ("relay", relay(client.clone())?),
+    })
 }
 
 /// A file without a name, for a backend's counters.
@@ -316,16 +345,17 @@ fn board_file() -> io::Result<File> {
     }
 }
 
-fn answer(socket: &Socket, welcome: &Welcome) -> io::Result<()> {
+fn answer(client: &dyn Communicator, welcome: &Welcome) -> io::Result<()> {
     let body = postcard::to_stdvec(welcome).map_err(io::Error::other)?;
     let header = Header {
         length: body.len() as u32,
         ..Header::default()
     };
-    write_all(socket, [&header.encode(), &body]).map(drop)
+    write_all(client, [&header.encode(), &body]).map(drop)
 }
 
-fn refuse(socket: &Socket, reason: &str) -> io::Result<()> {
-    socket.limit(Some(HELLO_TIMEOUT))?;
-    answer(socket, &Welcome::Refused(reason.to_owned()))
+fn refuse(client: &Arc<dyn Communicator>, reason: &str) -> io::Result<()> {
+    // One that does not listen is closed.
+    let _deadline = Deadline::new(client.clone(), HELLO_TIMEOUT)?;
+    answer(&**client, &Welcome::Refused(reason.to_owned()))
 }

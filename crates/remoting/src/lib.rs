@@ -14,14 +14,18 @@ mod board;
 mod call;
 mod client;
 mod codes;
+mod communicator;
 mod descriptor;
+mod digest;
 mod frame;
 mod front;
 mod landing;
 mod landings;
 mod limits;
 mod pieces;
+mod relay;
 mod socket;
+mod stripes;
 
 pub use backend::{
     decode_for_fuzzing, encode_for_fuzzing, run as run_backend, BackendError, BackendOptions,
@@ -32,9 +36,12 @@ pub use call::{
 };
 pub use client::{status, ConnectError, Connection, From, Lost, Waited};
 pub use codes::Code;
+pub use communicator::{Communication, Communicator, Endpoint, Protocol, PORT};
+pub use digest::{digest_of, Digest};
 pub use front::{Front, FrontError, FrontOptions};
 pub use limits::{
-    INLINE_BYTES_MAX, LANES_MAX, LAUNCH_ATTRIBUTES_MAX, MARKS_MAX, PARAMETER_BYTES_MAX,
+    IMAGE_KEPT_BYTES_MIN, INLINE_BYTES_MAX, LANES_MAX, LAUNCH_ATTRIBUTES_MAX, MARKS_MAX,
+    PARAMETER_BYTES_MAX,
 };
 pub use pieces::pieces;
-pub use socket::{Endpoint, Listener, Socket, PORT};
+pub use socket::Socket;

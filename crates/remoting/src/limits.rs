@@ -8,6 +8,8 @@ pub const BODY_BYTES_MAX: usize = 16 << 20;
 pub const BULK_BYTES_MAX: u64 = 1 << 40;
 /// Most bytes of the image of a library, which the server keeps in memory while the driver reads it.
 pub const IMAGE_BYTES_MAX: u64 = 1 << 30;
+/// Smaller images are sent rather than asked for.
+pub const IMAGE_KEPT_BYTES_MIN: usize = 16 << 10;
 /// Most threads of a client that call CUDA: lanes have 16 bits, and each has a thread on the server once it has waited.
 pub const LANES_MAX: u16 = 1024;
 /// Most streams, events and libraries (each) of a client.
@@ -40,5 +42,11 @@ pub const HOST_FUNCTIONS_MAX: usize = 1 << 16;
 pub const LANDINGS_MAX: usize = 32;
 /// How long either end takes to connect and say hello.
 pub const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
-/// Connections that have not said hello yet, at most.
-pub const STRANGERS_MAX: usize = 64;
+/// Connections that have not said hello yet, at most. Each has a thread; those over TCP have limits by address before.
+pub const STRANGERS_MAX: usize = 256;
+/// Most connections of a client beside its first one, over which bytes of large copies travel ("stripes").
+pub const STRIPES_MAX: usize = 8;
+/// Bytes that travel over one of them in turn.
+pub const STRIPE_PIECE_BYTES: usize = 1 << 20;
+/// Smaller copies travel over the first connection.
+pub const STRIPED_BYTES_MIN: u64 = 4 << 20;

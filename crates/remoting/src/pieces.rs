@@ -1,6 +1,7 @@
 //! Copies in pieces that fit a buffer.
 
 use crate::call::{Extent, Pitched};
+use crate::limits::STRIPE_PIECE_BYTES;
 
 /// A part of a copy: where it begins, and how much it is.
 pub type Piece = (Pitched, Extent);
@@ -33,6 +34,19 @@ pub fn pieces(at: Pitched, extent: Extent, most: u64) -> impl Iterator<Item = Pi
     })
 }
 
+/// The parts of `bytes` bytes that travel over the stripe `index` of `stripes`, in their order: offset and length.
+pub(crate) fn stripe(
+    bytes: usize,
+    index: usize,
+    stripes: usize,
+) -> impl Iterator<Item = (usize, usize)> {
+    let count = bytes.div_ceil(STRIPE_PIECE_BYTES);
+    (index..count).step_by(stripes.max(1)).map(move |number| {
+        let offset = number * STRIPE_PIECE_BYTES;
+        (offset, STRIPE_PIECE_BYTES.min(bytes - offset))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -56,6 +70,19 @@ mod tests {
             .iter()
             .all(|(_, e)| e.width_bytes * e.height <= STAGING_BYTES as u64));
         all
+    }
+
+    #[test]
+    fn stripes_have_each_byte_once() {
+        for bytes in [1, STRIPE_PIECE_BYTES, 5 * STRIPE_PIECE_BYTES + 7] {
+            let mut all: Vec<_> = (0..3).flat_map(|index| stripe(bytes, index, 3)).collect();
+            all.sort();
+            let end = all.iter().fold(0, |end, (offset, length)| {
+                assert_eq!(end, *offset);
+                end + length
+            });
+            assert_eq!(end, bytes);
+        }
     }
 
     #[test]

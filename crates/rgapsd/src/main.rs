@@ -1,14 +1,15 @@
 //! The daemon of a host or user. All that it does is in `rgaps-engine`; this is its start and end.
 #![forbid(unsafe_code)]
 
-mod links;
 mod metrics;
 mod notify;
+mod program;
 
 use anyhow::{bail, Context};
 use clap::Parser;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use program::Program;
 use rgaps_engine::{snapshots, state_path, Engine, Reactor, Setup, SnapshotAsker, SystemSources};
 use rgaps_mps::{leave_environment, Keeper, MpsDirectory};
 use rgaps_session::{
@@ -106,10 +107,12 @@ fn run(
     }
     engine.set_mps(Box::new(mps));
     let listener = Listener::bind(&socket, config.socket_mode.0, &_lock)?;
-    let links = links::Links::keep(&Config {
+    let told = Config {
         socket: Some(socket.clone()),
         ..config.clone()
-    })?;
+    };
+    let links = Program::links(&told)?;
+    let gpu_server = Program::gpu_server(&told)?;
     if let Some(links) = &links {
         engine.watch_links(links.failure());
     }
@@ -124,7 +127,7 @@ fn run(
         tracing::warn!("{warning}");
     }
     let outcome = reactor.run();
-    drop((links, metrics));
+    drop((links, gpu_server, metrics));
     outcome?;
     Ok(())
 }
@@ -161,6 +164,10 @@ fn configure(arguments: Arguments) -> anyhow::Result<Config> {
         config.idle_exit_ms = 0;
     }
     config.cuda.mps |= arguments.mps;
+    if config.gpu.serve {
+        // Clients of the server are none of the daemon's.
+        config.idle_exit_ms = 0;
+    }
     Ok(config)
 }
 

@@ -318,7 +318,7 @@ fn check_ready(
 /// The daemon's program: what `RGAPS_DAEMON` names, or `rgapsd` in `bin_dirs`, beside this program
 /// or on the `PATH`.
 pub fn find_daemon(bin_dirs: &[PathBuf]) -> Result<PathBuf, LaunchError> {
-    find_program(DAEMON_VARIABLE, "rgapsd", bin_dirs).map_err(|searched| {
+    find_program(Some(DAEMON_VARIABLE), "rgapsd", bin_dirs).map_err(|searched| {
         match std::env::var_os(DAEMON_VARIABLE).map(PathBuf::from) {
             Some(program) => LaunchError::WrongVariable {
                 problem: match program.metadata() {
@@ -336,7 +336,7 @@ pub fn find_daemon(bin_dirs: &[PathBuf]) -> Result<PathBuf, LaunchError> {
 /// The program with the links to other hosts: what `RGAPS_LINKS_PROGRAM` names, or `rgaps-links` beside this program or
 /// on the `PATH`.
 pub fn find_links() -> Result<PathBuf, LinksFailure> {
-    find_program(LINKS_PROGRAM_VARIABLE, "rgaps-links", &[]).map_err(|searched| {
+    find_program(Some(LINKS_PROGRAM_VARIABLE), "rgaps-links", &[]).map_err(|searched| {
         match std::env::var_os(LINKS_PROGRAM_VARIABLE) {
             Some(_) => LinksFailure {
                 advice: format!(
@@ -359,14 +359,32 @@ pub fn find_links() -> Result<PathBuf, LinksFailure> {
 /// The command with which a daemon of this configuration starts `rgaps-links`. The process receives all signals, and ends
 /// with its parent.
 pub fn links_command(config: &Config) -> Result<Command, LinksFailure> {
-    let program = find_links()?;
+    let mut command = Command::new(find_links()?);
+    command.arg("--with-parent");
+    as_child(command, config)
+}
+
+/// The command with which a daemon of this configuration starts the server of this host's GPUs, which ends with its parent, too.
+pub fn gpu_server_command(config: &Config) -> Result<Command, LinksFailure> {
+    let program = find_program(None, "rgaps", &[]).map_err(|searched| LinksFailure {
+        advice: "install the program rgaps beside rgapsd".to_owned(),
+        reason: format!(
+            "the program 'rgaps' was not found in {}",
+            list_paths(&searched)
+        ),
+    })?;
+    let mut command = Command::new(program);
+    command.args(["gpu", "serve", "--with-parent"]);
+    as_child(command, config)
+}
+
+/// Has a command take the daemon's configuration, and receive all signals.
+fn as_child(mut command: Command, config: &Config) -> Result<Command, LinksFailure> {
     let inline = config.to_inline().map_err(|error| LinksFailure {
         advice: "correct the daemon's configuration".to_owned(),
         reason: error.to_string(),
     })?;
-    let mut command = Command::new(program);
     command
-        .arg("--with-parent")
         // What the environment says is in the configuration; a second look would change nothing.
         .env(INLINE_VARIABLE, inline)
         .stdin(Stdio::null())
@@ -375,10 +393,22 @@ pub fn links_command(config: &Config) -> Result<Command, LinksFailure> {
     Ok(command)
 }
 
+/// Has this process end with its parent. False: the parent has ended already.
+pub fn end_with_parent() -> std::io::Result<bool> {
+    use rustix::process::{getppid, set_parent_process_death_signal, Signal};
+    let parent = getppid();
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    Ok(getppid() == parent)
+}
+
 /// A program: what `variable` names, or `name` in `bin_dirs`, beside this program or on the `PATH`. An
 /// error: where it was looked for.
-fn find_program(variable: &str, name: &str, bin_dirs: &[PathBuf]) -> Result<PathBuf, Vec<PathBuf>> {
-    if let Some(named) = std::env::var_os(variable) {
+fn find_program(
+    variable: Option<&str>,
+    name: &str,
+    bin_dirs: &[PathBuf],
+) -> Result<PathBuf, Vec<PathBuf>> {
+    if let Some(named) = variable.and_then(std::env::var_os) {
         let path = PathBuf::from(named);
         return match std::path::absolute(&path) {
             Ok(absolute) if is_program(&path) => Ok(absolute),

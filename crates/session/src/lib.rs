@@ -27,16 +27,16 @@ pub use access::{
 };
 pub use config::{
     segment_bytes, AccessRule, Action, Argument, ByteSize, ByteSizeError, Config, ConfigError,
-    Cuda, CudaPool, CudaUse, Direction, Environment, FileMode, HostPool, HostProvider, HugePages,
-    LandIn, LandingRule, Limits, LinkRule, Links, LinksTls, LogFormat, Metrics, NumaPlace, PeerUse,
-    Pools, Principal, Quota, Rdma, Traces, Watermark, LANE_PORT, RECONNECT_PAUSE_MAX_MS,
-    RECOVERY_MS_MIN,
+    Cuda, CudaPool, CudaUse, Direction, Environment, FileMode, Gpu, HostPool, HostProvider,
+    HugePages, LandIn, LandingRule, Limits, LinkRule, Links, LinksTls, LogFormat, Metrics,
+    NumaPlace, PeerUse, Pools, Principal, Quota, Rdma, Traces, Watermark, LANE_PORT,
+    RECONNECT_PAUSE_MAX_MS, RECOVERY_MS_MIN,
 };
 pub use device::{DeviceRow, DeviceSeatRow};
 pub use explain::explain;
 pub use launch::{
-    connect, connect_or_start, find_daemon, find_links, links_command, list_paths, unblock_signals,
-    LaunchError,
+    connect, connect_or_start, end_with_parent, find_daemon, find_links, gpu_server_command,
+    links_command, list_paths, unblock_signals, LaunchError,
 };
 pub use lock::{DaemonLock, LockError};
 pub use message::*;

@@ -98,7 +98,7 @@ struct Inner {
 
 /// The connections of an endpoint whose handshake is not complete.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Handshakes(Arc<Mutex<Inner>>);
+pub struct Handshakes(Arc<Mutex<Inner>>);
 
 impl Handshakes {
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -106,7 +106,7 @@ impl Handshakes {
     }
 
     /// Admits a connection, until the handshake is dropped. None: there is no room for it.
-    pub(crate) fn admit(&self, tcp: &TcpStream) -> Option<Handshake> {
+    pub fn admit(&self, tcp: &TcpStream) -> Option<Handshake> {
         let from = share_of(tcp.peer_addr().ok()?.ip());
         let tcp = tcp.try_clone().ok()?;
         let mut inner = self.lock();
@@ -131,15 +131,15 @@ impl Handshakes {
 }
 
 /// A connection whose handshake is not complete.
-pub(crate) struct Handshake {
+pub struct Handshake {
     all: Handshakes,
     number: u64,
     from: IpAddr,
 }
 
 impl Handshake {
-    /// It became a lane: its address is a peer's.
-    pub(crate) fn became_lane(&self) {
+    /// It is complete: its address is a peer's.
+    pub fn complete(&self) {
         self.all.lock().shares.know(self.from);
     }
 }

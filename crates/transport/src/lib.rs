@@ -16,15 +16,18 @@ pub mod machine;
 mod payload;
 mod rdma;
 mod runtime;
+mod security;
 mod tls;
 mod wire;
 
+pub use handshakes::{Handshake, Handshakes};
 pub use machine::frame::{Description, LaneKey, RdmaMode};
 pub use payload::Payload;
 pub use rdma::{Rdma, RdmaError, Registered, Registrar};
 pub use runtime::{
     Endpoint, EndpointConfig, EndpointCounts, EndpointError, FlowId, HelloError, LaneEnd, LaneKind,
     LaneStatus, Link, LinkChange, LinkConfig, LinkCounts, LinkEvent, LinkRuntime, LinkStatus,
-    LinkUser, OpenReply, Peer, RdmaCounts, Security,
+    LinkUser, OpenReply, Peer, RdmaCounts,
 };
+pub use security::{Security, SecurityError, TlsPaths, TlsStream};
 pub use tls::{Tls, TlsError, TlsFiles};

@@ -13,8 +13,8 @@ use std::time::Duration;
 pub enum Gpu {
     /// Serve this host's GPUs to CUDA programs on other hosts.
     ///
-    /// Each client has a process of its own here, which ends with it. Connections are not encrypted, and who can connect
-    /// can use the GPUs: listen on addresses of networks that you trust, or on a Unix socket.
+    /// Each client has a process of its own here, which ends with it. Connections with other hosts need the realm's certificates
+    /// (links.tls in the configuration), or links.insecure. The configuration's section [gpu] has the same options.
     #[command(after_help = examples::GPU_SERVE)]
     Serve(GpuServe),
     /// Run a CUDA program on the GPUs of a server.
@@ -35,23 +35,30 @@ pub enum Gpu {
 
 #[derive(Args)]
 pub struct GpuServe {
-    /// Listen here: HOST:PORT, HOST, or unix:PATH. May be given several times.
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
+    /// Listen here: HOST[:PORT], tls/HOST, tcp/HOST, unix:PATH, or NAME/ADDRESS for a plug-in. May be given several times. Without it: gpu.listen,
+    /// which is 127.0.0.1 unless the configuration says otherwise.
+    #[arg(long, value_name = "ADDRESS")]
     pub listen: Vec<Endpoint>,
+    /// Serve only these GPUs, by number or UUID, separated by commas.
+    #[arg(long, value_name = "GPU", value_delimiter = ',')]
+    pub devices: Vec<String>,
     /// Serve at most N clients at a time.
-    #[arg(long, value_name = "N", default_value = "16", value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub clients: u32,
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub clients: Option<u32>,
     /// Let each client allocate at most this much GPU memory.
     #[arg(long, value_name = "BYTES")]
     pub memory: Option<ByteSize>,
     /// Pin no memory of this host. Copies are slower, and clients of this host share no memory with the server.
     #[arg(long)]
     pub no_pinning: bool,
+    /// End with the process that started this one.
+    #[arg(long, hide = true)]
+    pub with_parent: bool,
 }
 
 #[derive(Args)]
 pub struct GpuServer {
-    /// The server: HOST:PORT, HOST, or unix:PATH.
+    /// The server: HOST[:PORT], NAME@HOST[:PORT] where its certificate has another name, unix:PATH, or as gpu serve has it.
     #[arg(long, value_name = "ADDRESS", env = "RGAPS_GPU")]
     pub on: Endpoint,
 }
@@ -88,7 +95,7 @@ pub struct GpuTop {
 #[derive(Args)]
 pub struct GpuBackend {
     /// What standard input is.
-    #[arg(long, value_parser = ["tcp", "unix"])]
+    #[arg(long, value_parser = ["tcp", "unix", "relay"])]
     pub kind: String,
     /// The server's process id.
     #[arg(long)]
@@ -96,6 +103,9 @@ pub struct GpuBackend {
     /// Most bytes of GPU memory.
     #[arg(long)]
     pub memory_bytes: Option<u64>,
+    /// A folder for images of libraries.
+    #[arg(long)]
+    pub images: Option<PathBuf>,
     /// Pin no memory.
     #[arg(long)]
     pub no_pinning: bool,

@@ -2,7 +2,7 @@
 
 use super::driver;
 use crate::abi::Out;
-use crate::{session, thread};
+use crate::{session, thread, waits};
 use rgaps_remoting::{Call, Code, Value};
 use std::cell::RefCell;
 use std::ffi::{c_int, c_uint};
@@ -100,7 +100,7 @@ driver! {
     }
 
     fn cuCtxSynchronize() {
-        session::call(&Call::Synchronize, &[]).map(drop)
+        waits::device()
     }
 
     fn cuCtxGetLimit(value: Out<usize>, limit: c_uint) {

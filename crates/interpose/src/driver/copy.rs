@@ -3,7 +3,7 @@
 use super::driver;
 use crate::abi::Out;
 use crate::transfer::{self, Direction, Order};
-use crate::{memory, session};
+use crate::{managed, memory, session};
 use rgaps_remoting::{Call, Code, Value};
 use std::ffi::{c_int, c_uint};
 
@@ -37,7 +37,13 @@ driver! {
         }
     }
 
+    fn cuMemAllocManaged(address: Out<u64>, bytes: usize, flags: c_uint) {
+        address.check()?;
+        address.put(managed::allocate(bytes as u64, flags)?)
+    }
+
     fn cuMemFree_v2(address: u64) {
+        managed::forget(address);
         memory::forget(address)?;
         session::send(&Call::Free { address }, &[])
     }

@@ -3,9 +3,9 @@
 use super::driver;
 use crate::abi::Out;
 use crate::callbacks::{self, Callback, Function, HostFunction};
-use crate::handles::{events, graphs, streams};
-use crate::session;
-use rgaps_remoting::{Call, Code};
+use crate::handles::{events, streams};
+use crate::{graphs, waits};
+use rgaps_remoting::Code;
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 
 driver! {
@@ -47,7 +47,7 @@ driver! {
 
     fn cuStreamIsCapturing(stream: u64, status: Out<c_int>) {
         status.check()?;
-        status.put(graphs::status(stream)?)
+        status.put(graphs::status(stream)?.0)
     }
 
     fn cuGraphInstantiateWithFlags(to: Out<u64>, graph: u64, flags: c_ulonglong) {
@@ -68,13 +68,11 @@ driver! {
     }
 
     fn cuStreamSynchronize(stream: u64) {
-        streams::check(stream)?;
-        session::call(&Call::StreamSynchronize { stream }, &[]).map(drop)
+        waits::stream(stream)
     }
 
     fn cuStreamQuery(stream: u64) {
-        streams::check(stream)?;
-        session::call(&Call::StreamQuery { stream }, &[]).map(drop)
+        waits::is_stream_done(stream)
     }
 
     fn cuStreamWaitEvent(stream: u64, event: u64, flags: c_uint) {
@@ -95,13 +93,11 @@ driver! {
     }
 
     fn cuEventSynchronize(event: u64) {
-        events::check(event)?;
-        session::call(&Call::EventSynchronize { event }, &[]).map(drop)
+        waits::event(event)
     }
 
     fn cuEventQuery(event: u64) {
-        events::check(event)?;
-        session::call(&Call::EventQuery { event }, &[]).map(drop)
+        waits::is_event_done(event)
     }
 
     fn cuEventElapsedTime(milliseconds: Out<f32>, start: u64, end: u64) {

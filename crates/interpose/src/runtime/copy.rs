@@ -86,7 +86,11 @@ fn corner(of: &PitchedPtr, at: &Extent3) -> Result<Pitched, Code> {
     })
 }
 
-fn copy_3d(parameters: In<Copy3d>, order: Order) -> Result<(), Code> {
+/// To, from, how much, in which direction.
+type Box3 = (Pitched, Pitched, Extent, Direction);
+
+/// What a copy of a box means.
+pub(super) fn copy_3d_of(parameters: In<Copy3d>) -> Result<Box3, Code> {
     let wanted = parameters.get()?;
     if wanted.from_array != 0 || wanted.to_array != 0 {
         crate::notice::unsupported("cudaMemcpy3D with arrays");
@@ -101,7 +105,13 @@ fn copy_3d(parameters: In<Copy3d>, order: Order) -> Result<(), Code> {
         corner(&wanted.to, &wanted.to_at)?,
         corner(&wanted.from, &wanted.from_at)?,
     );
-    copy_rows(to, from, extent, wanted.kind, order)
+    let direction = direction(to.address, from.address, wanted.kind)?;
+    Ok((to, from, extent, direction))
+}
+
+fn copy_3d(parameters: In<Copy3d>, order: Order) -> Result<(), Code> {
+    let (to, from, extent, direction) = copy_3d_of(parameters)?;
+    transfer::copy_rows(to, from, extent, direction, order)
 }
 
 runtime! {

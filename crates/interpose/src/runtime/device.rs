@@ -3,7 +3,7 @@
 use super::runtime;
 use crate::abi::{put_text, In, Out, Text};
 use crate::properties::{Field, FIELDS_12, FIELDS_13, SIZE_12, SIZE_13};
-use crate::{kernels, memory, notice, session, thread};
+use crate::{kernels, managed, memory, notice, session, thread, waits};
 use rgaps_remoting::{Call, Code, DeviceInfo, Value};
 use std::ffi::{c_char, c_int, c_uint};
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
@@ -117,12 +117,13 @@ runtime! {
     }
 
     fn cudaDeviceSynchronize() {
-        session::call(&Call::Synchronize, &[]).map(drop)
+        waits::device()
     }
 
     fn cudaDeviceReset() {
         session::unstick();
         kernels::forget_device(thread::device());
+        managed::reset();
         memory::reset()
     }
 
@@ -196,12 +197,13 @@ runtime! {
 
     // Of CUDA 12.
     fn cudaThreadSynchronize() {
-        session::call(&Call::Synchronize, &[]).map(drop)
+        waits::device()
     }
 
     fn cudaThreadExit() {
         session::unstick();
         kernels::forget_device(thread::device());
+        managed::reset();
         memory::reset()
     }
 }

@@ -3,8 +3,7 @@
 use super::{runtime, runtime_on_stream, stream_of};
 use crate::abi::Out;
 use crate::handles::events;
-use crate::session;
-use rgaps_remoting::Call;
+use crate::waits;
 use std::ffi::c_uint;
 
 runtime! {
@@ -23,13 +22,11 @@ runtime! {
     }
 
     fn cudaEventSynchronize(event: u64) {
-        events::check(event)?;
-        session::call(&Call::EventSynchronize { event }, &[]).map(drop)
+        waits::event(event)
     }
 
     fn cudaEventQuery(event: u64) {
-        events::check(event)?;
-        session::call(&Call::EventQuery { event }, &[]).map(drop)
+        waits::is_event_done(event)
     }
 
     fn cudaEventElapsedTime(milliseconds: Out<f32>, start: u64, end: u64) {

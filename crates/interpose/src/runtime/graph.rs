@@ -1,11 +1,45 @@
 //! Graphs that streams record.
 
-use super::{runtime, runtime_on_stream, stream_of};
+use super::node::put_list;
+use super::{runtime, runtime_12, runtime_on_stream, stream_of};
 use crate::abi::{Address, GraphUpdated, Out};
-use crate::handles::graphs;
+use crate::graphs;
 use crate::notice;
 use rgaps_remoting::Code;
 use std::ffi::{c_int, c_uint, c_ulonglong};
+
+/// Whether a stream records, and the number of the recording. What is recorded the server has, without handles here.
+fn capture_info(
+    stream: u64,
+    status: Out<c_int>,
+    id: Out<u64>,
+    (graph, nodes, count): (Out<u64>, Out<u64>, Out<usize>),
+) -> Result<(), Code> {
+    status.check()?;
+    let (found, number) = graphs::status(stream)?;
+    let is_wanted = graph.check().is_ok() || nodes.check().is_ok() || count.check().is_ok();
+    if found != 0 && is_wanted {
+        notice::unsupported("cudaStreamGetCaptureInfo with places for the graph and its nodes");
+        return Err(Code::NOT_SUPPORTED);
+    }
+    status.put(found)?;
+    if found != 0 {
+        id.put_if_wanted(number);
+    }
+    Ok(())
+}
+
+runtime_12! {
+    fn cudaStreamGetCaptureInfo(stream: usize, status: Out<c_int>, id: Out<u64>) {
+        let none = Out::none();
+        capture_info(stream as u64, status, id, (none, none, Out::none()))
+    }
+
+    fn cudaStreamGetCaptureInfo_ptsz(stream: usize, status: Out<c_int>, id: Out<u64>) {
+        let none = Out::none();
+        capture_info(stream_of(stream, super::PER_THREAD), status, id, (none, none, Out::none()))
+    }
+}
 
 runtime! {
     fn cudaGraphDestroy(graph: u64) {
@@ -37,13 +71,16 @@ runtime! {
         }
     }
 
-    fn cudaGraphGetNodes(graph: u64, nodes: Address, count: Out<usize>) {
+    fn cudaGraphGetNodes(graph: u64, nodes: Out<u64>, count: Out<usize>) {
         count.check()?;
-        if !nodes.is_null() {
-            notice::unsupported("cudaGraphGetNodes with room for nodes");
-            return Err(Code::NOT_SUPPORTED);
+        match graphs::recorded_nodes(graph)? {
+            None => put_list(nodes, count, &graphs::with(graph, |nodes| Ok(nodes.nodes()))?),
+            Some(found) if nodes.check().is_err() => count.put(found),
+            Some(_) => {
+                notice::unsupported("cudaGraphGetNodes with room for nodes that a stream has recorded");
+                Err(Code::NOT_SUPPORTED)
+            }
         }
-        count.put(graphs::nodes(graph)?)
     }
 }
 
@@ -61,7 +98,27 @@ runtime_on_stream! {
 
     fn cudaStreamIsCapturing "_ptsz" (default; stream: usize, status: Out<c_int>) {
         status.check()?;
-        status.put(graphs::status(stream_of(stream, default))?)
+        status.put(graphs::status(stream_of(stream, default))?.0)
+    }
+
+    fn cudaStreamGetCaptureInfo "_ptsz" (
+        default; stream: usize, status: Out<c_int>, id: Out<u64>, graph: Out<u64>, nodes: Out<u64>, _data: Address,
+        count: Out<usize>
+    ) {
+        capture_info(stream_of(stream, default), status, id, (graph, nodes, count))
+    }
+
+    fn cudaStreamGetCaptureInfo_v2 "_ptsz" (
+        default; stream: usize, status: Out<c_int>, id: Out<u64>, graph: Out<u64>, nodes: Out<u64>, count: Out<usize>
+    ) {
+        capture_info(stream_of(stream, default), status, id, (graph, nodes, count))
+    }
+
+    fn cudaStreamGetCaptureInfo_v3 "_ptsz" (
+        default; stream: usize, status: Out<c_int>, id: Out<u64>, graph: Out<u64>, nodes: Out<u64>, _data: Address,
+        count: Out<usize>
+    ) {
+        capture_info(stream_of(stream, default), status, id, (graph, nodes, count))
     }
 
     fn cudaGraphUpload "_ptsz" (default; executable: u64, stream: usize) {

@@ -1,17 +1,19 @@
 //! Device memory.
 
-use super::{runtime, runtime_on_stream, stream_of};
+use super::{runtime, runtime_12, runtime_on_stream, stream_of};
 use crate::abi::{Extent3, Out, PitchedPtr, PointerAttributes};
+use crate::handles::streams;
 use crate::session::check_alive;
 use crate::transfer::{self, row};
-use crate::{memory, session};
+use crate::{managed, memory, session};
 use rgaps_remoting::{Call, Code, Extent, Pitched, Value};
-use std::ffi::c_int;
+use std::ffi::{c_int, c_uint};
 
 /// `cudaMemoryType`.
 const UNREGISTERED: c_int = 0;
 const HOST: c_int = 1;
 const DEVICE: c_int = 2;
+const MANAGED: c_int = 3;
 
 /// Rows of pitched memory begin at multiples of this, as CUDA's do on all current GPUs.
 const PITCH_BYTES: usize = 512;
@@ -97,8 +99,23 @@ runtime! {
         if address == 0 {
             return check_alive();
         }
+        managed::forget(address);
         memory::forget(address)?;
         session::send(&Call::Free { address }, &[])
+    }
+
+    fn cudaMallocManaged(address: Out<u64>, bytes: usize, flags: c_uint) {
+        address.check()?;
+        address.put(managed::allocate(bytes as u64, flags)?)
+    }
+
+    // The memory is where it was last used; a place is advice.
+    fn cudaMemAdvise(address: u64, bytes: usize, _advice: c_int, _place: u64) {
+        managed::check(address, bytes as u64)
+    }
+
+    fn cudaMemAdvise_v2(address: u64, bytes: usize, _advice: c_int, _place: u64) {
+        managed::check(address, bytes as u64)
     }
 
     fn cudaMallocPitch(address: Out<u64>, pitch: Out<usize>, width: usize, height: usize) {
@@ -132,11 +149,15 @@ runtime! {
         session::devices()?;
         session::answered_locally();
         if let Some(range) = memory::device_at(address) {
+            let (kind, host_pointer) = match managed::is_managed(address) {
+                true => (MANAGED, address),
+                false => (DEVICE, 0),
+            };
             return to.put(PointerAttributes {
-                kind: DEVICE,
+                kind,
                 device: range.device.into(),
                 device_pointer: address,
-                host_pointer: 0,
+                host_pointer,
             });
         }
         // Kernels cannot read this host's memory, so it has no address on the device.
@@ -148,7 +169,32 @@ runtime! {
     }
 }
 
+runtime_12! {
+    fn cudaMemPrefetchAsync(address: u64, bytes: usize, _device: c_int, _stream: usize) {
+        managed::check(address, bytes as u64)
+    }
+
+    fn cudaMemPrefetchAsync_ptsz(address: u64, bytes: usize, _device: c_int, _stream: usize) {
+        managed::check(address, bytes as u64)
+    }
+}
+
 runtime_on_stream! {
+    fn cudaMemPrefetchAsync "_ptsz" (_default; address: u64, bytes: usize, _place: u64, _flags: c_uint, _stream: usize) {
+        managed::check(address, bytes as u64)
+    }
+
+    fn cudaMemPrefetchAsync_v2 "_ptsz" (
+        _default; address: u64, bytes: usize, _place: u64, _flags: c_uint, _stream: usize
+    ) {
+        managed::check(address, bytes as u64)
+    }
+
+    fn cudaStreamAttachMemAsync "_ptsz" (default; stream: usize, address: u64, _bytes: usize, _flags: c_uint) {
+        streams::check(stream_of(stream, default))?;
+        managed::check(address, 0)
+    }
+
     fn cudaMallocAsync "_ptsz" (default; address: Out<u64>, bytes: usize, stream: usize) {
         address.check()?;
         address.put(allocate_on(bytes, stream_of(stream, default))?)

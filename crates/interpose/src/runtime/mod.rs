@@ -10,6 +10,7 @@ mod graph;
 mod host;
 mod launch;
 mod memory;
+mod node;
 mod pool;
 mod registration;
 mod stream;
@@ -49,6 +50,21 @@ macro_rules! runtime {
     )* };
 }
 pub(crate) use runtime;
+
+/// Exports functions as CUDA 12 has them, where CUDA 13 has others.
+macro_rules! runtime_12 {
+    ($( fn $name:ident ( $($argument:ident : $kind:ty),* $(,)? ) $body:block )*) => { $(
+        const _: () = {
+            fn body($($argument: $kind),*) -> Result<(), rgaps_remoting::Code> $body
+
+            #[export_name = concat!("rgaps_rt12_", stringify!($name))]
+            extern "C" fn exported($($argument: $kind),*) -> std::ffi::c_int {
+                $crate::runtime::finish(|| body($($argument),*))
+            }
+        };
+    )* };
+}
+pub(crate) use runtime_12;
 
 /// Exports functions that have a form for the calling thread's default stream, with this ending. The first parameter is the stream
 /// that 0 means.

@@ -4,8 +4,8 @@ use super::{runtime, runtime_on_stream, stream_of};
 use crate::abi::Out;
 use crate::callbacks::{self, Callback, Function, HostFunction};
 use crate::handles::{events, streams};
-use crate::session;
-use rgaps_remoting::{Call, Code};
+use crate::waits;
+use rgaps_remoting::Code;
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 
 runtime! {
@@ -48,15 +48,11 @@ runtime_on_stream! {
     }
 
     fn cudaStreamSynchronize "_ptsz" (default; stream: usize) {
-        let stream = stream_of(stream, default);
-        streams::check(stream)?;
-        session::call(&Call::StreamSynchronize { stream }, &[]).map(drop)
+        waits::stream(stream_of(stream, default))
     }
 
     fn cudaStreamQuery "_ptsz" (default; stream: usize) {
-        let stream = stream_of(stream, default);
-        streams::check(stream)?;
-        session::call(&Call::StreamQuery { stream }, &[]).map(drop)
+        waits::is_stream_done(stream_of(stream, default))
     }
 
     fn cudaStreamWaitEvent "_ptsz" (default; stream: usize, event: u64, flags: c_uint) {

@@ -1,40 +1,18 @@
 //! What links and their lanes are made with.
 
 use crate::host_link::RetainLimits;
-use anyhow::Context;
-use rgaps_client::links::{Links, LinksTls, Rdma};
-use rgaps_transport::{LinkConfig, RdmaMode, Security, Tls, TlsFiles};
+use rgaps_client::links::{Links, Rdma};
+use rgaps_transport::{LinkConfig, RdmaMode, Security, TlsPaths};
 use std::time::Duration;
 
 /// How lanes are secured: as the control plane, where that has certificates.
 pub(super) fn security(links: &Links, host: &str) -> anyhow::Result<Security> {
-    let LinksTls {
+    let paths = links.tls.paths().map(|[ca, certificate, key]| TlsPaths {
         ca,
         certificate,
         key,
-    } = &links.tls;
-    let (Some(ca), Some(certificate), Some(key)) = (ca, certificate, key) else {
-        return Ok(match links.insecure {
-            true => Security::Insecure,
-            false => Security::Loopback,
-        });
-    };
-    let read =
-        |path: &std::path::Path| std::fs::read(path).with_context(|| path.display().to_string());
-    let files = TlsFiles {
-        roots: read(ca)?,
-        chain: read(certificate)?,
-        key: read(key)?,
-    };
-    let tls = Tls::new(&files).context("links.tls")?;
-    if !tls.is_for(host) {
-        anyhow::bail!(
-            "links.tls.certificate: {} does not name '{host}', as this host is called: have one made whose \
-             subject alternative names have DNS:{host} (see Certificates on the page 'Links between hosts' of the documentation), or set links.host",
-            certificate.display()
-        );
-    }
-    Ok(Security::Tls(tls))
+    });
+    Ok(Security::of(paths, links.insecure, host)?)
 }
 
 pub(super) fn link_config(links: &Links) -> LinkConfig {

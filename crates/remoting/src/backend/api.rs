@@ -168,6 +168,7 @@ api! {
     stream_query = c"cuStreamQuery"(usize);
     stream_wait_event = c"cuStreamWaitEvent"(usize, usize, c_uint);
     stream_is_capturing = c"cuStreamIsCapturing"(usize, *mut c_int);
+    capture_info = c"cuStreamGetCaptureInfo_v2"(usize, *mut c_int, *mut u64, *mut usize, *mut usize, *mut usize);
     capture_begin = c"cuStreamBeginCapture_v2"(usize, c_int);
     capture_end = c"cuStreamEndCapture"(usize, *mut usize);
     graph_nodes = c"cuGraphGetNodes"(usize, *mut usize, *mut usize);

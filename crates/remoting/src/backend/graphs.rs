@@ -9,7 +9,7 @@
 use super::api::{cu, GraphUpdated};
 use super::handles::Graphs;
 use super::session::{done, number, Outcome, Session};
-use crate::call::Call;
+use crate::call::{Call, Value};
 use crate::codes::Code;
 use crate::frame::Header;
 use std::ffi::c_int;
@@ -38,7 +38,7 @@ impl Session {
         }
     }
 
-    pub(super) fn graph_call(&mut self, of: &Header, call: &Call<'_>) -> Result<Outcome, Code> {
+    pub(super) fn capture_call(&mut self, of: &Header, call: &Call<'_>) -> Result<Outcome, Code> {
         let api = self.api.clone();
         match *call {
             Call::CaptureBegin { stream } => {
@@ -61,11 +61,24 @@ impl Session {
             }
             Call::CaptureStatus { stream } => {
                 let stream = self.stream(of, stream)?;
-                let mut status = 0;
-                // SAFETY: the out pointer is to a variable of this function; the stream is one of this session.
-                unsafe { cu!(api, stream_is_capturing(stream, &mut status))? };
-                number(status as u64)
+                let (mut status, mut id, null) = (0, 0, std::ptr::null_mut());
+                // SAFETY: the out pointers are to variables of this function, or null where nothing is wanted; the stream is one of
+                // this session.
+                unsafe {
+                    cu!(
+                        api,
+                        capture_info(stream, &mut status, &mut id, null, null, null)
+                    )?
+                };
+                Ok(Outcome::Now(Value::Pair(status as u64, id)))
             }
+            _ => Err(Code::INVALID_VALUE),
+        }
+    }
+
+    pub(super) fn graph_call(&mut self, of: &Header, call: &Call<'_>) -> Result<Outcome, Code> {
+        let api = self.api.clone();
+        match *call {
             Call::GraphNodes { graph } => {
                 let graph = self.graphs.graph(graph)?;
                 let mut count = 0;
@@ -77,29 +90,8 @@ impl Session {
                 graph,
                 executable,
                 flags,
-            } => {
-                let graph = self.graphs.graph(graph)?;
-                self.graphs.is_free(executable)?;
-                if flags & !INSTANTIATE_FLAGS != 0 {
-                    return Err(Code::NOT_SUPPORTED);
-                }
-                let mut raw = 0;
-                // SAFETY: the out pointer is to a variable of this function; the graph is one of this session.
-                unsafe { cu!(api, graph_instantiate(&mut raw, graph, flags))? };
-                self.graphs.executables.insert(executable, raw);
-                done(Ok(()))
-            }
-            Call::GraphUpdate { executable, graph } => {
-                let executable = self.graphs.executable(executable)?;
-                let graph = self.graphs.graph(graph)?;
-                let mut updated = GraphUpdated::default();
-                // SAFETY: both graphs are of this session; the out pointer is to a variable of this function.
-                let result = unsafe { cu!(api, graph_update(executable, graph, &mut updated)) };
-                match result {
-                    Err(Code::GRAPH_EXEC_UPDATE_FAILURE) => number(updated.result.into()),
-                    result => result.and_then(|()| number(0)),
-                }
-            }
+            } => self.instantiate(graph, executable, flags),
+            Call::GraphUpdate { executable, graph } => self.update(executable, graph),
             Call::GraphUpload { executable, stream } => {
                 let executable = self.graphs.executable(executable)?;
                 let stream = self.stream(of, stream)?;
@@ -123,6 +115,31 @@ impl Session {
                 done(unsafe { cu!(api, graph_exec_destroy(gone.ok_or(Code::INVALID_VALUE)?)) })
             }
             _ => Err(Code::INVALID_VALUE),
+        }
+    }
+
+    fn instantiate(&mut self, graph: u64, executable: u64, flags: u64) -> Result<Outcome, Code> {
+        let graph = self.graphs.graph(graph)?;
+        self.graphs.is_free(executable)?;
+        if flags & !INSTANTIATE_FLAGS != 0 {
+            return Err(Code::NOT_SUPPORTED);
+        }
+        let mut raw = 0;
+        // SAFETY: the out pointer is to a variable of this function; the graph is one of this session.
+        unsafe { cu!(self.api, graph_instantiate(&mut raw, graph, flags))? };
+        self.graphs.executables.insert(executable, raw);
+        done(Ok(()))
+    }
+
+    fn update(&mut self, executable: u64, graph: u64) -> Result<Outcome, Code> {
+        let executable = self.graphs.executable(executable)?;
+        let graph = self.graphs.graph(graph)?;
+        let mut updated = GraphUpdated::default();
+        // SAFETY: both graphs are of this session; the out pointer is to a variable of this function.
+        let result = unsafe { cu!(self.api, graph_update(executable, graph, &mut updated)) };
+        match result {
+            Err(Code::GRAPH_EXEC_UPDATE_FAILURE) => number(updated.result.into()),
+            result => result.and_then(|()| number(0)),
         }
     }
 

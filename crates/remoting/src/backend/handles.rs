@@ -35,6 +35,16 @@ impl Pools {
         Ok(found.raw)
     }
 
+    /// Forgets a pool, to be destroyed.
+    pub(super) fn remove(&mut self, pool: u64) -> Result<usize, Code> {
+        match self.pools.get(&pool) {
+            Some(found) if !found.is_default => {}
+            _ => return Err(Code::INVALID_VALUE),
+        }
+        let gone = self.pools.remove(&pool).ok_or(Code::INVALID_VALUE)?;
+        Ok(gone.raw)
+    }
+
     pub(super) fn is_free(&self, pool: u64) -> Result<(), Code> {
         match pool != 0 && !self.pools.contains_key(&pool) && self.pools.len() < HANDLES_MAX {
             true => Ok(()),

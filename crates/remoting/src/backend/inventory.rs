@@ -11,9 +11,8 @@ const NAME_BYTES: usize = 256;
 
 /// Attributes that promise what does not reach across hosts: a kernel cannot read the client's memory, and handles of
 /// memory and events mean nothing there.
-const FALSE_ACROSS_HOSTS: [c_int; 21] = [
+const FALSE_ACROSS_HOSTS: [c_int; 20] = [
     19,  // CAN_MAP_HOST_MEMORY
-    83,  // MANAGED_MEMORY
     86,  // HOST_NATIVE_ATOMIC_SUPPORTED
     88,  // PAGEABLE_MEMORY_ACCESS
     89,  // CONCURRENT_MANAGED_ACCESS
@@ -34,6 +33,9 @@ const FALSE_ACROSS_HOSTS: [c_int; 21] = [
     128, // HANDLE_TYPE_FABRIC_SUPPORTED
     132, // MULTICAST_SUPPORTED
 ];
+
+/// Which the client makes, of any device's memory.
+const MANAGED_MEMORY: c_int = 83;
 
 /// Everything about all GPUs that the driver sees.
 pub(crate) fn inventory(api: &Api, memory_limit: Option<u64>) -> Result<Inventory, Code> {
@@ -75,6 +77,9 @@ fn device(
     let attribute = |number: c_int| {
         if FALSE_ACROSS_HOSTS.contains(&number) {
             return Some((number, 0));
+        }
+        if number == MANAGED_MEMORY {
+            return Some((number, 1));
         }
         let mut value = 0;
         // SAFETY: the out pointer is to a variable of this function.

@@ -6,8 +6,8 @@ use super::rows;
 use super::staging::Staging;
 use crate::call::{Extent, Pitched};
 use crate::codes::Code;
-use crate::limits::{STAGING_BYTES, STAGING_COUNT};
-use crate::pieces::pieces;
+use crate::limits::STAGING_COUNT;
+use crate::pieces::Piece;
 use std::collections::VecDeque;
 
 /// What to wait for, by the driver's handles.
@@ -27,34 +27,25 @@ pub(crate) enum Job {
         bytes: u64,
     },
     /// Bytes of the device, behind the work of a stream.
-    CopyOut {
-        from: Pitched,
-        extent: Extent,
-        stream: usize,
-    },
+    CopyOut(CopyOut),
+}
+
+/// A copy to the client.
+pub(crate) struct CopyOut {
+    pub(crate) from: Pitched,
+    pub(crate) extent: Extent,
+    pub(crate) stream: usize,
+    /// For threads that help.
+    pub(crate) context: usize,
+}
+
+impl CopyOut {
+    pub(crate) fn is_row(&self) -> bool {
+        self.extent.height == 1 && self.extent.depth == 1
+    }
 }
 
 impl Job {
-    /// A copy of one row.
-    pub(crate) fn copy_out(from: u64, bytes: u64, stream: usize) -> Job {
-        let (from, extent) = rows::row(from, bytes);
-        Job::CopyOut {
-            from,
-            extent,
-            stream,
-        }
-    }
-
-    /// Bytes that follow its answer.
-    pub(crate) fn bytes(&self) -> u64 {
-        match self {
-            // The session counted them when it checked the range.
-            Job::CopyOut { extent, .. } => extent.bytes().unwrap_or(0),
-            Job::Land { bytes, .. } => *bytes,
-            _ => 0,
-        }
-    }
-
     /// Waits for what precedes the bytes.
     pub(crate) fn wait(&self, api: &Api) -> Result<(), Code> {
         // SAFETY: handles of the session. A lane that destroys one while another waits for it gets the driver's answer, in a
@@ -66,7 +57,7 @@ impl Job {
                     .iter()
                     .try_for_each(|event| cu!(api, event_synchronize(*event))),
                 Job::Context => cu!(api, context_synchronize()),
-                Job::CopyOut { stream, .. } => cu!(api, stream_synchronize(*stream)),
+                Job::CopyOut(wanted) => cu!(api, stream_synchronize(wanted.stream)),
                 Job::Land { landing, .. } => landing.wait(api),
                 // The thread that answers waits, and has the number then.
                 Job::Function => Ok(()),
@@ -84,16 +75,15 @@ pub(crate) fn packed(address: u64, extent: &Extent) -> Pitched {
     }
 }
 
-/// Brings bytes of the device, piece by piece; each is handed over while the next ones are copied.
+/// Brings pieces of a device's memory; each is handed over while the next ones are copied.
 pub(crate) fn copy_out(
     api: &Api,
     staging: &mut Staging,
-    device: u16,
-    (from, extent, stream): (Pitched, Extent, usize),
+    (device, stream): (u16, usize),
+    mut rest: impl Iterator<Item = Piece>,
     mut give: impl FnMut(&[u8]) -> std::io::Result<()>,
 ) -> Result<std::io::Result<()>, Code> {
     let mut queued: VecDeque<(usize, usize)> = VecDeque::new();
-    let mut rest = pieces(from, extent, STAGING_BYTES as u64);
     loop {
         while queued.len() < STAGING_COUNT {
             let Some(piece) = rest.next() else { break };

@@ -156,14 +156,21 @@ impl Session {
         (0..KERNEL_ATTRIBUTE_MAX).filter_map(attribute).collect()
     }
 
-    pub(super) fn kernel_call(&mut self, of: &Header, call: &Call<'_>) -> Result<Outcome, Code> {
+    pub(super) fn library_call(&mut self, of: &Header, call: &Call<'_>) -> Result<Outcome, Code> {
         let api = self.api.clone();
         match call {
+            Call::LibraryKnown {
+                library,
+                digest,
+                kernels,
+            } => match self.images.find(digest) {
+                Some(image) => self.load(of, *library, kernels, &image).map(Outcome::Now),
+                None => done(Ok(())),
+            },
             Call::LibraryMore { library, kernels } => {
                 self.find_all(of, *library, kernels).map(Outcome::Now)
             }
             Call::LibraryNow { library } => {
-                self.enter(of.device)?;
                 let library = self.libraries.get(library).ok_or(Code::INVALID_HANDLE)?.raw;
                 let mut module = 0;
                 // SAFETY: the out pointer is to a variable of this function; the library is one of this session.
@@ -178,18 +185,21 @@ impl Session {
                 let library = self.libraries.get(library).ok_or(Code::INVALID_HANDLE)?.raw;
                 let name = c_string(name)?;
                 let (mut address, mut bytes) = (0, 0);
+                let (to, size) = (&mut address, &mut bytes);
                 // SAFETY: both out pointers are to variables of this function; the library is one of this session.
-                unsafe {
-                    cu!(
-                        api,
-                        library_global(&mut address, &mut bytes, library, name.as_ptr())
-                    )?
-                };
+                unsafe { cu!(api, library_global(to, size, library, name.as_ptr()))? };
                 self.memory.add_variable(address, bytes as u64, of.device);
                 Ok(Outcome::Now(Value::Pair(address, bytes as u64)))
             }
+            _ => Err(Code::INVALID_VALUE),
+        }
+    }
+
+    pub(super) fn kernel_call(&mut self, of: &Header, call: &Call<'_>) -> Result<Outcome, Code> {
+        let api = self.api.clone();
+        match *call {
             Call::KernelInfo { kernel } => {
-                let kernel = self.kernel(kernel)?;
+                let kernel = self.kernel(&kernel)?;
                 let info = KernelInfo {
                     code: 0,
                     parameters: kernel.parameters.clone(),
@@ -202,52 +212,31 @@ impl Session {
                 attribute,
                 value,
             } => {
-                let raw = self.kernel(kernel)?.raw;
+                let (raw, device) = (self.kernel(&kernel)?.raw, of.device.into());
                 // SAFETY: a kernel of this session; the rest are numbers, which the driver checks.
-                done(unsafe {
-                    cu!(
-                        api,
-                        kernel_attribute_set(*attribute, *value, raw, of.device.into())
-                    )
-                })
+                done(unsafe { cu!(api, kernel_attribute_set(attribute, value, raw, device)) })
             }
             Call::Occupancy {
                 kernel,
-                block_threads,
+                block_threads: threads,
                 shared_bytes,
                 flags,
             } => {
-                let raw = self.kernel(kernel)?.raw;
+                let (raw, shared) = (self.kernel(&kernel)?.raw, shared_bytes as usize);
                 let mut blocks = 0;
                 // SAFETY: the out pointer is to a variable of this function; a kernel may stand for a function.
-                unsafe {
-                    cu!(
-                        api,
-                        occupancy(
-                            &mut blocks,
-                            raw,
-                            *block_threads,
-                            *shared_bytes as usize,
-                            *flags
-                        )
-                    )?
-                };
+                unsafe { cu!(api, occupancy(&mut blocks, raw, threads, shared, flags))? };
                 number(blocks as u64)
             }
             Call::OccupancyShared {
                 kernel,
                 blocks,
-                block_threads,
+                block_threads: threads,
             } => {
-                let raw = self.kernel(kernel)?.raw;
+                let raw = self.kernel(&kernel)?.raw;
                 let mut bytes = 0;
                 // SAFETY: the out pointer is to a variable of this function; a kernel may stand for a function.
-                unsafe {
-                    cu!(
-                        api,
-                        occupancy_shared(&mut bytes, raw, *blocks, *block_threads)
-                    )?
-                };
+                unsafe { cu!(api, occupancy_shared(&mut bytes, raw, blocks, threads))? };
                 number(bytes as u64)
             }
             _ => self.launch(of, call),

@@ -5,9 +5,11 @@
 //! first: another thread goes on reading ("leader and followers"). So the driver sees calls in the client's order, and no
 //! lane waits for another's GPU work.
 mod api;
+mod copies;
 mod functions;
 mod graphs;
 mod handles;
+mod images;
 mod inventory;
 mod jobs;
 mod kernels;
@@ -18,16 +20,19 @@ mod regions;
 mod rows;
 mod session;
 mod staging;
+mod stripes;
+
+pub(crate) use stripes::hand_over;
 
 use crate::board::Counts;
-use crate::call::{Answer, Call, Extent, Pitched, Value, Welcome};
+use crate::call::{Answer, Call, Value, Welcome};
 use crate::codes::Code;
 use crate::descriptor;
 use crate::frame::{Header, Violation, HEADER_BYTES};
-use crate::limits::{IMAGE_BYTES_MAX, LANES_MAX, STAGING_BYTES};
-use crate::pieces::pieces;
+use crate::limits::{IMAGE_BYTES_MAX, LANES_MAX};
 use crate::socket::{write_all, write_memory, Socket};
 use api::{cu, Api};
+use images::Images;
 use jobs::Job;
 use landing::Landings;
 use rgaps_cuda::Library;
@@ -37,9 +42,11 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use stripes::Stripes;
 
 const READ_BUFFER_BYTES: usize = 256 << 10;
 /// Bytes of a piece when bytes are read and thrown away.
@@ -54,6 +61,8 @@ pub struct BackendOptions {
     pub memory_limit: Option<u64>,
     /// Whether it pins memory of this host.
     pub is_pinning: bool,
+    /// A folder for images of libraries, which the backends of a server share.
+    pub images: Option<PathBuf>,
     /// The process that started this one, which it does not outlive.
     pub parent: u32,
 }
@@ -84,6 +93,7 @@ struct Shared {
     landings: Arc<Landings>,
     /// Held while an answer is written.
     writing: Mutex<()>,
+    stripes: Arc<Stripes>,
     /// Staging buffers of threads that have brought bytes before.
     spare: Mutex<Vec<Staging>>,
     /// Threads that wait to read.
@@ -119,10 +129,18 @@ pub fn run(socket: Socket, board: File, options: &BackendOptions) -> Result<(), 
         }
     };
     let devices = inventory.devices.len();
-    greet(&socket, &Welcome::Session(inventory))?;
+    let stripes = Arc::new(Stripes::default());
+    let token = stripes.listen(options.parent)?;
+    greet(&socket, &Welcome::Session { inventory, token })?;
     end_with_client(socket.clone())?;
     let landings = Arc::new(Landings::default());
-    let session = Session::new(api.clone(), devices, options.memory_limit, landings.clone());
+    let images = Images::new(options.images.clone());
+    let session = Session::new(
+        api.clone(),
+        devices,
+        options.memory_limit,
+        (landings.clone(), images),
+    );
     let shared = Arc::new(Shared {
         core: Mutex::new(Core {
             reader: BufReader::with_capacity(READ_BUFFER_BYTES, Reading(socket.clone())),
@@ -134,6 +152,7 @@ pub fn run(socket: Socket, board: File, options: &BackendOptions) -> Result<(), 
         landings,
         socket,
         writing: Mutex::default(),
+        stripes,
         spare: Mutex::default(),
         idle: AtomicUsize::new(0),
         threads: AtomicUsize::new(1),
@@ -318,6 +337,9 @@ impl Shared {
         call: &Call<'_>,
     ) -> Result<Result<Outcome, Code>, BackendError> {
         match call {
+            Call::CopyIn { to, stream } if of.stripes() > 0 => {
+                self.copy_in_striped(core, of, (*to, *stream))
+            }
             Call::CopyIn { to, stream } => {
                 let (at, extent) = rows::row(*to, of.bulk);
                 self.copy_in(core, of, (at, extent, *stream))
@@ -336,8 +358,12 @@ impl Shared {
                 let mut image = vec![0; of.bulk as usize + 1];
                 core.reader.read_exact(&mut image[..of.bulk as usize])?;
                 let loaded = core.session.load(of, *library, kernels, &image);
+                if loaded.is_ok() {
+                    core.session.images.keep(&image[..of.bulk as usize]);
+                }
                 Ok(loaded.map(Outcome::Now))
             }
+            _ if of.stripes() > 0 => Err(Violation("stripes for a call that takes none").into()),
             _ if of.bulk > 0 => Err(Violation("bytes behind a call that takes none").into()),
             _ => {
                 if matches!(call, Call::Reset) {
@@ -353,63 +379,6 @@ impl Shared {
         }
     }
 
-    fn copy_in(
-        &self,
-        core: &mut Core,
-        of: &Header,
-        (to, extent, stream): (Pitched, Extent, u64),
-    ) -> Result<Result<Outcome, Code>, BackendError> {
-        let mut left = of.bulk;
-        let mut attempt = || -> Result<Result<(), Code>, BackendError> {
-            let session = &mut core.session;
-            let checked = session.enter(of.device);
-            let checked = checked.and_then(|_| session.memory.check_rows(&to, &extent));
-            let checked = checked.and_then(|()| session.stream(of, stream));
-            let checked =
-                checked.and_then(|stream| session.refuse_recording(stream).map(|()| stream));
-            let stream = match checked {
-                Ok(stream) => stream,
-                Err(code) => return Ok(Err(code)),
-            };
-            if core.staging.is_none() {
-                match Staging::new(&self.api) {
-                    Ok(staging) => core.staging = Some(staging),
-                    Err(code) => return Ok(Err(code)),
-                }
-            }
-            let Some(staging) = core.staging.as_mut() else {
-                return Ok(Err(Code::UNKNOWN));
-            };
-            for piece in pieces(to, extent, STAGING_BYTES as u64) {
-                let bytes = piece.1.width_bytes * piece.1.height;
-                let buffer = match staging.take(&self.api) {
-                    Ok(buffer) => buffer,
-                    Err(code) => return Ok(Err(code)),
-                };
-                core.reader
-                    .read_exact(staging.bytes(buffer, bytes as usize))?;
-                left -= bytes;
-                let host = jobs::packed(staging.address(buffer), &piece.1);
-                let queued = rows::between(&self.api, piece.0, host, piece.1, true, stream);
-                let marked =
-                    queued.and_then(|()| staging.mark(&self.api, buffer, of.device, stream));
-                if let Err(code) = marked {
-                    return Ok(Err(code));
-                }
-            }
-            Ok(Ok(()))
-        };
-        let result = attempt()?;
-        // What a copy that failed did not take.
-        let mut thrown = vec![0; DRAIN_BYTES.min(left as usize)];
-        while left > 0 {
-            let count = left.min(DRAIN_BYTES as u64) as usize;
-            core.reader.read_exact(&mut thrown[..count])?;
-            left -= count as u64;
-        }
-        Ok(result.map(|()| Outcome::Now(Value::Nothing)))
-    }
-
     /// Waits for what a job is about, and answers.
     fn finish(&self, of: &Header, job: &Job, deferred: Code) -> Result<(), BackendError> {
         let waited = job.wait(&self.api);
@@ -423,65 +392,17 @@ impl Shared {
             self.landings.end(landing);
             return Ok(sent?);
         }
-        let Job::CopyOut {
-            from,
-            extent,
-            stream,
-        } = job
-        else {
-            let value = match job {
-                Job::Function => Value::Number(functions::next()),
-                _ => Value::Nothing,
-            };
-            self.landings.settle(&self.api);
-            let code = waited.err().unwrap_or(Code::SUCCESS);
-            return Ok(self.answer(of, code, deferred, value)?);
-        };
         self.landings.settle(&self.api);
-        let staging = match waited {
-            Ok(()) => lock(&self.spare)
-                .pop()
-                .map_or_else(|| Staging::new(&self.api), Ok),
-            Err(code) => Err(code),
-        };
-        let mut staging = match staging {
-            Ok(staging) => staging,
-            Err(code) => return Ok(self.answer(of, code, deferred, Value::Nothing)?),
-        };
-        let mut writing = None;
-        let copied = jobs::copy_out(
-            &self.api,
-            &mut staging,
-            of.device,
-            (*from, *extent, *stream),
-            |bytes| {
-                if writing.is_none() {
-                    writing = Some(lock(&self.writing));
-                    return self.write(
-                        of,
-                        Code::SUCCESS,
-                        deferred,
-                        Value::Nothing,
-                        (job.bytes(), bytes),
-                    );
-                }
-                write_all(&self.socket, [bytes, &[]]).map(drop)
-            },
-        );
-        let begun = writing.is_some();
-        drop(writing);
-        match copied {
-            Ok(written) => {
-                written?;
-                lock(&self.spare).push(staging);
-                if !begun {
-                    self.answer(of, Code::SUCCESS, deferred, Value::Nothing)?;
-                }
-                Ok(())
+        match (job, waited) {
+            (Job::CopyOut(wanted), Ok(())) => self.copy_out(of, wanted, deferred),
+            (job, waited) => {
+                let value = match job {
+                    Job::Function => Value::Number(functions::next()),
+                    _ => Value::Nothing,
+                };
+                let code = waited.err().unwrap_or(Code::SUCCESS);
+                Ok(self.answer(of, code, deferred, value)?)
             }
-            Err(code) if !begun => Ok(self.answer(of, code, deferred, Value::Nothing)?),
-            // The answer has promised the bytes.
-            Err(_) => Err(io::Error::other("the GPU failed within a copy").into()),
         }
     }
 
@@ -510,12 +431,12 @@ impl Shared {
 
     /// Answers, and sends a descriptor.
     fn answer_with(&self, of: &Header, deferred: Code, memory: &OwnedFd) -> io::Result<()> {
-        let frame = frame(of, Code::SUCCESS, deferred, Value::Memory, 0)?;
+        let frame = frame(of, Code::SUCCESS, deferred, Value::Memory, (0, 0))?;
         let _writing = lock(&self.writing);
         if !self.socket.is_local() {
             return write_all(&self.socket, [&frame, &[]]).map(drop);
         }
-        let sent = descriptor::send(&self.socket, &frame, memory.as_fd())?;
+        let sent = descriptor::send(self.socket.as_fd(), &frame, memory.as_fd())?;
         write_all(&self.socket, [&frame[sent..], &[]]).map(drop)
     }
 
@@ -528,15 +449,21 @@ impl Shared {
         value: Value,
         (total, first): (u64, &[u8]),
     ) -> io::Result<()> {
-        let frame = frame(of, code, deferred, value, total)?;
+        let frame = frame(of, code, deferred, value, (total, 0))?;
         self.bytes_out
             .fetch_add(frame.len() as u64 + total, Ordering::Relaxed);
         write_all(&self.socket, [&frame, first]).map(drop)
     }
 }
 
-/// An answer before the bytes behind it.
-fn frame(of: &Header, code: Code, deferred: Code, value: Value, bulk: u64) -> io::Result<Vec<u8>> {
+/// An answer before the bytes behind it, or of which so many travel over stripes.
+fn frame(
+    of: &Header,
+    code: Code,
+    deferred: Code,
+    value: Value,
+    (bulk, stripes): (u64, usize),
+) -> io::Result<Vec<u8>> {
     let answer = Answer {
         code: code.0,
         deferred: deferred.0,
@@ -546,7 +473,7 @@ fn frame(of: &Header, code: Code, deferred: Code, value: Value, bulk: u64) -> io
         postcard::to_extend(&answer, vec![0; HEADER_BYTES]).map_err(io::Error::other)?;
     let header = Header {
         length: (frame.len() - HEADER_BYTES) as u32,
-        flags: 0,
+        flags: Header::striped(stripes),
         bulk,
         ..*of
     };

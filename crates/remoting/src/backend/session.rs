@@ -6,12 +6,13 @@
 use super::api::{cu, Api};
 use super::functions;
 use super::handles::{Graphs, Loaded, Pools};
-use super::jobs::Job;
+use super::images::Images;
+use super::jobs::{CopyOut, Job};
 use super::landing::Landings;
 use super::memory::Memory;
 use super::regions::{Mark, Regions};
 use super::rows;
-use crate::call::{Call, Value};
+use crate::call::{Call, Extent, Pitched, Value};
 use crate::codes::Code;
 use crate::frame::Header;
 use crate::limits::HANDLES_MAX;
@@ -49,6 +50,7 @@ pub(crate) struct Session {
     pub(super) libraries: HashMap<u64, Loaded>,
     regions: Regions,
     landings: Arc<Landings>,
+    pub(super) images: Images,
     pub(super) graphs: Graphs,
     pub(super) pools: Pools,
     pub(crate) memory: Memory,
@@ -67,7 +69,7 @@ impl Session {
         api: Arc<Api>,
         devices: usize,
         memory_limit: Option<u64>,
-        landings: Arc<Landings>,
+        (landings, images): (Arc<Landings>, Images),
     ) -> Session {
         Session {
             api,
@@ -79,6 +81,7 @@ impl Session {
             libraries: HashMap::new(),
             regions: Regions::default(),
             landings,
+            images,
             graphs: Graphs::default(),
             pools: Pools::default(),
             memory: Memory::new(memory_limit),
@@ -161,10 +164,10 @@ impl Session {
             | Call::PoolSet { .. }
             | Call::PoolGet { .. }
             | Call::PoolTrim { .. } => self.pool_call(of, call),
-            Call::CaptureBegin { .. }
-            | Call::CaptureEnd { .. }
-            | Call::CaptureStatus { .. }
-            | Call::GraphNodes { .. }
+            Call::CaptureBegin { .. } | Call::CaptureEnd { .. } | Call::CaptureStatus { .. } => {
+                self.capture_call(of, call)
+            }
+            Call::GraphNodes { .. }
             | Call::GraphInstantiate { .. }
             | Call::GraphUpdate { .. }
             | Call::GraphUpload { .. }
@@ -192,11 +195,12 @@ impl Session {
             | Call::PeerEnable { .. }
             | Call::PeerDisable { .. }
             | Call::Reset => self.context_call(of, call),
-            Call::LibraryMore { .. }
+            Call::LibraryKnown { .. }
+            | Call::LibraryMore { .. }
             | Call::LibraryNow { .. }
             | Call::LibraryUnload { .. }
-            | Call::Variable { .. }
-            | Call::KernelInfo { .. }
+            | Call::Variable { .. } => self.library_call(of, call),
+            Call::KernelInfo { .. }
             | Call::KernelSet { .. }
             | Call::Launch { .. }
             | Call::Occupancy { .. }
@@ -266,25 +270,14 @@ impl Session {
                 bytes,
                 stream,
             } => {
-                self.memory.check(from, bytes)?;
-                let stream = self.stream(of, stream)?;
-                self.refuse_recording(stream)?;
-                Ok(Outcome::Later(Job::copy_out(from, bytes, stream)))
+                let (from, extent) = rows::row(from, bytes);
+                self.bring(of, from, extent, stream)
             }
             Call::CopyOutRows {
                 from,
                 extent,
                 stream,
-            } => {
-                self.memory.check_rows(&from, &extent)?;
-                let stream = self.stream(of, stream)?;
-                self.refuse_recording(stream)?;
-                Ok(Outcome::Later(Job::CopyOut {
-                    from,
-                    extent,
-                    stream,
-                }))
-            }
+            } => self.bring(of, from, extent, stream),
             Call::Copy {
                 to,
                 from,
@@ -328,6 +321,25 @@ impl Session {
             }
             _ => Err(Code::INVALID_VALUE),
         }
+    }
+
+    /// A copy to the client, behind the work of a stream.
+    fn bring(
+        &mut self,
+        of: &Header,
+        from: Pitched,
+        extent: Extent,
+        stream: u64,
+    ) -> Result<Outcome, Code> {
+        self.memory.check_rows(&from, &extent)?;
+        let stream = self.stream(of, stream)?;
+        self.refuse_recording(stream)?;
+        Ok(Outcome::Later(Job::CopyOut(CopyOut {
+            from,
+            extent,
+            stream,
+            context: self.enter(of.device)?,
+        })))
     }
 
     fn shared_call(&mut self, of: &Header, call: &Call<'_>) -> Result<Outcome, Code> {

@@ -5,7 +5,7 @@ use super::rules::{self, Direction, LinkRule, Quota};
 use super::{lane_address, ByteSize};
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Longest name of a host.
@@ -96,6 +96,17 @@ pub struct LinksTls {
     pub certificate: Option<PathBuf>,
     /// This host's private key.
     pub key: Option<PathBuf>,
+}
+
+impl LinksTls {
+    /// All three, if they are set.
+    pub fn paths(&self) -> Option<[&Path; 3]> {
+        Some([
+            self.ca.as_deref()?,
+            self.certificate.as_deref()?,
+            self.key.as_deref()?,
+        ])
+    }
 }
 
 /// Whether lanes use RDMA.

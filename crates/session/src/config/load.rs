@@ -14,7 +14,7 @@ const FILE_VARIABLE: &str = "RGAPS_CONFIG";
 /// Names the program with the links to other hosts.
 pub(crate) const LINKS_PROGRAM_VARIABLE: &str = "RGAPS_LINKS_PROGRAM";
 /// Variables that start like keys and are none.
-const NO_KEYS: [&str; 7] = [
+const NO_KEYS: [&str; 12] = [
     FILE_VARIABLE,
     "RGAPS_DAEMON",
     LINKS_PROGRAM_VARIABLE,
@@ -22,12 +22,17 @@ const NO_KEYS: [&str; 7] = [
     "RGAPS_VERBS_LIBRARY",
     "RGAPS_DOMAIN",
     "RGAPS_DEBUG",
+    "RGAPS_GPU",
+    "RGAPS_GPU_BLOCKING",
+    "RGAPS_GPU_LIBRARIES",
+    "RGAPS_GPU_STATISTICS",
+    "RGAPS_GPU_STRIPES",
 ];
 /// What tests set for themselves.
 const TEST_PREFIX: &str = "RGAPS_TEST_";
 /// Top-level keys; a variable whose first part is none of them is not ours (Kubernetes sets
 /// `RGAPS_SERVICE_HOST` where a service is called rgaps).
-const KEYS: [&str; 15] = [
+const KEYS: [&str; 16] = [
     "realm",
     "socket",
     "socket_mode",
@@ -40,6 +45,7 @@ const KEYS: [&str; 15] = [
     "cuda",
     "limits",
     "links",
+    "gpu",
     "metrics",
     "traces",
     "access",
@@ -122,6 +128,12 @@ impl Config {
         let tls = &mut config.links.tls;
         for path in [&mut tls.ca, &mut tls.certificate, &mut tls.key] {
             make_absolute(path, "links.tls")?;
+        }
+        make_absolute(&mut config.gpu.images, "gpu.images")?;
+        for (name, path) in &mut config.gpu.communicators {
+            let mut plugin = Some(std::mem::take(path));
+            make_absolute(&mut plugin, &format!("gpu.communicators.{name}"))?;
+            *path = plugin.unwrap_or_default();
         }
         config.file = base.file.map(|path| absolute(&path));
         config.ignored_variables = match base.is_inline {

@@ -7,6 +7,7 @@
 //! A daemon that a client starts gets the client's configuration as a whole.
 
 mod blame;
+mod gpu;
 mod landing;
 mod lane_address;
 mod leaves;
@@ -20,6 +21,7 @@ mod rules;
 mod size;
 mod traces;
 
+pub use gpu::Gpu;
 pub use landing::{LandIn, LandingRule};
 pub use lane_address::LANE_PORT;
 pub use links::{Links, LinksTls, Rdma, Watermark};
@@ -102,6 +104,8 @@ pub struct Config {
     pub limits: Limits,
     /// Links to other hosts.
     pub links: Links,
+    /// The server of this host's GPUs for CUDA programs on other hosts.
+    pub gpu: Gpu,
     /// Metrics for Prometheus.
     pub metrics: Metrics,
     /// Traces of messages between hosts.
@@ -135,6 +139,7 @@ impl Default for Config {
             cuda: Cuda::default(),
             limits: Limits::default(),
             links: Links::default(),
+            gpu: Gpu::default(),
             metrics: Metrics::default(),
             traces: Traces::default(),
             access: Vec::new(),
@@ -394,6 +399,7 @@ impl Config {
                     .to_owned(),
             );
         }
+        self.gpu.check(self.links.has_tls())?;
         self.metrics.check()?;
         self.traces.check()?;
         check_pool("pool.cuda", self.pool.cuda.cap, self.pool.cuda.segment)?;

@@ -6,7 +6,7 @@ use crate::connection::Connection;
 use crate::handshakes::Handshakes;
 use crate::machine::frame::{LaneKey, ResetReason};
 use crate::rdma::{Rdma, RdmaError, Registered, Registrar, RegistrationTable};
-use crate::tls::Tls;
+use crate::security::Security;
 use rgaps_verbs::{Access, Memory};
 use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags};
 use std::collections::HashMap;
@@ -25,18 +25,6 @@ const TICK: Duration = Duration::from_millis(10);
 /// The same when nothing has waited for it for so many ticks; whatever does then makes them soon again.
 const TICK_IDLE: Duration = Duration::from_millis(100);
 const IDLE_TICKS: u32 = 50;
-
-/// What lanes may be.
-#[derive(Clone, Debug, Default)]
-pub enum Security {
-    /// Plain within this host, nothing between hosts.
-    #[default]
-    Loopback,
-    /// Plain everywhere: for tests, and networks where everybody is trusted.
-    Insecure,
-    /// Encrypted everywhere; both ends prove their names, which are those of the links.
-    Tls(Tls),
-}
 
 /// A daemon's end of all its links.
 #[derive(Clone, Debug)]
@@ -388,7 +376,7 @@ fn accept_all(shared: &Arc<Shared>, listener: &TcpListener, stop: &OwnedFd) {
             };
             count.fetch_add(1, Relaxed);
             if result.is_ok() {
-                handshake.became_lane();
+                handshake.complete();
             }
         });
     }

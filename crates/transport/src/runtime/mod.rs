@@ -26,7 +26,7 @@ mod user;
 
 pub use change::LinkChange;
 pub use config::{LinkConfig, LinkCounts, LinkStatus, Peer, RdmaCounts};
-pub use endpoint::{Endpoint, EndpointConfig, EndpointCounts, EndpointError, Link, Security};
+pub use endpoint::{Endpoint, EndpointConfig, EndpointCounts, EndpointError, Link};
 pub use handshake::HelloError;
 pub use lane::{LaneEnd, LaneKind, LaneStatus};
 pub use user::{FlowId, LinkEvent, LinkUser, OpenReply};

@@ -30,6 +30,31 @@ extern "C" fn cuStreamBeginCapture_v2(stream: usize, _mode: c_int) -> c_int {
     })
 }
 
+/// Its graph and nodes are not given.
+#[no_mangle]
+unsafe extern "C" fn cuStreamGetCaptureInfo_v2(
+    stream: usize,
+    status: *mut c_int,
+    id: *mut c_ulonglong,
+    graph: *mut usize,
+    nodes: *mut usize,
+    count: *mut usize,
+) -> c_int {
+    call("cuStreamGetCaptureInfo", |g| {
+        if !(graph.is_null() && nodes.is_null() && count.is_null()) {
+            return Err(Code::NOT_SUPPORTED);
+        }
+        let stream = current()?.stream(g, stream)?;
+        let recorded = stream.recording();
+        let number = recorded.map_or(0, |recorded| Arc::as_ptr(&recorded) as c_ulonglong);
+        // SAFETY: the caller's.
+        unsafe {
+            put(status, stream.capture.load(Ordering::Acquire) as c_int)?;
+            put(id, number)
+        }
+    })
+}
+
 #[no_mangle]
 unsafe extern "C" fn cuStreamEndCapture(stream: usize, graph: *mut usize) -> c_int {
     call("cuStreamEndCapture", |g| {

@@ -1,10 +1,10 @@
-//! Keeps the process with the links to other hosts running, where the configuration has some.
+//! Keeps processes running that the configuration asks for: the links to other hosts, the server of this host's GPUs.
 
-use rgaps_session::{links_command, Config, LinksFailure};
+use rgaps_session::{gpu_server_command, links_command, Config, LinksFailure};
 use rustix::process::{kill_process, Pid, Signal};
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStderr, Stdio};
+use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -21,8 +21,28 @@ const LEAVE_LIMIT: Duration = Duration::from_millis(1500);
 /// Of what it logs, the last lines are told when it has ended, each cut to so many characters.
 const LAST_LINES: (usize, usize) = (5, 600);
 
-/// The links' process. Dropping it ends the process.
-pub struct Links {
+/// What a process is for.
+#[derive(Clone, Copy)]
+struct Kind {
+    name: &'static str,
+    /// What its absence means, for the log.
+    absence: &'static str,
+    command: fn(&Config) -> Result<Command, LinksFailure>,
+}
+
+const LINKS: Kind = Kind {
+    name: "rgaps-links",
+    absence: "links to other hosts are not running",
+    command: links_command,
+};
+const GPU_SERVER: Kind = Kind {
+    name: "rgaps gpu serve",
+    absence: "the server of this host's GPUs is not running",
+    command: gpu_server_command,
+};
+
+/// A process that is kept running. Dropping it ends the process.
+pub struct Program {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
     failure: Board,
@@ -31,23 +51,34 @@ pub struct Links {
 /// Why the process does not run; none: it was started, and has not failed.
 pub type Board = Arc<Mutex<Option<LinksFailure>>>;
 
-impl Links {
-    /// Starts the process, and again whenever it ends. None: the configuration has no links.
-    pub fn keep(config: &Config) -> std::io::Result<Option<Links>> {
-        if !config.links.enabled {
-            return Ok(None);
-        }
+impl Program {
+    /// The links, if the configuration has some.
+    pub fn links(config: &Config) -> std::io::Result<Option<Program>> {
+        let wanted = config.links.enabled;
+        wanted.then(|| Program::keep(LINKS, config)).transpose()
+    }
+
+    /// The server of this host's GPUs, if the configuration has one.
+    pub fn gpu_server(config: &Config) -> std::io::Result<Option<Program>> {
+        let wanted = config.gpu.serve;
+        wanted
+            .then(|| Program::keep(GPU_SERVER, config))
+            .transpose()
+    }
+
+    /// Starts the process, and again whenever it ends.
+    fn keep(kind: Kind, config: &Config) -> std::io::Result<Program> {
         let failure = Board::default();
         let (stop, stopped) = channel();
         let (config, board) = (config.clone(), failure.clone());
         let thread = std::thread::Builder::new()
-            .name("rgapsd-links".to_owned())
-            .spawn(move || supervise(&config, &stopped, &board))?;
-        Ok(Some(Links {
+            .name("rgapsd-program".to_owned())
+            .spawn(move || supervise(kind, &config, &stopped, &board))?;
+        Ok(Program {
             stop: Some(stop),
             thread: Some(thread),
             failure,
-        }))
+        })
     }
 
     /// Where it is told why the process does not run.
@@ -56,7 +87,7 @@ impl Links {
     }
 }
 
-impl Drop for Links {
+impl Drop for Program {
     fn drop(&mut self) {
         self.stop = None;
         if let Some(thread) = self.thread.take() {
@@ -65,29 +96,29 @@ impl Drop for Links {
     }
 }
 
-fn report(board: &Board, failure: Option<LinksFailure>) {
+fn report(kind: Kind, board: &Board, failure: Option<LinksFailure>) {
     let mut told = board.lock().unwrap_or_else(PoisonError::into_inner);
     // Once, though it is tried again and again.
     if let Some(failure) = failure
         .as_ref()
         .filter(|failure| told.as_ref() != Some(failure))
     {
-        tracing::error!("links to other hosts are not running: {failure}");
+        tracing::error!("{}: {failure}", kind.absence);
     }
     *told = failure;
 }
 
-fn supervise(config: &Config, stopped: &Receiver<()>, board: &Board) {
+fn supervise(kind: Kind, config: &Config, stopped: &Receiver<()>, board: &Board) {
     let mut pause = PAUSES.0;
     loop {
         let begun = Instant::now();
-        match start(config) {
-            Ok((mut child, log)) => match watch(&mut child, stopped, board) {
+        match start(kind, config) {
+            Ok((mut child, log)) => match watch(kind, &mut child, stopped, board) {
                 Some(how) => {
                     if begun.elapsed() >= LIVED {
                         pause = PAUSES.0;
                     }
-                    report(board, Some(ended(&how, log)));
+                    report(kind, board, Some(ended(kind, &how, log)));
                 }
                 None => {
                     end(child);
@@ -95,7 +126,7 @@ fn supervise(config: &Config, stopped: &Receiver<()>, board: &Board) {
                     return;
                 }
             },
-            Err(failure) => report(board, Some(failure)),
+            Err(failure) => report(kind, board, Some(failure)),
         }
         match stopped.recv_timeout(pause) {
             Err(RecvTimeoutError::Timeout) => pause = (pause * 2).min(PAUSES.1),
@@ -108,15 +139,15 @@ fn supervise(config: &Config, stopped: &Receiver<()>, board: &Board) {
 type LastLines = JoinHandle<VecDeque<String>>;
 
 /// Starts the process, and a thread that passes on what it logs.
-fn start(config: &Config) -> Result<(Child, LastLines), LinksFailure> {
-    let mut command = links_command(config)?;
+fn start(kind: Kind, config: &Config) -> Result<(Child, LastLines), LinksFailure> {
+    let mut command = (kind.command)(config)?;
     let failed = |error: std::io::Error| LinksFailure {
         advice: "see the daemon's log; the daemon tries again every 5 s".to_owned(),
-        reason: format!("starting rgaps-links failed: {error}"),
+        reason: format!("starting {} failed: {error}", kind.name),
     };
     let mut child = command.stderr(Stdio::piped()).spawn().map_err(failed)?;
     let log = child.stderr.take().expect("it was asked for");
-    let thread = std::thread::Builder::new().name("rgapsd-links-log".to_owned());
+    let thread = std::thread::Builder::new().name("rgapsd-program-log".to_owned());
     match thread.spawn(move || pass_on(log)) {
         Ok(thread) => Ok((child, thread)),
         Err(error) => {
@@ -132,7 +163,7 @@ fn pass_on(log: ChildStderr) -> VecDeque<String> {
     let mut last = VecDeque::new();
     for line in BufReader::new(log).split(b'\n').map_while(Result::ok) {
         let line = String::from_utf8_lossy(&line);
-        // A log that cannot be written is no reason to stop the links.
+        // A log that cannot be written is no reason to stop the process.
         let _ = writeln!(std::io::stderr(), "{line}");
         if last.len() == lines {
             last.pop_front();
@@ -142,20 +173,23 @@ fn pass_on(log: ChildStderr) -> VecDeque<String> {
     last
 }
 
-fn ended(how: &str, log: LastLines) -> LinksFailure {
+fn ended(kind: Kind, how: &str, log: LastLines) -> LinksFailure {
     let lines = Vec::from(log.join().unwrap_or_default());
     let said = match lines.is_empty() {
         true => "it logged nothing".to_owned(),
         false => format!("its last lines are:\n{}", lines.join("\n")),
     };
     LinksFailure {
-        advice: "correct what rgaps-links reports, then run 'rgaps down' and 'rgaps up'".to_owned(),
-        reason: format!("rgaps-links ended ({how}); {said}"),
+        advice: format!(
+            "correct what {} reports, then run 'rgaps down' and 'rgaps up'",
+            kind.name
+        ),
+        reason: format!("{} ended ({how}); {said}", kind.name),
     }
 }
 
 /// Waits until the process has ended, and says how; none: until it is to end.
-fn watch(child: &mut Child, stopped: &Receiver<()>, board: &Board) -> Option<String> {
+fn watch(kind: Kind, child: &mut Child, stopped: &Receiver<()>, board: &Board) -> Option<String> {
     let begun = Instant::now();
     loop {
         match child.try_wait() {
@@ -164,7 +198,7 @@ fn watch(child: &mut Child, stopped: &Receiver<()>, board: &Board) -> Option<Str
             Err(error) => return Some(error.to_string()),
         }
         if begun.elapsed() >= LIVED {
-            report(board, None);
+            report(kind, board, None);
         }
         match stopped.recv_timeout(LOOK) {
             Err(RecvTimeoutError::Timeout) => {}

@@ -1,0 +1,394 @@
+//! `gpu serve` and its clients, on the test driver: limits, clients that vanish, a server that is killed.
+
+mod liars;
+#[path = "../support/mod.rs"]
+mod support;
+mod trust;
+
+use rgaps_remoting::{
+    digest_of, status, Call, Code, Communication, ConnectError, Connection, Endpoint, From,
+    KernelId, Status, Value,
+};
+use rgaps_testkit::{until, Process};
+use serde_json::Value as Json;
+use std::io::{BufRead, BufReader};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+const HERE: From = From { lane: 0, device: 0 };
+
+/// A kernel that does not end.
+const ENDLESS: &str = ".version 6.3\n.target sm_70\n.address_size 64\n.visible .entry endless()\n{\n$L_again:\nbra $L_again;\n}\n\0";
+
+struct Server {
+    process: Process,
+    endpoint: Endpoint,
+    path: PathBuf,
+    _folder: tempfile::TempDir,
+}
+
+/// Connections as a configuration without anything has them.
+fn plain() -> Communication {
+    Communication::of(&rgaps_session::Config::default())
+}
+
+fn open(at: &Endpoint, program: &str) -> Result<Arc<Connection>, ConnectError> {
+    Connection::open(&plain(), at, program, 0)
+}
+
+fn look(at: &Endpoint) -> Status {
+    status(&plain(), at).unwrap()
+}
+
+/// A server's process, and where it says that it listens. What it keeps is in a folder.
+fn serve(folder: &Path, options: &[&str]) -> (Process, Vec<String>) {
+    let (said, saying) = UnixStream::pair().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rgaps"));
+    command.args(["--json", "gpu", "serve"]).args(options);
+    command.env("RGAPS_CUDA_LIBRARY", rgaps_test_driver::library());
+    command.env("XDG_CACHE_HOME", folder);
+    command
+        .stdin(Stdio::null())
+        .stdout(std::os::fd::OwnedFd::from(saying));
+    let process = Process::start(&mut command);
+    drop(command);
+    let mut line = String::new();
+    BufReader::new(said).read_line(&mut line).unwrap();
+    let serving: Json = serde_json::from_str(&line).expect("a server says where it listens");
+    let listen = serde_json::from_value(serving["listen"].clone()).unwrap();
+    (process, listen)
+}
+
+impl Server {
+    fn start(options: &[&str]) -> Server {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("gpu.sock");
+        let listen = format!("unix:{}", path.display());
+        let (process, said) = serve(folder.path(), &[&["--listen", &listen], options].concat());
+        assert_eq!(said, [listen.as_str()]);
+        Server {
+            process,
+            endpoint: listen.parse().unwrap(),
+            path,
+            _folder: folder,
+        }
+    }
+
+    fn client(&self) -> Arc<Connection> {
+        open(&self.endpoint, "test").unwrap()
+    }
+
+    fn clients(&self) -> usize {
+        look(&self.endpoint).clients.len()
+    }
+}
+
+fn code(client: &Connection, call: &Call<'_>) -> Code {
+    Code(client.call(HERE, call, &[]).unwrap().code)
+}
+
+fn allocate(client: &Connection, bytes: u64) -> u64 {
+    let answer = client.call(HERE, &Call::Allocate { bytes }, &[]).unwrap();
+    match answer.value {
+        Value::Number(address) => address,
+        other => panic!("{other:?}, {}", answer.code),
+    }
+}
+
+/// Bytes there and back.
+fn works(client: &Connection) {
+    carries(client, 100_000);
+}
+
+/// So many bytes there and back.
+fn carries(client: &Connection, count: u64) {
+    let to = allocate(client, count);
+    let bytes: Vec<u8> = (0..count).map(|number| (number / 7) as u8).collect();
+    client
+        .send(HERE, &Call::CopyIn { to, stream: 0 }, &bytes)
+        .unwrap();
+    let mut back = vec![0; bytes.len()];
+    let call = Call::CopyOut {
+        from: to,
+        bytes: bytes.len() as u64,
+        stream: 0,
+    };
+    // SAFETY: the buffer is this function's, and has this length.
+    let answer = unsafe { client.call_out(HERE, &call, back.as_mut_ptr(), back.len()) };
+    assert_eq!(answer.unwrap().code, 0);
+    assert_eq!(bytes, back);
+    assert_eq!(code(client, &Call::Free { address: to }), Code::SUCCESS);
+}
+
+/// A region of the server's memory.
+fn region(client: &Connection, region: u64, bytes: u64) {
+    let share = client.start(HERE, &Call::Share { region, bytes }).unwrap();
+    let (answer, memory) = client.finish(share).unwrap();
+    assert_eq!(answer.code, 0);
+    assert!(memory.is_some());
+}
+
+fn is_running(process: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/{process}/stat"))
+        .is_ok_and(|stat| !stat.contains(") Z "))
+}
+
+#[test]
+fn a_client_comes_works_and_leaves() {
+    let server = Server::start(&[]);
+    let client = server.client();
+    works(&client);
+    assert_eq!(client.inventory().devices[0].name, "rgaps test GPU");
+    let found = look(&server.endpoint);
+    assert_eq!(
+        (found.clients.len(), found.clients[0].program.as_str()),
+        (1, "test")
+    );
+    client.close();
+    until("the client has left", || server.clients() == 0);
+}
+
+#[test]
+fn a_server_that_is_killed_ends_its_clients_calls() {
+    let mut server = Server::start(&[]);
+    let client = server.client();
+    works(&client);
+    let backend = look(&server.endpoint).clients[0].backend;
+    server.process.kill();
+    until("the backend has ended", || !is_running(backend));
+    until("calls fail", || {
+        client.call(HERE, &Call::Synchronize, &[]).is_err()
+    });
+    assert!(client.is_lost());
+    assert!(client.send(HERE, &Call::Free { address: 1 }, &[]).is_err());
+}
+
+#[test]
+fn a_server_that_is_killed_ends_a_call_that_waits() {
+    let mut server = Server::start(&[]);
+    let client = server.client();
+    endless(&client);
+    let waiter = client.clone();
+    let waiting = std::thread::spawn(move || waiter.call(HERE, &Call::Synchronize, &[]));
+    server.process.kill();
+    assert!(waiting.join().unwrap().is_err());
+}
+
+/// Starts a kernel that does not end.
+fn endless(client: &Connection) {
+    let load = Call::LibraryLoad {
+        library: 1,
+        kernels: vec!["endless"],
+    };
+    assert_eq!(
+        client.call(HERE, &load, ENDLESS.as_bytes()).unwrap().code,
+        0
+    );
+    let launch = Call::Launch {
+        kernel: KernelId {
+            library: 1,
+            index: 0,
+        },
+        grid: [1; 3],
+        block: [1; 3],
+        shared_bytes: 0,
+        stream: 0,
+        cooperative: false,
+        attributes: Vec::new(),
+        parameters: &[],
+    };
+    assert_eq!(code(client, &launch), Code::SUCCESS);
+}
+
+#[test]
+fn a_client_that_vanishes_takes_its_endless_kernel_with_it() {
+    let server = Server::start(&[]);
+    let client = server.client();
+    endless(&client);
+    let backend = look(&server.endpoint).clients[0].backend;
+    let waiter = client.clone();
+    let waiting = std::thread::spawn(move || waiter.call(HERE, &Call::Synchronize, &[]));
+    client.close();
+    assert!(waiting.join().unwrap().is_err());
+    until("the backend has ended", || !is_running(backend));
+    works(&server.client());
+}
+
+#[test]
+fn a_client_gets_no_more_memory_than_its_limit() {
+    let server = Server::start(&["--memory", "1MiB"]);
+    let (client, other) = (server.client(), server.client());
+    let first = allocate(&client, 600 << 10);
+    assert_eq!(
+        code(&client, &Call::Allocate { bytes: 600 << 10 }),
+        Code::OUT_OF_MEMORY
+    );
+    assert_eq!(
+        client.call(HERE, &Call::MemoryInfo, &[]).unwrap().value,
+        Value::Pair(424 << 10, 1 << 20)
+    );
+    assert_eq!(client.inventory().devices[0].total_bytes, 1 << 20);
+    // Another client has its own.
+    allocate(&other, 600 << 10);
+    assert_eq!(code(&client, &Call::Free { address: first }), Code::SUCCESS);
+    allocate(&client, 1 << 20);
+}
+
+#[test]
+fn a_full_server_refuses_and_says_so() {
+    let server = Server::start(&["--clients", "1"]);
+    let client = server.client();
+    match open(&server.endpoint, "second") {
+        Err(ConnectError::Refused(_, reason)) => assert!(reason.contains("full"), "{reason}"),
+        other => panic!("{other:?}"),
+    }
+    client.close();
+    until("there is room again", || {
+        open(&server.endpoint, "third").is_ok()
+    });
+}
+
+#[test]
+fn a_server_that_is_not_there_is_named() {
+    let nowhere: Endpoint = "unix:/there/is/none.sock".parse().unwrap();
+    let error = open(&nowhere, "test").unwrap_err().to_string();
+    assert!(
+        error.contains("rgaps gpu serve") && error.contains("/there/is/none.sock"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_server_that_is_killed_ends_copies_on_their_way() {
+    let mut server = Server::start(&[]);
+    let client = server.client();
+    const BYTES: usize = 1 << 20;
+    let from = allocate(&client, BYTES as u64);
+    region(&client, 7, BYTES as u64);
+    let mut here = vec![0u8; BYTES];
+    let call = Call::CopyToRegion {
+        region: 7,
+        offset: 0,
+        from,
+        bytes: BYTES as u64,
+        stream: 0,
+    };
+    let land = |to: *mut u8| {
+        // SAFETY: the buffer is this function's, has this length, and stays until the landings are over.
+        unsafe { client.land(HERE, &call, to, BYTES) }
+    };
+    land(here.as_mut_ptr()).unwrap();
+    client
+        .wait_for_landings(here.as_ptr() as usize, BYTES)
+        .unwrap();
+    // Behind a kernel that does not end.
+    endless(&client);
+    for _ in 0..3 {
+        land(here.as_mut_ptr()).unwrap();
+    }
+    server.process.kill();
+    // Whether the loss is seen by the thread that reads or by this one, it comes back.
+    let _ = client.wait_for_landings(here.as_ptr() as usize, BYTES);
+    until("calls fail", || {
+        client.call(HERE, &Call::Synchronize, &[]).is_err()
+    });
+    assert!(land(here.as_mut_ptr()).is_err());
+}
+
+#[test]
+fn the_first_quiet_failure_is_deferred_to_the_lane() {
+    let server = Server::start(&[]);
+    let client = server.client();
+    let other = From { lane: 1, device: 0 };
+    client
+        .send(HERE, &Call::StreamDestroy { stream: 77 }, &[])
+        .unwrap();
+    client.send(HERE, &Call::Free { address: 5 }, &[]).unwrap();
+    assert_eq!(
+        client
+            .call(other, &Call::Synchronize, &[])
+            .unwrap()
+            .deferred,
+        0
+    );
+    assert_eq!(
+        client.call(HERE, &Call::Synchronize, &[]).unwrap().deferred,
+        Code::INVALID_HANDLE.0
+    );
+    assert_eq!(
+        client.call(HERE, &Call::Synchronize, &[]).unwrap().deferred,
+        0
+    );
+}
+
+#[test]
+fn the_daemon_keeps_a_server_that_the_configuration_asks_for() {
+    let realm = support::Realm::new();
+    let listen = format!("unix:{}", realm.path("gpu.sock").display());
+    let text = format!("[gpu]\nserve = true\nlisten = [\"{listen}\"]\nclients = 3\n");
+    std::fs::write(realm.path("rgaps.toml"), text).unwrap();
+    let mut up = realm.command(&["up"]);
+    up.env("RGAPS_CUDA_LIBRARY", rgaps_test_driver::library());
+    assert!(up.status().unwrap().success());
+    let endpoint: Endpoint = listen.parse().unwrap();
+    let look = || status(&plain(), &endpoint).ok();
+    until("the server listens", || look().is_some());
+    assert_eq!(look().unwrap().clients_max, 3);
+    let client = open(&endpoint, "test").unwrap();
+    works(&client);
+    let backend = look().unwrap().clients[0].backend;
+    assert!(realm.run(&["down"]).code == 0);
+    until("server and backend have ended", || {
+        look().is_none() && !is_running(backend)
+    });
+}
+
+#[test]
+fn an_image_is_sent_once() {
+    let server = Server::start(&[]);
+    // As large as images have to be to be kept; a content of its own.
+    let text = format!("//{}\n{ENDLESS}", "x".repeat(20_000));
+    let image = text.as_bytes();
+    let known = Call::LibraryKnown {
+        library: 1,
+        digest: digest_of(image),
+        kernels: vec!["endless"],
+    };
+    let client = server.client();
+    let ask = |client: &Connection| client.call(HERE, &known, &[]).unwrap();
+    assert_eq!((ask(&client).code, ask(&client).value), (0, Value::Nothing));
+    let load = Call::LibraryLoad {
+        library: 1,
+        kernels: vec!["endless"],
+    };
+    let loaded = client.call(HERE, &load, image).unwrap();
+    assert!(matches!(&loaded.value, Value::Kernels(kernels) if kernels[0].code == 0));
+    // Another client, which has sent nothing.
+    assert_eq!(ask(&server.client()), loaded);
+}
+
+#[test]
+fn bytes_of_large_copies_travel_over_stripes() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_server, said) = serve(folder.path(), &["--listen", "127.0.0.1:0"]);
+    let at: Endpoint = said[0].parse().unwrap();
+    let client = Connection::open(&plain(), &at, "test", 3).unwrap();
+    carries(&client, (4 << 20) - 1);
+    carries(&client, 4 << 20);
+    carries(&client, (9 << 20) + 12_345);
+    // What is refused is read all the same.
+    let wrong = Call::CopyIn { to: 5, stream: 0 };
+    client.send(HERE, &wrong, &vec![1; 5 << 20]).unwrap();
+    let answer = client.call(HERE, &Call::Synchronize, &[]).unwrap();
+    assert_eq!(answer.deferred, Code::INVALID_VALUE.0);
+    carries(&client, 7 << 20);
+    // Threads take turns.
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| carries(&client, (5 << 20) + 1));
+        }
+    });
+    assert_eq!(look(&at).clients.len(), 1);
+}

@@ -1,0 +1,273 @@
+//! Graphs that streams record, which the server has; graphs that the program makes of nodes, which are kept here (`nodes`); and what can be
+//! launched of either.
+
+mod nodes;
+
+pub(crate) use nodes::{KernelNode, Nodes, Work};
+
+use crate::handles::streams;
+use crate::{managed, notice, session};
+use nodes::Executable;
+use rgaps_remoting::{Call, Code, Value};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// `cudaStreamCaptureMode`: global, thread-local, relaxed.
+const MODE_MAX: i32 = 2;
+/// `cudaGraphExecUpdateTopologyChanged`.
+const TOPOLOGY_CHANGED: u32 = 2;
+/// Flags of instantiation: free allocations when launched again, upload, use the priorities of nodes.
+const INSTANTIATE_FLAGS: u64 = 1 | 2 | 8;
+
+enum Graph {
+    Recorded,
+    Made(Nodes),
+}
+
+enum Launchable {
+    Recorded,
+    Made(Arc<Executable>),
+}
+
+#[derive(Default)]
+struct Graphs {
+    graphs: HashMap<u64, Graph>,
+    /// The graph of each node.
+    of: HashMap<u64, u64>,
+    executables: HashMap<u64, Launchable>,
+}
+
+fn graphs() -> MutexGuard<'static, Graphs> {
+    static GRAPHS: OnceLock<Mutex<Graphs>> = OnceLock::new();
+    GRAPHS
+        .get_or_init(Mutex::default)
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Graphs {
+    fn made(&mut self, graph: u64) -> Result<&mut Nodes, Code> {
+        match self.graphs.get_mut(&graph) {
+            Some(Graph::Made(nodes)) => Ok(nodes),
+            Some(Graph::Recorded) => {
+                notice::unsupported("the nodes of a graph that a stream has recorded");
+                Err(Code::NOT_SUPPORTED)
+            }
+            None => Err(Code::INVALID_VALUE),
+        }
+    }
+
+    fn add(&mut self, nodes: Nodes) -> u64 {
+        let graph = session::mint();
+        self.of
+            .extend(nodes.nodes().into_iter().map(|node| (node, graph)));
+        self.graphs.insert(graph, Graph::Made(nodes));
+        graph
+    }
+
+    fn graph_of(&mut self, node: u64) -> Result<&mut Nodes, Code> {
+        let graph = self.of.get(&node).copied().ok_or(Code::INVALID_VALUE)?;
+        self.made(graph)
+    }
+}
+
+/// Begins to record a stream.
+pub(crate) fn begin(stream: u64, mode: i32) -> Result<(), Code> {
+    streams::check(stream)?;
+    if !(0..=MODE_MAX).contains(&mode) {
+        return Err(Code::INVALID_VALUE);
+    }
+    // Waited for, so that an error is told here.
+    session::call(&Call::CaptureBegin { stream }, &[])?;
+    streams::set_recording(stream, true);
+    Ok(())
+}
+
+/// Ends recording; gives the graph.
+pub(crate) fn end(stream: u64) -> Result<u64, Code> {
+    streams::check(stream)?;
+    let graph = session::mint();
+    let ended = session::call(&Call::CaptureEnd { stream, graph }, &[]);
+    streams::set_recording(stream, false);
+    ended?;
+    graphs().graphs.insert(graph, Graph::Recorded);
+    Ok(graph)
+}
+
+/// Whether a stream records: 0, 1, or 2 if it does in vain; and the number of the recording.
+pub(crate) fn status(stream: u64) -> Result<(i32, u64), Code> {
+    streams::check(stream)?;
+    if !streams::is_any_recording() {
+        return session::check_alive().map(|()| (0, 0));
+    }
+    match session::call(&Call::CaptureStatus { stream }, &[])? {
+        Value::Pair(status, number) => Ok((status as i32, number)),
+        _ => Err(Code::UNKNOWN),
+    }
+}
+
+/// Makes a graph without nodes.
+pub(crate) fn create() -> Result<u64, Code> {
+    session::check_alive()?;
+    Ok(graphs().add(Nodes::default()))
+}
+
+/// Does something with the nodes of a graph that the program makes.
+pub(crate) fn with<T>(
+    graph: u64,
+    act: impl FnOnce(&mut Nodes) -> Result<T, Code>,
+) -> Result<T, Code> {
+    act(graphs().made(graph)?)
+}
+
+/// The same for the graph of a node.
+pub(crate) fn with_node<T>(
+    node: u64,
+    act: impl FnOnce(&mut Nodes) -> Result<T, Code>,
+) -> Result<T, Code> {
+    act(graphs().graph_of(node)?)
+}
+
+/// Adds a node to a graph, behind others.
+pub(crate) fn add(graph: u64, behind: &[u64], work: Work) -> Result<u64, Code> {
+    let mut graphs = graphs();
+    let node = graphs.made(graph)?.add(behind, work)?;
+    graphs.of.insert(node, graph);
+    Ok(node)
+}
+
+/// Removes a node from its graph.
+pub(crate) fn remove(node: u64) -> Result<(), Code> {
+    let mut graphs = graphs();
+    graphs.graph_of(node)?.remove(node);
+    graphs.of.remove(&node);
+    Ok(())
+}
+
+/// A copy of a graph.
+pub(crate) fn copy(graph: u64) -> Result<u64, Code> {
+    let mut graphs = graphs();
+    let nodes = graphs.made(graph)?.clone_nodes();
+    Ok(graphs.add(nodes))
+}
+
+/// How many nodes a graph has that a stream has recorded; `None` if the program makes it of nodes.
+pub(crate) fn recorded_nodes(graph: u64) -> Result<Option<usize>, Code> {
+    match graphs().graphs.get(&graph) {
+        Some(Graph::Recorded) => {}
+        Some(Graph::Made(_)) => return Ok(None),
+        None => return Err(Code::INVALID_VALUE),
+    }
+    session::number(&Call::GraphNodes { graph }).map(|count| Some(count as usize))
+}
+
+/// Makes a graph that can be launched.
+pub(crate) fn instantiate(graph: u64, flags: u64) -> Result<u64, Code> {
+    let executable = session::mint();
+    let made = match graphs().graphs.get(&graph).ok_or(Code::INVALID_VALUE)? {
+        Graph::Made(nodes) => Some(Executable::of(nodes)?),
+        Graph::Recorded => None,
+    };
+    let launchable = match made {
+        Some(_) if flags & !INSTANTIATE_FLAGS != 0 => return Err(Code::NOT_SUPPORTED),
+        Some(made) => Launchable::Made(Arc::new(made)),
+        None => {
+            let call = Call::GraphInstantiate {
+                graph,
+                executable,
+                flags,
+            };
+            session::call(&call, &[])?;
+            Launchable::Recorded
+        }
+    };
+    graphs().executables.insert(executable, launchable);
+    Ok(executable)
+}
+
+/// Gives one the parameters of a graph with the same nodes; CUDA's result, 0 if it has them.
+pub(crate) fn update(executable: u64, graph: u64) -> Result<u32, Code> {
+    {
+        let mut guard = graphs();
+        let Graphs {
+            graphs,
+            executables,
+            ..
+        } = &mut *guard;
+        let known = executables
+            .get_mut(&executable)
+            .ok_or(Code::INVALID_VALUE)?;
+        match (known, graphs.get(&graph).ok_or(Code::INVALID_VALUE)?) {
+            (Launchable::Made(made), Graph::Made(nodes)) => {
+                return Ok(match Arc::make_mut(made).update(nodes) {
+                    true => 0,
+                    false => TOPOLOGY_CHANGED,
+                })
+            }
+            (Launchable::Recorded, Graph::Recorded) => {}
+            _ => return Ok(TOPOLOGY_CHANGED),
+        }
+    }
+    session::number(&Call::GraphUpdate { executable, graph }).map(|result| result as u32)
+}
+
+/// Has a node of one that can be launched do something else.
+pub(crate) fn set(executable: u64, node: u64, work: Work) -> Result<(), Code> {
+    match graphs().executables.get_mut(&executable) {
+        Some(Launchable::Made(made)) => Arc::make_mut(made).set(node, work),
+        _ => Err(Code::INVALID_VALUE),
+    }
+}
+
+/// The nodes of one that can be launched; `None` if the server has them.
+fn made(executable: u64) -> Result<Option<Arc<Executable>>, Code> {
+    match graphs().executables.get(&executable) {
+        Some(Launchable::Made(made)) => Ok(Some(made.clone())),
+        Some(Launchable::Recorded) => Ok(None),
+        None => Err(Code::INVALID_VALUE),
+    }
+}
+
+/// Has the device know one before it is launched.
+pub(crate) fn upload(executable: u64, stream: u64) -> Result<(), Code> {
+    streams::check(stream)?;
+    match made(executable)? {
+        Some(_) => session::check_alive(),
+        None => session::send(&Call::GraphUpload { executable, stream }, &[]),
+    }
+}
+
+/// Launches one.
+pub(crate) fn launch(executable: u64, stream: u64) -> Result<(), Code> {
+    streams::check(stream)?;
+    match made(executable)? {
+        Some(made) => made.launch(stream),
+        None => {
+            managed::before(stream)?;
+            session::send(&Call::GraphLaunch { executable, stream }, &[])
+        }
+    }
+}
+
+/// Destroys a graph.
+pub(crate) fn destroy(graph: u64) -> Result<(), Code> {
+    let gone = {
+        let mut graphs = graphs();
+        let gone = graphs.graphs.remove(&graph).ok_or(Code::INVALID_VALUE)?;
+        graphs.of.retain(|_, of| *of != graph);
+        gone
+    };
+    match gone {
+        Graph::Made(_) => session::check_alive(),
+        Graph::Recorded => session::send(&Call::GraphDestroy { graph }, &[]),
+    }
+}
+
+/// Destroys one that can be launched.
+pub(crate) fn destroy_executable(executable: u64) -> Result<(), Code> {
+    let gone = graphs().executables.remove(&executable);
+    match gone.ok_or(Code::INVALID_VALUE)? {
+        Launchable::Made(_) => session::check_alive(),
+        Launchable::Recorded => session::send(&Call::GraphExecDestroy { executable }, &[]),
+    }
+}

@@ -1,0 +1,93 @@
+//! Copies between a device and memory of this host that the backend has not: through slots of shared memory (`bulk`), or over the connection.
+
+use crate::{bulk, session};
+use rgaps_remoting::{Call, Code, Extent, Pitched, INLINE_BYTES_MAX};
+
+/// One row.
+pub(crate) fn row(address: u64, bytes: u64) -> (Pitched, Extent) {
+    let at = Pitched {
+        address,
+        row_bytes: bytes,
+        layer_bytes: bytes,
+    };
+    let extent = Extent {
+        width_bytes: bytes,
+        height: 1,
+        depth: 1,
+    };
+    (at, extent)
+}
+
+/// Whether there is one row only.
+pub(crate) fn is_row(extent: &Extent) -> bool {
+    extent.height == 1 && extent.depth == 1
+}
+
+/// Copies to the device. The bytes have been read when this returns.
+///
+/// # Safety
+/// All rows of `from` may be read.
+pub(crate) unsafe fn copy_in(
+    to: Pitched,
+    from: Pitched,
+    extent: Extent,
+    stream: u64,
+) -> Result<(), Code> {
+    let bytes = extent.bytes().ok_or(Code::INVALID_VALUE)? as usize;
+    if bytes > INLINE_BYTES_MAX {
+        if let Some(slots) = bulk::slots()? {
+            // SAFETY: the rows may be read, as the caller promises.
+            return unsafe { slots.copy_in(to, from, extent, stream) };
+        }
+    }
+    if is_row(&extent) {
+        // SAFETY: the row may be read, as the caller promises.
+        let source = unsafe { std::slice::from_raw_parts(from.address as *const u8, bytes) };
+        let to = to.address;
+        return session::send(&Call::CopyIn { to, stream }, source);
+    }
+    let mut packed = vec![0u8; bytes];
+    // SAFETY: the rows may be read, as the caller promises, and the buffer has as many bytes.
+    unsafe { bulk::gather(&from, &extent, packed.as_mut_ptr() as u64) };
+    session::send(&Call::CopyInRows { to, extent, stream }, &packed)
+}
+
+/// Copies from the device. The bytes are there when this returns.
+///
+/// # Safety
+/// All rows of `to` may be written.
+pub(crate) unsafe fn copy_out(
+    to: Pitched,
+    from: Pitched,
+    extent: Extent,
+    stream: u64,
+) -> Result<(), Code> {
+    let bytes = extent.bytes().ok_or(Code::INVALID_VALUE)? as usize;
+    if bytes > INLINE_BYTES_MAX {
+        if let Some(slots) = bulk::slots()? {
+            // SAFETY: the rows may be written, as the caller promises.
+            return unsafe { slots.copy_out(from, to, extent, stream) };
+        }
+    }
+    if is_row(&extent) {
+        let call = Call::CopyOut {
+            from: from.address,
+            bytes: bytes as u64,
+            stream,
+        };
+        // SAFETY: the row may be written, as the caller promises.
+        return unsafe { session::call_out(&call, to.address as *mut u8, bytes) };
+    }
+    let mut packed = vec![0u8; bytes];
+    let call = Call::CopyOutRows {
+        from,
+        extent,
+        stream,
+    };
+    // SAFETY: the buffer is this function's, and has this length; the rows may be written, as the caller promises.
+    unsafe {
+        session::call_out(&call, packed.as_mut_ptr(), packed.len())?;
+        bulk::scatter(packed.as_ptr() as u64, &to, &extent);
+    }
+    Ok(())
+}

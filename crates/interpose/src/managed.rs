@@ -1,0 +1,189 @@
+//! Managed memory, which the program and its kernels use by one address.
+//!
+//! The server has no pages of this host, and this host none of the GPU. So managed memory is memory of the device, and the same addresses are
+//! memory here (a *shadow*, as in GVirtuS). A launch sends what the host may have changed; a wait that the program makes brings what kernels may
+//! have changed. In between the side that has the memory is the only one that may use it, as on GPUs without `concurrentManagedAccess`.
+//!
+//! Nothing tells which bytes a kernel uses or a program changes, so whole allocations are copied, all of them.
+
+use crate::handles::streams;
+use crate::{host_copy, memory, session, thread};
+use rgaps_remoting::{Call, Code};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ffi::c_uint;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Attached to all streams, or to the host.
+const FLAGS: [c_uint; 2] = [1, 2];
+const NON_BLOCKING: c_uint = 1;
+
+/// An allocation.
+#[derive(Clone, Copy)]
+struct Managed {
+    bytes: u64,
+    device: u16,
+    /// Kernels may have changed it since the host has seen it.
+    is_on_device: bool,
+}
+
+#[derive(Default)]
+struct State {
+    all: BTreeMap<u64, Managed>,
+    /// Streams that may use it still.
+    busy: HashSet<u64>,
+    /// A stream of each device for copies, which no other stream waits for.
+    copies: HashMap<u16, u64>,
+}
+
+/// Whether there is any; most programs have none.
+static IS_USED: AtomicBool = AtomicBool::new(false);
+
+fn lock() -> MutexGuard<'static, Option<State>> {
+    static STATE: Mutex<Option<State>> = Mutex::new(None);
+    STATE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Allocates managed memory.
+pub(crate) fn allocate(bytes: u64, flags: c_uint) -> Result<u64, Code> {
+    if bytes == 0 || !FLAGS.contains(&flags) {
+        return Err(Code::INVALID_VALUE);
+    }
+    let start = memory::allocate(&Call::Allocate { bytes }, bytes)?;
+    if memory::open(start, bytes).is_err() {
+        memory::forget(start)?;
+        session::send(&Call::Free { address: start }, &[])?;
+        return Err(Code::OUT_OF_MEMORY);
+    }
+    let managed = Managed {
+        bytes,
+        device: thread::device(),
+        is_on_device: false,
+    };
+    lock().get_or_insert_default().all.insert(start, managed);
+    IS_USED.store(true, Ordering::Release);
+    Ok(start)
+}
+
+/// Forgets an allocation that is given back, if it is managed.
+pub(crate) fn forget(start: u64) {
+    if !IS_USED.load(Ordering::Acquire) {
+        return;
+    }
+    let gone = lock().get_or_insert_default().all.remove(&start);
+    if let Some(gone) = gone {
+        memory::shut(start, gone.bytes);
+    }
+}
+
+/// Forgets all allocations of the current device, which is reset.
+pub(crate) fn reset() {
+    let device = thread::device();
+    let mut guard = lock();
+    let state = guard.get_or_insert_default();
+    state.copies.remove(&device);
+    state.busy.clear();
+    let gone: Vec<(u64, Managed)> = state
+        .all
+        .iter()
+        .filter(|(_, managed)| managed.device == device)
+        .map(|(start, managed)| (*start, *managed))
+        .collect();
+    for (start, managed) in gone {
+        state.all.remove(&start);
+        memory::shut(start, managed.bytes);
+    }
+}
+
+/// Whether an address is managed.
+pub(crate) fn is_managed(address: u64) -> bool {
+    if !IS_USED.load(Ordering::Acquire) {
+        return false;
+    }
+    let guard = lock();
+    let before = guard
+        .as_ref()
+        .and_then(|state| state.all.range(..=address).next_back());
+    before.is_some_and(|(start, managed)| address - start < managed.bytes)
+}
+
+/// Whether all of a range is managed.
+pub(crate) fn check(address: u64, bytes: u64) -> Result<(), Code> {
+    match is_managed(address) {
+        true => memory::check(address, bytes),
+        false => Err(Code::INVALID_VALUE),
+    }
+}
+
+impl State {
+    /// The stream for copies on the current device.
+    fn stream(&mut self) -> Result<u64, Code> {
+        let device = thread::device();
+        if let Some(stream) = self.copies.get(&device) {
+            return Ok(*stream);
+        }
+        let stream = streams::create(NON_BLOCKING, 0)?;
+        self.copies.insert(device, stream);
+        Ok(stream)
+    }
+
+    /// Sends what the host may have changed, and waits until it is there.
+    fn send(&mut self) -> Result<(), Code> {
+        if self.all.values().all(|managed| managed.is_on_device) {
+            return Ok(());
+        }
+        let stream = self.stream()?;
+        for (start, managed) in &mut self.all {
+            if !managed.is_on_device {
+                let (at, extent) = host_copy::row(*start, managed.bytes);
+                // SAFETY: the shadow of an allocation, which stays while the table is locked.
+                unsafe { host_copy::copy_in(at, at, extent, stream)? };
+                managed.is_on_device = true;
+            }
+        }
+        session::call(&Call::StreamSynchronize { stream }, &[]).map(drop)
+    }
+
+    /// Brings what kernels may have changed. If no stream is busy any more, the host has the memory.
+    fn bring(&mut self) -> Result<(), Code> {
+        if !self.all.values().any(|managed| managed.is_on_device) {
+            return Ok(());
+        }
+        // Asked first: what a stream changes after it was asked is brought by the next wait. To ask a stream that records would end that.
+        let can_ask = !streams::is_any_recording();
+        self.busy.retain(|stream| {
+            let call = Call::StreamQuery { stream: *stream };
+            !can_ask || session::call(&call, &[]).err() == Some(Code::NOT_READY)
+        });
+        let stream = self.stream()?;
+        for (start, managed) in &mut self.all {
+            if managed.is_on_device {
+                let (at, extent) = host_copy::row(*start, managed.bytes);
+                // SAFETY: the shadow of an allocation, which stays while the table is locked.
+                unsafe { host_copy::copy_out(at, at, extent, stream)? };
+                managed.is_on_device = !self.busy.is_empty();
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Before work that may use managed memory is queued on a stream.
+pub(crate) fn before(stream: u64) -> Result<(), Code> {
+    // What is recorded is not done yet.
+    if !IS_USED.load(Ordering::Acquire) || streams::is_any_recording() {
+        return Ok(());
+    }
+    let mut guard = lock();
+    let state = guard.get_or_insert_default();
+    state.busy.insert(stream);
+    state.send()
+}
+
+/// After the program has waited for something.
+pub(crate) fn after() -> Result<(), Code> {
+    if !IS_USED.load(Ordering::Acquire) {
+        return Ok(());
+    }
+    lock().get_or_insert_default().bring()
+}

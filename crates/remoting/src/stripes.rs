@@ -1,0 +1,86 @@
+//! Connections of a session beside its first one ("stripes"), over which the bytes of large copies travel in pieces, in turn and at the same time:
+//! one connection keeps one processor busy at each end, and that is less than a network or a GPU takes.
+//!
+//! The frame goes over the first connection and says that its bytes travel so. Whoever writes frames writes the bytes of one frame before
+//! those of the next one, so each stripe keeps their order.
+
+use crate::communicator::{read_exact, write_all, Communicator};
+use crate::limits::STRIPED_BYTES_MIN;
+use crate::pieces::stripe;
+use std::io;
+use std::sync::Arc;
+
+/// The client's stripes; perhaps none.
+#[derive(Default)]
+pub(crate) struct Stripes(Vec<Arc<dyn Communicator>>);
+
+/// Runs something for each of several stripes, at the same time; gives the first error.
+pub(crate) fn each<E: Send>(
+    count: usize,
+    act: impl Fn(usize) -> Result<(), E> + Sync,
+) -> Result<(), E> {
+    let act = &act;
+    std::thread::scope(|scope| {
+        let helpers: Vec<_> = (1..count)
+            .map(|index| scope.spawn(move || act(index)))
+            .collect();
+        let own = act(0);
+        helpers.into_iter().fold(own, |result, helper| {
+            let theirs = helper
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            result.and(theirs)
+        })
+    })
+}
+
+/// Memory whose parts several threads fill.
+struct Place(*mut u8);
+// SAFETY: each thread writes parts of its own.
+unsafe impl Sync for Place {}
+
+impl Stripes {
+    pub(crate) fn new(all: Vec<Arc<dyn Communicator>>) -> Stripes {
+        Stripes(all)
+    }
+
+    /// Over how many so many bytes travel; 0: over the first connection.
+    pub(crate) fn wanted(&self, bytes: u64) -> usize {
+        match bytes >= STRIPED_BYTES_MIN {
+            true => self.0.len(),
+            false => 0,
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(crate) fn write(&self, bytes: &[u8]) -> io::Result<()> {
+        each(self.0.len(), |index| {
+            stripe(bytes.len(), index, self.0.len()).try_for_each(|(offset, length)| {
+                let piece = &bytes[offset..offset + length];
+                write_all(&*self.0[index], [piece, &[]]).map(drop)
+            })
+        })
+    }
+
+    /// # Safety
+    /// `bytes` bytes at `to` may be written until this returns.
+    pub(crate) unsafe fn read(&self, to: *mut u8, bytes: usize) -> io::Result<()> {
+        let place = &Place(to);
+        each(self.0.len(), |index| {
+            let start = place.0;
+            stripe(bytes, index, self.0.len()).try_for_each(|(offset, length)| {
+                // SAFETY: parts of different stripes do not overlap, and all are inside the place that the caller promises.
+                let piece = unsafe { std::slice::from_raw_parts_mut(start.add(offset), length) };
+                read_exact(&*self.0[index], piece)
+            })
+        })
+    }
+
+    /// Ends them, also for threads that wait.
+    pub(crate) fn close(&self) {
+        self.0.iter().for_each(|stripe| stripe.close());
+    }
+}
