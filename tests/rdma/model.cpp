@@ -437,7 +437,7 @@ void receives() {
         }
     });
     explorer().run();
-    if (memory::load(card.word(p.record)) == 0) explorer().fail("receives are not posted");
+    if (uint32_t(memory::load(card.word(p.record))) == 0) explorer().fail("receives are not posted");
 }
 
 bool equals(const rdma::wire::Entry &entry, const char *text) {

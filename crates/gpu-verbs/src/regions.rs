@@ -3,16 +3,26 @@
 use crate::memory::Memory;
 use crate::view::Syndrome;
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Keys are handed out from here on: none is 0, and none is the mark of a receive without memory.
 const FIRST_KEY: u32 = 0x1000;
 
 /// Registered memory.
-#[derive(Default)]
 pub(crate) struct Regions {
     table: Mutex<BTreeMap<u32, Region>>,
+    /// Keys are never used twice, so that an old one opens nothing.
+    next_key: AtomicU32,
+}
+
+impl Default for Regions {
+    fn default() -> Regions {
+        Regions {
+            table: Mutex::default(),
+            next_key: AtomicU32::new(FIRST_KEY),
+        }
+    }
 }
 
 #[derive(Clone)]
@@ -33,11 +43,8 @@ pub enum Change {
 impl Regions {
     /// Gives memory a key. Peers may use it if `is_remote`.
     fn add(&self, memory: Arc<Memory>, is_remote: bool) -> u32 {
-        let mut table = self.locked();
-        let key = table
-            .last_key_value()
-            .map_or(FIRST_KEY, |(last, _)| last + 1);
-        table.insert(key, Region { memory, is_remote });
+        let key = self.next_key.fetch_add(1, Ordering::Relaxed);
+        self.locked().insert(key, Region { memory, is_remote });
         key
     }
 

@@ -22,6 +22,8 @@ const IS_REPLY: u8 = 0x80;
 const IN_FLIGHT_MAX: usize = 256;
 /// Bytes that wait to be sent, beyond one work.
 const UNSENT_MAX: usize = 8 << 20;
+/// Bytes of requests that wait for a receive; with more, nothing is read from the connection.
+const WAITING_MAX: usize = 8 << 20;
 /// Bytes that one call takes from the socket.
 const READ_AT_ONCE: usize = 256 << 10;
 
@@ -241,7 +243,8 @@ impl Lane for TcpLane {
             return;
         }
         self.send();
-        if self.requests.len() < IN_FLIGHT_MAX {
+        let waiting: usize = self.requests.iter().map(|(_, data)| data.len()).sum();
+        if self.requests.len() < IN_FLIGHT_MAX && waiting < WAITING_MAX {
             self.receive();
         }
         if self.parse(events).is_none() {

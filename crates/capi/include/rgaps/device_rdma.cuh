@@ -382,7 +382,7 @@ public:
         return broadcast(group, result).status;
     }
 
-    /* A write of which only the addresses are new. */
+    /* A write of which only the addresses are new. `flags` defers it or not; whether it is quiet, prepare() has said. */
     template <class Group>
     RGAPS_DEVICE_FN Status write_prepared(const Group &group, uint64_t local, uint64_t remote, Ticket *ticket, uint32_t flags = at_once) {
         group.sync();

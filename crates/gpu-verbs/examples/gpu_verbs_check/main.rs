@@ -4,12 +4,15 @@
 //! ```text
 //! gpu-verbs-check verify --jobs LIBRARY [--only TEST] [--messages N] [--bytes N] [--seed N] [--payload gpu] [--limit-s N]
 //! gpu-verbs-check ladder --jobs LIBRARY [--messages N] [--blocks N] [--warps N]
+//! gpu-verbs-check receive --jobs LIBRARY --listen ADDRESS:PORT [--messages N] [--bytes N]
+//! gpu-verbs-check send --jobs LIBRARY --peer ADDRESS:PORT [--messages N] [--bytes N]
 //! gpu-verbs-check choose
 //! ```
 //! The last line is JSON; the exit code is 1 if anything was wrong. No figure here is one of RDMA: no network card takes part.
 
 mod jobs;
 mod ladder;
+mod peers;
 mod side;
 mod verify;
 
@@ -62,7 +65,7 @@ pub fn kernels(jobs: &jobs::Jobs) -> Result<Domain> {
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let Some((command, rest)) = arguments.split_first() else {
-        bail!("verify, ladder or choose");
+        bail!("verify, ladder, receive, send or choose");
     };
     let options = Options::parse(rest)?;
     if command == "choose" {
@@ -74,6 +77,8 @@ fn main() -> Result<()> {
     match command.as_str() {
         "verify" => verify::run(&jobs, &options),
         "ladder" => ladder::run(&jobs, &options),
+        "receive" => peers::receive(&jobs, &options),
+        "send" => peers::send(&jobs, &options),
         other => bail!("there is no {other}"),
     }
 }
