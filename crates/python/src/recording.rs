@@ -104,8 +104,8 @@ impl Recording {
         topics
     }
 
-    fn __iter__(&self) -> Iter {
-        Iter {
+    fn __iter__(&self) -> RecordedMessages {
+        RecordedMessages {
             messages: Mutex::new(self.recording.select(&self.selection)),
         }
     }
@@ -118,12 +118,12 @@ impl Recording {
 /// The messages of a recording, one after the other. `Damaged` tells of a damaged chunk or message; the next call goes on after
 /// it.
 #[pyclass(frozen, name = "_Messages", module = "rgaps")]
-pub(crate) struct Iter {
+pub(crate) struct RecordedMessages {
     messages: Mutex<Messages>,
 }
 
 #[pymethods]
-impl Iter {
+impl RecordedMessages {
     fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
         slf
     }

@@ -45,15 +45,15 @@ pub(crate) fn read_record(file: &File, at: u64, bytes: u64) -> std::io::Result<(
 /// not a message.
 pub(crate) fn read_chunk(
     file: &File,
-    place: ChunkRange,
+    range: ChunkRange,
     mut each: impl FnMut(Record<'_>) -> Result<(), McapError>,
 ) -> Result<Vec<Raw>, McapError> {
-    let end = place.at.checked_add(place.bytes);
+    let end = range.at.checked_add(range.bytes);
     if end.is_none_or(|end| end > file.metadata().map_or(0, |about| about.len())) {
         return Err(McapError::UnexpectedEof);
     }
-    let mut all = vec![0; place.bytes as usize];
-    file.read_exact_at(&mut all, place.at)?;
+    let mut all = vec![0; range.bytes as usize];
+    file.read_exact_at(&mut all, range.at)?;
     let all = Bytes::from(all);
     let body = all.get(RECORD_HEAD as usize..).ok_or(McapError::BadIndex)?;
     if all[0] != op::CHUNK {

@@ -64,7 +64,9 @@ pub struct Counts {
     pub files: u64,
     /// Bytes of all files.
     pub file_bytes: u64,
-    /// Bytes of messages that wait to be written, or are kept.
+    /// Messages that wait to be written, or are kept.
+    pub queue_messages: u64,
+    /// Their bytes.
     pub queue_bytes: u64,
 }
 
@@ -95,7 +97,7 @@ impl Counters {
             .collect()
     }
 
-    pub(crate) fn read(&self, queue_bytes: u64) -> Counts {
+    pub(crate) fn read(&self, (queue_messages, queue_bytes): (u64, u64)) -> Counts {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let dropped_by = self.dropped_by();
         Counts {
@@ -106,6 +108,7 @@ impl Counters {
             pushed_out: of(&self.pushed_out),
             files: of(&self.files),
             file_bytes: of(&self.complete_bytes) + of(&self.open_bytes),
+            queue_messages,
             queue_bytes,
         }
     }

@@ -68,8 +68,20 @@ impl Ord for Waiting {
     }
 }
 
+impl Recording {
+    /// All messages, in the order of publishing over all topics.
+    pub fn messages(self: &Arc<Self>) -> Messages {
+        self.select(&Selection::default())
+    }
+
+    /// Some of the messages, in the order of publishing.
+    pub fn select(self: &Arc<Self>, selection: &Selection) -> Messages {
+        Messages::new(self.clone(), selection)
+    }
+}
+
 impl Messages {
-    pub(crate) fn new(recording: Arc<Recording>, selection: &Selection) -> Messages {
+    fn new(recording: Arc<Recording>, selection: &Selection) -> Messages {
         let channels = recording.channels.iter();
         let selected = channels.filter(|(_, channel)| selection.has(&channel.topic));
         Messages {
@@ -84,26 +96,26 @@ impl Messages {
 
     /// Reads the chunks that may hold a message before all that wait.
     fn read_ahead(&mut self) {
-        while let Some(place) = self.recording.chunks.get(self.next).copied() {
+        while let Some(range) = self.recording.chunks.get(self.next).copied() {
             let earliest = self.waiting.peek().map(|Reverse(first)| first.order.0);
-            if earliest.is_some_and(|earliest| earliest < place.start_ns) {
+            if earliest.is_some_and(|earliest| earliest < range.start_ns) {
                 return;
             }
             self.next += 1;
             let may_have_kept = self.recording.has_transient_local();
-            if place.end_ns < self.from_ns && !may_have_kept {
+            if range.end_ns < self.from_ns && !may_have_kept {
                 continue;
             }
-            match read_chunk(&self.recording.file, place, |_| Ok(())) {
+            match read_chunk(&self.recording.file, range, |_| Ok(())) {
                 Ok(messages) => {
                     for (index, raw) in messages.into_iter().enumerate() {
-                        self.keep(raw, place.at, index);
+                        self.keep(raw, range.at, index);
                     }
                 }
                 Err(error) => self.failed.push_back(ReadError::Chunk {
                     path: self.recording.path.clone(),
-                    at: place.at,
-                    bytes: place.bytes,
+                    at: range.at,
+                    bytes: range.bytes,
                     reason: explain(&error),
                 }),
             }

@@ -191,8 +191,9 @@ impl Queue {
         }
     }
 
-    /// Bytes of the messages that wait.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.lock().bytes
+    /// The messages that wait, and their bytes.
+    pub(crate) fn waiting(&self) -> (u64, u64) {
+        let state = self.lock();
+        (state.entries.len() as u64, state.bytes)
     }
 }

@@ -71,7 +71,7 @@ impl Recorder {
 
     /// What it has done so far.
     pub fn counts(&self) -> Counts {
-        self.counters.read(self.queue.bytes())
+        self.counters.read(self.queue.waiting())
     }
 
     /// Why it writes no more, if a write failed. Stop it then.

@@ -7,7 +7,6 @@ use crate::channel::Channel;
 use crate::chunk::{read_chunk, read_record, ChunkRange, RECORD_HEAD};
 use crate::error::ReadError;
 use crate::file::{ABOUT, BEGUN_NS, DROPPED};
-use crate::messages::{Messages, Selection};
 use mcap::read::ChannelAccumulator;
 use mcap::records::{op, MetadataIndex, Record};
 use mcap::sans_io::{SummaryReadEvent, SummaryReader, SummaryReaderOptions};
@@ -86,7 +85,7 @@ impl Recording {
         }
         recording
             .chunks
-            .sort_by_key(|place| (place.start_ns, place.at));
+            .sort_by_key(|range| (range.start_ns, range.at));
         Ok(recording)
     }
 
@@ -208,14 +207,14 @@ impl Recording {
         bytes: u64,
         known: &mut ChannelAccumulator<'static>,
     ) -> Result<(), McapError> {
-        let mut place = ChunkRange {
+        let mut range = ChunkRange {
             at,
             bytes,
             start_ns: u64::MAX,
             end_ns: 0,
         };
         let mut channels = Vec::new();
-        let messages = read_chunk(&self.file, place, |record| match record {
+        let messages = read_chunk(&self.file, range, |record| match record {
             Record::Schema { header, data } => known.add_schema_from_slice(header, &data),
             Record::Channel(channel) => {
                 channels.push(channel.id);
@@ -229,12 +228,12 @@ impl Recording {
             }
         }
         for message in &messages {
-            place.start_ns = place.start_ns.min(message.header.log_time);
-            place.end_ns = place.end_ns.max(message.header.log_time);
+            range.start_ns = range.start_ns.min(message.header.log_time);
+            range.end_ns = range.end_ns.max(message.header.log_time);
             *self.counts.entry(message.header.channel_id).or_default() += 1;
         }
         if !messages.is_empty() {
-            self.chunks.push(place);
+            self.chunks.push(range);
         }
         Ok(())
     }
@@ -251,7 +250,7 @@ impl Recording {
 
     /// The first log time; the end of all times if there is none.
     pub(crate) fn first_ns(&self) -> u64 {
-        self.chunks.first().map_or(u64::MAX, |place| place.start_ns)
+        self.chunks.first().map_or(u64::MAX, |range| range.start_ns)
     }
 
     pub(crate) fn has_transient_local(&self) -> bool {
@@ -267,24 +266,14 @@ impl Recording {
 
     /// When the recording began: nanoseconds since 1970. Messages of histories are older.
     pub fn begun_ns(&self) -> u64 {
-        let first = self.chunks.first().map_or(0, |place| place.start_ns);
+        let first = self.chunks.first().map_or(0, |range| range.start_ns);
         self.begun_ns.unwrap_or(first)
     }
 
     /// The time of the last message: nanoseconds since 1970.
     pub fn end_ns(&self) -> u64 {
-        let ends = self.chunks.iter().map(|place| place.end_ns);
+        let ends = self.chunks.iter().map(|range| range.end_ns);
         ends.max().unwrap_or_else(|| self.begun_ns())
-    }
-
-    /// All messages, in the order of publishing over all topics.
-    pub fn messages(self: &Arc<Self>) -> Messages {
-        self.select(&Selection::default())
-    }
-
-    /// Some of the messages, in the order of publishing.
-    pub fn select(self: &Arc<Self>, selection: &Selection) -> Messages {
-        Messages::new(self.clone(), selection)
     }
 }
 

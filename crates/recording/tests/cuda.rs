@@ -42,7 +42,7 @@ fn messages_of_a_gpu_are_recorded_and_replayed_on_it() {
             loan.publish().unwrap();
         }
         let (counts, _) = recorder.stop();
-        assert_eq!((counts.recorded, counts.dropped), (MESSAGES.into(), 0));
+        assert_eq!((counts.recorded, counts.dropped), (u64::from(MESSAGES), 0));
     }
     let recording = Arc::new(Recording::open(&file).unwrap());
     for (seed, message) in recording.messages().enumerate() {
@@ -68,6 +68,6 @@ fn messages_of_a_gpu_are_recorded_and_replayed_on_it() {
         }
     });
     let replayed = replay.run(&AtomicBool::new(false)).unwrap();
-    assert_eq!(replayed.replayed, MESSAGES.into());
+    assert_eq!(replayed.replayed, u64::from(MESSAGES));
     receiving.join().unwrap();
 }
