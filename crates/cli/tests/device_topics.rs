@@ -35,7 +35,7 @@ fn listings_show_a_device_topic_and_its_seats() {
     assert_eq!(device["seats"][0]["is_bridge"], true, "{info}");
     let text = realm.run(&["topic", "info", "camera"]).ok();
     for wanted in [
-        "device    kernels publish, hosts receive, in host: 8 messages in the ring, 12 blocks of 4 KiB\n",
+        "device    kernels publish, hosts receive, in host: 8 messages in the ring, 12 blocks of 4.0 KiB\n",
         "          0 messages so far; 0 forwarded, 0 refused\n",
         "seat 0    reliable, wants message 1, missed 0 (for hosts)\n",
         "seat 1    not joined\n",

@@ -196,9 +196,11 @@ impl Worker {
         block_signals();
         let ended = match ends {
             Ends::ToHosts(subscriber, publisher, stream) => {
-                self.to_hosts(subscriber, &publisher, stream.as_ref())
+                self.forward_to_hosts(subscriber, &publisher, stream.as_ref())
             }
-            Ends::ToKernels(subscriber, publisher) => self.to_kernels(&subscriber, publisher),
+            Ends::ToKernels(subscriber, publisher) => {
+                self.forward_to_kernels(&subscriber, publisher)
+            }
         };
         if let Err(error) = ended {
             tracing::error!(%error, "the bridge of a device topic has ended");
@@ -211,7 +213,7 @@ impl Worker {
         self.shared.is_stopped.load(Ordering::Relaxed)
     }
 
-    fn to_hosts(
+    fn forward_to_hosts(
         &mut self,
         mut subscriber: HostSubscriber,
         publisher: &Publisher,
@@ -280,7 +282,7 @@ impl Worker {
         }
     }
 
-    fn to_kernels(
+    fn forward_to_kernels(
         &mut self,
         subscriber: &Subscriber,
         mut publisher: HostPublisher,
@@ -296,7 +298,7 @@ impl Worker {
                 }
                 Err(error) => return Err(error.into()),
             };
-            let outcome = self.to_kernel(&sample, &mut publisher);
+            let outcome = self.forward(&sample, &mut publisher);
             match outcome {
                 Ok(()) => {}
                 Err(
@@ -309,7 +311,7 @@ impl Worker {
         Ok(())
     }
 
-    fn to_kernel(
+    fn forward(
         &mut self,
         sample: &Sample,
         publisher: &mut HostPublisher,

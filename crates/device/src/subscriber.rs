@@ -70,9 +70,9 @@ impl HostSubscriber {
             }
         }
         // From here on the publisher lets nothing leave the ring that it has not left behind already.
-        self.tell(0, DEVICE_CURSOR_RELIABLE)?;
+        self.write_cursor(0, DEVICE_CURSOR_RELIABLE)?;
         self.next = self.topic.newest_sequence()? + 1;
-        self.tell(self.next, DEVICE_CURSOR_RELIABLE | DEVICE_CURSOR_JOINED)?;
+        self.write_cursor(self.next, DEVICE_CURSOR_RELIABLE | DEVICE_CURSOR_JOINED)?;
         Ok(self)
     }
 
@@ -140,10 +140,10 @@ impl HostSubscriber {
     pub fn release(&mut self) -> Result<(), DeviceError> {
         self.check_held()?;
         self.next += 1;
-        self.tell(self.next, DEVICE_CURSOR_RELIABLE | DEVICE_CURSOR_JOINED)
+        self.write_cursor(self.next, DEVICE_CURSOR_RELIABLE | DEVICE_CURSOR_JOINED)
     }
 
-    fn tell(&self, sequence: u64, flags: u64) -> Result<(), DeviceError> {
+    fn write_cursor(&self, sequence: u64, flags: u64) -> Result<(), DeviceError> {
         let cursor = sequence << DEVICE_CURSOR_SHIFT | flags;
         let at = self.topic.seat_at(self.seat);
         Ok(self.topic.memory().store(Segment::Words, at, cursor)?)

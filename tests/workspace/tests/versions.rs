@@ -10,14 +10,14 @@ const AGREED: [(&str, &str, &str, u64); 2] = [
     (
         "crates/session/src/message.rs",
         "PROTOCOL_VERSION",
-        "10",
-        0x1737_ff60_7309_5c9a,
+        "11",
+        0x129c_f3e0_2072_0e47,
     ),
     (
         "crates/layout/src",
         "LAYOUT_VERSION",
         "7",
-        0x0afe_7550_485c_f0e6,
+        0xe10a_f9bd_0d5d_50cc,
     ),
 ];
 
