@@ -569,7 +569,7 @@ def remoting(env, folder):
         serving = json.loads(line)
         yield "server", serving
         ways = {"tcp": serving["listen"][0], "unix": unix, "one-by-one": json.loads(plain_line)["listen"][0]}
-        blocking = {"one-by-one": {"RGAPS_GPU_BLOCKING": "1"}}
+        blocking = {"one-by-one": {"RGAPS_GPU_BLOCKING": "1", "RGAPS_GPU_STRIPES": "0"}}
         suite = [sys.executable, programs / "run.py", "--programs", programs, "--match", ""]
         saved = Path(folder) / "native.json"
         if match in "suite":
@@ -580,6 +580,10 @@ def remoting(env, folder):
                 out = run(f"remoting suite {way}", [*suite, *more], 300, dict(far, **blocking.get(way, {})))
                 yield f"suite-{way}", document(f"remoting suite {way}", out)
         repetitions, rounds = (3, 1) if quick else (5, 3)
+        # What several connections and threads give for the bytes of large copies.
+        single = {f"{way}-single": way for way in ("tcp", "unix")}
+        ways.update({name: ways[way] for name, way in single.items()})
+        more_env = {**blocking, **{name: {"RGAPS_GPU_STRIPES": "0"} for name in single}}
         for name, (program, size) in REMOTE_PROGRAMS.items():
             if match not in name:
                 continue
@@ -591,7 +595,7 @@ def remoting(env, folder):
                     through = [rgaps, "gpu", "run", "--libraries", libraries, "--on", on, "--", *command]
                     statistics = Path(folder) / "statistics"
                     statistics.unlink(missing_ok=True)
-                    result = timed(f"remoting {name} {way} {turn}", through, dict(far, RGAPS_GPU_STATISTICS=str(statistics), **blocking.get(way, {})))
+                    result = timed(f"remoting {name} {way} {turn}", through, dict(far, RGAPS_GPU_STATISTICS=str(statistics), **more_env.get(way, {})))
                     if result and statistics.exists():
                         result["statistics"] = json.loads(statistics.read_text().splitlines()[-1])
                     found[way].append(result)

@@ -55,7 +55,7 @@ for group in copy/ callback/ threads/; do
 done
 serve --listen "unix:$folder/socket" --listen 127.0.0.1:0
 RGAPS_GPU_STRIPES=2 run --on "${said##*, }" "$@"
-run --on "unix:$folder/socket" "$@"
+RGAPS_GPU_STRIPES=2 run --on "unix:$folder/socket" "$@"
 # A program with a static runtime ends at once, and says how to build it.
 said=$(target/debug/rgaps gpu run --libraries target/debug/gpu-libs --on "unix:$folder/socket" -- target/remote/static 2>&1) &&
   { echo "a program with a static runtime ran: $said" >&2; exit 1; }

@@ -97,10 +97,9 @@ pub(crate) unsafe fn scatter(from: u64, to: &Pitched, extent: &Extent) {
     });
 }
 
-/// How many threads copy so many bytes: a part of the processors, since the server may be on the same ones.
+/// How many threads copy so many bytes.
 fn threads_for(bytes: u64) -> usize {
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let most = THREADS_MAX.min(processors / 4);
+    let most = THREADS_MAX.min(session::stripes());
     most.min((bytes / THREAD_BYTES_MIN) as usize).max(1)
 }
 
@@ -308,6 +307,40 @@ impl Bulk {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn helpers_share_pieces_and_call_as_the_programs_thread() {
+        let (at, extent) = (
+            Pitched::default(),
+            Extent {
+                width_bytes: 9 * SLOT_BYTES + 5,
+                height: 1,
+                depth: 1,
+            },
+        );
+        let rest = Pieces::of(at, at, extent);
+        thread::set_device(3);
+        let lane = thread::lane();
+        let copied = Mutex::new(Vec::new());
+        let work = || {
+            assert_eq!((thread::lane(), thread::device()), (lane, 3));
+            while let Some(((device, extent), (host, _))) = rest.next() {
+                assert_eq!(device.address, host.address);
+                copied
+                    .lock()
+                    .unwrap()
+                    .push((host.address, extent.width_bytes));
+            }
+            Ok(())
+        };
+        together(3, work).unwrap();
+        let mut copied = copied.into_inner().unwrap();
+        copied.sort();
+        assert_eq!(copied.len(), 10);
+        assert_eq!(copied[9], (9 * SLOT_BYTES, 5));
+        let fails = || Err(Code::NOT_READY);
+        assert_eq!(together(2, fails), Err(Code::NOT_READY));
+    }
 
     #[test]
     fn rows_are_gathered_and_scattered() {

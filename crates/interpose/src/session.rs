@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 const SERVER_ENV: &str = "RGAPS_GPU";
 /// Has every call wait for its answer, so that an error is the result of the call that made it.
 const BLOCKING_ENV: &str = "RGAPS_GPU_BLOCKING";
-/// How many connections carry the bytes of large copies.
+/// How many connections or threads carry the bytes of large copies.
 const STRIPES_ENV: &str = "RGAPS_GPU_STRIPES";
 const STRIPES_USUAL: usize = 4;
 /// A file that gets a line of JSON when the program ends: what the session has counted.
@@ -61,17 +61,20 @@ fn open() -> Result<Arc<Connection>, Code> {
     Ok(connection)
 }
 
-/// Connections for the bytes of large copies: a quarter of the processors, since the server may be on the same ones, unless the user says
-/// how many.
-fn stripes() -> usize {
-    let named = std::env::var(STRIPES_ENV)
-        .ok()
-        .and_then(|count| count.parse().ok());
-    named.unwrap_or_else(|| {
+/// How many connections (or threads, where memory is shared) carry the bytes of a large copy: a quarter of the processors, since the server may be on
+/// the same ones, unless the user says how many. 0: the first connection does.
+pub(crate) fn stripes() -> usize {
+    static COUNT: OnceLock<usize> = OnceLock::new();
+    *COUNT.get_or_init(|| {
+        let named = std::env::var(STRIPES_ENV)
+            .ok()
+            .and_then(|count| count.parse().ok());
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        match (processors / 4).min(STRIPES_USUAL) {
-            0 | 1 => 0,
-            count => count,
+        let count = named.unwrap_or((processors / 4).min(STRIPES_USUAL));
+        if count < 2 {
+            0
+        } else {
+            count
         }
     })
 }

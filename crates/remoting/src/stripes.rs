@@ -35,9 +35,9 @@ pub(crate) fn each<E: Send>(
 }
 
 /// Memory whose parts several threads fill.
-struct Place(*mut u8);
+struct Destination(*mut u8);
 // SAFETY: each thread writes parts of its own.
-unsafe impl Sync for Place {}
+unsafe impl Sync for Destination {}
 
 impl Stripes {
     pub(crate) fn new(all: Vec<Arc<dyn Communicator>>) -> Stripes {
@@ -68,9 +68,9 @@ impl Stripes {
     /// # Safety
     /// `bytes` bytes at `to` may be written until this returns.
     pub(crate) unsafe fn read(&self, to: *mut u8, bytes: usize) -> io::Result<()> {
-        let place = &Place(to);
+        let destination = &Destination(to);
         each(self.0.len(), |index| {
-            let start = place.0;
+            let start = destination.0;
             stripe(bytes, index, self.0.len()).try_for_each(|(offset, length)| {
                 // SAFETY: parts of different stripes do not overlap, and all are inside the place that the caller promises.
                 let piece = unsafe { std::slice::from_raw_parts_mut(start.add(offset), length) };

@@ -3,11 +3,11 @@
 //! Ten clients that start at once start one daemon: the client that takes the start lock looks again for a daemon,
 //! starts one, and holds the lock until the daemon is ready.
 
-use crate::config::{prepare_folder, INLINE_VARIABLE, LINKS_PROGRAM_VARIABLE};
+use crate::config::{prepare_folder, INLINE_VARIABLE};
 use crate::lock::{with_suffix, writing_advice, StartLock};
 use crate::mps::MPS_PIPE_VARIABLE;
 use crate::ready::{READY_VARIABLE, READY_WORD};
-use crate::{Channel, Config, ConfigError, DaemonLock, LinksFailure, LockError, SocketError};
+use crate::{Channel, Config, ConfigError, DaemonLock, LockError, SocketError};
 use rustix::event::{PollFd, PollFlags};
 use rustix::pipe::PipeFlags;
 use std::ffi::OsString;
@@ -333,77 +333,9 @@ pub fn find_daemon(bin_dirs: &[PathBuf]) -> Result<PathBuf, LaunchError> {
     })
 }
 
-/// The program with the links to other hosts: what `RGAPS_LINKS_PROGRAM` names, or `rgaps-links` beside this program or
-/// on the `PATH`.
-pub fn find_links() -> Result<PathBuf, LinksFailure> {
-    find_program(Some(LINKS_PROGRAM_VARIABLE), "rgaps-links", &[]).map_err(|searched| {
-        match std::env::var_os(LINKS_PROGRAM_VARIABLE) {
-            Some(_) => LinksFailure {
-                advice: format!(
-                    "set {LINKS_PROGRAM_VARIABLE} to the program rgaps-links, or unset it, then 'rgaps down' and \
-                     'rgaps up'"
-                ),
-                reason: format!("{LINKS_PROGRAM_VARIABLE} names {}, which cannot be run", list_paths(&searched)),
-            },
-            None => LinksFailure {
-                advice: format!(
-                    "install rgaps-links beside rgapsd, or set {LINKS_PROGRAM_VARIABLE} to its path, then \
-                     'rgaps down' and 'rgaps up'"
-                ),
-                reason: format!("the program 'rgaps-links' was not found in {}", list_paths(&searched)),
-            },
-        }
-    })
-}
-
-/// The command with which a daemon of this configuration starts `rgaps-links`. The process receives all signals, and ends
-/// with its parent.
-pub fn links_command(config: &Config) -> Result<Command, LinksFailure> {
-    let mut command = Command::new(find_links()?);
-    command.arg("--with-parent");
-    as_child(command, config)
-}
-
-/// The command with which a daemon of this configuration starts the server of this host's GPUs, which ends with its parent, too.
-pub fn gpu_server_command(config: &Config) -> Result<Command, LinksFailure> {
-    let program = find_program(None, "rgaps", &[]).map_err(|searched| LinksFailure {
-        advice: "install the program rgaps beside rgapsd".to_owned(),
-        reason: format!(
-            "the program 'rgaps' was not found in {}",
-            list_paths(&searched)
-        ),
-    })?;
-    let mut command = Command::new(program);
-    command.args(["gpu", "serve", "--with-parent"]);
-    as_child(command, config)
-}
-
-/// Has a command take the daemon's configuration, and receive all signals.
-fn as_child(mut command: Command, config: &Config) -> Result<Command, LinksFailure> {
-    let inline = config.to_inline().map_err(|error| LinksFailure {
-        advice: "correct the daemon's configuration".to_owned(),
-        reason: error.to_string(),
-    })?;
-    command
-        // What the environment says is in the configuration; a second look would change nothing.
-        .env(INLINE_VARIABLE, inline)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null());
-    unblock_signals(&mut command);
-    Ok(command)
-}
-
-/// Has this process end with its parent. False: the parent has ended already.
-pub fn end_with_parent() -> std::io::Result<bool> {
-    use rustix::process::{getppid, set_parent_process_death_signal, Signal};
-    let parent = getppid();
-    set_parent_process_death_signal(Some(Signal::KILL))?;
-    Ok(getppid() == parent)
-}
-
 /// A program: what `variable` names, or `name` in `bin_dirs`, beside this program or on the `PATH`. An
 /// error: where it was looked for.
-fn find_program(
+pub(crate) fn find_program(
     variable: Option<&str>,
     name: &str,
     bin_dirs: &[PathBuf],

@@ -4,6 +4,7 @@
 //! A session carries joins, leaves, leases and mappings; never a message of a topic.
 
 mod access;
+mod children;
 mod config;
 mod device;
 mod explain;
@@ -25,6 +26,7 @@ pub use access::{
     bare_topic_name, check_topic_name, pattern_matches, Access, AccessClass, AccessError,
     TopicNameError, DEFAULT_CLASS,
 };
+pub use children::{end_with_parent, find_links, gpu_server_command, links_command};
 pub use config::{
     segment_bytes, AccessRule, Action, Argument, ByteSize, ByteSizeError, Config, ConfigError,
     Cuda, CudaPool, CudaUse, Direction, Environment, FileMode, Gpu, HostPool, HostProvider,
@@ -35,8 +37,7 @@ pub use config::{
 pub use device::{DeviceRow, DeviceSeatRow};
 pub use explain::explain;
 pub use launch::{
-    connect, connect_or_start, end_with_parent, find_daemon, find_links, gpu_server_command,
-    links_command, list_paths, unblock_signals, LaunchError,
+    connect, connect_or_start, find_daemon, list_paths, unblock_signals, LaunchError,
 };
 pub use lock::{DaemonLock, LockError};
 pub use message::*;

@@ -4,7 +4,7 @@
 use rgaps_workspace_tests::{Package, Workspace};
 
 /// The layers in the data's order. A crate depends only on crates of earlier layers.
-const LAYERS: [&[&str]; 23] = [
+const LAYERS: [&[&str]; 24] = [
     &["layout"],
     &["sync"],
     &["dmaplane"],

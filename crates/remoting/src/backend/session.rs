@@ -359,22 +359,7 @@ impl Session {
                 from,
                 bytes,
                 stream,
-            } => {
-                self.memory.check(*from, *bytes)?;
-                let (device, extent) = rows::row(*from, *bytes);
-                let (host, _) = rows::row(*offset, *bytes);
-                let host = self
-                    .regions
-                    .locate(&api, of.device, (*region, &host), &extent)?;
-                let stream = self.stream(of, *stream)?;
-                self.refuse_recording(stream)?;
-                rows::between(&api, device, host, extent, false, stream)?;
-                Ok(Outcome::Later(Job::Land {
-                    landing: self.landings.begin(&api, of.device, stream)?,
-                    start: host.address,
-                    bytes: *bytes,
-                }))
-            }
+            } => self.land(of, (*region, *offset), (*from, *bytes), *stream),
             Call::CopyShared {
                 region,
                 host,
@@ -406,6 +391,31 @@ impl Session {
             }
             _ => Err(Code::INVALID_VALUE),
         }
+    }
+
+    /// A copy to a region, whose bytes follow in an answer.
+    fn land(
+        &mut self,
+        of: &Header,
+        (region, offset): (u64, u64),
+        (from, bytes): (u64, u64),
+        stream: u64,
+    ) -> Result<Outcome, Code> {
+        let api = self.api.clone();
+        self.memory.check(from, bytes)?;
+        let (device, extent) = rows::row(from, bytes);
+        let (host, _) = rows::row(offset, bytes);
+        let host = self
+            .regions
+            .locate(&api, of.device, (region, &host), &extent)?;
+        let stream = self.stream(of, stream)?;
+        self.refuse_recording(stream)?;
+        rows::between(&api, device, host, extent, false, stream)?;
+        Ok(Outcome::Later(Job::Land {
+            landing: self.landings.begin(&api, of.device, stream)?,
+            start: host.address,
+            bytes,
+        }))
     }
 
     fn stream_call(&mut self, of: &Header, call: &Call<'_>) -> Result<Outcome, Code> {

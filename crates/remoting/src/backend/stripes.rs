@@ -26,7 +26,7 @@ fn address(token: &Token) -> io::Result<SocketAddr> {
 #[derive(Default)]
 pub(crate) struct Stripes {
     all: Mutex<[Option<Arc<Socket>>; STRIPES_MAX]>,
-    came: Condvar,
+    arrived: Condvar,
 }
 
 impl Stripes {
@@ -67,7 +67,7 @@ impl Stripes {
         }
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         all[index] = Some(Arc::new(Socket::of_descriptor(descriptor, kind)));
-        self.came.notify_all();
+        self.arrived.notify_all();
         Ok(())
     }
 
@@ -90,7 +90,7 @@ impl Stripes {
             if left.is_zero() {
                 return Err(io::ErrorKind::TimedOut.into());
             }
-            let waited = self.came.wait_timeout(all, left);
+            let waited = self.arrived.wait_timeout(all, left);
             all = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
