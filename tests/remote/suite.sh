@@ -17,7 +17,7 @@ cmp -s "$page" "$folder/page" || { cp "$folder/page" "$page"; echo "$page was ol
 mkfifo "$folder/said"
 # Starts a server; `said` is where it listens, once it does.
 serve() {
-  RGAPS_TEST_DRIVER_DEVICES=2 RGAPS_TEST_DRIVER_DELAY_US=100 RGAPS_CUDA_LIBRARY=$PWD/target/debug/librgaps_test_driver.so \
+  RGAPS_GPU_LIBRARIES=$libraries RGAPS_TEST_DRIVER_DEVICES=2 RGAPS_TEST_DRIVER_DELAY_US=100 RGAPS_CUDA_LIBRARY=$PWD/target/debug/librgaps_test_driver.so \
     target/debug/rgaps gpu serve --clients 64 "$@" >"$folder/said" 2>>"$folder/log" &
   servers+=($!)
   if ! read -r said <"$folder/said"; then cat "$folder/log" >&2; exit 1; fi
@@ -26,12 +26,19 @@ run() {
   LD_LIBRARY_PATH=$PWD/target/debug/gpu-libs tests/remote/run.py --programs target/remote --rgaps target/debug/rgaps \
     --libraries target/debug/gpu-libs "$@" || { cat "$folder/log" >&2; exit 1; }
 }
-serve --listen "unix:$folder/plain" --no-pinning
+libraries='' serve --listen "unix:$folder/plain" --no-pinning
 # Every call waits, and no memory is shared.
 RGAPS_GPU_BLOCKING=1 run --on "unix:$folder/plain" --match host/
+# Without the libraries above the runtime, each function says so.
+said=$(target/debug/rgaps gpu run --libraries target/debug/gpu-libs --on "unix:$folder/plain" -- target/remote/absent no_library 2>&1) ||
+  { echo "without libraries: $said" >&2; exit 1; }
+for word in 'no libcublas.so' 'no libcudnn.so' 'cublasLoggerConfigure is not forwarded'; do
+  grep -q -- "$word" <<<"$said" || { echo "it does not say '$word': $said" >&2; exit 1; }
+done
+libraries=$PWD/target/remote/standins
 serve --listen "unix:$folder/socket" --listen 127.0.0.1:0
-run --on "${said##*, }" "$@"
-run --on "unix:$folder/socket" "$@"
+run --on "${said##*, }" --math standins "$@"
+run --on "unix:$folder/socket" --math standins "$@"
 # A program with a static runtime ends at once, and says how to build it.
 said=$(target/debug/rgaps gpu run --libraries target/debug/gpu-libs --on "unix:$folder/socket" -- target/remote/static 2>&1) &&
   { echo "a program with a static runtime ran: $said" >&2; exit 1; }

@@ -10,12 +10,12 @@ use rgaps_remoting::{
 };
 use serde::Serialize;
 use std::collections::HashMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
@@ -109,18 +109,40 @@ fn run(run: &GpuRun) -> anyhow::Result<()> {
     let Some((program, arguments)) = run.command.split_first() else {
         return Err(Usage("no command given; write rgaps gpu run -- COMMAND".to_owned()).into());
     };
-    let mut path = folder.into_os_string();
-    if let Some(more) = std::env::var_os("LD_LIBRARY_PATH").filter(|more| !more.is_empty()) {
-        path.push(":");
-        path.push(more);
-    }
+    let preload = preload(&folder)?;
     // It returns only if it fails; else the exit code is the program's.
     let error = Command::new(program)
         .args(arguments)
-        .env("LD_LIBRARY_PATH", path)
+        .env("LD_LIBRARY_PATH", before("LD_LIBRARY_PATH", folder.into()))
+        .env("LD_PRELOAD", before("LD_PRELOAD", preload))
         .env("RGAPS_GPU", server.to_string())
         .exec();
     Err(error).with_context(|| format!("starting '{}' failed", program.to_string_lossy()))
+}
+
+/// The libraries of a folder. Loaded first, they also stand in for those that a library names by a path of its own, as torch's do.
+fn preload(folder: &Path) -> anyhow::Result<OsString> {
+    let unreadable = || format!("{} cannot be read", folder.display());
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(folder).with_context(unreadable)? {
+        let path = entry.with_context(unreadable)?.path();
+        if path.to_string_lossy().contains(".so.") {
+            names.push(path.into_os_string());
+        }
+    }
+    // The newest of each first.
+    names.sort();
+    names.reverse();
+    Ok(names.join(OsStr::new(":")))
+}
+
+/// A list of paths, and behind it what the variable has.
+fn before(variable: &str, mut paths: OsString) -> OsString {
+    if let Some(more) = std::env::var_os(variable).filter(|more| !more.is_empty()) {
+        paths.push(":");
+        paths.push(more);
+    }
+    paths
 }
 
 fn row(client: &ClientInfo) -> Vec<String> {

@@ -6,7 +6,7 @@
 //! `tools/gpu-libs.py` makes them. So programs and libraries that use both runtime and driver share one session.
 //!
 //! The runtime is made here, of calls of the driver: it keeps devices, errors, registered kernels and memory of the program, and
-//! answers what it can without asking the server. See decision 0045.
+//! answers what it can without asking the server. See decision 0045. Libraries above it are forwarded as they are: `math`.
 mod abi;
 mod bulk;
 mod callbacks;
@@ -15,6 +15,7 @@ mod errors;
 mod handles;
 mod kernels;
 mod launch;
+mod math;
 mod memory;
 mod notice;
 mod properties;

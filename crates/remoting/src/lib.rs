@@ -20,6 +20,7 @@ mod front;
 mod landing;
 mod landings;
 mod limits;
+pub mod math;
 mod pieces;
 mod socket;
 
@@ -27,7 +28,7 @@ pub use backend::{
     decode_for_fuzzing, encode_for_fuzzing, run as run_backend, BackendError, BackendOptions,
 };
 pub use call::{
-    Answer, Call, ClientInfo, DeviceInfo, Extent, Inventory, KernelId, KernelInfo, Pitched, Status,
+    Answer, Argument, Call, ClientInfo, DeviceInfo, Extent, Inventory, KernelId, KernelInfo, Pitched, Status,
     Value,
 };
 pub use client::{status, ConnectError, Connection, From, Lost, Waited};

@@ -12,6 +12,8 @@ mod inventory;
 mod jobs;
 mod kernels;
 mod landing;
+mod math;
+mod math_call;
 mod memory;
 mod pools;
 mod regions;
@@ -431,6 +433,7 @@ impl Shared {
         else {
             let value = match job {
                 Job::Function => Value::Number(functions::next()),
+                Job::Math(prepared) => prepared.call(),
                 _ => Value::Nothing,
             };
             self.landings.settle(&self.api);

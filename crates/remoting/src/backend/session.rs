@@ -8,6 +8,7 @@ use super::functions;
 use super::handles::{Graphs, Loaded, Pools};
 use super::jobs::Job;
 use super::landing::Landings;
+use super::math::Math;
 use super::memory::Memory;
 use super::regions::{Mark, Regions};
 use super::rows;
@@ -51,6 +52,7 @@ pub(crate) struct Session {
     landings: Arc<Landings>,
     pub(super) graphs: Graphs,
     pub(super) pools: Pools,
+    pub(super) math: Math,
     pub(crate) memory: Memory,
 }
 
@@ -81,6 +83,7 @@ impl Session {
             landings,
             graphs: Graphs::default(),
             pools: Pools::default(),
+            math: Math::default(),
             memory: Memory::new(memory_limit),
         }
     }
@@ -201,6 +204,7 @@ impl Session {
             | Call::Launch { .. }
             | Call::Occupancy { .. }
             | Call::OccupancyShared { .. } => self.kernel_call(of, call),
+            Call::MathOpen { .. } | Call::Math { .. } => self.math_call(of, call),
             // They come with bytes, which the caller of this function has.
             Call::CopyIn { .. } | Call::CopyInRows { .. } | Call::LibraryLoad { .. } => {
                 Err(Code::INVALID_VALUE)

@@ -1,0 +1,321 @@
+//! Libraries above the runtime: loaded when a client asks for them, called as the table of `math` says.
+//!
+//! What a client sends is checked against the table: kinds of arguments, handles and their types, lengths of what the library reads and
+//! writes on this side. An address on the device is not checked, as none is that a kernel gets.
+
+use super::jobs::Job;
+use super::math_call::{Buffers, Prepared, Slot};
+use super::session::{done, Outcome, Session};
+use crate::call::{Argument, Call};
+use crate::codes::Code;
+use crate::frame::Header;
+use crate::limits::HANDLES_MAX;
+use crate::math::{
+    table, Failure, Function, Kind, Size, ATTRIBUTE_BYTES_MAX, POINTER_ENTRY_BYTES,
+    SCALAR_BYTES_MAX,
+};
+use rgaps_cuda::Library;
+use std::collections::HashMap;
+use std::ffi::{CStr, CString, OsStr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Folders in which libraries are looked for before the loader's own, separated by colons.
+const FOLDERS_ENV: &str = "RGAPS_GPU_LIBRARIES";
+/// A symbol that only the libraries have that stand in for NVIDIA's.
+const OWN: &CStr = c"rgaps_math_called";
+/// Attributes of cuDNN that are not copied as they are, by `cudnnBackendAttributeType_t`.
+const ATTRIBUTE_HANDLE: u64 = 0;
+const ATTRIBUTE_POINTER: u64 = 6;
+const ATTRIBUTE_DESCRIPTOR: u64 = 15;
+
+/// A handle of a library.
+pub(super) struct Held {
+    kind: u8,
+    pub(super) raw: u64,
+    /// Values of the client's host to which attributes of a descriptor point, by attribute.
+    values: HashMap<u64, Vec<Box<u128>>>,
+}
+
+/// Handles of all libraries, by the client's numbers.
+#[derive(Default)]
+pub(super) struct Handles(HashMap<u64, Held>);
+
+impl Handles {
+    pub(super) fn add(&mut self, number: u64, kind: u8, raw: u64) {
+        let values = HashMap::new();
+        self.0.insert(number, Held { kind, raw, values });
+    }
+
+    fn find(&self, number: u64, kind: u8) -> Option<u64> {
+        let found = self.0.get(&number).filter(|held| held.kind == kind);
+        found.map(|held| held.raw)
+    }
+
+    fn take(&mut self, number: u64, kind: u8) -> Option<u64> {
+        let raw = self.find(number, kind)?;
+        self.0.remove(&number);
+        Some(raw)
+    }
+
+    fn is_free(&self, number: u64) -> bool {
+        number != 0 && self.0.len() < HANDLES_MAX && !self.0.contains_key(&number)
+    }
+}
+
+/// The libraries that this client uses.
+#[derive(Default)]
+pub(crate) struct Math {
+    libraries: HashMap<u8, Library>,
+    /// Addresses of functions, by their numbers; `None` for one that the library lacks.
+    addresses: HashMap<u16, Option<usize>>,
+    handles: Arc<Mutex<Handles>>,
+}
+
+pub(super) fn lock(handles: &Mutex<Handles>) -> MutexGuard<'_, Handles> {
+    handles.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Math {
+    /// Loads a library.
+    fn open(&mut self, number: u8, fingerprint: u64) -> Result<(), Code> {
+        let table = table();
+        if fingerprint != table.fingerprint {
+            return Err(Code::INVALID_VALUE);
+        }
+        let library = table.libraries.get(usize::from(number)).ok_or(Code::INVALID_VALUE)?;
+        if self.libraries.contains_key(&number) {
+            return Ok(());
+        }
+        let mut reason = String::new();
+        for version in &library.versions {
+            let name = format!("lib{}.so.{version}", library.name);
+            match load(&name) {
+                Ok(found) => {
+                    self.libraries.insert(number, found);
+                    return Ok(());
+                }
+                Err(error) => reason = error,
+            }
+        }
+        tracing::warn!(library = library.name, reason, "a library that a client asks for is not here");
+        Err(Code::NOT_FOUND)
+    }
+
+    fn address(&mut self, number: u16, function: &Function) -> Option<usize> {
+        let libraries = &self.libraries;
+        *self.addresses.entry(number).or_insert_with(|| {
+            let name = CString::new(function.name).ok()?;
+            let address = libraries.get(&function.library)?.symbol(&name)?;
+            Some(address as usize)
+        })
+    }
+}
+
+fn load(name: &str) -> Result<Library, String> {
+    let folders = std::env::var_os(FOLDERS_ENV).unwrap_or_default();
+    let mut paths = std::env::split_paths(&folders).map(|folder| folder.join(name));
+    let found = match paths.find(|path| path.exists()) {
+        Some(path) => Library::open(path.as_os_str()),
+        None => Library::open(OsStr::new(name)),
+    }?;
+    // Its calls would come back here.
+    match found.symbol(OWN) {
+        None => Ok(found),
+        Some(_) => Err(format!("the {name} that is found is rgaps's own, which is for clients")),
+    }
+}
+
+/// What the arguments of a call become, one after the other.
+struct Unpacking<'a> {
+    function: &'static Function,
+    arguments: &'a [Argument<'a>],
+    buffers: Buffers,
+    handles: MutexGuard<'a, Handles>,
+}
+
+impl Session {
+    pub(super) fn math_call(&mut self, of: &Header, call: &Call<'_>) -> Result<Outcome, Code> {
+        match call {
+            Call::MathOpen { library, fingerprint } => done(self.math.open(*library, *fingerprint)),
+            Call::Math { function, arguments } => {
+                let prepared = self.prepare(of, *function, arguments)?;
+                match of.is_quiet() {
+                    true => done(prepared.call_quietly()),
+                    false => Ok(Outcome::Later(Job::Math(prepared))),
+                }
+            }
+            _ => Err(Code::INVALID_VALUE),
+        }
+    }
+
+    /// Finds the function, and makes the library's arguments of the client's.
+    fn prepare(&mut self, of: &Header, number: u16, arguments: &[Argument<'_>]) -> Result<Prepared, Code> {
+        let table = table();
+        let function = table.functions.get(usize::from(number)).ok_or(Code::INVALID_VALUE)?;
+        let statuses = table.libraries[usize::from(function.library)].statuses;
+        let fail = |status| Code(Failure { function: number, status }.code());
+        if function.kinds.len() != arguments.len() {
+            return Err(Code::INVALID_VALUE);
+        }
+        let address = self.math.address(number, function);
+        let address = address.ok_or(fail(statuses.not_supported))?;
+        let handles = self.math.handles.clone();
+        let mut unpacking = Unpacking {
+            function,
+            arguments,
+            buffers: Buffers::default(),
+            handles: lock(&handles),
+        };
+        let mut slots = Vec::with_capacity(arguments.len());
+        for (at, (kind, argument)) in function.kinds.iter().zip(arguments).enumerate() {
+            let slot = match (kind, argument) {
+                (Kind::Stream { .. }, Argument::Word(stream)) => Slot::Int(self.stream(of, *stream)? as u64),
+                _ => unpacking.slot(at, *kind, *argument).map_err(|refusal| match refusal {
+                    Refusal::Handle => fail(statuses.no_handle),
+                    Refusal::Violation => Code::INVALID_VALUE,
+                })?,
+            };
+            slots.push(slot);
+        }
+        let buffers = unpacking.buffers;
+        Ok(Prepared {
+            number,
+            gives: function.gives,
+            address,
+            slots,
+            buffers,
+            handles: self.math.handles.clone(),
+        })
+    }
+}
+
+/// Why a call is not made.
+enum Refusal {
+    /// It names a handle that is not there: making it may have failed.
+    Handle,
+    /// It does not keep to the table.
+    Violation,
+}
+
+impl Unpacking<'_> {
+    fn word(&self, at: usize) -> u64 {
+        match self.arguments.get(at) {
+            Some(Argument::Word(word)) => *word,
+            _ => 0,
+        }
+    }
+
+    fn size(&self, size: Size) -> Result<usize, Refusal> {
+        size.bytes(|at| self.word(at)).ok_or(Refusal::Violation)
+    }
+
+    fn slot(&mut self, at: usize, kind: Kind, argument: Argument<'_>) -> Result<Slot, Refusal> {
+        match argument {
+            Argument::Word(word) => self.word_slot(kind, word),
+            Argument::Bytes(bytes) => {
+                let room = match kind {
+                    Kind::Attribute => return self.attribute(at, bytes).map(Slot::Int),
+                    Kind::Scalar { bytes, .. } => bytes,
+                    Kind::In(size) => self.size(size)?,
+                    Kind::Value(bytes) | Kind::Both(bytes) | Kind::InOut(bytes) => bytes,
+                    Kind::Text => 0,
+                    _ => return Err(Refusal::Violation),
+                };
+                let comes_back = matches!(kind, Kind::Both(_) | Kind::InOut(_));
+                self.buffer(bytes, room, if comes_back { bytes.len() } else { 0 })
+            }
+            Argument::Room(bytes) => {
+                let room = match kind {
+                    Kind::Result(size) | Kind::Out(size) => self.size(size)?,
+                    Kind::Attribute => self.attribute_room(at)?,
+                    _ => return Err(Refusal::Violation),
+                };
+                self.buffer(&[], room.max(bytes as usize), bytes as usize)
+            }
+        }
+    }
+
+    fn word_slot(&mut self, kind: Kind, word: u64) -> Result<Slot, Refusal> {
+        Ok(match kind {
+            Kind::Float | Kind::Double => Slot::Float(word),
+            Kind::Int { .. } | Kind::Word { .. } | Kind::Device => Slot::Int(word),
+            // Of the device, as the handle's pointer mode says; the library reads it there.
+            Kind::Scalar { .. } | Kind::Result(_) | Kind::Both(_) => Slot::Int(word),
+            Kind::Handle(_) if word == 0 => Slot::Int(0),
+            Kind::Handle(kind) => Slot::Int(self.handles.find(word, kind).ok_or(Refusal::Handle)?),
+            Kind::Old(kind) => Slot::Int(self.handles.take(word, kind).ok_or(Refusal::Handle)?),
+            Kind::New { handle, .. } => {
+                if !self.handles.is_free(word) {
+                    return Err(Refusal::Violation);
+                }
+                Slot::Int(self.buffers.add_handle(word, handle))
+            }
+            _ if word == 0 => Slot::Int(0),
+            _ => return Err(Refusal::Violation),
+        })
+    }
+
+    fn buffer(&mut self, bytes: &[u8], room: usize, back: usize) -> Result<Slot, Refusal> {
+        let address = self.buffers.add(bytes, room, back);
+        address.map(Slot::Int).ok_or(Refusal::Violation)
+    }
+
+    /// Bytes that elements of an attribute may have, at most.
+    fn attribute_room(&self, at: usize) -> Result<usize, Refusal> {
+        let (_, count) = self.function.attribute_words(at);
+        self.size(Size::Each(ATTRIBUTE_BYTES_MAX, count))
+    }
+
+    /// Elements of an attribute: numbers of handles become the library's handles, addresses of the client's host those of copies.
+    fn attribute(&mut self, at: usize, bytes: &[u8]) -> Result<u64, Refusal> {
+        let (kind, _) = self.function.attribute_words(at);
+        let main = table().libraries[usize::from(self.function.library)].handle;
+        let elements = match self.word(kind) {
+            ATTRIBUTE_POINTER => self.pointers(bytes)?,
+            ATTRIBUTE_HANDLE => self.handles_of(bytes, main)?,
+            ATTRIBUTE_DESCRIPTOR => {
+                let Some(Kind::Handle(descriptor)) = self.function.kinds.first() else {
+                    return Err(Refusal::Violation);
+                };
+                self.handles_of(bytes, *descriptor)?
+            }
+            _ => bytes.to_vec(),
+        };
+        let room = self.attribute_room(at)?;
+        self.buffers.add(&elements, room, 0).ok_or(Refusal::Violation)
+    }
+
+    fn handles_of(&self, bytes: &[u8], kind: u8) -> Result<Vec<u8>, Refusal> {
+        let mut elements = Vec::with_capacity(bytes.len());
+        for number in bytes.chunks_exact(8) {
+            let number = u64::from_le_bytes(number.try_into().map_err(|_| Refusal::Violation)?);
+            let raw = match number {
+                0 => 0,
+                number => self.handles.find(number, kind).ok_or(Refusal::Handle)?,
+            };
+            elements.extend_from_slice(&raw.to_le_bytes());
+        }
+        Ok(elements)
+    }
+
+    fn pointers(&mut self, bytes: &[u8]) -> Result<Vec<u8>, Refusal> {
+        let (descriptor, attribute) = (self.word(0), self.word(1));
+        let held = self.handles.0.get_mut(&descriptor).ok_or(Refusal::Handle)?;
+        let (mut elements, mut values) = (Vec::new(), Vec::new());
+        for entry in bytes.chunks_exact(POINTER_ENTRY_BYTES) {
+            let (address, value) = entry.split_at(8);
+            if value[0] == 0 {
+                elements.extend_from_slice(address);
+                continue;
+            }
+            let mut copy = [0; SCALAR_BYTES_MAX];
+            copy.copy_from_slice(&value[1..]);
+            let copy = Box::new(u128::from_ne_bytes(copy));
+            elements.extend_from_slice(&(std::ptr::from_ref(&*copy) as u64).to_le_bytes());
+            values.push(copy);
+        }
+        // They stay as long as the attribute has them.
+        held.values.insert(attribute, values);
+        Ok(elements)
+    }
+}
