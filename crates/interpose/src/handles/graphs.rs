@@ -1,6 +1,6 @@
 //! Graphs that streams record, and graphs that can be launched.
 
-use super::streams;
+use super::{captures, streams};
 use crate::session;
 use rgaps_remoting::{Call, Code};
 use std::collections::HashSet;
@@ -38,6 +38,7 @@ pub(crate) fn begin(stream: u64, mode: i32) -> Result<(), Code> {
     check((0..=MODE_MAX).contains(&mode))?;
     // Waited for, so that an error is told here.
     session::call(&Call::CaptureBegin { stream }, &[])?;
+    captures::begun(stream);
     graphs().recording.insert(stream);
     Ok(())
 }

@@ -2,6 +2,7 @@
 //!
 //! Their names, parameters and errors are CUDA's (`cuda_runtime_api.h`). A function whose name ends in `_ptsz` or `_ptds` takes
 //! the calling thread's default stream where the plain one takes the legacy default stream.
+mod asked;
 mod copy;
 mod device;
 mod error;
