@@ -66,7 +66,9 @@ pub(crate) fn told(code: Code) -> Code {
 }
 
 fn say(failure: Failure) {
-    let name = failure.function().map_or("a function", |function| function.name);
+    let name = failure
+        .function()
+        .map_or("a function", |function| function.name);
     notice::once(&format!(
         "{name} failed with status {} after it had returned; with RGAPS_GPU_BLOCKING=1 it returns that status",
         failure.status
@@ -109,7 +111,11 @@ fn call(number: u16, function: &'static Function, words: &[u64]) -> u64 {
         Ok(packing) => packing,
         Err(status) => return failed(status),
     };
-    if !function.conditions.iter().all(|condition| condition.holds(|at| words[at])) {
+    if !function
+        .conditions
+        .iter()
+        .all(|condition| condition.holds(|at| words[at]))
+    {
         return failed(statuses.invalid);
     }
     if packing.is_answered {
@@ -117,7 +123,10 @@ fn call(number: u16, function: &'static Function, words: &[u64]) -> u64 {
         return 0;
     }
     let arguments: Vec<Argument<'_>> = packing.packed.iter().map(Packed::argument).collect();
-    let call = Call::Math { function: number, arguments };
+    let call = Call::Math {
+        function: number,
+        arguments,
+    };
     let is_quiet = function.gives == Gives::Status && packing.places.is_empty();
     if is_quiet && !session::is_blocking() {
         return match session::send(&call, &[]) {
@@ -144,7 +153,9 @@ fn call(number: u16, function: &'static Function, words: &[u64]) -> u64 {
 fn lost(statuses: Statuses, code: Code) -> i32 {
     thread::note(code);
     match code {
-        Code::NO_DEVICE | Code::DEVICES_UNAVAILABLE | Code::INITIALIZATION => statuses.not_initialised,
+        Code::NO_DEVICE | Code::DEVICES_UNAVAILABLE | Code::INITIALIZATION => {
+            statuses.not_initialised
+        }
         _ => statuses.failed,
     }
 }
@@ -154,11 +165,17 @@ fn result(function: &Function, answer: Answer) -> Result<(u64, Vec<u8>), i32> {
     let statuses = statuses(function);
     for code in [answer.deferred, answer.code] {
         if let Some(failure) = Failure::of(code) {
-            let is_own = failure.function().is_some_and(|failed| failed.library == function.library);
+            let is_own = failure
+                .function()
+                .is_some_and(|failed| failed.library == function.library);
             if code == answer.deferred || !is_own {
                 say(failure);
             }
-            return Err(if is_own { failure.status } else { statuses.failed });
+            return Err(if is_own {
+                failure.status
+            } else {
+                statuses.failed
+            });
         }
     }
     // An error of CUDA's is not lost, and one that ends the context is kept.

@@ -26,7 +26,11 @@ const BYTES_MAX: usize = 8 << 20;
 ///
 /// # Safety
 /// `registers` are those that C passes integers in, then those for floats; `stack` is where the caller put the other arguments.
-pub(super) unsafe fn words(function: &Function, registers: *const u64, stack: *const u64) -> Vec<u64> {
+pub(super) unsafe fn words(
+    function: &Function,
+    registers: *const u64,
+    stack: *const u64,
+) -> Vec<u64> {
     let (mut int, mut float, mut on_stack) = (0, 0, 0);
     let mut next = |is_float: bool| {
         let (taken, all, first) = match is_float {
@@ -70,8 +74,10 @@ impl Packed {
     pub(super) fn argument(&self) -> Argument<'_> {
         match self {
             Packed::Word(word) => Argument::Word(*word),
-            // SAFETY: the program passes the address of so many bytes, as the function demands.
-            Packed::Memory(start, bytes) => Argument::Bytes(unsafe { std::slice::from_raw_parts(*start as *const u8, *bytes) }),
+            Packed::Memory(start, bytes) => {
+                // SAFETY: the program passes the address of so many bytes, as the function demands.
+                Argument::Bytes(unsafe { std::slice::from_raw_parts(*start as *const u8, *bytes) })
+            }
             Packed::Bytes(bytes) => Argument::Bytes(bytes),
             Packed::Room(bytes) => Argument::Room(*bytes),
         }
@@ -119,7 +125,10 @@ impl<'a> Packing<'a> {
         let invalid = statuses(self.function).invalid;
         let bytes = size.bytes(|at| self.words[at]).ok_or(invalid)?;
         if bytes > BYTES_MAX {
-            notice::once(&format!("{} with {bytes} bytes of the host is not forwarded; it fails", self.function.name));
+            notice::once(&format!(
+                "{} with {bytes} bytes of the host is not forwarded; it fails",
+                self.function.name
+            ));
             return Err(statuses(self.function).not_supported);
         }
         Ok(bytes)
@@ -134,7 +143,11 @@ impl<'a> Packing<'a> {
     fn pack(&mut self, known: &HashMap<u64, Handle>, at: usize, kind: Kind) -> Result<Packed, i32> {
         let word = self.words[at];
         Ok(match kind {
-            Kind::Int { .. } | Kind::Word { .. } | Kind::Float | Kind::Double | Kind::Stream { .. } => Packed::Word(word),
+            Kind::Int { .. }
+            | Kind::Word { .. }
+            | Kind::Float
+            | Kind::Double
+            | Kind::Stream { .. } => Packed::Word(word),
             Kind::Handle(kind) | Kind::Old(kind) => self.handle(known, kind, word)?,
             Kind::New { handle, mode } => {
                 if word == 0 {
@@ -153,7 +166,12 @@ impl<'a> Packing<'a> {
             }
             Kind::Device => self.device(word)?,
             _ if word == 0 => self.null(kind)?,
-            Kind::Scalar { bytes, is_bounded, of, also } => match self.is_of_host(known, of, also) {
+            Kind::Scalar {
+                bytes,
+                is_bounded,
+                of,
+                also,
+            } => match self.is_of_host(known, of, also) {
                 true if is_bounded => Packed::Memory(word, bounded(word, bytes)),
                 true => Packed::Memory(word, bytes),
                 false => Packed::Word(word),
@@ -170,8 +188,11 @@ impl<'a> Packing<'a> {
             Kind::In(size) => Packed::Memory(word, self.size(size)?),
             Kind::Out(size) => self.room(word, size)?,
             Kind::Value(bytes) => Packed::Memory(word, bounded(word, bytes)),
-            // SAFETY: the program passes a C string, as the function demands.
-            Kind::Text => Packed::Memory(word, unsafe { libc::strlen(word as *const libc::c_char) }),
+            Kind::Text => {
+                // SAFETY: the program passes a C string, as the function demands.
+                let bytes = unsafe { libc::strlen(word as *const libc::c_char) };
+                Packed::Memory(word, bytes)
+            }
             Kind::Attribute => self.attribute(at, word)?,
         })
     }
@@ -202,7 +223,11 @@ impl<'a> Packing<'a> {
     /// A null where the program may leave something out; a scalar it may not.
     fn null(&self, kind: Kind) -> Result<Packed, i32> {
         match kind {
-            Kind::Scalar { is_bounded: false, .. } | Kind::Both(_) | Kind::Result(_) => Err(statuses(self.function).invalid),
+            Kind::Scalar {
+                is_bounded: false, ..
+            }
+            | Kind::Both(_)
+            | Kind::Result(_) => Err(statuses(self.function).invalid),
             _ => Ok(Packed::Word(0)),
         }
     }
@@ -224,7 +249,9 @@ impl<'a> Packing<'a> {
         let size = Size::Each(attribute_bytes(kind), count);
         let is_given = count + 1 < at;
         match kind {
-            kind if ATTRIBUTE_HANDLES.contains(&kind) => Ok(Packed::Memory(address, self.size(size)?)),
+            kind if ATTRIBUTE_HANDLES.contains(&kind) => {
+                Ok(Packed::Memory(address, self.size(size)?))
+            }
             _ if is_given => self.room(address, size),
             ATTRIBUTE_POINTER => {
                 let bytes = self.size(size)?;
@@ -256,7 +283,10 @@ impl<'a> Packing<'a> {
             return 0;
         };
         for (kind, word) in self.function.kinds.iter().zip(self.words) {
-            if let Kind::Int { keep: Some(slot) } | Kind::Word { keep: Some(slot) } | Kind::Stream { keep: Some(slot) } = kind {
+            if let Kind::Int { keep: Some(slot) }
+            | Kind::Word { keep: Some(slot) }
+            | Kind::Stream { keep: Some(slot) } = kind
+            {
                 handle.slots[usize::from(*slot)] = *word;
             }
         }
@@ -325,7 +355,13 @@ mod tests {
 
     #[test]
     fn words_come_from_registers_and_the_stack() {
-        let named = |name: &str| table().functions.iter().find(|one| one.name == name).unwrap();
+        let named = |name: &str| {
+            table()
+                .functions
+                .iter()
+                .find(|one| one.name == name)
+                .unwrap()
+        };
         let registers: Vec<u64> = (100..100 + INT_REGISTERS as u64 + 8).collect();
         let stack: Vec<u64> = (200..240).collect();
         let words = |name| {
@@ -337,7 +373,10 @@ mod tests {
         assert_eq!(gemm[13], 200 + 13 - INT_REGISTERS as u64);
         // handle, address, count, two floats.
         let normal = words("curandGenerateNormal");
-        assert_eq!(normal[3..], [100 + INT_REGISTERS as u64, 101 + INT_REGISTERS as u64]);
+        assert_eq!(
+            normal[3..],
+            [100 + INT_REGISTERS as u64, 101 + INT_REGISTERS as u64]
+        );
     }
 
     #[test]
@@ -346,6 +385,9 @@ mod tests {
         assert_eq!(bounded(8192, 16), 16);
         assert!(value_at(16).is_none());
         let here = 7u128;
-        assert_eq!(value_at(std::ptr::from_ref(&here) as u64), Some(here.to_ne_bytes()));
+        assert_eq!(
+            value_at(std::ptr::from_ref(&here) as u64),
+            Some(here.to_ne_bytes())
+        );
     }
 }

@@ -98,7 +98,27 @@ macro_rules! capture_info {
         }
     };
 }
-capture_info!(capture_info_13, "rgaps_rt13_cudaStreamGetCaptureInfo", 0, graph, nodes, edges, count);
-capture_info!(capture_info_13_ptsz, "rgaps_rt13_cudaStreamGetCaptureInfo_ptsz", PER_THREAD, graph, nodes, edges, count);
+capture_info!(
+    capture_info_13,
+    "rgaps_rt13_cudaStreamGetCaptureInfo",
+    0,
+    graph,
+    nodes,
+    edges,
+    count
+);
+capture_info!(
+    capture_info_13_ptsz,
+    "rgaps_rt13_cudaStreamGetCaptureInfo_ptsz",
+    PER_THREAD,
+    graph,
+    nodes,
+    edges,
+    count
+);
 capture_info!(capture_info_12, "rgaps_rt12_cudaStreamGetCaptureInfo", 0);
-capture_info!(capture_info_12_ptsz, "rgaps_rt12_cudaStreamGetCaptureInfo_ptsz", PER_THREAD);
+capture_info!(
+    capture_info_12_ptsz,
+    "rgaps_rt12_cudaStreamGetCaptureInfo_ptsz",
+    PER_THREAD
+);

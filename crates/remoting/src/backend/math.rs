@@ -33,7 +33,7 @@ pub(super) struct Held {
     kind: u8,
     pub(super) raw: u64,
     /// Values of the client's host to which attributes of a descriptor point, by attribute.
-    values: HashMap<u64, Vec<Box<u128>>>,
+    values: HashMap<u64, Vec<u128>>,
 }
 
 /// Handles of all libraries, by the client's numbers.
@@ -82,7 +82,10 @@ impl Math {
         if fingerprint != table.fingerprint {
             return Err(Code::INVALID_VALUE);
         }
-        let library = table.libraries.get(usize::from(number)).ok_or(Code::INVALID_VALUE)?;
+        let library = table
+            .libraries
+            .get(usize::from(number))
+            .ok_or(Code::INVALID_VALUE)?;
         if self.libraries.contains_key(&number) {
             return Ok(());
         }
@@ -97,7 +100,11 @@ impl Math {
                 Err(error) => reason = error,
             }
         }
-        tracing::warn!(library = library.name, reason, "a library that a client asks for is not here");
+        tracing::warn!(
+            library = library.name,
+            reason,
+            "a library that a client asks for is not here"
+        );
         Err(Code::NOT_FOUND)
     }
 
@@ -121,7 +128,9 @@ fn load(name: &str) -> Result<Library, String> {
     // Its calls would come back here.
     match found.symbol(OWN) {
         None => Ok(found),
-        Some(_) => Err(format!("the {name} that is found is rgaps's own, which is for clients")),
+        Some(_) => Err(format!(
+            "the {name} that is found is rgaps's own, which is for clients"
+        )),
     }
 }
 
@@ -136,8 +145,14 @@ struct Unpacking<'a> {
 impl Session {
     pub(super) fn math_call(&mut self, of: &Header, call: &Call<'_>) -> Result<Outcome, Code> {
         match call {
-            Call::MathOpen { library, fingerprint } => done(self.math.open(*library, *fingerprint)),
-            Call::Math { function, arguments } => {
+            Call::MathOpen {
+                library,
+                fingerprint,
+            } => done(self.math.open(*library, *fingerprint)),
+            Call::Math {
+                function,
+                arguments,
+            } => {
                 let prepared = self.prepare(of, *function, arguments)?;
                 match of.is_quiet() {
                     true => done(prepared.call_quietly()),
@@ -149,11 +164,27 @@ impl Session {
     }
 
     /// Finds the function, and makes the library's arguments of the client's.
-    fn prepare(&mut self, of: &Header, number: u16, arguments: &[Argument<'_>]) -> Result<Prepared, Code> {
+    fn prepare(
+        &mut self,
+        of: &Header,
+        number: u16,
+        arguments: &[Argument<'_>],
+    ) -> Result<Prepared, Code> {
         let table = table();
-        let function = table.functions.get(usize::from(number)).ok_or(Code::INVALID_VALUE)?;
+        let function = table
+            .functions
+            .get(usize::from(number))
+            .ok_or(Code::INVALID_VALUE)?;
         let statuses = table.libraries[usize::from(function.library)].statuses;
-        let fail = |status| Code(Failure { function: number, status }.code());
+        let fail = |status| {
+            Code(
+                Failure {
+                    function: number,
+                    status,
+                }
+                .code(),
+            )
+        };
         if function.kinds.len() != arguments.len() {
             return Err(Code::INVALID_VALUE);
         }
@@ -169,11 +200,15 @@ impl Session {
         let mut slots = Vec::with_capacity(arguments.len());
         for (at, (kind, argument)) in function.kinds.iter().zip(arguments).enumerate() {
             let slot = match (kind, argument) {
-                (Kind::Stream { .. }, Argument::Word(stream)) => Slot::Int(self.stream(of, *stream)? as u64),
-                _ => unpacking.slot(at, *kind, *argument).map_err(|refusal| match refusal {
-                    Refusal::Handle => fail(statuses.no_handle),
-                    Refusal::Violation => Code::INVALID_VALUE,
-                })?,
+                (Kind::Stream { .. }, Argument::Word(stream)) => {
+                    Slot::Int(self.stream(of, *stream)? as u64)
+                }
+                _ => unpacking
+                    .slot(at, *kind, *argument)
+                    .map_err(|refusal| match refusal {
+                        Refusal::Handle => fail(statuses.no_handle),
+                        Refusal::Violation => Code::INVALID_VALUE,
+                    })?,
             };
             slots.push(slot);
         }
@@ -282,7 +317,9 @@ impl Unpacking<'_> {
             _ => bytes.to_vec(),
         };
         let room = self.attribute_room(at)?;
-        self.buffers.add(&elements, room, 0).ok_or(Refusal::Violation)
+        self.buffers
+            .add(&elements, room, 0)
+            .ok_or(Refusal::Violation)
     }
 
     fn handles_of(&self, bytes: &[u8], kind: u8) -> Result<Vec<u8>, Refusal> {
@@ -301,8 +338,9 @@ impl Unpacking<'_> {
     fn pointers(&mut self, bytes: &[u8]) -> Result<Vec<u8>, Refusal> {
         let (descriptor, attribute) = (self.word(0), self.word(1));
         let held = self.handles.0.get_mut(&descriptor).ok_or(Refusal::Handle)?;
-        let (mut elements, mut values) = (Vec::new(), Vec::new());
-        for entry in bytes.chunks_exact(POINTER_ENTRY_BYTES) {
+        let mut values = vec![0u128; bytes.len() / POINTER_ENTRY_BYTES];
+        let mut elements = Vec::with_capacity(values.len() * 8);
+        for (entry, place) in bytes.chunks_exact(POINTER_ENTRY_BYTES).zip(&mut values) {
             let (address, value) = entry.split_at(8);
             if value[0] == 0 {
                 elements.extend_from_slice(address);
@@ -310,12 +348,86 @@ impl Unpacking<'_> {
             }
             let mut copy = [0; SCALAR_BYTES_MAX];
             copy.copy_from_slice(&value[1..]);
-            let copy = Box::new(u128::from_ne_bytes(copy));
-            elements.extend_from_slice(&(std::ptr::from_ref(&*copy) as u64).to_le_bytes());
-            values.push(copy);
+            *place = u128::from_ne_bytes(copy);
+            elements.extend_from_slice(&(std::ptr::from_ref(place) as u64).to_le_bytes());
         }
         // They stay as long as the attribute has them.
         held.values.insert(attribute, values);
         Ok(elements)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(name: &str, at: usize, kind: Kind, arguments: &[Argument<'_>]) -> bool {
+        let mut all = table().functions.iter();
+        let function = all.find(|function| function.name == name).unwrap();
+        assert_eq!(function.kinds[at], kind);
+        let handles = Mutex::default();
+        let mut unpacking = Unpacking {
+            function,
+            arguments,
+            buffers: Buffers::default(),
+            handles: lock(&handles),
+        };
+        unpacking.slot(at, kind, arguments[at]).is_err()
+    }
+
+    #[test]
+    fn what_does_not_keep_to_the_table_is_refused() {
+        let word = Argument::Word;
+        let cublas = table().handle("cublas").unwrap();
+        let plan = |count, sizes| [word(0), word(count), sizes, word(0), word(1), word(1)];
+        let sizes = Kind::In(Size::Each(4, 1));
+        let is_plan_refused =
+            |count, given| refused("cufftPlanMany", 2, sizes, &plan(count, given));
+        assert!(!is_plan_refused(2, Argument::Bytes(&[0; 8])));
+        // The library would read more than was sent: it reads zeros.
+        assert!(!is_plan_refused(2, Argument::Bytes(&[0; 4])));
+        assert!(is_plan_refused(1 << 40, Argument::Bytes(&[0; 8])));
+        assert!(is_plan_refused(u64::MAX / 2, Argument::Bytes(&[0; 8])));
+        assert!(is_plan_refused(2, word(0x1000)));
+        assert!(is_plan_refused(2, Argument::Room(8)));
+        // A handle that is not there, none where a library handle is wanted, and what is no handle.
+        let handle = Kind::Handle(cublas);
+        for (argument, is_refused) in [(word(7), true), (Argument::Room(8), true), (word(0), false)]
+        {
+            let arguments = [argument, word(0)];
+            assert_eq!(
+                refused("cublasSetPointerMode_v2", 0, handle, &arguments),
+                is_refused
+            );
+        }
+        assert!(refused(
+            "cublasGetVersion_v2",
+            1,
+            Kind::Out(Size::Fixed(4)),
+            &[word(0), Argument::Room(u32::MAX)]
+        ));
+    }
+
+    #[test]
+    fn handles_have_their_types() {
+        let mut handles = Handles::default();
+        handles.add(16, 1, 0xabc);
+        assert_eq!(
+            (
+                handles.find(16, 1),
+                handles.find(16, 2),
+                handles.find(32, 1)
+            ),
+            (Some(0xabc), None, None)
+        );
+        assert!(!handles.is_free(16) && !handles.is_free(0) && handles.is_free(32));
+        assert_eq!(
+            (
+                handles.take(16, 2),
+                handles.take(16, 1),
+                handles.take(16, 1)
+            ),
+            (None, Some(0xabc), None)
+        );
     }
 }

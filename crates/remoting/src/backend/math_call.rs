@@ -72,7 +72,9 @@ impl Buffers {
     }
 
     fn bytes(&self, buffer: usize) -> impl Iterator<Item = u8> + '_ {
-        self.memory[buffer].iter().flat_map(|word| word.to_ne_bytes())
+        self.memory[buffer]
+            .iter()
+            .flat_map(|word| word.to_ne_bytes())
     }
 }
 
@@ -108,10 +110,13 @@ impl Prepared {
         let result = self.make();
         let bytes = match self.gives {
             // SAFETY: such a function gives null or a text that the library has for ever.
-            Gives::Text if result != 0 => unsafe { CStr::from_ptr(result as *const c_char) }.to_bytes().to_vec(),
+            Gives::Text if result != 0 => unsafe { CStr::from_ptr(result as *const c_char) }
+                .to_bytes()
+                .to_vec(),
             _ => {
                 let back = self.buffers.back.iter();
-                back.flat_map(|(buffer, bytes)| self.buffers.bytes(*buffer).take(*bytes)).collect()
+                back.flat_map(|(buffer, bytes)| self.buffers.bytes(*buffer).take(*bytes))
+                    .collect()
             }
         };
         Value::Math { result, bytes }
@@ -120,7 +125,13 @@ impl Prepared {
     /// Makes it for nobody who waits; a failure is told later.
     pub(super) fn call_quietly(&self) -> Result<(), Code> {
         match (self.gives, self.make() as i32) {
-            (Gives::Status, status) if status != 0 => Err(Code(Failure { function: self.number, status }.code())),
+            (Gives::Status, status) if status != 0 => Err(Code(
+                Failure {
+                    function: self.number,
+                    status,
+                }
+                .code(),
+            )),
             _ => Ok(()),
         }
     }
@@ -143,7 +154,8 @@ macro_rules! call {
 /// # Safety
 /// The address is that of a function that takes these arguments, all integers, addresses, floats or doubles.
 unsafe fn invoke(address: usize, slots: &[Slot]) -> u64 {
-    let (mut ints, mut floats, mut stack) = ([0; INT_REGISTERS], [0; FLOAT_REGISTERS], [0; STACK_WORDS]);
+    let (mut ints, mut floats, mut stack) =
+        ([0; INT_REGISTERS], [0; FLOAT_REGISTERS], [0; STACK_WORDS]);
     let (mut int, mut float, mut word) = (0, 0, 0);
     for slot in slots {
         match *slot {
@@ -177,11 +189,45 @@ mod tests {
     use super::*;
     use crate::math::table;
 
-    extern "C" fn mixed(a: i32, b: f32, c: u64, d: f64, e: i64, f: u64, g: u64, h: u64, i: i32, j: f32, k: u64) -> f64 {
-        f64::from(a) + f64::from(b) + c as f64 + d + e as f64 + f as f64 + g as f64 + h as f64 + f64::from(i) + f64::from(j) + k as f64
+    extern "C" fn mixed(
+        a: i32,
+        b: f32,
+        c: u64,
+        d: f64,
+        e: i64,
+        f: u64,
+        g: u64,
+        h: u64,
+        i: i32,
+        j: f32,
+        k: u64,
+    ) -> f64 {
+        f64::from(a)
+            + f64::from(b)
+            + c as f64
+            + d
+            + e as f64
+            + f as f64
+            + g as f64
+            + h as f64
+            + f64::from(i)
+            + f64::from(j)
+            + k as f64
     }
 
-    extern "C" fn sum(a: i32, b: f32, c: u64, d: f64, e: i64, f: u64, g: u64, h: u64, i: i32, j: f32, k: u64) -> u64 {
+    extern "C" fn sum(
+        a: i32,
+        b: f32,
+        c: u64,
+        d: f64,
+        e: i64,
+        f: u64,
+        g: u64,
+        h: u64,
+        i: i32,
+        j: f32,
+        k: u64,
+    ) -> u64 {
         mixed(a, b, c, d, e, f, g, h, i, j, k).to_bits()
     }
 
@@ -189,18 +235,31 @@ mod tests {
     fn arguments_reach_their_registers_and_the_stack() {
         let float = |value: f32| Slot::Float(u64::from(value.to_bits()));
         let slots = [
-            Slot::Int(-5i64 as u64), float(0.25), Slot::Int(10), Slot::Float(0.5f64.to_bits()), Slot::Int(100), Slot::Int(1000),
-            Slot::Int(10_000), Slot::Int(100_000), Slot::Int(-7i64 as u64), float(2.0), Slot::Int(1_000_000),
+            Slot::Int(-5i64 as u64),
+            float(0.25),
+            Slot::Int(10),
+            Slot::Float(0.5f64.to_bits()),
+            Slot::Int(100),
+            Slot::Int(1000),
+            Slot::Int(10_000),
+            Slot::Int(100_000),
+            Slot::Int(-7i64 as u64),
+            float(2.0),
+            Slot::Int(1_000_000),
         ];
         // SAFETY: the function takes these.
-        let result = unsafe { invoke(sum as usize, &slots) };
+        let result = unsafe { invoke(sum as *const () as usize, &slots) };
         assert_eq!(f64::from_bits(result), 1_111_110.0 - 12.0 + 2.75);
     }
 
     #[test]
     fn every_function_has_room_on_the_stack() {
         for function in &table().functions {
-            assert!(function.kinds.len() <= INT_REGISTERS + STACK_WORDS, "{}", function.name);
+            assert!(
+                function.kinds.len() <= INT_REGISTERS + STACK_WORDS,
+                "{}",
+                function.name
+            );
         }
     }
 

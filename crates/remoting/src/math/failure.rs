@@ -25,7 +25,7 @@ impl Failure {
 
     /// What a number says, if it says this.
     pub fn of(code: i32) -> Option<Failure> {
-        (code & MARK != 0 && code > 0).then(|| Failure {
+        (code & MARK != 0 && code > 0).then_some(Failure {
             function: ((code & !MARK) >> STATUS_BITS) as u16,
             status: code & ((1 << STATUS_BITS) - 1),
         })
@@ -44,7 +44,9 @@ mod tests {
     #[test]
     fn a_failure_is_told_as_a_code() {
         let last = table().functions.len() as u16 - 1;
-        for failure in [(0, 7), (last, 5003), (17, 15)].map(|(function, status)| Failure { function, status }) {
+        for failure in
+            [(0, 7), (last, 5003), (17, 15)].map(|(function, status)| Failure { function, status })
+        {
             assert_eq!(Failure::of(failure.code()), Some(failure));
         }
         for code in [0, 1, 700, 999, -1] {

@@ -57,16 +57,30 @@ pub enum Size {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs, reason = "the module's table says it")]
 pub enum Kind {
-    Int { keep: Option<u8> },
-    Word { keep: Option<u8> },
+    Int {
+        keep: Option<u8>,
+    },
+    Word {
+        keep: Option<u8>,
+    },
     Float,
     Double,
-    Stream { keep: Option<u8> },
+    Stream {
+        keep: Option<u8>,
+    },
     Handle(u8),
-    New { handle: u8, mode: u64 },
+    New {
+        handle: u8,
+        mode: u64,
+    },
     Old(u8),
     Device,
-    Scalar { bytes: usize, is_bounded: bool, of: usize, also: u64 },
+    Scalar {
+        bytes: usize,
+        is_bounded: bool,
+        of: usize,
+        also: u64,
+    },
     Result(Size),
     Both(usize),
     In(Size),
@@ -74,7 +88,10 @@ pub enum Kind {
     InOut(usize),
     Value(usize),
     Text,
-    Kept { slot: u8, bytes: usize },
+    Kept {
+        slot: u8,
+        bytes: usize,
+    },
     Attribute,
 }
 
