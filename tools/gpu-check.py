@@ -648,7 +648,7 @@ def remoting_libs(env, folder):
         skipped("remoting-libs", "this Python has no packages with cuBLAS and others")
         return
     yield "folders", folders
-    real = ":".join([*folders, env.get("LD_LIBRARY_PATH", "")])
+    real = ":".join([str(programs / "cudart"), *folders, env.get("LD_LIBRARY_PATH", "")])
     native = dict(env, LD_LIBRARY_PATH=real)
     far = dict(env, LD_LIBRARY_PATH=str(libraries))
     log = open(out_folder / "remoting-libs-server.log", "w")
@@ -668,6 +668,8 @@ def remoting_libs(env, folder):
             name = group.rstrip("/")
             out = run(f"remoting-libs {name} native", [*suite, "--save", saved], 300, native, accept=(0, 1))
             yield f"{name}-native", {"result": document(name, out), "cases": json.loads(saved.read_text()) if saved.exists() else None}
+            if not saved.exists():
+                continue
             for way, on in ways.items():
                 kept = out_folder / f"remoting-libs-{name}-{way}-cases.json"
                 more = ["--rgaps", rgaps, "--libraries", libraries, "--on", on, "--compare", saved, "--save", kept]

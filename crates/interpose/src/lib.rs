@@ -12,6 +12,7 @@ mod bulk;
 mod callbacks;
 mod driver;
 mod errors;
+mod failures;
 mod handles;
 mod kernels;
 mod launch;

@@ -1,6 +1,6 @@
 //! The process's session on the server: opened by the first call that needs it.
 
-use crate::{math, notice, thread};
+use crate::{failures, notice, thread};
 use rgaps_remoting::{Answer, Call, Code, Connection, DeviceInfo, Endpoint, From, Value, Waited};
 use std::io::Write;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -272,7 +272,7 @@ pub(crate) fn value(answer: Answer) -> Result<Value, Code> {
     } else {
         deferred
     };
-    let first = math::told(first);
+    let first = failures::as_code(first);
     if first.is_sticky() {
         return Err(stick(first));
     }

@@ -11,6 +11,7 @@ mod copies;
 mod handles;
 mod pack;
 
+use crate::failures::say;
 use crate::{notice, session, thread};
 use pack::{Packed, Packing};
 use rgaps_remoting::math::{library_of, table, Failure, Function, Gives, Kind, Statuses};
@@ -52,27 +53,6 @@ extern "C" fn rgaps_math_unsupported(name: *const c_char) -> c_int {
     library_of(&name).map_or(Code::NOT_SUPPORTED.0, |library| {
         library.statuses.not_supported
     })
-}
-
-/// Says what became of a call that nobody waited for, and gives the code of CUDA's that a call of CUDA's then has.
-pub(crate) fn told(code: Code) -> Code {
-    match Failure::of(code.0) {
-        None => code,
-        Some(failure) => {
-            say(failure);
-            Code::UNKNOWN
-        }
-    }
-}
-
-fn say(failure: Failure) {
-    let name = failure
-        .function()
-        .map_or("a function", |function| function.name);
-    notice::once(&format!(
-        "{name} failed with status {} after it had returned; with RGAPS_GPU_BLOCKING=1 it returns that status",
-        failure.status
-    ));
 }
 
 fn statuses(function: &Function) -> Statuses {
@@ -127,7 +107,7 @@ fn call(number: u16, function: &'static Function, words: &[u64]) -> u64 {
         function: number,
         arguments,
     };
-    let is_quiet = function.gives == Gives::Status && packing.places.is_empty();
+    let is_quiet = function.gives == Gives::Status && packing.outputs.is_empty();
     if is_quiet && !session::is_blocking() {
         return match session::send(&call, &[]) {
             Ok(()) => packing.finish(&[]),

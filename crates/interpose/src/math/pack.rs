@@ -90,7 +90,7 @@ pub(super) struct Packing<'a> {
     words: &'a [u64],
     pub(super) packed: Vec<Packed>,
     /// Where bytes that come back belong.
-    pub(super) places: Vec<(u64, usize)>,
+    pub(super) outputs: Vec<(u64, usize)>,
     /// Handles that it makes: where they belong, number, handle.
     made: Vec<(u64, u64, Handle)>,
     /// Nothing has to be asked.
@@ -104,7 +104,7 @@ impl<'a> Packing<'a> {
             function,
             words,
             packed: Vec::with_capacity(words.len()),
-            places: Vec::new(),
+            outputs: Vec::new(),
             made: Vec::new(),
             is_answered: false,
         };
@@ -232,15 +232,15 @@ impl<'a> Packing<'a> {
         }
     }
 
-    fn room(&mut self, place: u64, size: Size) -> Result<Packed, i32> {
+    fn room(&mut self, output: u64, size: Size) -> Result<Packed, i32> {
         let bytes = self.size(size)?;
-        self.places.push((place, bytes));
+        self.outputs.push((output, bytes));
         Ok(Packed::Room(bytes as u32))
     }
 
-    fn both(&mut self, place: u64, bytes: usize) -> Packed {
-        self.places.push((place, bytes));
-        Packed::Memory(place, bytes)
+    fn both(&mut self, output: u64, bytes: usize) -> Packed {
+        self.outputs.push((output, bytes));
+        Packed::Memory(output, bytes)
     }
 
     fn attribute(&mut self, at: usize, address: u64) -> Result<Packed, i32> {
@@ -263,9 +263,9 @@ impl<'a> Packing<'a> {
 
     /// Puts bytes where they belong.
     pub(super) fn bring(&self, mut bytes: &[u8]) {
-        for (place, room) in &self.places {
+        for (output, room) in &self.outputs {
             let (own, rest) = bytes.split_at((*room).min(bytes.len()));
-            bring(*place, own);
+            bring(*output, own);
             bytes = rest;
         }
     }
@@ -274,9 +274,9 @@ impl<'a> Packing<'a> {
     pub(super) fn finish(self, bytes: &[u8]) -> u64 {
         self.bring(bytes);
         let mut known = handles();
-        for (place, number, handle) in &self.made {
+        for (output, number, handle) in &self.made {
             let width = if is_short(handle.kind) { 4 } else { 8 };
-            bring(*place, &number.to_le_bytes()[..width]);
+            bring(*output, &number.to_le_bytes()[..width]);
             known.insert(*number, *handle);
         }
         let Some(handle) = self.words.first().and_then(|first| known.get_mut(first)) else {
@@ -308,10 +308,10 @@ fn bounded(start: u64, bytes: usize) -> usize {
     bytes.min((PAGE_BYTES - start % PAGE_BYTES) as usize)
 }
 
-fn bring(place: u64, bytes: &[u8]) {
-    if place != 0 {
+fn bring(output: u64, bytes: &[u8]) {
+    if output != 0 {
         // SAFETY: the program passes the address of a place for so many bytes, as the function demands.
-        unsafe { (place as *mut u8).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        unsafe { (output as *mut u8).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     }
 }
 

@@ -1,6 +1,6 @@
 //! A call of a library's function: arguments in registers and on the stack, as C passes them.
 
-use super::math::{lock, Handles};
+use super::math_libraries::{lock, Handles};
 use crate::call::Value;
 use crate::codes::Code;
 use crate::limits::BODY_BYTES_MAX;

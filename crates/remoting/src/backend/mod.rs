@@ -14,6 +14,7 @@ mod kernels;
 mod landing;
 mod math;
 mod math_call;
+mod math_libraries;
 mod memory;
 mod pools;
 mod regions;

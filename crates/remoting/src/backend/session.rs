@@ -8,7 +8,7 @@ use super::functions;
 use super::handles::{Graphs, Loaded, Pools};
 use super::jobs::Job;
 use super::landing::Landings;
-use super::math::Math;
+use super::math_libraries::Math;
 use super::memory::Memory;
 use super::regions::{Mark, Regions};
 use super::rows;
