@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes the table of functions of the libraries above CUDA's runtime (cuBLAS, cuRAND, cuFFT, cuDNN) that cross the connection, from their headers.
 
-  math-calls.py table HEADERS...     crates/remoting/src/math/functions.txt, from folders with NVIDIA's headers
+  math-calls.py table HEADERS...     crates/remoting/src/math/functions.txt, to standard output, from folders with NVIDIA's headers
   math-calls.py symbols LIBRARIES... tools/gpu-symbols, from NVIDIA's libraries (nm)
 
 A prototype and the rules below give the kind of each parameter; client and server read the same table and have no code for single
@@ -11,7 +11,6 @@ The kinds are explained in crates/remoting/src/math/table.rs.
 import pathlib, re, subprocess, sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-TABLE = ROOT / "crates/remoting/src/math/functions.txt"
 
 # Library, headers, prefix of its functions, type of its main handle. The statuses are: not initialised, not supported, invalid value,
 # failed execution, null or unknown main handle.
@@ -258,7 +257,7 @@ def table(folders):
     for library, headers, prefix, main, versions, statuses in LIBRARIES:
         out.append(f"library {library} {versions} {handle(main)} {' '.join(map(str, statuses))}")
         out += lines(library, headers, prefix, folders)
-    TABLE.write_text("\n".join(out) + "\n")
+    print("\n".join(out))
 
 
 def symbols(libraries):

@@ -14,6 +14,10 @@ trap end EXIT
 page=docs/reference/gpu-remoting.md
 tools/gpu-libs.py table target/debug/librgaps_gpu.so >"$folder/page"
 cmp -s "$page" "$folder/page" || { cp "$folder/page" "$page"; echo "$page was older than the functions and is written again; commit it" >&2; exit 1; }
+# And the table of functions what the rules make of NVIDIA's headers.
+table=crates/remoting/src/math/functions.txt
+tools/math-calls.py table .cache/math/include >"$folder/table"
+cmp -s "$table" "$folder/table" || { echo "$table is not what tools/math-calls.py makes: 'make math-calls', and commit it" >&2; exit 1; }
 mkfifo "$folder/said"
 # Starts a server; `said` is where it listens, once it does.
 serve() {
