@@ -39,6 +39,9 @@ REFUSED = re.compile(
 )
 # Return nothing but a status, for which programs ask all the same.
 WAITED = re.compile(r"cu(blas|blasLt|dnn|fft)Destroy(_v2)?$|curandDestroyG|cublasCreate|cublasLtCreate|curandCreate|curandSet|cufft(Plan|Create|MakePlan|Set|Xt[SM])|cudnnCreate$|cudnnBackendFinalize|VersionCheck")
+# What they give depends on nothing but their arguments and what descriptors were set to. (Descriptors of cublasLt are changed by functions only that have
+# them as their first parameter.)
+PURE = re.compile(r"cublasLtMatmulAlgoGet(Heuristic|Ids)|(cublas|cublasLt|curand|cufft)Get(Version|Property)(_v2)?$")
 # What the client keeps of a handle: the slot of a word that a function sets, and another gives.
 KEPT = {"PointerMode": (0, 4), "Stream": (1, 8), "MathMode": (2, 4), "AtomicsMode": (3, 4), "SmCountTarget": (4, 4)}
 
@@ -246,13 +249,15 @@ def lines(library, headers, prefix, folders):
                 continue
             keep(function, words)
             words += conditions(library, function, parameters)
-            yield " ".join([function, "waits" if WAITED.search(function) else given, *words])
+            if given == "status":
+                given = "waits" if WAITED.search(function) else "pure" if PURE.match(function) else given
+            yield " ".join([function, given, *words])
 
 
 def table(folders):
     out = [
         "# Functions of the libraries above CUDA's runtime, made from NVIDIA's headers by tools/math-calls.py. Each line: the name, what it gives",
-        "# (a status, which nobody waits for if nothing else comes back; `waits`: a status for which the client waits), and the kind of each parameter.",
+        "# (a status, which nobody waits for if nothing else comes back; `waits`: one for which the client waits; `pure`: one that is always the same), and the kind of each parameter.",
     ]
     for library, headers, prefix, main, versions, statuses in LIBRARIES:
         out.append(f"library {library} {versions} {handle(main)} {' '.join(map(str, statuses))}")

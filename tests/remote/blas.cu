@@ -286,6 +286,26 @@ CASE(a_handle_of_cublas_is_one_of_cublaslt) {
     BLAS(cublasLtMatmul((cublasLtHandle_t)blas.handle, light.operation, &alpha, da, light.a, da, light.b, &beta, dc, light.c, dc, light.c, nullptr, nullptr, 0, 0));
     EXPECT(from_device(dc, n * n) == product<float>(false, false, n, n, n, 1, a.data(), n, a.data(), n, 0, std::vector<float>(n * n), n));
 }
+// The stand-in counts how often it is asked.
+CASE(standin_heuristics_are_asked_for_once) {
+    auto asked = [](int n, cublasLtEpilogue_t epilogue) {
+        Light light(n, n, n, true);
+        cublasLtMatmulPreference_t preference;
+        cublasLtMatmulHeuristicResult_t best;
+        int found = 0;
+        BLAS(cublasLtMatmulDescSetAttribute(light.operation, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
+        BLAS(cublasLtMatmulPreferenceCreate(&preference));
+        BLAS(cublasLtMatmulAlgoGetHeuristic(light.handle, light.operation, light.a, light.b, light.c, light.c, preference, 1, &best, &found));
+        BLAS(cublasLtMatmulPreferenceDestroy(preference));
+        EXPECT(found == 1);
+        return best.algo.data[1];
+    };
+    auto first = asked(8, CUBLASLT_EPILOGUE_DEFAULT);
+    EXPECT(asked(8, CUBLASLT_EPILOGUE_DEFAULT) == first);
+    EXPECT(asked(8, CUBLASLT_EPILOGUE_RELU) == first + 1);
+    EXPECT(asked(16, CUBLASLT_EPILOGUE_DEFAULT) == first + 2);
+    EXPECT(asked(8, CUBLASLT_EPILOGUE_RELU) == first + 1);
+}
 CASE(threads_have_their_own_handles) {
     std::vector<std::thread> threads;
     for (int t = 0; t < 4; t++)

@@ -86,6 +86,9 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     if (!handle || !desc || !a || !b || !c || !d || !preference || requested < 1) return CUBLAS_STATUS_INVALID_VALUE;
     memset(results, 0, sizeof results[0]);
     results[0].algo.data[0] = 4711;
+    // How often it was asked.
+    static unsigned long long asked;
+    results[0].algo.data[1] = ++asked;
     results[0].wavesCount = 0.5f;
     *found = 1;
     return CUBLAS_STATUS_SUCCESS;

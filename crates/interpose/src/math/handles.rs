@@ -14,6 +14,8 @@ const SLOTS: usize = 5;
 pub(super) struct Handle {
     pub(super) kind: u8,
     pub(super) slots: [u64; SLOTS],
+    /// Two descriptors that were set to the same have the same one.
+    pub(super) content: u64,
 }
 
 /// All handles, by number.
@@ -29,7 +31,11 @@ pub(super) fn handles() -> MutexGuard<'static, HashMap<u64, Handle>> {
 pub(super) fn made(kind: u8, mode: u64) -> Handle {
     let mut slots = [0; SLOTS];
     slots[0] = mode;
-    Handle { kind, slots }
+    Handle {
+        kind,
+        slots,
+        content: 0,
+    }
 }
 
 /// Whether handles of a type are C's int: those of cuFFT.

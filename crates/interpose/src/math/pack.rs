@@ -2,12 +2,13 @@
 
 use super::handles::{handles, is_short, made, mint, Handle};
 use super::{handle_of, statuses};
-use crate::{memory, notice};
+use crate::{memory, notice, thread};
 use rgaps_remoting::math::{
     attribute_bytes, table, Function, Kind, Size, POINTER_ENTRY_BYTES, SCALAR_BYTES_MAX,
 };
 use rgaps_remoting::Argument;
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 #[cfg(target_arch = "x86_64")]
 const INT_REGISTERS: usize = 6;
@@ -197,9 +198,13 @@ impl<'a> Packing<'a> {
         })
     }
 
+    fn is_main(&self, kind: u8) -> bool {
+        table().libraries[usize::from(self.function.library)].handle == kind
+    }
+
     fn handle(&self, known: &HashMap<u64, Handle>, kind: u8, number: u64) -> Result<Packed, i32> {
         let statuses = statuses(self.function);
-        let is_main = table().libraries[usize::from(self.function.library)].handle == kind;
+        let is_main = self.is_main(kind);
         match known.get(&number) {
             Some(handle) if handle.kind == kind => Ok(Packed::Word(number)),
             // A descriptor may be left out; the library knows where.
@@ -261,6 +266,38 @@ impl<'a> Packing<'a> {
         }
     }
 
+    /// What the call is about: the function and the contents of its arguments, of which handles count with their own contents, and main handles and new
+    /// ones with nothing.
+    fn content(&self, known: &HashMap<u64, Handle>) -> Vec<u8> {
+        let mut content = self.function.name.as_bytes().to_vec();
+        for (kind, packed) in self.function.kinds.iter().zip(&self.packed) {
+            let word = match (kind, packed) {
+                (Kind::New { .. }, _) => continue,
+                (Kind::Handle(_), Packed::Word(number)) => {
+                    known.get(number).map_or(0, |handle| handle.content)
+                }
+                (_, Packed::Word(word)) => *word,
+                (_, Packed::Room(bytes)) => u64::from(*bytes),
+                (_, Packed::Memory(..) | Packed::Bytes(_)) => {
+                    if let Argument::Bytes(bytes) = packed.argument() {
+                        content.extend_from_slice(&(bytes.len() as u64).to_le_bytes());
+                        content.extend_from_slice(bytes);
+                    }
+                    continue;
+                }
+            };
+            content.extend_from_slice(&word.to_le_bytes());
+        }
+        content
+    }
+
+    /// By what the results of a pure function are found again.
+    pub(super) fn key(&self) -> Vec<u8> {
+        let mut key = self.content(&handles());
+        key.extend_from_slice(&thread::device().to_le_bytes());
+        key
+    }
+
     /// Puts bytes where they belong.
     pub(super) fn bring(&self, mut bytes: &[u8]) {
         for (output, room) in &self.outputs {
@@ -270,18 +307,30 @@ impl<'a> Packing<'a> {
         }
     }
 
-    /// The call is made, or will be: keeps what is to be kept; gives 0.
-    pub(super) fn finish(self, bytes: &[u8]) -> u64 {
-        self.bring(bytes);
+    /// The call is made, or will be: keeps what is to be kept.
+    pub(super) fn finish(self) {
         let mut known = handles();
         for (output, number, handle) in &self.made {
             let width = if is_short(handle.kind) { 4 } else { 8 };
             bring(*output, &number.to_le_bytes()[..width]);
             known.insert(*number, *handle);
         }
-        let Some(handle) = self.words.first().and_then(|first| known.get_mut(first)) else {
-            return 0;
+        let first = self.made.first().map(|(_, number, _)| number);
+        let Some(first) = first.or(self.words.first()) else {
+            return;
         };
+        let content = match known.get(first) {
+            Some(handle) if !self.is_main(handle.kind) => {
+                let mut hasher = DefaultHasher::new();
+                self.content(&known).hash(&mut hasher);
+                hasher.finish()
+            }
+            _ => 0,
+        };
+        let Some(handle) = known.get_mut(first) else {
+            return;
+        };
+        handle.content = content;
         for (kind, word) in self.function.kinds.iter().zip(self.words) {
             if let Kind::Int { keep: Some(slot) }
             | Kind::Word { keep: Some(slot) }
@@ -299,7 +348,6 @@ impl<'a> Packing<'a> {
                 }
             }
         }
-        0
     }
 }
 

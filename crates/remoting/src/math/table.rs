@@ -34,6 +34,8 @@ pub enum Gives {
     Status,
     /// A status for which the client waits.
     Waits,
+    /// A status, and results that are always the same for the same arguments and the same contents of descriptors.
+    Pure,
     /// A text of the library's.
     Text,
     /// A number.
@@ -296,6 +298,7 @@ fn read_function(table: &mut Table, name: &'static str, words: &[&'static str]) 
         gives: match words[0] {
             "status" => Gives::Status,
             "waits" => Gives::Waits,
+            "pure" => Gives::Pure,
             "text" => Gives::Text,
             "word" => Gives::Word,
             _ => Gives::Nothing,
