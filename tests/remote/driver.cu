@@ -223,3 +223,10 @@ CASE(what_is_known_of_a_capture) {
     }
     EXPECT(first != second);
 }
+CASE(the_runtime_makes_a_context_current) {
+    CUcontext context = nullptr, primary;
+    OK(cudaFree(nullptr));
+    CU_OK(CU(cuCtxGetCurrent)(&context));
+    CU_OK(CU(cuDevicePrimaryCtxRetain)(&primary, 0));
+    EXPECT(context != nullptr && context == primary);
+}

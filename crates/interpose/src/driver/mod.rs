@@ -7,6 +7,7 @@ mod entry;
 mod module;
 mod stream;
 
+pub(crate) use context::runtime_is_used;
 pub(crate) use entry::address_of;
 
 use crate::notice;

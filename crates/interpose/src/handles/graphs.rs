@@ -46,7 +46,7 @@ pub(crate) fn begin(stream: u64, mode: i32) -> Result<(), Code> {
 /// Ends recording; gives the graph.
 pub(crate) fn end(stream: u64) -> Result<u64, Code> {
     streams::check(stream)?;
-    let graph = session::mint();
+    let graph = captures::of(stream).graph;
     let ended = session::call(&Call::CaptureEnd { stream, graph }, &[]);
     graphs().recording.remove(&stream);
     ended?;

@@ -44,18 +44,19 @@ fn refusing(name: &CStr) -> Option<*mut c_void> {
 
 fn capture_info(
     stream: u64,
-    status: Out<c_int>,
-    id: Out<u64>,
-    is_more_wanted: bool,
+    (status, id, graph): (Out<c_int>, Out<u64>, Out<u64>),
+    nodes: usize,
 ) -> Result<(), Code> {
     status.check()?;
     let found = graphs::status(stream)?;
     if found == RECORDING {
-        if is_more_wanted {
-            notice::unsupported("cudaStreamGetCaptureInfo with the graph and its nodes");
+        if nodes != 0 {
+            notice::unsupported("cudaStreamGetCaptureInfo with the nodes of the graph");
             return Err(Code::NOT_SUPPORTED);
         }
-        id.put_if_wanted(captures::number(stream));
+        let capture = captures::of(stream);
+        id.put_if_wanted(capture.number);
+        graph.put_if_wanted(capture.graph);
     }
     status.put(found)
 }
@@ -77,48 +78,38 @@ runtime! {
 
 runtime_on_stream! {
     fn cudaStreamGetCaptureInfo_v2 "_ptsz" (
-        default; stream: usize, status: Out<c_int>, id: Out<u64>, graph: usize, nodes: usize, count: usize
+        default; stream: usize, status: Out<c_int>, id: Out<u64>, graph: Out<u64>, nodes: usize, count: usize
     ) {
-        capture_info(stream_of(stream, default), status, id, graph | nodes | count != 0)
+        capture_info(stream_of(stream, default), (status, id, graph), nodes | count)
     }
     fn cudaStreamGetCaptureInfo_v3 "_ptsz" (
-        default; stream: usize, status: Out<c_int>, id: Out<u64>, graph: usize, nodes: usize, edges: usize, count: usize
+        default; stream: usize, status: Out<c_int>, id: Out<u64>, graph: Out<u64>, nodes: usize, edges: usize, count: usize
     ) {
-        capture_info(stream_of(stream, default), status, id, graph | nodes | edges | count != 0)
+        capture_info(stream_of(stream, default), (status, id, graph), nodes | edges | count)
     }
 }
 
-/// Exports a form of `cudaStreamGetCaptureInfo`, which CUDA 13 gave more parameters.
-macro_rules! capture_info {
-    ($name:ident, $symbol:literal, $default:expr $(, $more:ident)*) => {
+/// Exports the form that CUDA 13 has under the plain name.
+macro_rules! capture_info_13 {
+    ($name:ident, $symbol:literal, $default:expr) => {
         #[export_name = $symbol]
-        extern "C" fn $name(stream: usize, status: Out<c_int>, id: Out<u64> $(, $more: usize)*) -> c_int {
-            let is_more_wanted = 0 $(| $more)* != 0;
-            super::finish(|| capture_info(stream_of(stream, $default), status, id, is_more_wanted))
+        extern "C" fn $name(
+            stream: usize,
+            status: Out<c_int>,
+            id: Out<u64>,
+            graph: Out<u64>,
+            nodes: usize,
+            edges: usize,
+            count: usize,
+        ) -> c_int {
+            let out = (status, id, graph);
+            super::finish(|| capture_info(stream_of(stream, $default), out, nodes | edges | count))
         }
     };
 }
-capture_info!(
-    capture_info_13,
-    "rgaps_rt13_cudaStreamGetCaptureInfo",
-    0,
-    graph,
-    nodes,
-    edges,
-    count
-);
-capture_info!(
-    capture_info_13_ptsz,
+capture_info_13!(capture_info_plain, "rgaps_rt13_cudaStreamGetCaptureInfo", 0);
+capture_info_13!(
+    capture_info_ptsz,
     "rgaps_rt13_cudaStreamGetCaptureInfo_ptsz",
-    PER_THREAD,
-    graph,
-    nodes,
-    edges,
-    count
-);
-capture_info!(capture_info_12, "rgaps_rt12_cudaStreamGetCaptureInfo", 0);
-capture_info!(
-    capture_info_12_ptsz,
-    "rgaps_rt12_cudaStreamGetCaptureInfo_ptsz",
     PER_THREAD
 );
