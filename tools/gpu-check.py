@@ -654,8 +654,7 @@ def remoting_libs(env, folder):
     log = open(out_folder / "remoting-libs-server.log", "w")
     unix = f"unix:{folder}/gpu-libs.sock"
     serve = [rgaps, "gpu", "serve", "--json", "--clients", 64, "--listen", "127.0.0.1:0", "--listen", unix]
-    served = dict(native, RGAPS_GPU_LIBRARIES=":".join(folders))
-    server = subprocess.Popen([str(word) for word in serve], stdout=subprocess.PIPE, stderr=log, text=True, env=served)
+    server = subprocess.Popen([str(word) for word in serve], stdout=subprocess.PIPE, stderr=log, text=True, env=native)
     try:
         line = server.stdout.readline()
         if not line:

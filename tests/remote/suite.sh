@@ -21,7 +21,7 @@ cmp -s "$table" "$folder/table" || { echo "$table is not what tools/math-calls.p
 mkfifo "$folder/said"
 # Starts a server; `said` is where it listens, once it does.
 serve() {
-  RGAPS_GPU_LIBRARIES=$libraries RGAPS_TEST_DRIVER_DEVICES=2 RGAPS_TEST_DRIVER_DELAY_US=100 RGAPS_CUDA_LIBRARY=$PWD/target/debug/librgaps_test_driver.so \
+  LD_LIBRARY_PATH=$libraries RGAPS_TEST_DRIVER_DEVICES=2 RGAPS_TEST_DRIVER_DELAY_US=100 RGAPS_CUDA_LIBRARY=$PWD/target/debug/librgaps_test_driver.so \
     target/debug/rgaps gpu serve --clients 64 "$@" >"$folder/said" 2>>"$folder/log" &
   servers+=($!)
   if ! read -r said <"$folder/said"; then cat "$folder/log" >&2; exit 1; fi

@@ -7,6 +7,7 @@
 //! - [`Connection`] is the client's end: it batches calls that nobody waits for.
 //! - [`Front`] is the server: it greets, and starts a backend process for each client.
 //! - [`run_backend`] is that process: it makes the calls on the driver of `rgaps-cuda`, which may be the test driver.
+//! - [`math`] is the table of functions of cuBLAS and other libraries above the runtime, which cross as they are.
 //!
 //! Why it is built so is in decision 0045.
 mod backend;

@@ -70,7 +70,7 @@ fn is_there(number: u8) -> bool {
         if opened == Err(Code::NOT_FOUND) {
             let name = table().libraries[usize::from(library)].name;
             notice::once(&format!(
-                "the GPU server has no lib{name}.so: its functions fail; install it there, or name its folder in RGAPS_GPU_LIBRARIES of the server"
+                "the GPU server has no lib{name}.so: its functions fail; install it there, and name its folder in LD_LIBRARY_PATH of 'rgaps gpu serve'"
             ));
         }
         opened.is_ok()

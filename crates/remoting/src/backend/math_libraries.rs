@@ -8,8 +8,6 @@ use std::collections::HashMap;
 use std::ffi::{CStr, CString, OsStr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Folders in which libraries are looked for before the loader's own, separated by colons.
-const FOLDERS_ENV: &str = "RGAPS_GPU_LIBRARIES";
 /// A symbol that only the libraries have that stand in for NVIDIA's.
 const OWN: &CStr = c"rgaps_math_called";
 /// A handle of a library.
@@ -110,12 +108,7 @@ impl Math {
 }
 
 fn load(name: &str) -> Result<Library, String> {
-    let folders = std::env::var_os(FOLDERS_ENV).unwrap_or_default();
-    let mut paths = std::env::split_paths(&folders).map(|folder| folder.join(name));
-    let found = match paths.find(|path| path.exists()) {
-        Some(path) => Library::open(path.as_os_str()),
-        None => Library::open(OsStr::new(name)),
-    }?;
+    let found = Library::open(OsStr::new(name))?;
     // Its calls would come back here.
     match found.symbol(OWN) {
         None => Ok(found),
