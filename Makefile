@@ -33,7 +33,7 @@ PRODUCTS := -p rgapsd -p rgaps-cli -p rgaps-capi -p rgaps-interpose
 RUNNER = --config 'target."cfg(all())".runner="$(CURDIR)/tools/run-test.sh"'
 LOOM := --config 'target."cfg(all())".rustflags=["--cfg","loom"]' --target-dir target/loom
 
-.PHONY: help build links links-many test steady test-driver demo demo-hosts demo-kv demo-kv-rdma demo-rdma demo-record demo-remote test-remote check unit loom python wheel c-test chaos soak races kernel test-kernel test-kernel-debug test-providers test-rdma test-rdma-lossy test-rdma-kills test-netem test-device demo-device vm-programs vm-shell sim fuzz bench bench-rdma bench-dmaplane plots docs docs-test miri asan tsan aarch64 install uninstall dist clean setup test-gpu-verbs
+.PHONY: help build links links-many test steady test-driver demo demo-hosts demo-kv demo-kv-rdma demo-rdma demo-record demo-remote test-remote check unit loom python wheel c-test chaos soak races kernel test-kernel test-kernel-debug test-providers test-rdma test-rdma-lossy test-rdma-kills test-netem test-device demo-device vm-programs vm-shell sim fuzz bench bench-rdma bench-dmaplane plots docs docs-test miri asan tsan aarch64 install uninstall dist clean setup test-gpu-verbs math-calls
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -97,6 +97,11 @@ demo-remote: ## A CUDA program on a host without a GPU, on the test driver of an
 test-remote: ## Small CUDA programs on a server with the test driver, then demo-remote
 	@tools/setup.sh base rust hosts
 	@SUITE=1 tools/demo-remote.sh
+
+math-calls: ## The table of functions of cuBLAS and others that GPU remoting forwards, from NVIDIA's headers by the rules of tools/math-calls.py
+	@tools/setup.sh base math
+	tools/math-calls.py table .cache/math/include >target/functions.txt
+	@mv target/functions.txt crates/remoting/src/math/functions.txt
 
 check: ## rustfmt, clippy without warnings, cargo-deny, packing for crates.io
 	@tools/setup.sh base rust deny

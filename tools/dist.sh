@@ -44,10 +44,10 @@ strip --strip-unneeded -o target/release/librgaps_gpu.stripped.so target/release
 mkdir -p dist/gpu-libs dist/remote/cudart
 cp target/release/librgaps_gpu.stripped.so dist/gpu-libs/librgaps_gpu.so
 tools/gpu-libs.py build dist/gpu-libs/librgaps_gpu.so dist/gpu-libs
-tests/remote/build.sh
-find target/remote -maxdepth 1 -type f -executable -exec cp {} dist/remote/ ';'
+GPU_LIBS=dist/gpu-libs tests/remote/build.sh
+find target/remote -maxdepth 1 -type f -executable ! -name absent -exec cp {} dist/remote/ ';'
 find dist/remote -maxdepth 1 -type f -exec strip {} +
-cp tests/remote/run.py dist/remote/
+cp tests/remote/run.py tests/remote/torch_steps.py dist/remote/
 cp .cache/nvcc/nvidia/cu13/lib/libcudart.so.13 dist/remote/cudart/
 tools/device/build.sh cuda
 cp target/device/check-cuda dist/bin/rgaps-device-check

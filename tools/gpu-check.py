@@ -3,7 +3,7 @@
 
 Usage: dist/gpu-check [--quick] [--only SECTION,...] [--match TEXT]
 
-Sections: tests, python, figures, links, races, chaos, mps, device, gpu-verbs, compare, remoting, doctor; without --only all of them. Under $OUT (default:
+Sections: tests, python, figures, links, races, chaos, mps, device, gpu-verbs, compare, remoting, remoting-libs, doctor; without --only all of them. Under $OUT (default:
 gpu-check-results) each result is written to a file as it comes, <section>-<name>.json, so that what was found
 before a time limit ended this program is not lost; report.json is the whole, and says so when it is not
 (`finished`). All that a failed program printed is in <name>.log. Exits 0 only if every test passed, no message was corrupt or lost, and nothing leaked or hung; a
@@ -15,7 +15,7 @@ import argparse, contextlib, importlib.util, json, os, platform, signal, statist
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-SECTIONS = ["tests", "python", "figures", "links", "races", "chaos", "mps", "device", "gpu-verbs", "compare", "remoting", "doctor"]
+SECTIONS = ["tests", "python", "figures", "links", "races", "chaos", "mps", "device", "gpu-verbs", "compare", "remoting", "remoting-libs", "doctor"]
 OUTPUT_CHARS = 4000
 
 RGAPS = HERE / "bin/rgaps"
@@ -606,6 +606,119 @@ def remoting(env, folder):
         for one in (server, plain):
             one.terminate()
             one.wait()
+
+
+def nvidia_folders():
+    """Where this Python's packages have the libraries above the runtime."""
+    import site
+    roots = [Path(folder) / "nvidia" for folder in [*site.getsitepackages(), site.getusersitepackages()]]
+    folders = [library.parent for root in roots for library in root.glob("**/lib/libcu*.so.*")]
+    return [str(folder) for folder in dict.fromkeys(folders)]
+
+
+def torch_run(prefix, env, steps, timeout):
+    """Runs steps of torch, in as few processes as possible: one ends at the first step that fails. What each gave, and the functions that were
+    called and are not forwarded."""
+    found, unsupported, notices, left = {}, [], [], list(steps)
+    while left:
+        command = [str(word) for word in [*prefix, sys.executable, HERE / "remote/torch_steps.py", *left]]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace", env=env, start_new_session=True)
+        try:
+            out, err = process.communicate(timeout=timeout)
+            how = f"exit {process.returncode}"
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            out, err = process.communicate()
+            how = f"not done in {timeout} s"
+        begun = None
+        for line in out.splitlines():
+            if line.startswith("begin "):
+                begun = line.split()[1]
+            elif line.startswith("{"):
+                result = json.loads(line)
+                found[result["step"]] = result
+        said = [line for line in err.splitlines() if line.startswith("rgaps: ")]
+        unsupported += [line.split()[1] for line in said if "is not forwarded" in line]
+        notices += [line for line in said if "is not forwarded" not in line]
+        at = begun or left[0]
+        if at not in found:
+            found[at] = {"step": at, "error": how, "at": err[-1500:]}
+        left = left[left.index(at) + 1:]
+    return found, sorted(set(unsupported)), sorted(set(notices))
+
+
+def is_near(one, other):
+    if not isinstance(one, list) or not isinstance(other, list):
+        return one == other
+    return len(one) == len(other) and all(abs(a - b) <= 1e-3 * max(1, abs(a), abs(b)) for a, b in zip(one, other))
+
+
+def remoting_torch(env, rgaps, libraries, ways):
+    """Unmodified torch here and through a server. Nothing that fails here fails the whole: the names of what is missing are the result."""
+    sys.path.insert(0, str(HERE / "remote"))
+    steps = [name for name in importlib.import_module("torch_steps").STEPS if match in name]
+    native, _, _ = torch_run([], env, steps, 180)
+    yield "torch-native", native
+    for way, on in ways.items():
+        statistics = out_folder / f"torch-{way}.statistics"
+        far = dict(env, RGAPS_GPU_STATISTICS=str(statistics))
+        prefix = [rgaps, "gpu", "run", "--libraries", libraries, "--on", on, "--"]
+        found, unsupported, notices = torch_run(prefix, far, steps, 180)
+        table = {
+            name: {
+                "equal": "error" not in found[name] and is_near(native[name].get("found"), found[name].get("found")),
+                "native_ms": native[name].get("ms"), **found[name],
+            }
+            for name in steps if name in found
+        }
+        ran = [json.loads(line) for line in statistics.read_text().splitlines()] if statistics.exists() else []
+        yield f"torch-{way}", {
+            "equal": [name for name, row in table.items() if row["equal"]], "not_equal": [name for name, row in table.items() if not row["equal"]],
+            "unsupported": unsupported, "notices": notices, "steps": table, "processes": ran,
+        }
+
+
+def remoting_libs(env, folder):
+    """Programs that call cuBLAS, cuRAND, cuFFT and cuDNN, here and through a server on this machine with the same libraries: the same outputs; then
+    unmodified torch."""
+    programs, libraries, rgaps = HERE / "remote", HERE / "gpu-libs", HERE / "bin/rgaps"
+    folders = nvidia_folders()
+    if not folders:
+        skipped("remoting-libs", "this Python has no packages with cuBLAS and others")
+        return
+    yield "folders", folders
+    real = ":".join([str(programs / "cudart"), *folders, env.get("LD_LIBRARY_PATH", "")])
+    native = dict(env, LD_LIBRARY_PATH=real)
+    far = dict(env, LD_LIBRARY_PATH=str(libraries))
+    log = open(out_folder / "remoting-libs-server.log", "w")
+    unix = f"unix:{folder}/gpu-libs.sock"
+    serve = [rgaps, "gpu", "serve", "--json", "--clients", 64, "--listen", "127.0.0.1:0", "--listen", unix]
+    server = subprocess.Popen([str(word) for word in serve], stdout=subprocess.PIPE, stderr=log, text=True, env=native)
+    try:
+        line = server.stdout.readline()
+        if not line:
+            failed("remoting-libs server", "does not start", Path(log.name).read_text())
+            return
+        ways = {"unix": unix, "tcp": json.loads(line)["listen"][0]}
+        for group in ("blas/", "math/"):
+            suite = [sys.executable, programs / "run.py", "--programs", programs, "--jobs", 4, "--math", "real", "--match", group]
+            saved = Path(folder) / "native-libs.json"
+            name = group.rstrip("/")
+            out = run(f"remoting-libs {name} native", [*suite, "--save", saved], 300, native, accept=(0, 1))
+            yield f"{name}-native", {"result": document(name, out), "cases": json.loads(saved.read_text()) if saved.exists() else None}
+            if not saved.exists():
+                continue
+            for way, on in ways.items():
+                kept = out_folder / f"remoting-libs-{name}-{way}-cases.json"
+                more = ["--rgaps", rgaps, "--libraries", libraries, "--on", on, "--compare", saved, "--save", kept]
+                yield f"{name}-{way}", document(name, run(f"remoting-libs {name} {way}", [*suite, *more], 300, far))
+        if importlib.util.find_spec("torch"):
+            yield from remoting_torch(env, rgaps, libraries, ways)
+        else:
+            skipped("remoting-libs torch", "this Python has no torch")
+    finally:
+        server.terminate()
+        server.wait()
 
 
 def doctor(env, _folder):

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes the libraries that a CUDA program loads in place of NVIDIA's, around librgaps_gpu.so.
 
-  gpu-libs.py build CORE FOLDER   libcudart.so.13, libcudart.so.12, libcuda.so.1 in FOLDER, with CORE beside them
+  gpu-libs.py build CORE FOLDER   libcudart.so.13, libcudart.so.12, libcuda.so.1, libcublas.so.13 and others in FOLDER, with CORE beside them
   gpu-libs.py table CORE          docs/reference/gpu-remoting.md, to standard output
   gpu-libs.py symbols CUDA CUDA12 tools/gpu-symbols, from the folders of the packages nvidia-cuda-runtime of CUDA 13 and 12
   gpu-libs.py properties CUDA CUDA12    crates/interpose/src/properties.rs, from the same
@@ -9,7 +9,8 @@
 
 Each library has every symbol of the real one, with its version (tools/gpu-symbols has the names). A symbol is a jump to the
 function of the core (rgaps_rt_NAME, rgaps_rt12_NAME where CUDA 12 differs, rgaps_cu_NAME), or to the one that says that NAME is not
-supported. Needs cc and nm.
+supported. A function of a library above the runtime passes its number in crates/remoting/src/math/functions.txt, and its registers, to one
+function of the core. Needs cc and nm.
 """
 import argparse, ctypes, pathlib, platform, re, shutil, subprocess, sys, tempfile
 
@@ -20,7 +21,19 @@ LIBRARIES = [
     ("libcudart.so.13", ["rgaps_rt13_", "rgaps_rt_"], "rgaps_rt_unsupported", True),
     ("libcudart.so.12", ["rgaps_rt12_", "rgaps_rt_"], "rgaps_rt_unsupported", True),
     ("libcuda.so.1", ["rgaps_cu_"], "rgaps_cu_unsupported", False),
+    *[
+        (library, ["rgaps_math_"], "rgaps_math_unsupported", True)
+        for library in ("libcublas.so.13", "libcublas.so.12", "libcublasLt.so.13", "libcublasLt.so.12", "libcurand.so.10", "libcufft.so.12",
+                        "libcufft.so.11", "libcudnn.so.9")
+    ],
 ]
+# Functions of the libraries above the runtime: a line each, whose number is what both ends call them by.
+MATH = [
+    line.split() for line in (ROOT / "crates/remoting/src/math/functions.txt").read_text().splitlines()
+    if not line.startswith(("#", "library "))
+]
+NEWEST = ["libcublas.so.13", "libcublasLt.so.13", "libcurand.so.10", "libcufft.so.12", "libcudnn.so.9"]
+MATH_NUMBERS = {words[0]: number for number, words in enumerate(MATH)}
 # A jump to the function `to`; one that passes the address of a name first.
 JUMP = {
     "x86_64": ("jmp *{to}@GOTPCREL(%rip)", "lea {name}(%rip), %rdi\n\tjmp *{to}@GOTPCREL(%rip)"),
@@ -28,6 +41,23 @@ JUMP = {
         "adrp x16, :got:{to}\n\tldr x16, [x16, :got_lo12:{to}]\n\tbr x16",
         "adrp x0, {name}\n\tadd x0, x0, :lo12:{name}\n\tadrp x16, :got:{to}\n\tldr x16, [x16, :got_lo12:{to}]\n\tbr x16",
     ),
+}
+# A jump that passes a number, to code that passes all registers with arguments, and the address of the arguments on the stack.
+NUMBERED = {"x86_64": "mov ${number}, %eax\n\tjmp .Lenter", "aarch64": "mov w17, #{number}\n\tb .Lenter"}
+ENTER = {
+    "x86_64": [
+        "push %rbp", "mov %rsp, %rbp", "sub $112, %rsp",
+        *[f"mov %{register}, {8 * at}(%rsp)" for at, register in enumerate(["rdi", "rsi", "rdx", "rcx", "r8", "r9"])],
+        *[f"movsd %xmm{at}, {48 + 8 * at}(%rsp)" for at in range(8)],
+        "mov %eax, %edi", "mov %rsp, %rsi", "lea 16(%rbp), %rdx", "call *rgaps_math_called@GOTPCREL(%rip)", "leave", "ret",
+    ],
+    "aarch64": [
+        "stp x29, x30, [sp, #-16]!", "mov x29, sp", "sub sp, sp, #128",
+        *[f"stp x{at}, x{at + 1}, [sp, #{8 * at}]" for at in range(0, 8, 2)],
+        *[f"stp d{at}, d{at + 1}, [sp, #{64 + 8 * at}]" for at in range(0, 8, 2)],
+        "mov w0, w17", "mov x1, sp", "add x2, x29, #16", "adrp x16, :got:rgaps_math_called", "ldr x16, [x16, :got_lo12:rgaps_math_called]",
+        "blr x16", "mov sp, x29", "ldp x29, x30, [sp], #16", "ret",
+    ],
 }
 
 # Functions that ask the server nothing, once the session is there.
@@ -76,14 +106,34 @@ def target(symbol, prefixes, functions):
     return next((prefix + symbol for prefix in prefixes if prefix + symbol in functions), None)
 
 
+def is_math(prefixes):
+    return prefixes == ["rgaps_math_"]
+
+
+def is_forwarded(symbol, prefixes, functions):
+    return bool(target(symbol, prefixes, functions)) or is_math(prefixes) and symbol in MATH_NUMBERS
+
+
+def is_answered_here(symbol):
+    """What is kept of a handle is given without asking."""
+    return symbol in HERE or symbol in MATH_NUMBERS and any(word.startswith("k:") for word in MATH[MATH_NUMBERS[symbol]])
+
+
 def assembly(library, prefixes, rest, functions):
-    forwarded, unsupported = JUMP[platform.machine()]
+    machine = platform.machine()
+    forwarded, unsupported = JUMP[machine]
     lines, names = [".text"], []
+    if is_math(prefixes):
+        lines += [".Lenter:", *ENTER[machine]]
     for number, symbol in enumerate(symbols(library)):
         to = target(symbol, prefixes, functions)
         name = f".Lname{number}"
-        body = forwarded.format(to=to) if to else unsupported.format(to=rest, name=name)
-        if not to:
+        if not to and is_math(prefixes) and symbol in MATH_NUMBERS:
+            body = NUMBERED[machine].format(number=MATH_NUMBERS[symbol])
+        elif to:
+            body = forwarded.format(to=to)
+        else:
+            body = unsupported.format(to=rest, name=name)
             names.append(f'{name}: .asciz "{symbol}"')
         lines += [f".globl {symbol}", f".type {symbol}, %function", f"{symbol}:", f"\t{body}", f".size {symbol}, .-{symbol}"]
     lines += [".section .rodata", *names, '.section .note.GNU-stack,"",%progbits']
@@ -122,20 +172,22 @@ def documented(core):
         "| server | the server's driver does it |",
         "| here | answered on the client, from what the server told at the beginning |",
         "| tested | a program of `tests/remote` calls it, on the test driver and (where a GPU was lent) compared with a GPU |", "",
-        "Forms that end in `_ptsz` and `_ptds` are as those without. All other functions of the libraries exist, fail with",
-        "`cudaErrorNotSupported` or `CUDA_ERROR_NOT_SUPPORTED`, and are named on standard error once.", "",
+        "Forms that end in `_ptsz`, `_ptds` and `_64` are as those without. All other functions of the libraries exist, fail with",
+        "`cudaErrorNotSupported`, `CUDA_ERROR_NOT_SUPPORTED` or their library's own status, and are named on standard error once.", "",
     ]
     for library, prefixes, _, _ in LIBRARIES:
-        names = [name for name in symbols(library) if not name.endswith(("_ptsz", "_ptds"))]
-        known = [name for name in names if target(name, prefixes, functions) and name not in REFUSED]
+        names = [name for name in symbols(library) if not name.endswith(("_ptsz", "_ptds", "_64"))]
+        known = [name for name in names if is_forwarded(name, prefixes, functions) and name not in REFUSED]
         rows, tested = [], 0
         for name in known:
             called = re.sub(r"_v\d$", "", name) + r"(_v\d)?\b"
             is_tested = any(name.startswith(prefix) for prefix in COMPILED) or re.search(r"\b" + called, sources)
             tested += bool(is_tested)
-            rows.append(f"| `{name}` | {'here' if name in HERE else 'server'} | {'yes' if is_tested else 'no'} |")
-        page += [f"## {library}", f"{len(known)} of {len(names)} functions, of which {tested} are tested.", "",
-                 "| function | answered | tested |", "|---|---|---|", *rows, ""]
+            rows.append(f"| `{name}` | {'here' if is_answered_here(name) else 'server'} | {'yes' if is_tested else 'no'} |")
+        page += [f"## {library}", f"{len(known)} of {len(names)} functions, of which {tested} are tested.", ""]
+        # Earlier versions of a library have the same functions, or fewer.
+        if not is_math(prefixes) or library in NEWEST:
+            page += ["| function | answered | tested |", "|---|---|---|", *rows, ""]
     return "\n".join(page)
 
 

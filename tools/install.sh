@@ -27,7 +27,7 @@ done
 if [ "${1:-}" = remove ]; then
   rm -f "$root$prefix"/bin/{rgaps,rgapsd,rgaps-links} "$root$includedir"/rgaps.h "$root$includedir"/rgaps/{thesis.h,communicator.h,device.h,device_layout.h,device.cuh,device_rdma_layout.h,device_rdma.cuh} \
     "$root$libdir"/librgaps.{a,so} "$root$libdir"/librgaps.so.* "$root$libdir"/pkgconfig/rgaps.pc \
-    "$root$docdir"/LICENSE-{APACHE,MIT} "$root$gpudir"/{librgaps_gpu.so,libcuda.so.1} "$root$gpudir"/libcudart.so.1{2,3}
+    "$root$docdir"/LICENSE-{APACHE,MIT} "$root$gpudir"/librgaps_gpu.so "$root$gpudir"/libcu*.so.*
   for folder in "$root$includedir/rgaps" "$root$docdir" "$root$gpudir" "$root$prefix/lib/rgaps"; do
     if [ -d "$folder" ]; then rmdir --ignore-fail-on-non-empty "$folder"; fi
   done

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the build needs, and nothing that is already there: a second call takes well under
 # a second. Each argument is a group: base, hosts, torch, vm, kernel, linux, valgrind, rust, python, docs, aarch64,
-# deny, nightly, miri, fuzz, nvcc.
+# deny, nightly, miri, fuzz, nvcc, math.
 #
 # System packages come from apt-get (through sudo if we are not root), Rust parts from rustup,
 # Python packages go into .venv.
@@ -137,6 +137,28 @@ setup_nvcc() {
   say "installing $wanted into $into"
   rm -rf "$into"
   .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --only-binary=:all: --target "$into" -r "$wanted"
+  cp "$wanted" "$into/installed"
+}
+
+# Headers of cuBLAS and others, from PyPI, into .cache/math: a download of 1 GB, of which 3 MB stay.
+setup_math() {
+  local wanted=tools/requirements-math.txt into=.cache/math
+  cmp -s "$wanted" "$into/installed" && return
+  setup_python
+  say "downloading the headers of $wanted into $into"
+  rm -rf "$into"
+  mkdir -p "$into/wheels" "$into/include"
+  .venv/bin/python -m pip download --quiet --disable-pip-version-check --no-cache-dir --no-deps --only-binary=:all: --dest "$into/wheels" -r "$wanted"
+  .venv/bin/python - "$into" <<'PYTHON'
+import pathlib, sys, zipfile
+into = pathlib.Path(sys.argv[1])
+for wheel in (into / "wheels").iterdir():
+    with zipfile.ZipFile(wheel) as archive:
+        for name in archive.namelist():
+            if "/include/" in name and name.endswith(".h"):
+                (into / "include" / name.rsplit("/", 1)[1]).write_bytes(archive.read(name))
+PYTHON
+  rm -rf "$into/wheels"
   cp "$wanted" "$into/installed"
 }
 

@@ -194,3 +194,39 @@ CASE(functions_are_found_by_name) {
     CU_OK(CU(cuGetProcAddress)("cuThereIsNoSuchFunction", &address, 12000, 0, &status));
     EXPECT(status == CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND && address == nullptr);
 }
+// What libraries above the runtime ask it.
+CASE(functions_of_the_driver_by_the_runtime) {
+    void *found = nullptr;
+    cudaDriverEntryPointQueryResult result;
+    int count = 0, wanted = 0;
+    OK(cudaGetDeviceCount(&wanted));
+    OK(cudaGetDriverEntryPointByVersion("cuDeviceGetCount", &found, 12000, cudaEnableDefault, &result));
+    EXPECT(result == cudaDriverEntryPointSuccess && found != nullptr);
+    EXPECT(((CUresult(*)(int *))found)(&count) == CUDA_SUCCESS);
+    EXPECT(count == wanted);
+    OK(cudaGetDriverEntryPointByVersion("cuNoSuchFunction", &found, 12000, cudaEnableDefault, &result));
+    EXPECT(result == cudaDriverEntryPointSymbolNotFound && found == nullptr);
+}
+CASE(what_is_known_of_a_capture) {
+    cudaStream_t stream;
+    OK(cudaStreamCreate(&stream));
+    cudaStreamCaptureStatus status;
+    unsigned long long first = 0, second = 0;
+    OK(cudaStreamGetCaptureInfo(stream, &status));
+    EXPECT(status == cudaStreamCaptureStatusNone);
+    for (unsigned long long *id : {&first, &second}) {
+        OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+        OK(cudaStreamGetCaptureInfo(stream, &status, id));
+        EXPECT(status == cudaStreamCaptureStatusActive && *id != 0);
+        cudaGraph_t graph;
+        OK(cudaStreamEndCapture(stream, &graph));
+    }
+    EXPECT(first != second);
+}
+CASE(the_runtime_makes_a_context_current) {
+    CUcontext context = nullptr, primary;
+    OK(cudaFree(nullptr));
+    CU_OK(CU(cuCtxGetCurrent)(&context));
+    CU_OK(CU(cuDevicePrimaryCtxRetain)(&primary, 0));
+    EXPECT(context != nullptr && context == primary);
+}

@@ -13,16 +13,19 @@ import argparse, concurrent.futures, json, os, pathlib, subprocess, sys, tempfil
 # Cases that a GPU and the test driver, or a GPU near and far, may answer differently; see docs/reference/gpu-remoting.md.
 DIFFERENT = {"host/pointers_to_pinned_memory"}
 GROUPS = ["device", "memory", "copy", "rows", "stream", "launch", "symbol", "error", "host", "threads", "kernels", "driver", "callback", "graph", "nodes", "managed", "pool", "peer"]
+# Programs that call libraries above the runtime.
+MATH = ["blas", "math"]
 TIMEOUT_S = 60
 
 
-def listed(folder):
+def listed(folder, math):
     env = {key: value for key, value in os.environ.items() if not key.startswith("RGAPS_GPU")}
     # Listing makes no call of CUDA, but the loader wants a runtime.
-    for group in GROUPS:
+    for group in [*GROUPS, *(MATH if math else [])]:
         out = subprocess.run([folder / group], check=True, capture_output=True, text=True, env=env).stdout
         for case in out.split():
-            yield group, case
+            if math == "standins" or not case.startswith("standin_"):
+                yield group, case
 
 
 def run_case(arguments, group, case, statistics):
@@ -45,6 +48,7 @@ def main():
     parser.add_argument("--on")
     parser.add_argument("--prefix", default="", help="words before the command, such as those that enter a namespace")
     parser.add_argument("--match", default="")
+    parser.add_argument("--math", choices=["standins", "real"], help="programs that call cuBLAS and others, too; the standins of tests/remote/math do what real ones refuse")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--save", type=pathlib.Path)
     parser.add_argument("--compare", type=pathlib.Path)
@@ -55,7 +59,7 @@ def main():
         statistics = pathlib.Path(folder) / "statistics"
         runs = {
             f"{group}/{case}": pool.submit(run_case, arguments, group, case, statistics)
-            for group, case in listed(arguments.programs)
+            for group, case in listed(arguments.programs, arguments.math)
             if arguments.match in f"{group}/{case}"
         }
         for name, run in runs.items():

@@ -14,10 +14,14 @@ trap end EXIT
 page=docs/reference/gpu-remoting.md
 tools/gpu-libs.py table target/debug/librgaps_gpu.so >"$folder/page"
 cmp -s "$page" "$folder/page" || { cp "$folder/page" "$page"; echo "$page was older than the functions and is written again; commit it" >&2; exit 1; }
+# And the table of functions what the rules make of NVIDIA's headers.
+table=crates/remoting/src/math/functions.txt
+tools/math-calls.py table .cache/math/include >"$folder/table"
+cmp -s "$table" "$folder/table" || { echo "$table is not what tools/math-calls.py makes: 'make math-calls', and commit it" >&2; exit 1; }
 mkfifo "$folder/said"
 # Starts a server; `said` is where it listens, once it does.
 serve() {
-  RGAPS_TEST_DRIVER_DEVICES=2 RGAPS_TEST_DRIVER_DELAY_US=100 RGAPS_CUDA_LIBRARY=$PWD/target/debug/librgaps_test_driver.so \
+  LD_LIBRARY_PATH=$libraries RGAPS_TEST_DRIVER_DEVICES=2 RGAPS_TEST_DRIVER_DELAY_US=100 RGAPS_CUDA_LIBRARY=$PWD/target/debug/librgaps_test_driver.so \
     target/debug/rgaps gpu serve --clients 64 "$@" >"$folder/said" 2>>"$folder/log" &
   servers+=($!)
   if ! read -r said <"$folder/said"; then cat "$folder/log" >&2; exit 1; fi
@@ -26,7 +30,7 @@ run() {
   LD_LIBRARY_PATH=$PWD/target/debug/gpu-libs tests/remote/run.py --programs target/remote --rgaps target/debug/rgaps \
     --libraries target/debug/gpu-libs "$@" || { cat "$folder/log" >&2; exit 1; }
 }
-serve --listen "unix:$folder/plain" --no-pinning
+libraries='' serve --listen "unix:$folder/plain" --no-pinning
 # Every call waits, and no memory is shared.
 RGAPS_GPU_BLOCKING=1 run --on "unix:$folder/plain" --match host/
 # Certificates of a realm; a plug-in.
@@ -48,14 +52,21 @@ tls = { ca = "$folder/ca.pem", certificate = "$folder/gpu7.pem", key = "$folder/
 abstract = "$folder/abstract.so"
 END
 export RGAPS_CONFIG=$folder/rgaps.toml
-serve --listen "abstract/rgaps-suite-$$" --listen tls/127.0.0.1:0
+libraries='' serve --listen "abstract/rgaps-suite-$$" --listen tls/127.0.0.1:0
 for group in copy/ callback/ threads/; do
   run --on "abstract/rgaps-suite-$$" --match "$group"
   RGAPS_GPU_STRIPES=3 run --on "tls/gpu7@${said##*tls/}" --match "$group"
 done
+# Without the libraries above the runtime, each function says so.
+said=$(target/debug/rgaps gpu run --libraries target/debug/gpu-libs --on "unix:$folder/plain" -- target/remote/absent no_library 2>&1) ||
+  { echo "without libraries: $said" >&2; exit 1; }
+for word in 'no libcublas.so' 'no libcudnn.so' 'cublasLoggerConfigure is not forwarded'; do
+  grep -q -- "$word" <<<"$said" || { echo "it does not say '$word': $said" >&2; exit 1; }
+done
+libraries=$PWD/target/remote/standins
 serve --listen "unix:$folder/socket" --listen 127.0.0.1:0
-RGAPS_GPU_STRIPES=2 run --on "${said##*, }" "$@"
-RGAPS_GPU_STRIPES=2 run --on "unix:$folder/socket" "$@"
+RGAPS_GPU_STRIPES=2 run --on "${said##*, }" --math standins "$@"
+RGAPS_GPU_STRIPES=2 run --on "unix:$folder/socket" --math standins "$@"
 # A program with a static runtime ends at once, and says how to build it.
 said=$(target/debug/rgaps gpu run --libraries target/debug/gpu-libs --on "unix:$folder/socket" -- target/remote/static 2>&1) &&
   { echo "a program with a static runtime ran: $said" >&2; exit 1; }

@@ -13,13 +13,13 @@ use rgaps_remoting::{
 use rgaps_session::end_with_parent;
 use serde::Serialize;
 use std::collections::HashMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{DirBuilder, File};
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
@@ -170,15 +170,12 @@ fn run(common: &Common, run: &GpuRun) -> anyhow::Result<()> {
     let Some((program, arguments)) = run.command.split_first() else {
         return Err(Usage("no command given; write rgaps gpu run -- COMMAND".to_owned()).into());
     };
-    let mut path = folder.into_os_string();
-    if let Some(more) = std::env::var_os("LD_LIBRARY_PATH").filter(|more| !more.is_empty()) {
-        path.push(":");
-        path.push(more);
-    }
+    let preload = preload(&folder)?;
     let mut command = Command::new(program);
     command
         .args(arguments)
-        .env("LD_LIBRARY_PATH", path)
+        .env("LD_LIBRARY_PATH", before("LD_LIBRARY_PATH", folder.into()))
+        .env("LD_PRELOAD", before("LD_PRELOAD", preload))
         .env("RGAPS_GPU", server.to_string());
     if let Some(file) = &common.config {
         // The program's libraries read the configuration, too, perhaps in another folder.
@@ -187,6 +184,31 @@ fn run(common: &Common, run: &GpuRun) -> anyhow::Result<()> {
     // It returns only if it fails; else the exit code is the program's.
     let error = command.exec();
     Err(error).with_context(|| format!("starting '{}' failed", program.to_string_lossy()))
+}
+
+/// The libraries of a folder. Loaded first, they also stand in for those that a library names by a path of its own, as torch's do.
+fn preload(folder: &Path) -> anyhow::Result<OsString> {
+    let unreadable = || format!("{} cannot be read", folder.display());
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(folder).with_context(unreadable)? {
+        let path = entry.with_context(unreadable)?.path();
+        if path.to_string_lossy().contains(".so.") {
+            names.push(path.into_os_string());
+        }
+    }
+    // The newest of each first.
+    names.sort();
+    names.reverse();
+    Ok(names.join(OsStr::new(":")))
+}
+
+/// A list of paths, and behind it what the variable has.
+fn before(variable: &str, mut paths: OsString) -> OsString {
+    if let Some(more) = std::env::var_os(variable).filter(|more| !more.is_empty()) {
+        paths.push(":");
+        paths.push(more);
+    }
+    paths
 }
 
 fn row(client: &ClientInfo) -> Vec<String> {

@@ -32,7 +32,7 @@ impl Library {
     }
 
     /// Loads `path` (a name without a slash is searched for as the system does).
-    pub(crate) fn open(path: &OsStr) -> Result<Library, String> {
+    pub fn open(path: &OsStr) -> Result<Library, String> {
         let path = CString::new(path.as_bytes())
             .map_err(|_| "the path contains a NUL character".to_owned())?;
         // SAFETY: the path is a C string. Loading runs the library's initialisers, which is what

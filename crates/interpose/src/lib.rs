@@ -6,18 +6,20 @@
 //! `tools/gpu-libs.py` makes them. So programs and libraries that use both runtime and driver share one session.
 //!
 //! The runtime is made here, of calls of the driver: it keeps devices, errors, registered kernels and memory of the program, and
-//! answers what it can without asking the server. See decision 0045.
+//! answers what it can without asking the server. See decision 0045. Libraries above it are forwarded as they are: `math`.
 mod abi;
 mod bulk;
 mod callbacks;
 mod driver;
 mod errors;
+mod failures;
 mod graphs;
 mod handles;
 mod host_copy;
 mod kernels;
 mod launch;
 mod managed;
+mod math;
 mod memory;
 mod notice;
 mod properties;

@@ -1,6 +1,6 @@
 //! The process's session on the server: opened by the first call that needs it.
 
-use crate::{notice, thread};
+use crate::{failures, notice, thread};
 use rgaps_remoting::{
     Answer, Call, Code, Communication, Connection, DeviceInfo, Endpoint, From, Value, Waited,
 };
@@ -171,7 +171,7 @@ pub(crate) fn check_alive() -> Result<(), Code> {
 }
 
 /// Whether every call waits, for a program whose errors are looked for.
-fn is_blocking() -> bool {
+pub(crate) fn is_blocking() -> bool {
     static IS_BLOCKING: OnceLock<bool> = OnceLock::new();
     *IS_BLOCKING.get_or_init(|| std::env::var_os(BLOCKING_ENV).is_some_and(|value| value != "0"))
 }
@@ -291,13 +291,15 @@ fn map(memory: &OwnedFd, bytes: u64) -> Option<u64> {
     (start != libc::MAP_FAILED).then_some(start as u64)
 }
 
-fn value(answer: Answer) -> Result<Value, Code> {
+/// What an answer says, or the error of an earlier call that nobody waited for.
+pub(crate) fn value(answer: Answer) -> Result<Value, Code> {
     let (code, deferred) = (Code(answer.code), Code(answer.deferred));
     let first = if deferred == Code::SUCCESS {
         code
     } else {
         deferred
     };
+    let first = failures::as_code(first);
     if first.is_sticky() {
         return Err(stick(first));
     }
@@ -307,6 +309,11 @@ fn value(answer: Answer) -> Result<Value, Code> {
 /// Makes a call and waits for its value.
 pub(crate) fn call(call: &Call<'_>, bulk: &[u8]) -> Result<Value, Code> {
     value(alive()?.call(from(), call, bulk).map_err(|_| lost())?)
+}
+
+/// Makes a call and waits for its answer, which the caller reads.
+pub(crate) fn ask(call: &Call<'_>) -> Result<Answer, Code> {
+    alive()?.call(from(), call, &[]).map_err(|_| lost())
 }
 
 /// Makes a call that gives a number.

@@ -377,6 +377,24 @@ pub enum Call<'a> {
     StreamPriorities,
     /// Gives up everything on the device and its primary context.
     Reset,
+    /// Loads a library above the runtime, by its number in the table that both ends have (`math`).
+    MathOpen { library: u8, fingerprint: u64 },
+    /// Calls a function of one, by its number in the table. Gives [`Value::Math`].
+    Math {
+        function: u16,
+        arguments: Vec<Argument<'a>>,
+    },
+}
+
+/// An argument of a function of a library above the runtime.
+#[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Argument<'a> {
+    /// A number, a handle, an address on the device, or null.
+    Word(u64),
+    /// What an address of the host points to.
+    Bytes(&'a [u8]),
+    /// The address of so many bytes of the host, which come back.
+    Room(u32),
 }
 
 /// What is known of a kernel.
@@ -405,6 +423,13 @@ pub enum Value {
     Memory,
     /// Kernels of a library, in the order of their names.
     Kernels(Vec<KernelInfo>),
+    /// What a function of a library above the runtime gave, and the bytes of all its places, one behind the other.
+    Math {
+        /// Its status, number or address.
+        result: u64,
+        /// Of the places.
+        bytes: Vec<u8>,
+    },
 }
 
 /// The answer to a call. Bytes of memory follow where the call asks for them and has not failed.

@@ -7,6 +7,7 @@
 //! - [`Connection`] is the client's end: it batches calls that nobody waits for.
 //! - [`Front`] is the server: it greets, and starts a backend process for each client.
 //! - [`run_backend`] is that process: it makes the calls on the driver of `rgaps-cuda`, which may be the test driver.
+//! - [`math`] is the table of functions of cuBLAS and other libraries above the runtime, which cross as they are.
 //!
 //! Why it is built so is in decision 0045.
 mod backend;
@@ -22,6 +23,7 @@ mod front;
 mod landing;
 mod landings;
 mod limits;
+pub mod math;
 mod pieces;
 mod relay;
 mod socket;
@@ -31,8 +33,8 @@ pub use backend::{
     decode_for_fuzzing, encode_for_fuzzing, run as run_backend, BackendError, BackendOptions,
 };
 pub use call::{
-    Answer, Call, ClientInfo, DeviceInfo, Extent, Inventory, KernelId, KernelInfo, Pitched, Status,
-    Value,
+    Answer, Argument, Call, ClientInfo, DeviceInfo, Extent, Inventory, KernelId, KernelInfo,
+    Pitched, Status, Value,
 };
 pub use client::{status, ConnectError, Connection, From, Lost, Waited};
 pub use codes::Code;

@@ -3,7 +3,9 @@
 #[path = "../../../fuzz/seeded.rs"]
 mod seeded;
 
-use rgaps_remoting::{decode_for_fuzzing, encode_for_fuzzing, Call, Extent, KernelId, Pitched};
+use rgaps_remoting::{
+    decode_for_fuzzing, encode_for_fuzzing, Argument, Call, Extent, KernelId, Pitched,
+};
 
 /// Calls of each kind of content.
 fn seeds() -> Vec<Vec<u8>> {
@@ -23,6 +25,14 @@ fn seeds() -> Vec<Vec<u8>> {
     };
     let calls = [
         Call::Allocate { bytes: 4096 },
+        Call::Math {
+            function: 300,
+            arguments: vec![
+                Argument::Word(0x5247_0000_0010),
+                Argument::Bytes(&[0, 0, 128, 63]),
+                Argument::Room(96),
+            ],
+        },
         Call::CopyIn {
             to: at.address,
             stream: 2,

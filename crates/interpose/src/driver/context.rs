@@ -4,7 +4,7 @@ use super::driver;
 use crate::abi::Out;
 use crate::{session, thread, waits};
 use rgaps_remoting::{Call, Code, Value};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ffi::{c_int, c_uint};
 
 /// A context's handle is this and sixteen times its device's number.
@@ -14,6 +14,12 @@ const STACK_MAX: usize = 64;
 
 thread_local! {
     static STACK: RefCell<Vec<Option<u16>>> = const { RefCell::new(Vec::new()) };
+    static IS_RUNTIME_USED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The thread has used the runtime, which makes its device's primary context current.
+pub(crate) fn runtime_is_used() {
+    IS_RUNTIME_USED.set(true);
 }
 
 fn handle(device: u16) -> u64 {
@@ -47,7 +53,10 @@ fn set(context: u64) -> Result<(), Code> {
 }
 
 fn current() -> Option<u16> {
-    STACK.with_borrow(|stack| stack.last().copied().flatten())
+    STACK.with_borrow(|stack| match stack.last() {
+        Some(device) => *device,
+        None => IS_RUNTIME_USED.get().then(thread::device),
+    })
 }
 
 driver! {
@@ -77,7 +86,12 @@ driver! {
 
     fn cuCtxPushCurrent_v2(context: u64) {
         let device = device_of(context)?;
+        // The runtime's stays below.
+        let below = current();
         STACK.with_borrow_mut(|stack| {
+            if stack.is_empty() && below.is_some() {
+                stack.push(below);
+            }
             if stack.len() >= STACK_MAX {
                 return Err(Code::OUT_OF_MEMORY);
             }

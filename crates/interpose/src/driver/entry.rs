@@ -26,7 +26,7 @@ fn error_text(
 }
 
 /// The address of a function of this library's `libcuda.so.1`; its versions are tried from the newest.
-fn address_of(name: &str, flags: u64) -> Option<*mut c_void> {
+pub(crate) fn address_of(name: &str, flags: u64) -> Option<*mut c_void> {
     let endings: &[&str] = match flags & PER_THREAD != 0 {
         true => &[
             "_v3_ptsz", "_v2_ptsz", "_ptsz", "_v2_ptds", "_ptds", "_v4", "_v3", "_v2", "",

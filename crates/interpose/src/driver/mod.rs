@@ -7,6 +7,9 @@ mod entry;
 mod module;
 mod stream;
 
+pub(crate) use context::runtime_is_used;
+pub(crate) use entry::address_of;
+
 use crate::notice;
 use rgaps_remoting::Code;
 use std::ffi::{c_char, c_int, CStr};

@@ -79,16 +79,18 @@ pub(crate) fn begin(stream: u64, mode: i32) -> Result<(), Code> {
     }
     // Waited for, so that an error is told here.
     session::call(&Call::CaptureBegin { stream }, &[])?;
-    streams::set_recording(stream, true);
+    streams::set_recording(stream, Some(session::mint()));
     Ok(())
 }
 
 /// Ends recording; gives the graph.
 pub(crate) fn end(stream: u64) -> Result<u64, Code> {
     streams::check(stream)?;
-    let graph = session::mint();
+    let mut recording = streams::all_recording().into_iter();
+    let found = recording.find(|(each, _)| *each == stream);
+    let graph = found.map_or_else(session::mint, |(_, graph)| graph);
     let ended = session::call(&Call::CaptureEnd { stream, graph }, &[]);
-    streams::set_recording(stream, false);
+    streams::set_recording(stream, None);
     ended?;
     graphs().graphs.insert(graph, Graph::Recorded);
     Ok(graph)
@@ -104,6 +106,16 @@ pub(crate) fn status(stream: u64) -> Result<(i32, u64), Code> {
         Value::Pair(status, number) => Ok((status as i32, number)),
         _ => Err(Code::UNKNOWN),
     }
+}
+
+/// The handle that the graph of a recording will have, which the server knows when it has ended.
+pub(crate) fn recorded(number: u64) -> Result<u64, Code> {
+    for (stream, graph) in streams::all_recording() {
+        if status(stream)?.1 == number {
+            return Ok(graph);
+        }
+    }
+    Err(Code::NOT_SUPPORTED)
 }
 
 /// Makes a graph without nodes.

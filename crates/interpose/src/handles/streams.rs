@@ -2,7 +2,7 @@
 
 use crate::{session, thread};
 use rgaps_remoting::{Call, Code};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::ffi::{c_int, c_uint};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -38,20 +38,26 @@ pub(crate) fn find(stream: u64) -> Result<Stream, Code> {
     streams().get(&stream).copied().ok_or(Code::INVALID_HANDLE)
 }
 
-fn recording() -> MutexGuard<'static, HashSet<u64>> {
-    static RECORDING: OnceLock<Mutex<HashSet<u64>>> = OnceLock::new();
+/// The streams that record, and the handles of their graphs to be.
+fn recording() -> MutexGuard<'static, HashMap<u64, u64>> {
+    static RECORDING: OnceLock<Mutex<HashMap<u64, u64>>> = OnceLock::new();
     RECORDING
         .get_or_init(Mutex::default)
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Notes that a stream records, as the program names it, or does not any more.
-pub(crate) fn set_recording(stream: u64, is_recording: bool) {
-    match is_recording {
-        true => recording().insert(stream),
-        false => recording().remove(&stream),
+/// Notes that a stream records a graph, as the program names it, or does not any more.
+pub(crate) fn set_recording(stream: u64, graph: Option<u64>) {
+    match graph {
+        Some(graph) => recording().insert(stream, graph),
+        None => recording().remove(&stream),
     };
+}
+
+/// The streams that record, each with its graph.
+pub(crate) fn all_recording() -> Vec<(u64, u64)> {
+    recording().iter().map(|(stream, graph)| (*stream, *graph)).collect()
 }
 
 /// Whether any stream records.
@@ -94,6 +100,6 @@ pub(crate) fn create(flags: c_uint, priority: c_int) -> Result<u64, Code> {
 /// Destroys a stream. What is queued on it is still done.
 pub(crate) fn destroy(stream: u64) -> Result<(), Code> {
     streams().remove(&stream).ok_or(Code::INVALID_HANDLE)?;
-    set_recording(stream, false);
+    set_recording(stream, None);
     session::send(&Call::StreamDestroy { stream }, &[])
 }

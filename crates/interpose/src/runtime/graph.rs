@@ -8,7 +8,7 @@ use crate::notice;
 use rgaps_remoting::Code;
 use std::ffi::{c_int, c_uint, c_ulonglong};
 
-/// Whether a stream records, and the number of the recording. What is recorded the server has, without handles here.
+/// Whether a stream records, the number of the recording, and its graph to be. The server has its nodes, without handles here.
 fn capture_info(
     stream: u64,
     status: Out<c_int>,
@@ -17,16 +17,17 @@ fn capture_info(
 ) -> Result<(), Code> {
     status.check()?;
     let (found, number) = graphs::status(stream)?;
-    let is_wanted = graph.check().is_ok() || nodes.check().is_ok() || count.check().is_ok();
-    if found != 0 && is_wanted {
-        notice::unsupported("cudaStreamGetCaptureInfo with places for the graph and its nodes");
-        return Err(Code::NOT_SUPPORTED);
-    }
-    status.put(found)?;
     if found != 0 {
+        if nodes.check().is_ok() || count.check().is_ok() {
+            notice::unsupported("cudaStreamGetCaptureInfo with places for the graph's nodes");
+            return Err(Code::NOT_SUPPORTED);
+        }
+        if graph.check().is_ok() {
+            graph.put(graphs::recorded(number)?)?;
+        }
         id.put_if_wanted(number);
     }
-    Ok(())
+    status.put(found)
 }
 
 runtime_12! {

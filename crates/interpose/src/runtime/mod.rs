@@ -2,6 +2,7 @@
 //!
 //! Their names, parameters and errors are CUDA's (`cuda_runtime_api.h`). A function whose name ends in `_ptsz` or `_ptds` takes
 //! the calling thread's default stream where the plain one takes the legacy default stream.
+mod asked;
 mod copy;
 mod device;
 mod error;
@@ -16,7 +17,7 @@ mod registration;
 mod stream;
 mod symbol;
 
-use crate::{notice, thread};
+use crate::{driver, notice, thread};
 use rgaps_remoting::Code;
 use std::ffi::{c_char, c_int, CStr};
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -28,6 +29,9 @@ const PER_THREAD: u64 = 2;
 fn finish(body: impl FnOnce() -> Result<(), Code>) -> c_int {
     let result = catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(Code::UNKNOWN));
     let code = result.err().unwrap_or(Code::SUCCESS);
+    if code == Code::SUCCESS {
+        driver::runtime_is_used();
+    }
     // CUDA keeps no error of a query.
     if code != Code::NOT_READY {
         thread::note(code);

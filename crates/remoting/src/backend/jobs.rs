@@ -2,6 +2,7 @@
 
 use super::api::{cu, Api};
 use super::landing::Landing;
+use super::math_call::Prepared;
 use super::rows;
 use super::staging::Staging;
 use crate::call::{Extent, Pitched};
@@ -20,6 +21,8 @@ pub(crate) enum Job {
     Context,
     /// A function of the client that a stream reaches.
     Function,
+    /// A function of a library above the runtime, which may wait for anything.
+    Math(Prepared),
     /// Bytes of a region, once the GPU has copied them there.
     Land {
         landing: Landing,
@@ -60,7 +63,7 @@ impl Job {
                 Job::CopyOut(wanted) => cu!(api, stream_synchronize(wanted.stream)),
                 Job::Land { landing, .. } => landing.wait(api),
                 // The thread that answers waits, and has the number then.
-                Job::Function => Ok(()),
+                Job::Function | Job::Math(_) => Ok(()),
             }
         }
     }

@@ -14,6 +14,9 @@ mod inventory;
 mod jobs;
 mod kernels;
 mod landing;
+mod math;
+mod math_call;
+mod math_libraries;
 mod memory;
 mod pools;
 mod regions;
@@ -392,14 +395,15 @@ impl Shared {
             self.landings.end(landing);
             return Ok(sent?);
         }
+        let value = match job {
+            Job::Function => Value::Number(functions::next()),
+            Job::Math(prepared) => prepared.call(),
+            _ => Value::Nothing,
+        };
         self.landings.settle(&self.api);
         match (job, waited) {
             (Job::CopyOut(wanted), Ok(())) => self.copy_out(of, wanted, deferred),
-            (job, waited) => {
-                let value = match job {
-                    Job::Function => Value::Number(functions::next()),
-                    _ => Value::Nothing,
-                };
+            (_, waited) => {
                 let code = waited.err().unwrap_or(Code::SUCCESS);
                 Ok(self.answer(of, code, deferred, value)?)
             }

@@ -9,6 +9,7 @@ use super::handles::{Graphs, Loaded, Pools};
 use super::images::Images;
 use super::jobs::{CopyOut, Job};
 use super::landing::Landings;
+use super::math_libraries::Math;
 use super::memory::Memory;
 use super::regions::{Mark, Regions};
 use super::rows;
@@ -53,6 +54,7 @@ pub(crate) struct Session {
     pub(super) images: Images,
     pub(super) graphs: Graphs,
     pub(super) pools: Pools,
+    pub(super) math: Math,
     pub(crate) memory: Memory,
 }
 
@@ -84,6 +86,7 @@ impl Session {
             images,
             graphs: Graphs::default(),
             pools: Pools::default(),
+            math: Math::default(),
             memory: Memory::new(memory_limit),
         }
     }
@@ -205,6 +208,7 @@ impl Session {
             | Call::Launch { .. }
             | Call::Occupancy { .. }
             | Call::OccupancyShared { .. } => self.kernel_call(of, call),
+            Call::MathOpen { .. } | Call::Math { .. } => self.math_call(of, call),
             // They come with bytes, which the caller of this function has.
             Call::CopyIn { .. } | Call::CopyInRows { .. } | Call::LibraryLoad { .. } => {
                 Err(Code::INVALID_VALUE)

@@ -1,0 +1,205 @@
+//! Functions of the libraries above the runtime: cuBLAS, cuRAND, cuFFT, cuDNN.
+//!
+//! Each symbol of `libcublas.so` and the others, which `tools/gpu-libs.py` makes, passes its number in the table of `rgaps-remoting`
+//! to [`rgaps_math_called`], with the registers and the stack of the call. `pack` makes arguments for the server of them, as the table says;
+//! `handles` knows the handles that are minted here, and what their pointer modes are. Only copies between host and device
+//! (`copies`) have code of their own.
+//!
+//! A function that gives nothing but a status is not waited for. What it does wrong in a way that the table's conditions do not tell is the
+//! status of the next function of the library that is waited for, or the error of the next call of CUDA that is.
+mod copies;
+mod handles;
+mod known;
+mod pack;
+
+use crate::failures::say;
+use crate::{notice, session, thread};
+use pack::{Packed, Packing};
+use rgaps_remoting::math::{library_of, table, Failure, Function, Gives, Kind, Statuses};
+use rgaps_remoting::{Answer, Argument, Call, Code, Value};
+use std::collections::HashMap;
+use std::ffi::{c_char, c_int, CStr, CString};
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+/// Libraries that the table may have.
+const LIBRARIES_MAX: usize = 8;
+
+/// What every forwarded function does.
+///
+/// # Safety
+/// `registers` are those that C passes integers in, then those for floats; `stack` is where the caller put the other arguments.
+#[no_mangle]
+unsafe extern "C" fn rgaps_math_called(
+    number: u32,
+    registers: *const u64,
+    stack: *const u64,
+) -> u64 {
+    let body = || {
+        let function = table().functions.get(number as usize)?;
+        // SAFETY: as the caller promises; the table says how many there are.
+        let words = unsafe { pack::words(function, registers, stack) };
+        Some(call(number as u16, function, &words))
+    };
+    let result = catch_unwind(AssertUnwindSafe(body)).ok().flatten();
+    result.unwrap_or(Code::UNKNOWN.0 as u64)
+}
+
+/// What all functions do that are not forwarded.
+#[no_mangle]
+extern "C" fn rgaps_math_unsupported(name: *const c_char) -> c_int {
+    // SAFETY: the libraries that `tools/gpu-libs.py` makes pass the function's name, a C string that they hold.
+    let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
+    notice::unsupported(&name);
+    library_of(&name).map_or(Code::NOT_SUPPORTED.0, |library| {
+        library.statuses.not_supported
+    })
+}
+
+fn statuses(function: &Function) -> Statuses {
+    table().libraries[usize::from(function.library)].statuses
+}
+
+/// Whether the server has a library. Asked once.
+fn is_there(number: u8) -> bool {
+    static OPENED: [OnceLock<bool>; LIBRARIES_MAX] = [const { OnceLock::new() }; LIBRARIES_MAX];
+    *OPENED[usize::from(number)].get_or_init(|| {
+        let library = number;
+        let fingerprint = table().fingerprint;
+        let opened = session::call(&Call::MathOpen { library, fingerprint }, &[]);
+        if opened == Err(Code::NOT_FOUND) {
+            let name = table().libraries[usize::from(library)].name;
+            notice::once(&format!(
+                "the GPU server has no lib{name}.so: its functions fail; install it there, and name its folder in LD_LIBRARY_PATH of 'rgaps gpu serve'"
+            ));
+        }
+        opened.is_ok()
+    })
+}
+
+/// A call, with its result as C has it.
+fn call(number: u16, function: &'static Function, words: &[u64]) -> u64 {
+    let statuses = statuses(function);
+    let failed = |status: i32| match function.gives {
+        Gives::Status | Gives::Waits | Gives::Pure => u64::from(status as u32),
+        Gives::Text => c"unknown".as_ptr() as u64,
+        Gives::Word | Gives::Nothing => 0,
+    };
+    if !is_there(function.library) {
+        return failed(statuses.not_initialised);
+    }
+    let packing = match Packing::new(function, words) {
+        Ok(packing) => packing,
+        Err(status) => return failed(status),
+    };
+    if !function
+        .conditions
+        .iter()
+        .all(|condition| condition.holds(|at| words[at]))
+    {
+        return failed(statuses.invalid);
+    }
+    if packing.is_answered {
+        session::answered_locally();
+        return 0;
+    }
+    let key = (function.gives == Gives::Pure).then(|| packing.key());
+    if let Some(bytes) = key.as_deref().and_then(known::find) {
+        session::answered_locally();
+        packing.bring(&bytes);
+        return 0;
+    }
+    let arguments: Vec<Argument<'_>> = packing.packed.iter().map(Packed::argument).collect();
+    let call = Call::Math {
+        function: number,
+        arguments,
+    };
+    let is_quiet = function.gives == Gives::Status && packing.outputs.is_empty();
+    if is_quiet && !session::is_blocking() {
+        return match session::send(&call, &[]) {
+            Ok(()) => {
+                packing.finish();
+                0
+            }
+            Err(code) => failed(lost(statuses, code)),
+        };
+    }
+    let answer = match session::ask(&call) {
+        Ok(answer) => answer,
+        Err(code) => return failed(lost(statuses, code)),
+    };
+    match result(function, answer) {
+        Ok((0, bytes)) => {
+            packing.bring(&bytes);
+            match key {
+                Some(key) => known::keep(key, bytes),
+                None => packing.finish(),
+            }
+            0
+        }
+        Ok((_, bytes)) if function.gives == Gives::Text => text(number, words, &bytes),
+        Ok((status, bytes)) => {
+            packing.bring(&bytes);
+            status
+        }
+        Err(status) => failed(status),
+    }
+}
+
+/// The status of a call that CUDA refuses.
+fn lost(statuses: Statuses, code: Code) -> i32 {
+    thread::note(code);
+    match code {
+        Code::NO_DEVICE | Code::DEVICES_UNAVAILABLE | Code::INITIALIZATION => {
+            statuses.not_initialised
+        }
+        _ => statuses.failed,
+    }
+}
+
+/// What the function gave and its bytes, or the status to give instead: that of an earlier call.
+fn result(function: &Function, answer: Answer) -> Result<(u64, Vec<u8>), i32> {
+    let statuses = statuses(function);
+    for code in [answer.deferred, answer.code] {
+        if let Some(failure) = Failure::of(code) {
+            let is_own = failure
+                .function()
+                .is_some_and(|failed| failed.library == function.library);
+            if code == answer.deferred || !is_own {
+                say(failure);
+            }
+            return Err(if is_own {
+                failure.status
+            } else {
+                statuses.failed
+            });
+        }
+    }
+    // An error of CUDA's is not lost, and one that ends the context is kept.
+    match session::value(answer) {
+        Ok(Value::Math { result, bytes }) => Ok((result, bytes)),
+        Ok(_) => Err(statuses.failed),
+        Err(Code::INVALID_VALUE) => Err(statuses.invalid),
+        Err(code) => Err(lost(statuses, code)),
+    }
+}
+
+/// A text of the server's library, which stays for ever, as the library's own do. There are few.
+fn text(number: u16, words: &[u64], bytes: &[u8]) -> u64 {
+    type Texts = HashMap<(u16, Vec<u64>), CString>;
+    static TEXTS: Mutex<Option<Texts>> = Mutex::new(None);
+    let mut texts = TEXTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let text = texts
+        .get_or_insert_with(HashMap::new)
+        .entry((number, words.to_vec()))
+        .or_insert_with(|| CString::new(bytes).unwrap_or_default());
+    text.as_ptr() as u64
+}
+
+/// The type of a parameter that is a handle, of whatever kind.
+fn handle_of(kind: Kind) -> Option<u8> {
+    match kind {
+        Kind::Handle(kind) | Kind::Old(kind) => Some(kind),
+        _ => None,
+    }
+}

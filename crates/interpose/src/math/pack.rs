@@ -1,0 +1,441 @@
+//! Arguments of a function: out of registers and the stack, into what crosses the connection.
+
+use super::handles::{handles, is_short, made, mint, Handle};
+use super::{handle_of, statuses};
+use crate::{memory, notice, thread};
+use rgaps_remoting::math::{
+    attribute_bytes, table, Function, Kind, Size, POINTER_ENTRY_BYTES, SCALAR_BYTES_MAX,
+};
+use rgaps_remoting::Argument;
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+#[cfg(target_arch = "x86_64")]
+const INT_REGISTERS: usize = 6;
+#[cfg(target_arch = "aarch64")]
+const INT_REGISTERS: usize = 8;
+const FLOAT_REGISTERS: usize = 8;
+/// Memory up to the end of a page can be read if its beginning can.
+const PAGE_BYTES: u64 = 4096;
+/// Attributes of cuDNN that are addresses, by `cudnnBackendAttributeType_t`, and those that are handles.
+const ATTRIBUTE_POINTER: u64 = 6;
+const ATTRIBUTE_HANDLES: [u64; 2] = [0, 15];
+/// Most bytes that one call carries.
+const BYTES_MAX: usize = 8 << 20;
+
+/// The arguments as words, numbers of four bytes with their signs.
+///
+/// # Safety
+/// `registers` are those that C passes integers in, then those for floats; `stack` is where the caller put the other arguments.
+pub(super) unsafe fn words(
+    function: &Function,
+    registers: *const u64,
+    stack: *const u64,
+) -> Vec<u64> {
+    let (mut int, mut float, mut on_stack) = (0, 0, 0);
+    let mut next = |is_float: bool| {
+        let (taken, all, first) = match is_float {
+            true => (&mut float, FLOAT_REGISTERS, INT_REGISTERS),
+            false => (&mut int, INT_REGISTERS, 0),
+        };
+        let (from, at) = match *taken < all {
+            true => (registers, first + *taken),
+            false => (stack, on_stack),
+        };
+        match *taken < all {
+            true => *taken += 1,
+            false => on_stack += 1,
+        }
+        // SAFETY: as the caller promises.
+        unsafe { from.add(at).read() }
+    };
+    let kinds = function.kinds.iter();
+    kinds
+        .map(|kind| match *kind {
+            Kind::Float => next(true) & u64::from(u32::MAX),
+            Kind::Double => next(true),
+            Kind::Int { .. } => next(false) as i32 as u64,
+            kind if handle_of(kind).is_some_and(is_short) => next(false) & u64::from(u32::MAX),
+            _ => next(false),
+        })
+        .collect()
+}
+
+/// An argument.
+pub(super) enum Packed {
+    Word(u64),
+    /// Memory of the program.
+    Memory(u64, usize),
+    Bytes(Vec<u8>),
+    Room(u32),
+}
+
+impl Packed {
+    /// As it is sent.
+    pub(super) fn argument(&self) -> Argument<'_> {
+        match self {
+            Packed::Word(word) => Argument::Word(*word),
+            Packed::Memory(start, bytes) => {
+                // SAFETY: the program passes the address of so many bytes, as the function demands.
+                Argument::Bytes(unsafe { std::slice::from_raw_parts(*start as *const u8, *bytes) })
+            }
+            Packed::Bytes(bytes) => Argument::Bytes(bytes),
+            Packed::Room(bytes) => Argument::Room(*bytes),
+        }
+    }
+}
+
+/// A call that is being packed, and what is to be done when it has been made.
+pub(super) struct Packing<'a> {
+    function: &'static Function,
+    words: &'a [u64],
+    pub(super) packed: Vec<Packed>,
+    /// Where bytes that come back belong.
+    pub(super) outputs: Vec<(u64, usize)>,
+    /// Handles that it makes: where they belong, number, handle.
+    made: Vec<(u64, u64, Handle)>,
+    /// Nothing has to be asked.
+    pub(super) is_answered: bool,
+}
+
+impl<'a> Packing<'a> {
+    /// Packs a call; the status if that shows that it is wrong.
+    pub(super) fn new(function: &'static Function, words: &'a [u64]) -> Result<Packing<'a>, i32> {
+        let mut packing = Packing {
+            function,
+            words,
+            packed: Vec::with_capacity(words.len()),
+            outputs: Vec::new(),
+            made: Vec::new(),
+            is_answered: false,
+        };
+        let mut known = handles();
+        for (at, kind) in function.kinds.iter().enumerate() {
+            let packed = packing.pack(&known, at, *kind)?;
+            packing.packed.push(packed);
+        }
+        for (kind, word) in function.kinds.iter().zip(words) {
+            if let Kind::Old(_) = kind {
+                known.remove(word);
+            }
+        }
+        Ok(packing)
+    }
+
+    fn size(&self, size: Size) -> Result<usize, i32> {
+        let invalid = statuses(self.function).invalid;
+        let bytes = size.bytes(|at| self.words[at]).ok_or(invalid)?;
+        if bytes > BYTES_MAX {
+            notice::once(&format!(
+                "{} with {bytes} bytes of the host is not forwarded; it fails",
+                self.function.name
+            ));
+            return Err(statuses(self.function).not_supported);
+        }
+        Ok(bytes)
+    }
+
+    /// Whether the scalars of a call are the host's, as a handle's slot 0 says.
+    fn is_of_host(&self, known: &HashMap<u64, Handle>, of: usize, also: u64) -> bool {
+        let handle = self.words.get(of).and_then(|number| known.get(number));
+        handle.is_none_or(|handle| handle.slots[0] == 0 || handle.slots[0] == also)
+    }
+
+    fn pack(&mut self, known: &HashMap<u64, Handle>, at: usize, kind: Kind) -> Result<Packed, i32> {
+        let word = self.words[at];
+        Ok(match kind {
+            Kind::Int { .. }
+            | Kind::Word { .. }
+            | Kind::Float
+            | Kind::Double
+            | Kind::Stream { .. } => Packed::Word(word),
+            Kind::Handle(kind) | Kind::Old(kind) => self.handle(known, kind, word)?,
+            Kind::New { handle, mode } => {
+                if word == 0 {
+                    return Err(statuses(self.function).invalid);
+                }
+                let number = mint(handle);
+                self.made.push((word, number, made(handle, mode)));
+                Packed::Word(number)
+            }
+            Kind::Kept { slot, bytes } => {
+                let handle = known.get(&self.words[0]).copied();
+                let value = handle.map_or(0, |handle| handle.slots[usize::from(slot)]);
+                bring(word, &value.to_le_bytes()[..bytes]);
+                self.is_answered = true;
+                Packed::Word(0)
+            }
+            Kind::Device => self.device(word)?,
+            _ if word == 0 => self.null(kind)?,
+            Kind::Scalar {
+                bytes,
+                is_bounded,
+                of,
+                also,
+            } => match self.is_of_host(known, of, also) {
+                true if is_bounded => Packed::Memory(word, bounded(word, bytes)),
+                true => Packed::Memory(word, bytes),
+                false => Packed::Word(word),
+            },
+            Kind::Result(size) => match self.is_of_host(known, 0, 0) {
+                true => self.room(word, size)?,
+                false => Packed::Word(word),
+            },
+            Kind::Both(bytes) => match self.is_of_host(known, 0, 0) {
+                true => self.both(word, bytes),
+                false => Packed::Word(word),
+            },
+            Kind::InOut(bytes) => self.both(word, bytes),
+            Kind::In(size) => Packed::Memory(word, self.size(size)?),
+            Kind::Out(size) => self.room(word, size)?,
+            Kind::Value(bytes) => Packed::Memory(word, bounded(word, bytes)),
+            Kind::Text => {
+                // SAFETY: the program passes a C string, as the function demands.
+                let bytes = unsafe { libc::strlen(word as *const libc::c_char) };
+                Packed::Memory(word, bytes)
+            }
+            Kind::Attribute => self.attribute(at, word)?,
+        })
+    }
+
+    fn is_main(&self, kind: u8) -> bool {
+        table().libraries[usize::from(self.function.library)].handle == kind
+    }
+
+    fn handle(&self, known: &HashMap<u64, Handle>, kind: u8, number: u64) -> Result<Packed, i32> {
+        let statuses = statuses(self.function);
+        let is_main = self.is_main(kind);
+        match known.get(&number) {
+            Some(handle) if handle.kind == kind => Ok(Packed::Word(number)),
+            // A descriptor may be left out; the library knows where.
+            None if number == 0 && !is_main => Ok(Packed::Word(0)),
+            _ if is_main => Err(statuses.no_handle),
+            _ => Err(statuses.invalid),
+        }
+    }
+
+    fn device(&self, address: u64) -> Result<Packed, i32> {
+        if address != 0 && memory::host_at(address).is_some() {
+            notice::once(&format!(
+                "{} was given memory of the host, which the GPU of another host cannot read; it fails",
+                self.function.name
+            ));
+            return Err(statuses(self.function).not_supported);
+        }
+        Ok(Packed::Word(address))
+    }
+
+    /// A null where the program may leave something out; a scalar it may not.
+    fn null(&self, kind: Kind) -> Result<Packed, i32> {
+        match kind {
+            Kind::Scalar {
+                is_bounded: false, ..
+            }
+            | Kind::Both(_)
+            | Kind::Result(_) => Err(statuses(self.function).invalid),
+            _ => Ok(Packed::Word(0)),
+        }
+    }
+
+    fn room(&mut self, output: u64, size: Size) -> Result<Packed, i32> {
+        let bytes = self.size(size)?;
+        self.outputs.push((output, bytes));
+        Ok(Packed::Room(bytes as u32))
+    }
+
+    fn both(&mut self, output: u64, bytes: usize) -> Packed {
+        self.outputs.push((output, bytes));
+        Packed::Memory(output, bytes)
+    }
+
+    fn attribute(&mut self, at: usize, address: u64) -> Result<Packed, i32> {
+        let (kind, count) = self.function.attribute_words(at);
+        let kind = self.words[kind];
+        let size = Size::Each(attribute_bytes(kind), count);
+        let is_given = count + 1 < at;
+        match kind {
+            kind if ATTRIBUTE_HANDLES.contains(&kind) => {
+                Ok(Packed::Memory(address, self.size(size)?))
+            }
+            _ if is_given => self.room(address, size),
+            ATTRIBUTE_POINTER => {
+                let bytes = self.size(size)?;
+                Ok(Packed::Bytes(pointers(address, bytes / 8)))
+            }
+            _ => Ok(Packed::Memory(address, self.size(size)?)),
+        }
+    }
+
+    /// What the call is about: the function and the contents of its arguments, of which handles count with their own contents, and main handles and new
+    /// ones with nothing.
+    fn content(&self, known: &HashMap<u64, Handle>) -> Vec<u8> {
+        let mut content = self.function.name.as_bytes().to_vec();
+        for (kind, packed) in self.function.kinds.iter().zip(&self.packed) {
+            let word = match (kind, packed) {
+                (Kind::New { .. }, _) => continue,
+                (Kind::Handle(_), Packed::Word(number)) => {
+                    known.get(number).map_or(0, |handle| handle.content)
+                }
+                (_, Packed::Word(word)) => *word,
+                (_, Packed::Room(bytes)) => u64::from(*bytes),
+                (_, Packed::Memory(..) | Packed::Bytes(_)) => {
+                    if let Argument::Bytes(bytes) = packed.argument() {
+                        content.extend_from_slice(&(bytes.len() as u64).to_le_bytes());
+                        content.extend_from_slice(bytes);
+                    }
+                    continue;
+                }
+            };
+            content.extend_from_slice(&word.to_le_bytes());
+        }
+        content
+    }
+
+    /// By what the results of a pure function are found again.
+    pub(super) fn key(&self) -> Vec<u8> {
+        let mut key = self.content(&handles());
+        key.extend_from_slice(&thread::device().to_le_bytes());
+        key
+    }
+
+    /// Puts bytes where they belong.
+    pub(super) fn bring(&self, mut bytes: &[u8]) {
+        for (output, room) in &self.outputs {
+            let (own, rest) = bytes.split_at((*room).min(bytes.len()));
+            bring(*output, own);
+            bytes = rest;
+        }
+    }
+
+    /// The call is made, or will be: keeps what is to be kept.
+    pub(super) fn finish(self) {
+        let mut known = handles();
+        for (output, number, handle) in &self.made {
+            let width = if is_short(handle.kind) { 4 } else { 8 };
+            bring(*output, &number.to_le_bytes()[..width]);
+            known.insert(*number, *handle);
+        }
+        let first = self.made.first().map(|(_, number, _)| number);
+        let Some(first) = first.or(self.words.first()) else {
+            return;
+        };
+        let content = match known.get(first) {
+            Some(handle) if !self.is_main(handle.kind) => {
+                let mut hasher = DefaultHasher::new();
+                self.content(&known).hash(&mut hasher);
+                hasher.finish()
+            }
+            _ => 0,
+        };
+        let Some(handle) = known.get_mut(first) else {
+            return;
+        };
+        handle.content = content;
+        for (kind, word) in self.function.kinds.iter().zip(self.words) {
+            if let Kind::Int { keep: Some(slot) }
+            | Kind::Word { keep: Some(slot) }
+            | Kind::Stream { keep: Some(slot) } = kind
+            {
+                handle.slots[usize::from(*slot)] = *word;
+            }
+        }
+        for attribute in &self.function.attributes {
+            if self.words[attribute.parameter] == attribute.value {
+                if let Packed::Memory(start, 4..) = self.packed[attribute.bytes] {
+                    // SAFETY: the program passes the address of so many bytes, as the function demands.
+                    let value = unsafe { (start as *const u32).read_unaligned() };
+                    handle.slots[usize::from(attribute.slot)] = value.into();
+                }
+            }
+        }
+    }
+}
+
+/// As many bytes as there are up to a limit and to the end of the page.
+fn bounded(start: u64, bytes: usize) -> usize {
+    bytes.min((PAGE_BYTES - start % PAGE_BYTES) as usize)
+}
+
+fn bring(output: u64, bytes: &[u8]) {
+    if output != 0 {
+        // SAFETY: the program passes the address of a place for so many bytes, as the function demands.
+        unsafe { (output as *mut u8).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+    }
+}
+
+/// Addresses as they cross: those of the host with what is there.
+fn pointers(start: u64, count: usize) -> Vec<u8> {
+    let mut entries = Vec::with_capacity(count * POINTER_ENTRY_BYTES);
+    for at in 0..count {
+        // SAFETY: the program passes the address of so many addresses, as the function demands.
+        let address = unsafe { (start as *const u64).add(at).read_unaligned() };
+        let value = match memory::device_at(address) {
+            None if address != 0 => value_at(address),
+            _ => None,
+        };
+        entries.extend_from_slice(&address.to_le_bytes());
+        entries.push(value.is_some().into());
+        entries.extend_from_slice(&value.unwrap_or_default());
+    }
+    entries
+}
+
+/// What is at an address of the host. `None` if nothing can be read there, as at an address on a device that is not known here.
+fn value_at(address: u64) -> Option<[u8; SCALAR_BYTES_MAX]> {
+    let mut value = [0; SCALAR_BYTES_MAX];
+    let bytes = bounded(address, SCALAR_BYTES_MAX);
+    let to = libc::iovec {
+        iov_base: value.as_mut_ptr().cast(),
+        iov_len: bytes,
+    };
+    let from = libc::iovec {
+        iov_base: address as *mut libc::c_void,
+        iov_len: bytes,
+    };
+    // SAFETY: reads this process's memory, where it can, into a variable of this function.
+    let read = unsafe { libc::process_vm_readv(libc::getpid(), &to, 1, &from, 1, 0) };
+    (read == bytes as isize).then_some(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_come_from_registers_and_the_stack() {
+        let named = |name: &str| {
+            table()
+                .functions
+                .iter()
+                .find(|one| one.name == name)
+                .unwrap()
+        };
+        let registers: Vec<u64> = (100..100 + INT_REGISTERS as u64 + 8).collect();
+        let stack: Vec<u64> = (200..240).collect();
+        let words = |name| {
+            // SAFETY: both arrays have more words than any function takes.
+            unsafe { words(named(name), registers.as_ptr(), stack.as_ptr()) }
+        };
+        let gemm = words("cublasSgemm_v2");
+        assert_eq!((gemm[0], gemm[5]), (100, 105));
+        assert_eq!(gemm[13], 200 + 13 - INT_REGISTERS as u64);
+        // handle, address, count, two floats.
+        let normal = words("curandGenerateNormal");
+        assert_eq!(
+            normal[3..],
+            [100 + INT_REGISTERS as u64, 101 + INT_REGISTERS as u64]
+        );
+    }
+
+    #[test]
+    fn a_value_is_read_up_to_the_end_of_its_page() {
+        assert_eq!(bounded(8192 - 4, 16), 4);
+        assert_eq!(bounded(8192, 16), 16);
+        assert!(value_at(16).is_none());
+        let here = 7u128;
+        assert_eq!(
+            value_at(std::ptr::from_ref(&here) as u64),
+            Some(here.to_ne_bytes())
+        );
+    }
+}

@@ -1,0 +1,17 @@
+//! Libraries above CUDA's runtime (cuBLAS, cuRAND, cuFFT, cuDNN), forwarded at the level of their own functions.
+//!
+//! There is no code for single functions. A table (`functions.txt`, made from NVIDIA's headers by `tools/math-calls.py`) says for
+//! each function what its parameters are; the client packs the registers and the stack of a call as the table says, and the
+//! backend unpacks them and calls the function of the real library, which it loads when a client first asks for it.
+//!
+//! - [`table`] reads the table.
+//! - [`Failure`] is how a call that nobody waited for is told: a number among CUDA's codes that no code of CUDA's has.
+
+mod failure;
+mod table;
+
+pub use failure::Failure;
+pub use table::{
+    attribute_bytes, library_of, table, Attribute, Condition, Function, Gives, Kind, Library, Size,
+    Statuses, Table, ATTRIBUTE_BYTES_MAX, POINTER_ENTRY_BYTES, SCALAR_BYTES_MAX,
+};
