@@ -40,7 +40,7 @@ pub struct Device {
     /// The driver says that streams can write and wait for 64-bit numbers in memory.
     pub stream_memory_operations: bool,
     /// The driver says that this process shares it with others through MPS: their kernels run at the same time. Otherwise
-    /// processes take turns. Drivers before CUDA 12.1 do not say.
+    /// processes take turns. Older drivers do not say.
     pub under_mps: bool,
     /// Compute capability, major and minor.
     pub compute_capability: (u32, u32),

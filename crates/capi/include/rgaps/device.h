@@ -85,8 +85,7 @@ rgaps_status_t rgaps_device_mapping_seat(const rgaps_device_mapping_t *mapping, 
 rgaps_status_t rgaps_device_mapping_newest(const rgaps_device_mapping_t *mapping, uint64_t *sequence);
 
 /* Sets `takes_turns` to 1 where the GPU runs kernels of several processes in turns, since there is no MPS: a message between two
- * of them then takes milliseconds. See 'rgaps up --mps' and 'rgaps run'. Drivers before CUDA 12.1 do not say, and count as
- * without. */
+ * of them then takes milliseconds. See 'rgaps up --mps' and 'rgaps run'. Older drivers do not say, and count as without. */
 rgaps_status_t rgaps_device_mapping_takes_turns(const rgaps_device_mapping_t *mapping, int *takes_turns);
 
 /* Forwards messages between a device topic and an ordinary topic, in a thread of its own. */
