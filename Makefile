@@ -33,7 +33,7 @@ PRODUCTS := -p rgapsd -p rgaps-cli -p rgaps-capi -p rgaps-interpose
 RUNNER = --config 'target."cfg(all())".runner="$(CURDIR)/tools/run-test.sh"'
 LOOM := --config 'target."cfg(all())".rustflags=["--cfg","loom"]' --target-dir target/loom
 
-.PHONY: help build links links-many test steady test-driver demo demo-hosts demo-kv demo-kv-rdma demo-rdma demo-remote test-remote check unit loom python wheel c-test chaos soak races kernel test-kernel test-kernel-debug test-providers test-rdma test-rdma-lossy test-rdma-kills test-netem test-device demo-device vm-programs vm-shell sim fuzz bench bench-rdma bench-dmaplane plots docs docs-test miri asan tsan aarch64 install uninstall dist clean setup
+.PHONY: help build links links-many test steady test-driver demo demo-hosts demo-kv demo-kv-rdma demo-rdma demo-record demo-remote test-remote check unit loom python wheel c-test chaos soak races kernel test-kernel test-kernel-debug test-providers test-rdma test-rdma-lossy test-rdma-kills test-netem test-device demo-device vm-programs vm-shell sim fuzz bench bench-rdma bench-dmaplane plots docs docs-test miri asan tsan aarch64 install uninstall dist clean setup
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -85,6 +85,10 @@ demo-rdma: wheel ## The same on two virtual machines, over RDMA on Soft-RoCE
 	@mkdir -p target/demo # the machines put a folder of their own there
 	@tests/vm/run.py tests/vm/demo.sh
 	@cat target/vm/demo/shared/demo/results/demo.txt
+
+demo-record: build ## The camera recorded, read by two readers, replayed, every frame checked; last line is JSON
+	@LINKS=no tools/wheel.sh
+	@.venv/bin/python demo/record.py $(DEMO_RECORD)
 
 demo-remote: ## A CUDA program on a host without a GPU, on the test driver of another: DEMO_REMOTE="--gpu-host 10.0.0.7"; last line is JSON
 	@tools/setup.sh base rust hosts

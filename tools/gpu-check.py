@@ -140,6 +140,7 @@ def tests(env, _folder):
         "rgaps-several": [],
         "rgaps-streams": [],
         "rgaps-pubsub": [],
+        "recording-cuda": [],
         "kernels-kernels": [],
         "cli-bench_gpu": [],
     }

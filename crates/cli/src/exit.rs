@@ -2,6 +2,7 @@
 
 use crate::output::OutputClosed;
 use rgaps::{ClientError, LoanError, OpenError, PublishError, PutError, RecvError};
+use rgaps_recording::{RecordError, ReplayError};
 use rgaps_session::{ConfigError, LaunchError, RefusalCode, SocketError};
 use std::io::ErrorKind;
 use std::process::ExitCode;
@@ -61,7 +62,8 @@ fn number(error: &anyhow::Error) -> u8 {
     if error.is::<NotInTime>() {
         return NOT_IN_TIME;
     }
-    if error.is::<NoSuchTopic>() {
+    let no_topic = matches!(error.downcast_ref(), Some(ReplayError::NoTopic { .. }));
+    if no_topic || error.is::<NoSuchTopic>() {
         return NO_SUCH_TOPIC;
     }
     if error.is::<NoDaemon>() {
@@ -89,7 +91,10 @@ fn number(error: &anyhow::Error) -> u8 {
         (_, Some(PublishError::Client(error))) => return of_client(error),
         _ => {}
     }
-    match error.downcast_ref::<OpenError>() {
+    let open = error
+        .downcast_ref::<OpenError>()
+        .or(open_of_recording(error));
+    match open {
         Some(OpenError::Client(error)) => return of_client(error),
         Some(OpenError::Argument(_)) => return USAGE,
         _ => {}
@@ -105,6 +110,15 @@ fn number(error: &anyhow::Error) -> u8 {
     error
         .downcast_ref::<ClientError>()
         .map_or(FAILED, of_client)
+}
+
+/// Why a topic cannot be recorded or replayed.
+fn open_of_recording(error: &anyhow::Error) -> Option<&OpenError> {
+    match (error.downcast_ref(), error.downcast_ref()) {
+        (Some(RecordError::Topic { error, .. }), _) => Some(error),
+        (_, Some(ReplayError::Topic { error, .. })) => Some(error),
+        _ => None,
+    }
 }
 
 fn of_client(error: &ClientError) -> u8 {

@@ -19,6 +19,7 @@ mod output;
 mod peers;
 mod pool;
 mod providers;
+mod recording;
 mod reference;
 mod session;
 mod status;
@@ -54,6 +55,9 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Run(command) => mps::run(common, &command),
         Command::Doctor(doctor) => doctor::doctor(common, &doctor, &mut output),
         Command::Topic(command) => topic::topic(common, command, &mut output),
+        Command::Record(command) => recording::record(common, &command, &mut output),
+        Command::Replay(command) => recording::replay(common, &command, &mut output),
+        Command::Info(command) => recording::info(&command, &mut output),
         Command::Top(command) => top::top(common, &command, &mut output),
         Command::Peers => peers::peers(common, &mut output),
         Command::Dmaplane(command) => dmaplane::dmaplane(&command, &mut output),

@@ -25,6 +25,11 @@ impl Stop {
         Ok(Stop(flag))
     }
 
+    /// The flag itself, for who looks at it between two messages.
+    pub fn flag(&self) -> &AtomicBool {
+        &self.0
+    }
+
     pub fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }

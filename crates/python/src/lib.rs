@@ -24,6 +24,7 @@ mod order;
 mod owner;
 mod part;
 mod publisher;
+mod recording;
 mod sample;
 mod shadow;
 mod source;
@@ -47,6 +48,10 @@ fn _rgaps(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("Loan", loan::class(py)?)?;
     module.add("Sample", sample::class(py)?)?;
     module.add("Part", part::class(py)?)?;
+    module.add_class::<recording::Recording>()?;
+    module.add_class::<recording::RecordedBase>()?;
+    module.add("Recorded", recording::class(py)?)?;
+    module.add_function(wrap_pyfunction!(recording::open, module)?)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_function(wrap_pyfunction!(device::domains, module)?)?;
     module.add_function(wrap_pyfunction!(owner::_host_views, module)?)?;

@@ -4,6 +4,7 @@ use crate::error::closed;
 use crate::handle::drop_detached;
 use crate::order;
 use crate::shadow::{self, Shadow};
+use bytes::Bytes;
 use pyo3::prelude::*;
 use rgaps::{Domain, Stream};
 use rgaps_cuda::DeviceBuffer;
@@ -20,6 +21,8 @@ pub(crate) enum Owner {
     Copy(#[allow(dead_code)] Box<[u8]>),
     /// The same on a GPU.
     DeviceCopy(#[allow(dead_code)] DeviceBuffer),
+    /// A part of a chunk of a recording.
+    Recorded(#[allow(dead_code)] Bytes),
 }
 
 /// Views of received blocks in host memory, which forked children have pointers to and cannot read.

@@ -4,7 +4,7 @@
 use rgaps_workspace_tests::{Package, Workspace};
 
 /// The layers in the data's order. A crate depends only on crates of earlier layers.
-const LAYERS: [&[&str]; 22] = [
+const LAYERS: [&[&str]; 23] = [
     &["layout"],
     &["sync"],
     &["dmaplane"],
@@ -20,6 +20,7 @@ const LAYERS: [&[&str]; 22] = [
     &["engine"],
     &["client"],
     &["rgaps"],
+    &["recording"],
     &["links"],
     &["kernels"],
     &["bench"],

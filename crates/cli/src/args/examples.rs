@@ -10,6 +10,9 @@ Examples:
   rgaps topic pub greetings --text hello
   # Publish what another command prints: standard input is the default.
   date | rgaps topic pub time
+  # Record all topics to a file, and publish them again later.
+  rgaps record -o run.mcap '**'
+  rgaps replay run.mcap
   # Show what happens on this host, and what is missing on it.
   rgaps top
   rgaps doctor
@@ -180,6 +183,37 @@ Examples:
   rgaps topic forget map
 
 JSON fields: publishers, messages";
+
+pub const RECORD: &str = "\
+Examples:
+  # All topics, until Ctrl-C.
+  rgaps record '**'
+  rgaps record -o run.mcap camera/front 'lidar/*'
+  # Files of 1 GiB, compressed.
+  rgaps record -o run.mcap --split-size 1GiB --compression zstd '**'
+  # Keep the last 30 s in memory; `kill -USR1 PID` writes them to crash-0000.mcap.
+  rgaps record -o crash.mcap --keep 30 --queue 4GiB '**'
+
+JSON fields: file, topics, recorded, dropped, dropped_by, pushed_out, files, file_bytes,
+queue_messages, queue_bytes, bytes_per_s, ended";
+
+pub const REPLAY: &str = "\
+Examples:
+  rgaps replay run.mcap
+  # Half as fast, from the 10th second on, again and again, only the cameras.
+  rgaps replay run.mcap --rate 0.5 --start 10 --loop --topics 'camera/**'
+  # The files of one recording.
+  rgaps replay run-0000.mcap run-0001.mcap
+
+JSON fields: replayed, bytes, corrupt, late_max_us";
+
+pub const FILE_INFO: &str = "\
+Examples:
+  rgaps info run.mcap
+  rgaps info run.mcap --json | jq '.topics[] | {topic, messages}'
+
+JSON fields: file, file_bytes, finished, missing_bytes, missing, begun_ns, duration_s, chunks, messages,
+dropped_by, topics (topic, messages, publishers, type_name, schema, content, transient_local)";
 
 pub const TOP: &str = "\
 Examples:

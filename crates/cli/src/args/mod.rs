@@ -7,6 +7,7 @@ mod bench;
 mod dmaplane;
 mod examples;
 mod gpu;
+mod recording;
 mod topic;
 
 pub use bench::{
@@ -16,6 +17,7 @@ pub use bench::{
 };
 pub use dmaplane::{Dmaplane, DmaplaneBench};
 pub use gpu::{Gpu, GpuBackend, GpuRun, GpuServe, GpuServer, GpuTop};
+pub use recording::{Compression, Info, Record, Replay};
 pub use topic::{Echo, Format, Publish, ReadIn, Thumbnail, Topic, Watch};
 
 use crate::units::period;
@@ -125,6 +127,21 @@ pub enum Command {
     /// List topics, read their messages, publish to them.
     #[command(subcommand, after_help = examples::TOPIC)]
     Topic(Topic),
+    /// Record topics to an MCAP file.
+    ///
+    /// Foxglove, Rerun and the `mcap` tools read the file. Publishers do not wait for the disk: a message that has no room in
+    /// the queue of this command is dropped and counted. A file can be read up to its last whole chunk at any time, also
+    /// after a crash.
+    #[command(after_help = examples::RECORD)]
+    Record(Record),
+    /// Publish the messages of a recording again, at their time.
+    ///
+    /// Each publisher that was recorded gets a publisher with its type and its quality of service.
+    #[command(after_help = examples::REPLAY)]
+    Replay(Replay),
+    /// Show what is in a recording, and what is missing in one that was not finished.
+    #[command(after_help = examples::FILE_INFO)]
+    Info(Info),
     /// Show rates of topics and links, and use of pools, live. Press q to quit.
     #[command(after_help = examples::TOP)]
     Top(Top),

@@ -36,6 +36,7 @@ from ._errors import (
     ConfigWarning,
     CopyWarning,
     DaemonUnavailable,
+    Damaged,
     DomainMismatch,
     DomainUnavailable,
     Error,
@@ -68,12 +69,15 @@ from ._rgaps import (
     Node,
     Part,
     Publisher,
+    Recorded,
+    Recording,
     Sample,
     Subscriber,
     WaitSet,
     __version__,
     _stop_listeners,
     domains,
+    open,
 )
 
 
@@ -113,6 +117,7 @@ __all__ = [
     "ConfigWarning",
     "CopyWarning",
     "DaemonUnavailable",
+    "Damaged",
     "DomainMismatch",
     "DomainUnavailable",
     "Error",
@@ -134,6 +139,8 @@ __all__ = [
     "PoolFull",
     "Publisher",
     "RealmWarning",
+    "Recorded",
+    "Recording",
     "Sample",
     "Subscriber",
     "SystemFailure",
@@ -150,6 +157,7 @@ __all__ = [
     "__version__",
     "default_node",
     "domains",
+    "open",
     "publisher",
     "subscriber",
 ]

@@ -119,6 +119,10 @@ class SystemFailure(Error, OSError):
     """A system call, or a call of the GPU driver, failed. The message has its name and error code."""
 
 
+class Damaged(Error, ValueError):
+    """A recording, or a chunk or a message of it, is damaged or is none. Iteration goes on after a damaged message."""
+
+
 class MismatchWarning(RuntimeWarning):
     """A publisher and a subscriber of a topic do not match, so no message passes between them. The message says why."""
 

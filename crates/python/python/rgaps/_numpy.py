@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from ._rgaps import Loan, Part, Sample
+    from ._rgaps import Loan, Part, Recorded, Sample
 
 #: Element types that numpy has from the package ml_dtypes only.
 _ML_DTYPES = frozenset(
@@ -28,7 +28,7 @@ _ML_DTYPES = frozenset(
 _TORCH_ONLY = frozenset({"complex32", "float4_e2m1fn_x2"})
 
 
-def as_array(exporter: Loan | Part | Sample) -> npt.NDArray[Any]:
+def as_array(exporter: Loan | Part | Recorded | Sample) -> npt.NDArray[Any]:
     """An array over the bytes, without a copy."""
     if exporter.domain != "host":
         raise TypeError(

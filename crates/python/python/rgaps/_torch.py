@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ._dtypes import element_bytes
 
 if TYPE_CHECKING:
-    from ._rgaps import Loan, Part, Sample
+    from ._rgaps import Loan, Part, Recorded, Sample
 
 #: DLPack's number for the host.
 _CPU = 1
@@ -30,7 +30,7 @@ class _Bits:
     """A loan or sample as integers of its elements' width, for a torch whose DLPack does not know
     the elements' type."""
 
-    def __init__(self, exporter: Loan | Part | Sample) -> None:
+    def __init__(self, exporter: Loan | Part | Recorded | Sample) -> None:
         self._exporter = exporter
 
     def __dlpack__(self, **wanted: Any) -> Any:
@@ -40,7 +40,7 @@ class _Bits:
         return self._exporter.__dlpack_device__()
 
 
-def as_tensor(exporter: Loan | Part | Sample) -> Any:
+def as_tensor(exporter: Loan | Part | Recorded | Sample) -> Any:
     """A tensor over the bytes, without a copy, ordered on torch's current stream."""
     kind, ordinal = exporter.__dlpack_device__()
     if kind == _CPU:
@@ -50,7 +50,7 @@ def as_tensor(exporter: Loan | Part | Sample) -> Any:
         return _as_tensor(exporter)
 
 
-def _as_tensor(exporter: Loan | Part | Sample) -> Any:
+def _as_tensor(exporter: Loan | Part | Recorded | Sample) -> Any:
     torch = _torch()
     try:
         return torch.from_dlpack(exporter)

@@ -1,0 +1,140 @@
+#!/usr/bin/env python3
+"""What a recorder costs publishers, and whether it keeps up: 1080p RGB at 30 Hz on several topics, in turns with and without a
+recorder, beside `dd` to the same disk. The last line is JSON. Needs the wheel in .venv (`make wheel`).
+
+    .venv/bin/python bench/record.py --seconds 20 --turns 3 --folder /data
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import rgaps
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "demo"))
+from about import about  # noqa: E402
+
+HZ = 30
+
+
+def program() -> str:
+    return shutil.which("rgaps", path=str(Path(sys.executable).parent)) or "rgaps"
+
+
+def publish(topics: int, shape: tuple[int, ...], seconds: float) -> dict[str, Any]:
+    """Publishes to all topics; times of loan, fill and publish in microseconds."""
+    frame = np.random.default_rng(1).integers(0, 256, shape, dtype=np.uint8)
+    publishers = [rgaps.publisher(f"bench/{number}", history=8) for number in range(topics)]
+    times, late = [], 0
+    due = time.perf_counter()
+    for _ in range(int(seconds * HZ)):
+        due += 1 / HZ
+        for publisher in publishers:
+            begun = time.perf_counter()
+            with publisher.loan(shape, np.uint8) as loan:
+                np.copyto(loan, frame)
+            times.append((time.perf_counter() - begun) * 1e6)
+        late += time.perf_counter() > due
+        time.sleep(max(0.0, due - time.perf_counter()))
+    for publisher in publishers:
+        publisher.close()
+    p50, p99 = np.percentile(times, [50, 99])
+    return {"messages": len(times), "late_rounds": late, "p50_us": round(p50, 1), "p99_us": round(p99, 1)}
+
+
+def turn(arguments: argparse.Namespace, folder: Path, is_recorded: bool) -> dict[str, Any]:
+    """Publishers in a process of their own, with a recorder or without."""
+    file = folder / "bench.mcap"
+    recorder = None
+    if is_recorded:
+        names = [f"bench/{number}" for number in range(arguments.topics)]
+        command = [program(), "record", "-o", str(file), "--json", "--every", "0.2", *names]
+        recorder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert recorder.stdout is not None
+        for line in recorder.stdout:
+            if json.loads(line)["topics"] == arguments.topics:
+                break
+    own = [sys.executable, __file__, "--publish", "--seconds", str(arguments.seconds), "--topics", str(arguments.topics)]
+    own += ["--height", str(arguments.height), "--width", str(arguments.width)]
+    result: dict[str, Any] = json.loads(subprocess.run(own, check=True, stdout=subprocess.PIPE).stdout)
+    if recorder is not None and recorder.stdout is not None:
+        recorder.send_signal(signal.SIGINT)
+        last = json.loads(recorder.stdout.read().splitlines()[-1])
+        recorder.wait()
+        result |= {key: last[key] for key in ("recorded", "dropped", "dropped_by", "file_bytes")}
+        file.unlink()
+    return result
+
+
+def floor(folder: Path, bytes_each: int, count: int) -> dict[str, float]:
+    """GB/s of `dd` into the kernel's cache, as the recorder writes, and to the disk."""
+    found = {}
+    for name, sync in (("dd_cached_gb_s", []), ("dd_synced_gb_s", ["conv=fdatasync"])):
+        file = folder / "floor"
+        command = ["dd", "if=/dev/zero", f"of={file}", f"bs={bytes_each}", f"count={count}", *sync]
+        said = subprocess.run(command, check=True, capture_output=True, text=True, env=os.environ | {"LC_ALL": "C"}).stderr
+        seconds = re.search(r"copied, ([\d.e-]+) s", said)
+        assert seconds, said
+        found[name] = round(bytes_each * count / float(seconds[1]) / 1e9, 2)
+        file.unlink()
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=10)
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--topics", type=int, default=4)
+    parser.add_argument("--height", type=int, default=1080)
+    parser.add_argument("--width", type=int, default=1920)
+    parser.add_argument("--folder", type=Path, help="on the disk to record to")
+    parser.add_argument("--publish", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    shape = (arguments.height, arguments.width, 3)
+    if arguments.publish:
+        print(json.dumps(publish(arguments.topics, shape, arguments.seconds)))
+        return
+    folder = Path(tempfile.mkdtemp(prefix="rgaps-bench-record-", dir=arguments.folder))
+    os.environ.update(RGAPS_SOCKET=f"{folder}/socket", RGAPS_REALM="bench-record")
+    without, recorded = [], []
+    try:
+        with rgaps.Node("bench-record") as node:
+            for _ in range(arguments.turns):
+                without.append(turn(arguments, folder, False))
+                recorded.append(turn(arguments, folder, True))
+            node.stop_daemon()
+        bytes_each = int(np.prod(shape))
+        result = about("bench/record.py") | floor(folder, bytes_each, max(1, int(arguments.seconds * HZ)))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    p99 = [statistics.median(row["p99_us"] for row in rows) for rows in (without, recorded)]
+    result |= {
+        "topics": arguments.topics,
+        "hz": HZ,
+        "bytes_each": bytes_each,
+        "wanted_gb_s": round(arguments.topics * HZ * bytes_each / 1e9, 3),
+        "without": without,
+        "with": recorded,
+        "p99_ratio": round(p99[1] / p99[0], 3),
+        "recorded": sum(row["recorded"] for row in recorded),
+        "dropped": sum(row["dropped"] for row in recorded),
+    }
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+//! What a recorder has done so far.
+
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Why a message is not in the recording.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// Its publisher's history was full before the recorder read it, or it never reached this host.
+    Missed,
+    /// The disk was slower than the publishers, and the queue was full.
+    QueueFull,
+    /// A write failed: the disk is full, or broken.
+    WriteFailed,
+    /// The GPU work that writes the message did not finish, or the message could not be read.
+    Unreadable,
+}
+
+impl Reason {
+    /// All reasons.
+    pub const ALL: [Reason; 4] = [
+        Reason::Missed,
+        Reason::QueueFull,
+        Reason::WriteFailed,
+        Reason::Unreadable,
+    ];
+
+    /// The name in files and in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Reason::Missed => "missed",
+            Reason::QueueFull => "queue_full",
+            Reason::WriteFailed => "write_failed",
+            Reason::Unreadable => "unreadable",
+        }
+    }
+
+    /// In words.
+    pub fn explain(self) -> &'static str {
+        match self {
+            Reason::Missed => "overwritten by their publishers before the recorder read them",
+            Reason::QueueFull => "the disk was too slow and the queue full",
+            Reason::WriteFailed => "a write to the disk failed",
+            Reason::Unreadable => "they could not be read: their GPU work did not finish",
+        }
+    }
+}
+
+/// What a [`Recorder`](crate::Recorder) has done so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    /// Topics that it reads.
+    pub topics: u64,
+    /// Messages in whole chunks of files.
+    pub recorded: u64,
+    /// Messages that are not in the recording.
+    pub dropped: u64,
+    /// The same by reason; those with messages only.
+    pub dropped_by: BTreeMap<&'static str, u64>,
+    /// Messages that were forgotten before their time because the queue was full of newer ones.
+    pub pushed_out: u64,
+    /// Files that it began.
+    pub files: u64,
+    /// Bytes of all files.
+    pub file_bytes: u64,
+    /// Messages that wait to be written, or are kept.
+    pub queue_messages: u64,
+    /// Their bytes.
+    pub queue_bytes: u64,
+}
+
+/// The same while it changes. Each has one writer.
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub(crate) topics: AtomicU64,
+    pub(crate) recorded: AtomicU64,
+    dropped: [AtomicU64; Reason::ALL.len()],
+    pub(crate) pushed_out: AtomicU64,
+    pub(crate) files: AtomicU64,
+    /// Bytes of files that are complete, and of the one that is being written.
+    pub(crate) complete_bytes: AtomicU64,
+    pub(crate) open_bytes: AtomicU64,
+}
+
+impl Counters {
+    pub(crate) fn count_dropped(&self, reason: Reason, messages: u64) {
+        // Relaxed, here and below: numbers for people, which order nothing.
+        self.dropped[reason as usize].fetch_add(messages, Ordering::Relaxed);
+    }
+
+    /// Those with messages, by name.
+    pub(crate) fn dropped_by(&self) -> BTreeMap<&'static str, u64> {
+        let all = Reason::ALL.into_iter().zip(&self.dropped);
+        all.map(|(reason, count)| (reason.name(), count.load(Ordering::Relaxed)))
+            .filter(|(_, count)| *count > 0)
+            .collect()
+    }
+
+    pub(crate) fn read(&self, (queue_messages, queue_bytes): (u64, u64)) -> Counts {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let dropped_by = self.dropped_by();
+        Counts {
+            topics: of(&self.topics),
+            recorded: of(&self.recorded),
+            dropped: dropped_by.values().sum(),
+            dropped_by,
+            pushed_out: of(&self.pushed_out),
+            files: of(&self.files),
+            file_bytes: of(&self.complete_bytes) + of(&self.open_bytes),
+            queue_messages,
+            queue_bytes,
+        }
+    }
+}

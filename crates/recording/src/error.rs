@@ -1,0 +1,144 @@
+//! What can go wrong.
+
+use mcap::McapError;
+use rgaps::{ClientError, LoanError, OpenError, PublishError, RecvError};
+use std::path::PathBuf;
+
+/// A recording that cannot begin or go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecordError {
+    /// The file cannot be created.
+    #[error("{} cannot be created; choose another name with -o, and check the folder", path.display())]
+    Create {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        error: McapError,
+    },
+    /// No topic is meant.
+    #[error("nothing to record: name a topic or a pattern, such as 'camera/*' or '**'")]
+    NoPattern,
+    /// A thread cannot be started.
+    #[error("a thread of the recorder cannot be started")]
+    Thread(#[source] std::io::Error),
+    /// A topic cannot be read.
+    #[error("topic '{topic}' cannot be recorded")]
+    Topic {
+        /// The topic.
+        topic: String,
+        /// Why.
+        #[source]
+        error: Box<OpenError>,
+    },
+    /// The daemon does not answer.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// A message cannot be received.
+    #[error(transparent)]
+    Recv(#[from] RecvError),
+}
+
+/// A recording that cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// The file cannot be opened or read.
+    #[error("{} cannot be read", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        error: std::io::Error,
+    },
+    /// The file is not MCAP.
+    #[error("{} is not an MCAP file: it does not begin like one", path.display())]
+    NotMcap {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The index at the end of the file is damaged.
+    #[error("the index of {} is damaged", path.display())]
+    Index {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        error: McapError,
+    },
+    /// A finished file has messages outside of chunks, which have no index.
+    #[error("{} has no chunks; 'mcap recover' writes a copy that has", path.display())]
+    NoChunks {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A chunk is damaged. The next message comes from the chunk after it.
+    #[error("a chunk of {} bytes at byte {at} of {} is damaged: {reason}", bytes, path.display())]
+    Chunk {
+        /// The file.
+        path: PathBuf,
+        /// Where the chunk begins.
+        at: u64,
+        /// Its length.
+        bytes: u64,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A message is damaged, or not what its channel says. The next message comes after it.
+    #[error("a message of topic '{topic}' is damaged: {reason}")]
+    Message {
+        /// The topic.
+        topic: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+/// A replay that cannot begin or go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReplayError {
+    /// A topic cannot be published.
+    #[error("topic '{topic}' cannot be published")]
+    Topic {
+        /// The topic.
+        topic: String,
+        /// Why.
+        #[source]
+        error: Box<OpenError>,
+    },
+    /// No memory for a message.
+    #[error("no memory for a message of topic '{topic}'")]
+    Loan {
+        /// The topic.
+        topic: String,
+        /// Why.
+        #[source]
+        error: LoanError,
+    },
+    /// A message cannot be published.
+    #[error("a message of topic '{topic}' cannot be published")]
+    Publish {
+        /// The topic.
+        topic: String,
+        /// Why.
+        #[source]
+        error: Box<PublishError>,
+    },
+    /// The recording has none of the topics.
+    #[error("the recording has no topic that matches {patterns}; it has: {known}")]
+    NoTopic {
+        /// What was asked for.
+        patterns: String,
+        /// The topics of the recording.
+        known: String,
+    },
+    /// A thread cannot be started.
+    #[error("the thread that reads ahead cannot be started")]
+    Thread(#[source] std::io::Error),
+    /// The daemon does not answer.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+}

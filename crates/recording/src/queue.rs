@@ -1,0 +1,199 @@
+//! The recorder's queue, between the thread that receives and the thread that writes.
+//!
+//! It is bounded in bytes. A recorder that keeps the last seconds in memory (`keep`) gives nothing out before it is told
+//! to, and forgets what is older.
+
+use crate::channel::Described;
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Buffers that are kept to be filled again: without them each large message costs the kernel a mapping.
+const SPARE_MAX: usize = 16;
+
+/// A message to write.
+pub(crate) struct Entry {
+    pub(crate) channel: Arc<Described>,
+    /// Nanoseconds since 1970.
+    pub(crate) log_ns: u64,
+    pub(crate) publish_ns: u64,
+    pub(crate) sequence: u32,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) received: Instant,
+}
+
+/// What the writer is to do next.
+pub(crate) enum Next {
+    /// Write this message.
+    Write(Entry),
+    /// A file with the last seconds is complete.
+    Complete,
+    /// There is nothing to write now.
+    Idle,
+    /// The recording ends.
+    End,
+}
+
+struct State {
+    entries: VecDeque<Entry>,
+    bytes: u64,
+    spare: Vec<Vec<u8>>,
+    /// Of a recorder that keeps the last seconds: how many entries to write.
+    wanted: Option<usize>,
+    ended: bool,
+}
+
+pub(crate) struct Queue {
+    state: Mutex<State>,
+    changed: Condvar,
+    bytes_max: u64,
+    keep: Option<Duration>,
+}
+
+impl Queue {
+    pub(crate) fn new(bytes_max: u64, keep: Option<Duration>) -> Queue {
+        Queue {
+            state: Mutex::new(State {
+                entries: VecDeque::new(),
+                bytes: 0,
+                spare: Vec::new(),
+                wanted: None,
+                ended: false,
+            }),
+            changed: Condvar::new(),
+            bytes_max,
+            keep,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An empty buffer to encode a message in.
+    pub(crate) fn buffer(&self) -> Vec<u8> {
+        self.lock().spare.pop().unwrap_or_default()
+    }
+
+    /// Takes back the buffer of a message that was written or dropped.
+    pub(crate) fn recycle(&self, mut buffer: Vec<u8>) {
+        buffer.clear();
+        let mut state = self.lock();
+        if state.spare.len() < SPARE_MAX {
+            state.spare.push(buffer);
+        }
+    }
+
+    /// Whether a message of about `bytes` bytes has room. One always has room in an empty queue, and in one that pushes out
+    /// old messages.
+    pub(crate) fn has_room(&self, bytes: u64) -> bool {
+        let state = self.lock();
+        let pushes_out = self.keep.is_some() && state.wanted.is_none();
+        pushes_out || state.bytes == 0 || state.bytes + bytes <= self.bytes_max
+    }
+
+    /// Waits until a message of `bytes` bytes has room. False after `timeout`.
+    pub(crate) fn wait_for_room(&self, bytes: u64, timeout: Duration) -> bool {
+        if self.has_room(bytes) {
+            return true;
+        }
+        let state = self.lock();
+        drop(self.changed.wait_timeout(state, timeout));
+        self.has_room(bytes)
+    }
+
+    /// Adds a message. Returns how many old ones it pushed out for want of memory, before their time.
+    pub(crate) fn push(&self, entry: Entry) -> u64 {
+        let mut state = self.lock();
+        let now = entry.received;
+        state.bytes += entry.bytes.len() as u64;
+        state.entries.push_back(entry);
+        let mut pushed_out = 0;
+        if let Some(keep) = self.keep {
+            while state.wanted.is_none() && state.entries.len() > 1 {
+                let is_old = now.duration_since(state.entries[0].received) > keep;
+                if !is_old && state.bytes <= self.bytes_max {
+                    break;
+                }
+                pushed_out += u64::from(!is_old);
+                let old = state.entries.pop_front().expect("there are two");
+                state.bytes -= old.bytes.len() as u64;
+                if state.spare.len() < SPARE_MAX {
+                    let mut buffer = old.bytes;
+                    buffer.clear();
+                    state.spare.push(buffer);
+                }
+            }
+        }
+        drop(state);
+        self.changed.notify_all();
+        pushed_out
+    }
+
+    /// Has what is kept now written to a file.
+    pub(crate) fn trigger(&self) {
+        let mut state = self.lock();
+        if self.keep.is_some() && state.wanted.is_none() {
+            state.wanted = Some(state.entries.len());
+        }
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Nothing more is added. What is there is still written, except for what is only kept.
+    pub(crate) fn end(&self) {
+        self.lock().ended = true;
+        self.changed.notify_all();
+    }
+
+    /// What to do next; waits for it at most `timeout`.
+    pub(crate) fn next(&self, timeout: Duration) -> Next {
+        let mut state = self.lock();
+        let until = Instant::now() + timeout;
+        loop {
+            if let Some(next) = self.take(&mut state) {
+                drop(state);
+                self.changed.notify_all();
+                return next;
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Next::Idle;
+            }
+            let waited = self.changed.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn take(&self, state: &mut State) -> Option<Next> {
+        let may_take = match (self.keep, &mut state.wanted) {
+            (None, _) => true,
+            (Some(_), None) => false,
+            (Some(_), Some(0)) => {
+                state.wanted = None;
+                return Some(Next::Complete);
+            }
+            (Some(_), Some(left)) => {
+                *left -= 1;
+                true
+            }
+        };
+        let entry = match may_take {
+            true => state.entries.pop_front(),
+            false => None,
+        };
+        match entry {
+            Some(entry) => {
+                state.bytes -= entry.bytes.len() as u64;
+                Some(Next::Write(entry))
+            }
+            None => state.ended.then_some(Next::End),
+        }
+    }
+
+    /// The messages that wait, and their bytes.
+    pub(crate) fn waiting(&self) -> (u64, u64) {
+        let state = self.lock();
+        (state.entries.len() as u64, state.bytes)
+    }
+}

@@ -1,0 +1,119 @@
+//! A recorder: two threads and a queue between them.
+
+use crate::clock::WallClock;
+use crate::counts::{Counters, Counts};
+use crate::error::RecordError;
+use crate::options::Options;
+use crate::queue::Queue;
+use crate::receive::Receiver;
+use crate::write::{Failure, Files};
+use rgaps::Node;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+
+/// Records topics to files, in two threads of its own, until it is stopped or a write fails.
+///
+/// No publisher waits for the disk (unless the recorder is [`reliable`](Options::reliable)): one thread receives each
+/// message and copies it into a bounded queue, the other writes. A message that has no room in the queue is dropped and
+/// counted with its reason.
+pub struct Recorder {
+    queue: Arc<Queue>,
+    counters: Arc<Counters>,
+    failure: Arc<OnceLock<Failure>>,
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Recorder {
+    /// Creates the file, joins the topics that are there, and begins.
+    pub fn start(node: Node, options: Options) -> Result<Recorder, RecordError> {
+        if options.patterns.is_empty() {
+            return Err(RecordError::NoPattern);
+        }
+        let clock = WallClock::now();
+        let queue = Arc::new(Queue::new(options.queue_bytes, options.keep));
+        let counters = Arc::<Counters>::default();
+        let failure = Arc::<OnceLock<Failure>>::default();
+        let stop = Arc::<AtomicBool>::default();
+        // Topics first: a topic that is refused leaves no file.
+        let receiver = Receiver::begin(
+            node,
+            options.clone(),
+            clock,
+            queue.clone(),
+            counters.clone(),
+            stop.clone(),
+        )?;
+        let files = Files::begin(options, clock.begun_ns, counters.clone(), failure.clone())?;
+        let mut recorder = Recorder {
+            queue: queue.clone(),
+            counters,
+            failure,
+            stop,
+            threads: Vec::new(),
+        };
+        recorder.spawn("rgaps-write", move || files.run(&queue))?;
+        recorder.spawn("rgaps-record", move || receiver.run())?;
+        Ok(recorder)
+    }
+
+    fn spawn(
+        &mut self,
+        name: &str,
+        run: impl FnOnce() + Send + 'static,
+    ) -> Result<(), RecordError> {
+        let builder = std::thread::Builder::new().name(name.to_owned());
+        let thread = builder.spawn(run).map_err(RecordError::Thread)?;
+        self.threads.push(thread);
+        Ok(())
+    }
+
+    /// What it has done so far.
+    pub fn counts(&self) -> Counts {
+        self.counters.read(self.queue.waiting())
+    }
+
+    /// Why it writes no more, if a write failed. Stop it then.
+    pub fn failure(&self) -> Option<&Failure> {
+        self.failure.get()
+    }
+
+    /// Has a recorder that [keeps](Options::keep) the last seconds write them to a file. The call does not wait.
+    pub fn trigger(&self) {
+        self.queue.trigger();
+    }
+
+    /// Records what was published before this call, ends the file with its index, and says what it has done and whether a
+    /// write failed.
+    pub fn stop(mut self) -> (Counts, Option<Failure>) {
+        self.end();
+        (self.counts(), self.failure.get().cloned())
+    }
+
+    fn end(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if self.threads.len() < 2 {
+            // No thread receives, so none ends the queue.
+            self.queue.end();
+        }
+        for thread in self.threads.drain(..) {
+            // A thread that panicked has said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl std::fmt::Debug for Recorder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Recorder")
+            .field("counts", &self.counts())
+            .finish_non_exhaustive()
+    }
+}

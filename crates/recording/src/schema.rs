@@ -1,0 +1,249 @@
+//! How messages lie in a recording: Protocol Buffers, whose description each file carries.
+//!
+//! There are two message types. An image is a `foxglove.RawImage`, which Foxglove, Rerun and others draw; everything else
+//! is an `rgaps.Message`. Both have the fields that any reader expects (time, frame, data), and the field `rgaps`
+//! with what only rgaps knows: tag, attachment, element type, shape, parts. A reader that does not know that field
+//! skips it. `docs/how-to/record-replay.md` shows both types as a `.proto` file.
+//!
+//! One Rust type reads and writes both: their fields have the same numbers.
+
+use bytes::Bytes;
+use prost::Message as _;
+use prost_types::field_descriptor_proto::{Label, Type};
+use prost_types::{
+    DescriptorProto, FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet, Timestamp,
+};
+
+/// Number of the field with the bytes, which comes last on the wire.
+pub(crate) const DATA: u32 = 6;
+
+/// `foxglove.RawImage` or `rgaps.Message`. The latter leaves out width, height, encoding and step.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct Envelope {
+    #[prost(message, optional, tag = "1")]
+    pub timestamp: Option<Timestamp>,
+    #[prost(fixed32, tag = "2")]
+    pub width: u32,
+    #[prost(fixed32, tag = "3")]
+    pub height: u32,
+    #[prost(string, tag = "4")]
+    pub encoding: String,
+    #[prost(fixed32, tag = "5")]
+    pub step: u32,
+    #[prost(bytes = "bytes", tag = "6")]
+    pub data: Bytes,
+    #[prost(string, tag = "7")]
+    pub frame_id: String,
+    #[prost(message, optional, tag = "1000")]
+    pub rgaps: Option<Beside>,
+}
+
+/// `rgaps.Beside`: what lies beside the bytes of a message.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct Beside {
+    #[prost(uint64, tag = "1")]
+    pub tag: u64,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub attachment: Bytes,
+    #[prost(bool, tag = "3")]
+    pub attachment_is_header: bool,
+    #[prost(message, optional, tag = "4")]
+    pub tensor: Option<Array>,
+    #[prost(message, repeated, tag = "5")]
+    pub parts: Vec<NamedPart>,
+    #[prost(uint64, tag = "6")]
+    pub sequence: u64,
+    #[prost(uint64, tag = "7")]
+    pub missed: u64,
+}
+
+/// `rgaps.Array`: element type, shape and strides.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct Array {
+    /// The name of the element type, for people; empty if it has none.
+    #[prost(string, tag = "1")]
+    pub dtype: String,
+    /// DLPack's code, bits and lanes, from the lowest byte on.
+    #[prost(fixed32, tag = "2")]
+    pub dlpack: u32,
+    #[prost(uint64, repeated, tag = "3")]
+    pub shape: Vec<u64>,
+    /// In elements.
+    #[prost(int64, repeated, tag = "4")]
+    pub strides: Vec<i64>,
+}
+
+/// `rgaps.Part`: a named array among the bytes.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct NamedPart {
+    #[prost(string, tag = "1")]
+    pub name: String,
+    #[prost(message, optional, tag = "2")]
+    pub array: Option<Array>,
+    #[prost(uint64, tag = "3")]
+    pub offset: u64,
+    #[prost(uint64, tag = "4")]
+    pub bytes: u64,
+}
+
+/// The type of a channel's messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Kind {
+    Image,
+    Message,
+}
+
+impl Kind {
+    /// The name of its schema.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Kind::Image => "foxglove.RawImage",
+            Kind::Message => "rgaps.Message",
+        }
+    }
+
+    /// Its description and those of all types that it uses, as an MCAP schema holds them.
+    pub(crate) fn descriptor(self) -> Vec<u8> {
+        let mut files = vec![timestamp_file(), own_file()];
+        if self == Kind::Image {
+            files.push(image_file());
+        }
+        FileDescriptorSet { file: files }.encode_to_vec()
+    }
+}
+
+const TIMESTAMP: &str = ".google.protobuf.Timestamp";
+
+fn timestamp_file() -> FileDescriptorProto {
+    let timestamp = message(
+        "Timestamp",
+        vec![
+            field(1, "seconds", Type::Int64),
+            field(2, "nanos", Type::Int32),
+        ],
+    );
+    file(
+        "google/protobuf/timestamp.proto",
+        "google.protobuf",
+        &[],
+        vec![timestamp],
+    )
+}
+
+fn own_file() -> FileDescriptorProto {
+    let array = message(
+        "Array",
+        vec![
+            field(1, "dtype", Type::String),
+            field(2, "dlpack", Type::Fixed32),
+            repeated(field(3, "shape", Type::Uint64)),
+            repeated(field(4, "strides", Type::Int64)),
+        ],
+    );
+    let part = message(
+        "Part",
+        vec![
+            field(1, "name", Type::String),
+            of_type(2, "array", ".rgaps.Array"),
+            field(3, "offset", Type::Uint64),
+            field(4, "bytes", Type::Uint64),
+        ],
+    );
+    let beside = message(
+        "Beside",
+        vec![
+            field(1, "tag", Type::Uint64),
+            field(2, "attachment", Type::Bytes),
+            field(3, "attachment_is_header", Type::Bool),
+            of_type(4, "tensor", ".rgaps.Array"),
+            repeated(of_type(5, "parts", ".rgaps.Part")),
+            field(6, "sequence", Type::Uint64),
+            field(7, "missed", Type::Uint64),
+        ],
+    );
+    let plain = message(
+        "Message",
+        vec![
+            of_type(1, "timestamp", TIMESTAMP),
+            field(DATA as i32, "data", Type::Bytes),
+            field(7, "frame_id", Type::String),
+            of_type(1000, "rgaps", ".rgaps.Beside"),
+        ],
+    );
+    file(
+        "rgaps/recording.proto",
+        "rgaps",
+        &["google/protobuf/timestamp.proto"],
+        vec![array, part, beside, plain],
+    )
+}
+
+fn image_file() -> FileDescriptorProto {
+    let image = message(
+        "RawImage",
+        vec![
+            of_type(1, "timestamp", TIMESTAMP),
+            field(2, "width", Type::Fixed32),
+            field(3, "height", Type::Fixed32),
+            field(4, "encoding", Type::String),
+            field(5, "step", Type::Fixed32),
+            field(DATA as i32, "data", Type::Bytes),
+            field(7, "frame_id", Type::String),
+            of_type(1000, "rgaps", ".rgaps.Beside"),
+        ],
+    );
+    file(
+        "foxglove/RawImage.proto",
+        "foxglove",
+        &["google/protobuf/timestamp.proto", "rgaps/recording.proto"],
+        vec![image],
+    )
+}
+
+fn file(
+    name: &str,
+    package: &str,
+    imports: &[&str],
+    messages: Vec<DescriptorProto>,
+) -> FileDescriptorProto {
+    FileDescriptorProto {
+        name: Some(name.to_owned()),
+        package: Some(package.to_owned()),
+        dependency: imports.iter().map(|&import| import.to_owned()).collect(),
+        message_type: messages,
+        syntax: Some("proto3".to_owned()),
+        ..Default::default()
+    }
+}
+
+fn message(name: &str, fields: Vec<FieldDescriptorProto>) -> DescriptorProto {
+    DescriptorProto {
+        name: Some(name.to_owned()),
+        field: fields,
+        ..Default::default()
+    }
+}
+
+fn field(number: i32, name: &str, kind: Type) -> FieldDescriptorProto {
+    FieldDescriptorProto {
+        name: Some(name.to_owned()),
+        number: Some(number),
+        label: Some(Label::Optional as i32),
+        r#type: Some(kind as i32),
+        ..Default::default()
+    }
+}
+
+fn of_type(number: i32, name: &str, type_name: &str) -> FieldDescriptorProto {
+    FieldDescriptorProto {
+        type_name: Some(type_name.to_owned()),
+        ..field(number, name, Type::Message)
+    }
+}
+
+fn repeated(field: FieldDescriptorProto) -> FieldDescriptorProto {
+    FieldDescriptorProto {
+        label: Some(Label::Repeated as i32),
+        ..field
+    }
+}

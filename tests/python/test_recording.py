@@ -1,0 +1,147 @@
+"""Recordings: what `rgaps record` writes, `rgaps.open` and readers that know nothing of rgaps read."""
+
+import gc
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import rgaps
+
+
+def command(*arguments):
+    program = shutil.which("rgaps", path=str(Path(sys.executable).parent)) or "rgaps"
+    return subprocess.Popen([program, *arguments], stdout=subprocess.PIPE, text=True)
+
+
+def record(file, topics, publish):
+    """Records what `publish` publishes to the topics."""
+    arguments = ("record", "-o", str(file), "--reliable", "--every", "0.05", "--json", *topics)
+    with command(*arguments) as recorder:
+        for line in recorder.stdout:
+            if json.loads(line)["topics"] == len(topics):
+                break
+        publish()
+        recorder.terminate()
+        last = json.loads(recorder.stdout.read().splitlines()[-1])
+    assert recorder.returncode == 0 and last["dropped"] == 0
+    return last["recorded"]
+
+
+IMAGE = np.arange(4 * 6 * 3, dtype=np.uint8).reshape(4, 6, 3)
+META = {"capture_ns": 1_700_000_000_123_456_789, "frame_id": "left", "gain": 1.5}
+
+
+@pytest.fixture
+def file(tmp_path):
+    """A recording of one message of each kind."""
+    path = tmp_path / "run.mcap"
+
+    def publish():
+        with rgaps.publisher("image", type="rgb8") as image:
+            image.put(IMAGE, tag=7, meta=META)
+        with rgaps.publisher("array") as array:
+            for number in range(50):
+                array.put(np.arange(5, dtype=np.float64) + number, attachment=b"x" * number)
+        with rgaps.publisher("parts") as parts:
+            with parts.loan({"rgb": ((2, 2, 3), "uint8"), "depth": ((2, 2), "float32")}) as loan:
+                loan["rgb"][:] = 3
+                loan["depth"][:] = 0.5
+        with rgaps.publisher("plain") as plain:
+            plain.put(b"bytes")
+
+    assert record(path, ["image", "array", "parts", "plain"], publish) == 53
+    return path
+
+
+def test_messages_are_what_was_published(file):
+    found = {}
+    for topic, message in rgaps.open(file):
+        found.setdefault(topic, []).append(message)
+    assert {topic: len(messages) for topic, messages in found.items()} == {"image": 1, "array": 50, "parts": 1, "plain": 1}
+    (image,) = found["image"]
+    assert (image.tag, image.type_name, image.dtype, image.shape) == (7, "rgb8", "uint8", (4, 6, 3))
+    assert dict(image.meta) == META and np.array_equal(image.numpy(), IMAGE)
+    for number, message in enumerate(found["array"]):
+        array = message.numpy()
+        assert array.flags.aligned and not array.flags.writeable
+        assert np.array_equal(array, np.arange(5.0) + number) and message.sequence == number
+        assert (message.attachment or b"") == b"x" * number
+    (parts,) = found["parts"]
+    assert parts.keys() == ["rgb", "depth"] and "rgb" in parts and len(parts) == 2
+    assert (parts["rgb"] == 3).all() and (parts["depth"] == 0.5).all() and parts["depth"].dtype == np.float32
+    with pytest.raises(KeyError, match="'rgb', 'depth'"):
+        parts.part("none")
+    with pytest.raises(rgaps.InvalidArgument):
+        parts.numpy()
+    (plain,) = found["plain"]
+    assert plain.dtype is None and plain.tobytes() == bytes(memoryview(plain)) == b"bytes"
+    assert plain.log_ns > parts.log_ns > image.log_ns > 0
+
+
+def test_an_array_keeps_its_bytes_and_copies_none(file):
+    (image,) = (message for topic, message in rgaps.open(file) if topic == "image")
+    one, other = image.numpy(), np.from_dlpack(image)
+    assert one.__array_interface__["data"][0] == other.__array_interface__["data"][0]
+    del image
+    gc.collect()
+    assert np.array_equal(one, IMAGE) and np.array_equal(other, IMAGE)
+
+
+def test_topics_and_a_start_can_be_chosen(file):
+    recording = rgaps.open(file, topics=["image", "pl*"])
+    assert recording.topics == ["image", "plain"]
+    assert [topic for topic, _ in recording] == [topic for topic, _ in recording] == ["image", "plain"]
+    assert list(rgaps.open(file, start=1e6)) == []
+    assert recording.info()["messages"] == 53 and recording.info()["finished"]
+
+
+def test_what_is_no_recording_says_so(tmp_path):
+    with pytest.raises(rgaps.SystemFailure, match="none.mcap cannot be read"):
+        rgaps.open(tmp_path / "none.mcap")
+    (tmp_path / "text").write_text("not at all")
+    with pytest.raises(rgaps.Damaged, match="not an MCAP file"):
+        rgaps.open(tmp_path / "text")
+    with pytest.raises(TypeError, match="topics must be text"):
+        rgaps.open(tmp_path / "text", topics=3)
+
+
+def test_a_damaged_chunk_is_told_and_the_rest_is_read(file):
+    content = bytearray(file.read_bytes())
+    at = content.index(IMAGE.tobytes())
+    content[at] ^= 1
+    file.write_bytes(content)
+    messages = iter(rgaps.open(file))
+    with pytest.raises(rgaps.Damaged, match="chunk of .* is damaged"):
+        for _ in range(100):
+            next(messages)
+    rest = list(messages)
+    assert "image" not in dict(rest)
+
+
+def test_readers_that_know_nothing_of_rgaps_read_it(file):
+    from mcap.reader import make_reader
+    from mcap_protobuf.decoder import DecoderFactory
+
+    found = {}
+    with open(file, "rb") as stream:
+        reader = make_reader(stream, decoder_factories=[DecoderFactory()], validate_crcs=True)
+        for schema, channel, message, decoded in reader.iter_decoded_messages():
+            found.setdefault(channel.topic, (schema, channel, message, decoded))
+    schema, channel, message, image = found["image"]
+    assert schema.name == "foxglove.RawImage" and channel.metadata["rgaps.type"] == "rgb8"
+    assert (image.width, image.height, image.step, image.encoding, image.frame_id) == (6, 4, 18, "rgb8", "left")
+    assert image.data == IMAGE.tobytes() and image.rgaps.tag == 7
+    assert message.publish_time == META["capture_ns"]
+    assert (image.timestamp.seconds, image.timestamp.nanos) == (1_700_000_000, 123_456_789)
+    schema, _, _, parts = found["parts"]
+    assert schema.name == "rgaps.Message"
+    assert [(part.name, part.array.dtype, list(part.array.shape)) for part in parts.rgaps.parts] == [
+        ("rgb", "uint8", [2, 2, 3]),
+        ("depth", "float32", [2, 2]),
+    ]
+    assert found["plain"][3].data == b"bytes"
