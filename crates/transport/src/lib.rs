@@ -23,8 +23,8 @@ pub use machine::frame::{Description, LaneKey, RdmaMode};
 pub use payload::Payload;
 pub use rdma::{Rdma, RdmaError, Registered, Registrar};
 pub use runtime::{
-    Endpoint, EndpointConfig, EndpointCounts, EndpointError, FlowId, HelloError, LaneEnd, LaneKind,
-    LaneStatus, Link, LinkChange, LinkConfig, LinkCounts, LinkEvent, LinkRuntime, LinkStatus,
-    LinkUser, OpenReply, Peer, RdmaCounts, Security,
+    Endpoint, EndpointConfig, EndpointError, FlowId, HelloError, LaneEnd, LaneKind, LaneStatus,
+    Link, LinkChange, LinkConfig, LinkCounts, LinkEvent, LinkRuntime, LinkStatus, LinkUser,
+    OpenReply, Peer, RdmaCounts, Security,
 };
 pub use tls::{Tls, TlsError, TlsFiles};
