@@ -41,9 +41,10 @@ pub use rgaps_layout::{
 pub use rgaps_pool::{PoolError, Stream};
 pub use rgaps_session::{
     BlockSum, ClientRow, Config, Forgotten, Histogram, History, KeptHistory, LaneEnd, LinkFigures,
-    LinksFailure, LinksInfo, LinksState, MemoryUses, MismatchRow, MpsInfo, MpsState, PathKind,
-    PeerRow, PeerState, PeerTopic, PeersInfo, PoolRow, PublisherRow, RdmaFigures, Refusal,
-    RefusalCode, RemoteRow, Stage, Status, SubscriberRow, TopicInfo, TopicRow, TraceFigures,
+    LinksFailure, LinksInfo, LinksState, MemoryUses, MismatchRow, MpsInfo, MpsState, NotReached,
+    PathKind, PeerRow, PeerState, PeerTopic, PeersInfo, PoolRow, PublisherRow, RdmaFigures,
+    Refusal, RefusalCode, RemoteRow, Stage, Status, SubscriberRow, TopicInfo, TopicRow,
+    TraceFigures,
 };
 pub use rgaps_topic::Tensor;
 pub use sample::Sample;

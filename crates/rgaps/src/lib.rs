@@ -59,7 +59,7 @@ pub use rgaps_client::{
 #[doc(inline)]
 pub use rgaps_client::{
     BlockSum, ClientRow, Config, Forgotten, Histogram, KeptHistory, LaneEnd, LinkFigures,
-    LinksFailure, LinksInfo, LinksState, MemoryUses, MismatchRow, MpsInfo, MpsState, PeerRow,
-    PeerState, PeerTopic, PeersInfo, PoolRow, PublisherRow, RdmaFigures, RemoteRow, Stage, Status,
-    SubscriberRow, TopicInfo, TopicRow, TraceFigures,
+    LinksFailure, LinksInfo, LinksState, MemoryUses, MismatchRow, MpsInfo, MpsState, NotReached,
+    PeerRow, PeerState, PeerTopic, PeersInfo, PoolRow, PublisherRow, RdmaFigures, RemoteRow, Stage,
+    Status, SubscriberRow, TopicInfo, TopicRow, TraceFigures,
 };

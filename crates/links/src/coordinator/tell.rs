@@ -156,7 +156,7 @@ impl Coordinator {
         let mut info = PeersInfo {
             host: self.own.host.clone(),
             peers: self.peers.values().map(Peer::row).collect(),
-            troubles: self.probe.troubles(),
+            not_reached: self.probe.not_reached(),
             dma_bufs: self.known.as_ref().and_then(|known| known.dma_bufs()),
             traces: self
                 .tracer
