@@ -29,6 +29,21 @@ DESTDIR ?=
 RUST_TESTS := --workspace --exclude rgaps-python --exclude rgaps-chaos
 # What is shipped, without the test programs.
 PRODUCTS := -p rgapsd -p rgaps-cli -p rgaps-capi -p rgaps-interpose
+LINKS := -p rgaps-links
+TEST_DRIVER := -p rgaps-test-driver
+# What runs unoptimised: in virtual machines, on hosts in namespaces, and from the documents.
+export DEBUG_PROGRAMS := -p rgaps -p rgapsd -p rgaps-cli -p rgaps-interpose $(LINKS) $(TEST_DRIVER)
+# Test programs and examples that virtual machines run.
+VM_PROGRAMS := $(RUST_TESTS)
+# Cargo chooses the features of dependencies for all packages that are named together. Steps of `make test`, which sets WHOLE, name the
+# same ones: with others, each would build much of what is there once more.
+ifdef WHOLE
+PRODUCTS += $(LINKS) $(TEST_DRIVER)
+LINKS := $(PRODUCTS)
+TEST_DRIVER := $(PRODUCTS)
+DEBUG_PROGRAMS := $(RUST_TESTS) --lib --bins --examples --tests
+VM_PROGRAMS := $(DEBUG_PROGRAMS)
+endif
 # Test programs run under a limit of time, and once more when they fail (tools/run-test.sh).
 RUNNER = --config 'target."cfg(all())".runner="$(CURDIR)/tools/run-test.sh"'
 LOOM := --config 'target."cfg(all())".rustflags=["--cfg","loom"]' --target-dir target/loom
@@ -47,7 +62,7 @@ build: ## Release build: target/release/rgaps, rgapsd, the C libraries and rgaps
 
 links: ## Release build of target/release/rgaps-links, for hosts that are linked with others
 	@tools/setup.sh base rust
-	cargo build --release --locked -p rgaps-links
+	cargo build --release --locked $(LINKS)
 
 # Hosts and topics of `make links-many`, and seconds of nothing afterwards.
 HOSTS ?= 10
@@ -113,9 +128,8 @@ check: ## rustfmt, clippy without warnings, cargo-deny, packing for crates.io
 
 unit: ## Unit, property, integration and command-line tests
 	@tools/setup.sh base rust
-	RGAPS_DAEMON=$(CURDIR)/target/debug/rgapsd cargo test --locked --no-fail-fast $(RUNNER) $(RUST_TESTS)
-	cargo test --locked $(RUNNER) -p rgaps-topic --features crash-steps --test crash
-	cargo test --locked $(RUNNER) -p rgaps-chaos
+	@RGAPS_DAEMON=$(CURDIR)/target/debug/rgapsd tools/unit.sh $(RUST_TESTS)
+	cargo test --locked $(RUNNER) $(RUST_TESTS) --features rgaps-topic/crash-steps --test crash
 
 steady: ## The unit tests ROUNDS=10 times alone, beside a load, and stopped and continued at random; PACKAGES="-p rgaps-links"
 	@tools/setup.sh base rust
@@ -129,7 +143,7 @@ loom: ## The rings and holder words under a model checker
 # The stand-in for CUDA's driver, for the tests that load the built libraries.
 test-driver:
 	@tools/setup.sh base rust
-	cargo build --release --locked --quiet -p rgaps-test-driver
+	cargo build --release --locked --quiet $(TEST_DRIVER)
 
 wheel: build links ## The Python wheel with all programs, in target/wheels and in .venv
 	@tools/wheel.sh
@@ -140,18 +154,17 @@ python: wheel test-driver ## pytest with that wheel
 c-test: build test-driver ## C programs against the header and both libraries
 	@tools/c-test.sh
 
-chaos: ## Kill publishers, subscribers and the daemon: KILLS=1000 GPU_KILLS=60 SEED=1; last line is JSON
-	@tools/setup.sh base rust
-	cargo build --release --locked --quiet -p rgaps-chaos -p rgaps-test-driver
+chaos: test-driver ## Kill publishers, subscribers and the daemon: KILLS=1000 GPU_KILLS=60 SEED=1; last line is JSON
+	cargo build --release --locked --quiet $(TEST_DRIVER) -p rgaps-chaos --bin rgaps-chaos
+	cargo test --release --locked --quiet $(RUNNER) $(TEST_DRIVER) -p rgaps-chaos --bin rgaps-chaos
 	@for domains in "cuda" "cuda --across host" "host --across cuda" "cuda --across cuda:1"; do \
 	  RGAPS_CUDA_LIBRARY=target/release/librgaps_test_driver.so RGAPS_TEST_DRIVER_DELAY_US=1500 \
 	  RGAPS_TEST_DRIVER_DEVICES=2 RGAPS_TEST_DRIVER_SEED=$(SEED) \
 	  target/release/rgaps-chaos --domain $$domains --kills $(GPU_KILLS) --seed $(SEED) || exit 1; done
 	@target/release/rgaps-chaos --kills $(KILLS) --seed $(SEED)
 
-test-device: ## Device topics: the protocol in a model checker, mutants of it, PTX for every GPU, processes on the test driver
-	@tools/setup.sh base rust nvcc
-	cargo build --release --locked --quiet -p rgaps-capi -p rgapsd -p rgaps-test-driver
+test-device: build test-driver ## Device topics: the protocol in a model checker, mutants of it, PTX for every GPU, processes on the test driver
+	@tools/setup.sh nvcc
 	@tools/device/mutants.py --seconds 1
 	@tools/device/ptx.py
 	@tools/device/tensor.sh check
@@ -167,9 +180,7 @@ test-gpu-verbs: ## RDMA that kernels post: a model checker, mutants, PTX for eve
 # Seconds and kills of the demo.
 DEMO_DEVICE ?= --seconds 10 --kills 40 --seed $(SEED)
 
-demo-device: ## Kernels (here threads) of three processes that publish, receive and are killed at random; last line is JSON
-	@tools/setup.sh base rust
-	cargo build --release --locked --quiet -p rgaps-capi
+demo-device: build ## Kernels (here threads) of three processes that publish, receive and are killed at random; last line is JSON
 	@tools/device/build.sh host
 	@target/device/check demo $(DEMO_DEVICE)
 
@@ -191,12 +202,9 @@ races: ## Kernels that write and read late, every byte checked: RACES="--message
 # What the suites run.
 vm-programs:
 	@tools/setup.sh base rust vm kernel
-	cargo build --release --locked --quiet -p rgaps-verbs --features raw --example verbs-check
-	cargo build --locked --quiet -p rgapsd -p rgaps-links -p rgaps-cli -p rgaps-test-driver
-	cargo build --locked --quiet -p rgaps-links --example crossing
-	@tests/vm/programs.sh rgaps-transport rdma
-	@tests/vm/programs.sh rgaps-links dma_bufs
-	@tests/vm/programs.sh rgaps-client host_memory
+	cargo build --release --locked --quiet $(TEST_DRIVER) -p rgaps-verbs --features rgaps-verbs/raw --example verbs-check
+	cargo build --locked --quiet $(DEBUG_PROGRAMS)
+	@tests/vm/programs.sh "$(VM_PROGRAMS)" crossing rdma dma_bufs host_memory
 	@kernel/build.sh 6.1
 
 test-rdma: vm-programs ## RDMA on Soft-RoCE: tests/vm/suites in two virtual machines with a wire between them; logs in target/vm
@@ -236,8 +244,8 @@ test-providers: kernel ## Segments and daemons with each provider of host memory
 
 test-netem: ## Links between network namespaces over cables that are slow and lose packets, in a virtual machine
 	@tools/setup.sh base rust vm
-	cargo build --locked --quiet -p rgapsd
-	@tests/vm/programs.sh rgaps-links namespaces
+	cargo build --locked --quiet $(DEBUG_PROGRAMS)
+	@tests/vm/programs.sh "$(VM_PROGRAMS)" namespaces
 	@tests/vm/run.py tests/vm/netem.sh
 
 bench-dmaplane: kernel ## The module's figures beside those of its paper, in a virtual machine: target/vm/dmaplane.json
@@ -280,7 +288,7 @@ docs: ## The site, in target/site: open target/site/index.html
 	@.venv/bin/python tools/docs/check.py target/site
 
 docs-test: wheel test-driver ## Every code block of README and docs/ is run
-	cargo build --locked --quiet -p rgaps -p rgaps-links
+	cargo build --locked --quiet $(DEBUG_PROGRAMS)
 	@tools/docs/test.sh
 
 miri: ## Undefined behaviour in the pure crates

@@ -61,7 +61,7 @@ run() {
         environment+=(RGAPS_CUDA_LIBRARY="$built/librgaps_test_driver.so" RGAPS_TEST_DRIVER_DELAY_US=2000)
       fi ;;
   esac
-  if env "${environment[@]}" timeout 120 "$@" "$program"; then
+  if env "${environment[@]}" timeout 300 "$@" "$program"; then
     passed=$((passed + 1))
     echo "ok $label"
   else

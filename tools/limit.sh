@@ -8,7 +8,10 @@ shift
 # A group of its own, so that all of it can be looked at and ended.
 setsid -- "$@" &
 leader=$!
+sleep "$seconds" </dev/null >/dev/null 2>&1 &
+timer=$!
 trap 'end; exit 130' INT TERM HUP
+trap 'kill "$timer" 2>/dev/null' EXIT
 
 # The process and all that it started, whatever session they made for themselves.
 family() {
@@ -43,15 +46,12 @@ show() {
   done
 }
 
-deadline=$((SECONDS + seconds))
-while kill -0 "$leader" 2>/dev/null; do
-  if [ "$SECONDS" -ge "$deadline" ]; then
-    printf 'limit: not done after %d s: %s\n' "$seconds" "$*" >&2
-    show >&2
-    end
-    wait "$leader" 2>/dev/null
-    exit 124
-  fi
-  sleep 0.2
-done
-wait "$leader"
+# Whichever of the two ends first.
+wait -n
+code=$?
+kill -0 "$timer" 2>/dev/null && exit "$code"
+printf 'limit: not done after %d s: %s\n' "$seconds" "$*" >&2
+show >&2
+end
+wait "$leader" 2>/dev/null
+exit 124

@@ -12,8 +12,10 @@ limit=${TEST_SECONDS:-600}
 
 run() {
   if [ -z "${TEST_CLAIMS:-}" ]; then "$here/limit.sh" "$limit" "$@"; return; fi
-  local log=$TEST_CLAIMS/${1##*/}/log code=0
+  local folder=$TEST_CLAIMS/${1##*/} code=0 begun=$SECONDS
+  local log=$folder/log
   "$here/limit.sh" "$limit" "$@" >"$log" 2>&1 || code=$?
+  printf '%4d s %s\n' $((SECONDS - begun)) "${1##*/}" >"$folder/seconds"
   printf '\n     Running %s\n%s\n' "$*" "$(<"$log")"
   return "$code"
 }

@@ -17,6 +17,8 @@ export KERNEL_SERIES=${KERNEL_SERIES:-6.1} KERNEL_KILLS=${KERNEL_KILLS:-100} KER
 # A shorter crash test than `make chaos` alone; the seed is printed with every result.
 export KILLS=${TEST_KILLS:-200} SEED=${SEED:-1}
 STEP_SECONDS=${STEP_SECONDS:-1800}
+# What one step builds, the next ones use.
+export WHOLE=1
 # After this long nothing is run once more.
 RETRY_SECONDS=2400
 # The whole, so that a run that goes wrong ends and says so.

@@ -131,7 +131,7 @@ static void wait_until(struct heard *heard, uint64_t messages, uint64_t errors)
     struct timespec end;
 
     clock_gettime(CLOCK_REALTIME, &end);
-    end.tv_sec += 20;
+    end.tv_sec += 120;
     pthread_mutex_lock(&heard->lock);
     while (heard->messages < messages || heard->errors < errors) {
         CHECK(pthread_cond_timedwait(&heard->changed, &heard->lock, &end) == 0);
@@ -145,7 +145,7 @@ static void wait_for_held(const rgaps_subscriber_t *subscriber, uint32_t count)
     int tries;
 
     for (tries = 0; rgaps_subscriber_held(subscriber) != count; tries++) {
-        CHECK(tries < 2000);
+        CHECK(tries < 12000);
         sleep_ms(10);
     }
 }

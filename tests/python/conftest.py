@@ -23,6 +23,8 @@ import rgaps
 from rgaps import _default
 
 ROOT = Path(__file__).resolve().parents[2]
+# Seconds that anything may take on any machine.
+LIMIT = 120
 
 
 def _built(name):
@@ -46,7 +48,7 @@ if not REAL_GPU and "RGAPS_CUDA_LIBRARY" not in os.environ:
     os.environ["RGAPS_CUDA_LIBRARY"] = driver or "/nonexistent/libcuda.so.1"
     os.environ.setdefault("RGAPS_TEST_DRIVER_MEMORY_MB", "1024")
     # A wait for a stream that a test holds ends its process.
-    os.environ.setdefault("RGAPS_TEST_DRIVER_PATIENCE_MS", "30000")
+    os.environ.setdefault("RGAPS_TEST_DRIVER_PATIENCE_MS", "120000")
 
 
 @pytest.fixture(autouse=True)
@@ -118,7 +120,7 @@ class Program:
     def _read_errors(self):
         self._errors.extend(self.process.stderr)
 
-    def line(self, timeout=60):
+    def line(self, timeout=LIMIT):
         """The next line that it prints."""
         try:
             line = self._lines.get(timeout=timeout)
@@ -135,16 +137,16 @@ class Program:
 
     def errors(self):
         """What it printed on standard error until its end."""
-        self._readers[1].join(60)
+        self._readers[1].join(LIMIT)
         return "".join(self._errors)
 
-    def finish(self, timeout=60):
+    def finish(self, timeout=LIMIT):
         """Waits for its end; gives what it still printed. It must end well."""
         self.process.stdin.close()
         self.process.wait(timeout)
         assert self.process.returncode == 0, self.errors()
         out = []
-        while (line := self._lines.get(timeout=60)) is not None:
+        while (line := self._lines.get(timeout=LIMIT)) is not None:
             out.append(line)
         return "".join(out).strip()
 
@@ -152,9 +154,9 @@ class Program:
         """Ends it, if it has not ended."""
         if self.process.poll() is None:
             self.process.kill()
-        self.process.wait(60)
+        self.process.wait(LIMIT)
         for reader in self._readers:
-            reader.join(60)
+            reader.join(LIMIT)
         for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
             with contextlib.suppress(BrokenPipeError):
                 pipe.close()

@@ -7,7 +7,7 @@ import pytest
 
 import rgaps
 
-SOON = 30
+SOON = 120
 
 
 async def _blocked(task):

@@ -12,7 +12,7 @@ import pytest
 import rgaps
 from rgaps import kv
 
-LIMIT = 60
+LIMIT = 120
 SPEC = kv.Spec(layers=3, kv_heads=2, head_dim=4, dtype="int32", model="toy", version="1")
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import rgaps
 
-LIMIT = 30
+LIMIT = 120
 
 
 def test_meta_comes_back_as_the_dictionary_that_was_given(pair):

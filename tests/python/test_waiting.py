@@ -250,7 +250,7 @@ def test_the_descriptor_is_readable_while_there_are_messages(pair):
     for _ in range(3):
         pub.put(b"1")
         pub.put(b"2")
-        assert readable(5) and readable(0)
+        assert readable(60) and readable(0)
         assert [sub.try_recv().tobytes(), sub.try_recv().tobytes()] == [b"1", b"2"]
         assert sub.try_recv() is None and not readable(0.05)
 
@@ -323,7 +323,7 @@ def test_closing_ends_async_for(node):
         asyncio.get_running_loop().call_later(0.1, sub.close)
         return [sample async for sample in sub]
 
-    assert asyncio.run(asyncio.wait_for(main(), 10)) == []
+    assert asyncio.run(asyncio.wait_for(main(), 60)) == []
 
 
 def test_a_cancelled_task_takes_no_message(pair):

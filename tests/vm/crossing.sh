@@ -10,7 +10,7 @@
 #   cable         out for longer than a lane is believed in: nothing is lost or comes twice
 #   links_here    killed where messages leave: the same of a publisher that keeps all for late subscribers (which stays in the
 #                 pools, so this one is the last)
-CROSSING=$PROGRAMS/examples/crossing
+CROSSING=target/vm/programs/crossing
 NEXT=0
 
 # Bytes of the host's pool that publishers have.

@@ -4,7 +4,9 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 page=docs/reference/cli.md
-cargo run --locked --quiet -p rgaps-cli -- reference >target/cli.md
+# shellcheck disable=SC2086 # several words
+cargo build --locked --quiet ${DEBUG_PROGRAMS:--p rgaps-cli}
+target/debug/rgaps reference >target/cli.md
 if ! cmp -s "$page" target/cli.md; then
   cp target/cli.md "$page"
   echo "docs: $page was older than the commands and is written again; commit it"

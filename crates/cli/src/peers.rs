@@ -5,8 +5,8 @@ use crate::output::{table, Output};
 use crate::top::{times, Times};
 use crate::{links, session, units};
 use rgaps::{
-    Config, LaneEnd, LinkFigures, LinksInfo, LinksState, PathKind, PeerRow, PeerState, PeerTopic,
-    PeersInfo, RdmaFigures, Stage, TraceFigures,
+    Config, LaneEnd, LinkFigures, LinksInfo, LinksState, NotReached, PathKind, PeerRow, PeerState,
+    PeerTopic, PeersInfo, RdmaFigures, Stage, TraceFigures,
 };
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -115,7 +115,7 @@ struct Report<'a> {
     host: &'a str,
     links: LinksInfo,
     peers: Vec<Peer<'a>>,
-    troubles: &'a [String],
+    not_reached: &'a [NotReached],
     /// None: no card knows a pool, or the pools' segments are no dma-bufs.
     dma_bufs: Option<DmaBufs<'a>>,
     /// None: no messages are traced.
@@ -201,7 +201,7 @@ pub fn peers(common: &Common, output: &mut Output) -> anyhow::Result<()> {
         host: &info.host,
         links,
         peers: info.peers.iter().map(Peer::from).collect(),
-        troubles: &info.troubles,
+        not_reached: &info.not_reached,
         dma_bufs: info.dma_bufs.as_ref().map(DmaBufs::from),
         traces: Traces::of(&info.traces),
     };
@@ -235,7 +235,7 @@ fn write_no_links(state: LinksState, config: &Config, to: &mut dyn Write) -> io:
 fn write_text(report: &Report<'_>, connect: &[String], to: &mut dyn Write) -> io::Result<()> {
     writeln!(to, "this host is '{}'\n", report.host)?;
     let peers: Vec<_> = report.peers.iter().map(cells).collect();
-    match (peers.is_empty(), report.troubles, connect) {
+    match (peers.is_empty(), report.not_reached, connect) {
         (true, [], [_, ..]) => {
             for endpoint in connect {
                 writeln!(to, "connecting to {endpoint}")?;
@@ -288,24 +288,24 @@ fn write_text(report: &Report<'_>, connect: &[String], to: &mut dyn Write) -> io
             error => writeln!(to, ": {error}")?,
         }
     }
-    if !report.troubles.is_empty() {
-        writeln!(to, "\nnot reached:")?;
+    if report.not_reached.is_empty() {
+        return Ok(());
     }
-    for line in report.troubles {
-        writeln!(to, "  {line}{}", remedy(line))?;
-    }
-    Ok(())
+    let rows: Vec<_> = report.not_reached.iter().map(why_not_reached).collect();
+    writeln!(to)?;
+    table(to, &["NOT REACHED", "WHY"], &rows)
 }
 
-/// What to do where the system has no way to an endpoint: `tcp/10.0.0.2:7447: No route to host (os error 113)`.
-fn remedy(trouble: &str) -> String {
-    let port = trouble
-        .split_once(": ")
-        .filter(|(_, why)| why.contains("(os error"))
-        .and_then(|(endpoint, _)| endpoint.rsplit_once(':'));
-    port.map_or_else(String::new, |(_, port)| {
+/// An endpoint that is not reached, the reason, and what to do where it is the system that has no way to it.
+fn why_not_reached(of: &NotReached) -> Vec<String> {
+    let NotReached { endpoint, reason } = of;
+    let port = endpoint
+        .rsplit_once(':')
+        .filter(|_| reason.contains("(os error"));
+    let remedy = port.map_or_else(String::new, |(_, port)| {
         format!("; check the address, the firewall (port {port}) and that rgaps runs there with links enabled")
-    })
+    });
+    vec![endpoint.clone(), format!("{reason}{remedy}")]
 }
 
 /// The row of a host without a link.
@@ -480,12 +480,21 @@ mod tests {
 
     #[test]
     fn a_host_that_is_not_reached_comes_with_what_to_check() {
-        let said = remedy("tcp/10.77.0.9:7448: No route to host (os error 113)");
+        let row = |endpoint: &str, reason: &str| {
+            why_not_reached(&NotReached {
+                endpoint: endpoint.to_owned(),
+                reason: reason.to_owned(),
+            })
+        };
+        let said = row("tcp/10.77.0.9:7448", "No route to host (os error 113)");
+        assert_eq!(said[0], "tcp/10.77.0.9:7448");
         assert!(
-            said.contains("the firewall (port 7448) and that rgaps runs there"),
-            "{said}"
+            said[1].starts_with("No route to host (os error 113); check the address")
+                && said[1].contains("the firewall (port 7448) and that rgaps runs there"),
+            "{said:?}"
         );
-        assert_eq!(remedy("tcp/robot: it names no port"), "");
+        let said = row("tcp/robot", "it names no port");
+        assert_eq!(said, ["tcp/robot", "it names no port"]);
     }
 
     #[test]
@@ -494,7 +503,7 @@ mod tests {
             host: "desk",
             links: LinksInfo::default(),
             peers: Vec::new(),
-            troubles: &[],
+            not_reached: &[],
             dma_bufs: None,
             traces: None,
         };

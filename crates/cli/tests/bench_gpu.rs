@@ -4,11 +4,7 @@
 mod support;
 
 use serde_json::Value;
-use std::time::Duration;
-use support::{limited, Realm, Run};
-
-/// Much longer than any of these runs takes.
-const LIMIT: Duration = Duration::from_secs(60);
+use support::{limited, Realm, Run, LIMIT};
 
 fn run(realm: &Realm, driver: &[(&str, &str)], arguments: &[&str]) -> Run {
     let mut command = realm.command(&[&["bench"], arguments, &["--json"]].concat());

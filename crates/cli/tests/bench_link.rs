@@ -4,11 +4,7 @@
 mod support;
 
 use serde_json::Value;
-use std::time::Duration;
-use support::{limited, Realm, Run};
-
-/// Much longer than any of these runs takes.
-const LIMIT: Duration = Duration::from_secs(100);
+use support::{limited, Realm, Run, LIMIT};
 
 fn run(arguments: &[&str]) -> Run {
     let realm = Realm::new();

@@ -92,9 +92,9 @@ fn history_outlives_the_time_after_which_an_idle_daemon_leaves() {
     keeper.keep("map", "here");
     let keeper_pid = keeper.pid();
     // A daemon that was idle later has left: the other one would have, too.
-    idle.briefly(&["topic", "pub", "map", "--text", "gone"])
-        .ok();
+    idle.keep("map", "gone");
     let idle_pid = idle.pid();
+    idle.briefly(&["topic", "forget", "map"]).ok();
     until("an idle daemon to leave", || !runs(idle_pid));
     assert!(runs(keeper_pid), "it keeps history");
     let echo = ["topic", "echo", "map", "--late", "latest", "--count", "1"];

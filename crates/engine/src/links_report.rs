@@ -8,8 +8,8 @@ use crate::refuse::bad;
 use crate::sessions::SessionId;
 use rgaps_layout::MAX_TOPIC_NAME;
 use rgaps_session::{
-    LinkFigures, LinksFailure, LinksInfo, LinksState, PeerRow, PeersInfo, Refusal, RemoteRow,
-    MAX_HOST_NAME, MAX_PEER_TEXT, MAX_PEER_TOPICS, MAX_REMOTE_HOSTS, MAX_TROUBLES,
+    LinkFigures, LinksFailure, LinksInfo, LinksState, NotReached, PeerRow, PeersInfo, Refusal,
+    RemoteRow, MAX_HOST_NAME, MAX_NOT_REACHED, MAX_PEER_TEXT, MAX_PEER_TOPICS, MAX_REMOTE_HOSTS,
 };
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -157,6 +157,10 @@ fn is_within_limits(peers: &PeersInfo) -> bool {
         let texts = [&row.detail, &row.over, &row.why_not];
         fits(&row.host, MAX_HOST_NAME) && texts.iter().all(|text| fits(text, MAX_PEER_TEXT))
     };
+    let is_not_reached = |of: &NotReached| {
+        let texts = [&of.endpoint, &of.reason];
+        texts.iter().all(|text| fits(text, MAX_PEER_TEXT))
+    };
     let rows = &peers.peers;
     let mut topics = rows.iter().flat_map(|row| &row.topics);
     let traces = &peers.traces;
@@ -172,8 +176,8 @@ fn is_within_limits(peers: &PeersInfo) -> bool {
         && fits(dma_bufs, MAX_PEER_TEXT)
         && fits(&traces.endpoint, MAX_PEER_TEXT)
         && fits(&traces.error, MAX_PEER_TEXT)
-        && peers.troubles.len() <= MAX_TROUBLES
-        && peers.troubles.iter().all(|line| fits(line, MAX_PEER_TEXT))
+        && peers.not_reached.len() <= MAX_NOT_REACHED
+        && peers.not_reached.iter().all(is_not_reached)
 }
 
 fn shorten(text: &str) -> String {

@@ -3,6 +3,8 @@
 
 use crate::wire::clip;
 use anyhow::Context;
+use rgaps_client::NotReached;
+use rgaps_session::MAX_NOT_REACHED;
 use rgaps_transport::Tls;
 use std::collections::BTreeMap;
 use std::net::{TcpStream, ToSocketAddrs};
@@ -18,9 +20,6 @@ const LIMIT: Duration = Duration::from_secs(2);
 /// Looks at which nobody was there before that is told of an endpoint that can be reached.
 const ALONE: u32 = 3;
 const STRANGE: &str = "it is reached, and nobody who speaks as this host does answers: do both have tls/, or both tcp/?";
-/// Endpoints of which something is told.
-const MAX_TROUBLES: usize = 16;
-
 /// Looks at endpoints until it is dropped.
 pub struct Probe {
     board: Arc<Mutex<BTreeMap<String, String>>>,
@@ -64,13 +63,14 @@ impl Probe {
         Ok(Probe { board, _stop: stop })
     }
 
-    /// What is wrong with which endpoint.
-    pub fn troubles(&self) -> Vec<String> {
+    /// The endpoints that are not reached, and why.
+    pub fn not_reached(&self) -> Vec<NotReached> {
         let board = self.board.lock().unwrap_or_else(PoisonError::into_inner);
-        let lines = board
-            .iter()
-            .map(|(endpoint, why)| clip(&format!("{endpoint}: {why}")));
-        lines.take(MAX_TROUBLES).collect()
+        let rows = board.iter().map(|(endpoint, why)| NotReached {
+            endpoint: clip(endpoint),
+            reason: clip(why),
+        });
+        rows.take(MAX_NOT_REACHED).collect()
     }
 }
 

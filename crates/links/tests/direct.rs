@@ -14,7 +14,7 @@ use rgaps_verbs::ChannelConfig;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use support::{bytes_of, content, receive, until, wait_for_subscribers, Host, LIMIT};
-use within::{hosts_without_links, Links};
+use within::{hosts_without_links, wait_for_rdma, Links};
 
 /// Empty, with its frame, and in chunks that cards write: some of a size that is copied at once, and in parts.
 const SIZES: [usize; 5] = [0, 1000, 300_001, 3_000_001, (9 << 20) + 5];
@@ -85,9 +85,12 @@ impl Hosts {
             Links::start(host, Some(rdma), |_| true)
         });
         hosts.iter().for_each(|host| host.wait_for_peers(1));
+        let [here, there] = [hosts[0].node("here"), hosts[1].node("there")];
+        wait_for_rdma(&here);
+        wait_for_rdma(&there);
         Hosts {
-            here: hosts[0].node("here"),
-            there: hosts[1].node("there"),
+            here,
+            there,
             network,
             _links: links,
             _hosts: hosts,

@@ -8,16 +8,13 @@ mod within;
 
 use authority::{files, links, Authority};
 use rgaps::{
-    DType, Header, Node, PartSpec, PathKind, Publisher, Subscriber, MAX_ATTACHMENT_BYTES,
-    MAX_MESSAGE_PARTS,
+    DType, Header, Node, PartSpec, Publisher, Subscriber, MAX_ATTACHMENT_BYTES, MAX_MESSAGE_PARTS,
 };
 use rgaps_transport::Rdma;
 use rgaps_verbs::in_process::{Faults, Network};
 use rgaps_verbs::ChannelConfig;
-use support::{
-    content, hosts, ports, receive, start_among, until, wait_for_subscribers, Host, LIMIT,
-};
-use within::{hosts_without_links, Links};
+use support::{content, hosts, ports, receive, start_among, wait_for_subscribers, Host, LIMIT};
+use within::{hosts_without_links, wait_for_rdma, Links};
 
 /// With their frame, and in chunks.
 const SIZES: [u64; 4] = [0, 100, 20_000, 3_000_001];
@@ -119,10 +116,7 @@ fn attachments_and_parts_cross_a_link_over_rdma() {
     });
     hosts.iter().for_each(|host| host.wait_for_peers(1));
     let (here, there) = (hosts[0].node("here"), hosts[1].node("there"));
-    until("the lanes to be RDMA lanes", || {
-        let peers = here.peers().unwrap().peers;
-        peers.iter().any(|peer| peer.path == PathKind::Rdma)
-    });
+    wait_for_rdma(&here);
     all_arrives(&here, &there);
 }
 

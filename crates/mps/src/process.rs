@@ -143,7 +143,7 @@ mod tests {
             .spawn()
             .unwrap();
         // A process that has just been started has no name yet.
-        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(120);
         while !runs(child.id(), "sleep") && std::time::Instant::now() < deadline {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }

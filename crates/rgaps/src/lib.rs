@@ -66,6 +66,6 @@ pub use rgaps_client::{
 pub use rgaps_client::{
     BlockSum, ClientRow, Config, DeviceRow, DeviceSeatRow, Forgotten, Histogram, KeptHistory,
     LaneEnd, LinkFigures, LinksFailure, LinksInfo, LinksState, MemoryUses, MismatchRow, MpsInfo,
-    MpsState, PeerRow, PeerState, PeerTopic, PeersInfo, PoolRow, PublisherRow, RdmaFigures,
-    RemoteRow, Stage, Status, SubscriberRow, TopicInfo, TopicRow, TraceFigures,
+    MpsState, NotReached, PeerRow, PeerState, PeerTopic, PeersInfo, PoolRow, PublisherRow,
+    RdmaFigures, RemoteRow, Stage, Status, SubscriberRow, TopicInfo, TopicRow, TraceFigures,
 };

@@ -1,10 +1,8 @@
 //! How much memory topics lease, and what listings say about it.
 
 use rgaps::{BlockSum, History, Loan, MemoryUses, Node, Publisher, PublisherQos, PublisherRow};
-use rgaps_testkit::Daemon;
-use std::time::Duration;
+use rgaps_testkit::{Daemon, LIMIT as SOON};
 
-const SOON: Duration = Duration::from_secs(30);
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 /// An RGB frame of 3840 by 2160.

@@ -4,10 +4,7 @@ use rgaps::{
     DType, Header, Late, LoanError, PartSpec, PublishError, RecvError, Value, MAX_ATTACHMENT_BYTES,
     MAX_MESSAGE_PARTS,
 };
-use rgaps_testkit::Daemon;
-use std::time::Duration;
-
-const SOON: Duration = Duration::from_secs(30);
+use rgaps_testkit::{Daemon, LIMIT as SOON};
 
 #[test]
 fn an_attachment_is_the_message_s_own_and_outlives_the_ring() {

@@ -281,8 +281,8 @@ fn protocol_breakers_are_cut_off_and_others_are_not() {
 #[test]
 fn who_says_nothing_is_cut_off() {
     let daemon = start();
-    let silent = Channel::connect(&daemon.socket()).unwrap();
     let since = Instant::now();
+    let silent = Channel::connect(&daemon.socket()).unwrap();
     assert!(silent.receive::<DaemonPacket>().unwrap().is_none());
     assert!(since.elapsed() >= Duration::from_secs(4));
 }

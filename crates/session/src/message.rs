@@ -39,8 +39,8 @@ pub const MAX_DEPARTED: usize = 1024;
 pub const MAX_HOST_NAME: usize = 64;
 /// Longest text about a host.
 pub const MAX_PEER_TEXT: usize = 300;
-/// Lines about hosts that are not there.
-pub const MAX_TROUBLES: usize = 16;
+/// Endpoints that are not reached, in a listing of hosts.
+pub const MAX_NOT_REACHED: usize = 16;
 /// Topics with lost or refused messages, in a listing of hosts.
 pub const MAX_PEER_TOPICS: usize = 32;
 /// The name of the process that has the links to other hosts. The daemon's own user or root only.
@@ -1039,14 +1039,22 @@ pub struct PeersInfo {
     pub host: String,
     /// The other hosts.
     pub peers: Vec<PeerRow>,
-    /// Configured hosts that cannot be reached, with the reason: one line each, at most [`MAX_TROUBLES`] of
-    /// [`MAX_PEER_TEXT`] bytes.
-    pub troubles: Vec<String>,
+    /// Configured endpoints of hosts that cannot be reached, at most [`MAX_NOT_REACHED`].
+    pub not_reached: Vec<NotReached>,
     /// Whether network cards know the host's pools as dma-bufs, or why by their addresses; none where no card knows any
     /// or segments are no dma-bufs. The reason has at most [`MAX_PEER_TEXT`] bytes.
     pub dma_bufs: Option<Result<(), String>>,
     /// Traces of single messages.
     pub traces: TraceFigures,
+}
+
+/// An endpoint of another host that cannot be reached.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NotReached {
+    /// As the configuration names it. At most [`MAX_PEER_TEXT`] bytes, like the reason.
+    pub endpoint: String,
+    /// Why.
+    pub reason: String,
 }
 
 /// Traces of single messages that the links sent to a collector, as spans.

@@ -25,9 +25,9 @@ pub use machine::frame::{Description, LaneKey, RdmaMode};
 pub use payload::Payload;
 pub use rdma::{Rdma, RdmaError, Registered, Registrar};
 pub use runtime::{
-    Endpoint, EndpointConfig, EndpointCounts, EndpointError, FlowId, HelloError, LaneEnd, LaneKind,
-    LaneStatus, Link, LinkChange, LinkConfig, LinkCounts, LinkEvent, LinkRuntime, LinkStatus,
-    LinkUser, OpenReply, Peer, RdmaCounts,
+    Endpoint, EndpointConfig, EndpointError, FlowId, HelloError, LaneEnd, LaneKind, LaneStatus,
+    Link, LinkChange, LinkConfig, LinkCounts, LinkEvent, LinkRuntime, LinkStatus, LinkUser,
+    OpenReply, Peer, RdmaCounts,
 };
 pub use security::{Security, SecurityError, TlsPaths, TlsStream};
 pub use tls::{Tls, TlsError, TlsFiles};

@@ -18,7 +18,7 @@ use rgaps_verbs::in_process::Faults;
 use rgaps_verbs::{Access, Allocation, Status};
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const FLOW: Flow = Flow {
     topic: 1,
@@ -67,18 +67,10 @@ fn join(a: &End, b: &End, config: LinkConfig) -> (Link, Link) {
 }
 
 fn wait_lanes(link: &Link, rdma: bool) {
-    let until = Instant::now() + LIMIT;
-    loop {
+    until("4 lanes", || {
         let lanes = link.status().lanes;
-        if lanes.len() == 4 && lanes.iter().all(|lane| lane.channel.is_some() == rdma) {
-            return;
-        }
-        assert!(
-            Instant::now() < until,
-            "waited {LIMIT:?} for 4 lanes: {lanes:?}"
-        );
-        std::thread::sleep(Duration::from_millis(2));
-    }
+        lanes.len() == 4 && lanes.iter().all(|lane| lane.channel.is_some() == rdma)
+    });
 }
 
 /// Sends eight messages of `bytes` from `a` to `b`: messages fetched, bytes landed on the host, and directly.

@@ -190,14 +190,6 @@ fn victim(fabric: &Fabric, host: &Arc<Host>, b: &Endpoint) -> Link {
     link(b, LinkConfig::default(), peer(1, &[]), host)
 }
 
-fn wait(what: &str, is: impl Fn() -> bool) {
-    let until = Instant::now() + LIMIT;
-    while !is() {
-        assert!(Instant::now() < until, "waited {LIMIT:?} for {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
-
 /// A peer that has the first grant, of 100,000 bytes in a place that it may write, is cut off for what it does.
 fn is_disconnected(what: &str, lie: impl Fn(&Peer, &Remote)) {
     let fabric = Fabric::new(Faults::default());
@@ -214,8 +206,8 @@ fn is_disconnected(what: &str, lie: impl Fn(&Peer, &Remote)) {
         expected: 0,
     };
     assert_eq!(peer.tcp.until_end(), [reset], "{what}");
-    assert_eq!(b.counts().disconnected, 1, "{what}");
-    wait("the lane's end", || to_a.status().lanes.is_empty());
+    assert_eq!(to_a.violations(), 1, "{what}");
+    to_a.wait_lanes(0);
     within_limit("the link's end", move || drop((to_a, b)));
     at_b.gives_back();
 }
@@ -334,7 +326,7 @@ fn a_chunk_is_not_direct_where_nobody_told_the_peer_its_place() {
     }));
     peer.record(&record);
     peer.tcp.until_end();
-    assert_eq!(b.counts().disconnected, 1);
+    assert_eq!(to_a.violations(), 1);
     within_limit("the link's end", move || drop((to_a, b)));
 }
 
@@ -370,7 +362,7 @@ fn what_is_no_agreement_leaves_a_tcp_lane_or_none() {
             );
             tcp.say(&Frame::RdmaRefused { why: why.clone() });
         }
-        wait("a TCP lane", || to_a.status().lanes.len() == 1);
+        to_a.wait_lanes(1);
         let lane = to_a.status().lanes.remove(0);
         assert!(lane.channel.is_none());
         assert!(
@@ -378,7 +370,7 @@ fn what_is_no_agreement_leaves_a_tcp_lane_or_none() {
             "{lane:?}"
         );
         drop(tcp);
-        wait("its end", || to_a.status().lanes.is_empty());
+        to_a.wait_lanes(0);
     }
     // A ring that takes no frame's head.
     let mut tcp = Raw::new(b.local_addr().unwrap());
@@ -395,9 +387,9 @@ fn what_is_no_agreement_leaves_a_tcp_lane_or_none() {
     let refused = matches!(&heard[2], Some(Frame::RdmaRefused { why }) if String::from_utf8_lossy(why.as_slice()).contains("too small"));
     assert!(refused, "{heard:?}");
     // It is a TCP lane then, until the peer goes.
-    wait("a TCP lane", || to_a.status().lanes.len() == 1);
+    to_a.wait_lanes(1);
     drop(tcp);
-    wait("its end", || to_a.status().lanes.is_empty());
+    to_a.wait_lanes(0);
     for word in [Frame::Goodbye {}, Frame::RdmaReady { step: 1 }] {
         let mut tcp = Raw::new(b.local_addr().unwrap());
         tcp.say(&hello_rdma());
@@ -483,7 +475,7 @@ fn a_grant_that_lies_ends_the_lane_with_the_status_and_loses_nothing() {
     });
     let why = to_a.status().error.unwrap();
     assert!(why.contains("REM_ACCESS"), "{why}");
-    assert_eq!(b.counts().disconnected, 0);
+    assert_eq!(to_a.violations(), 0);
     // Over another lane as it should be.
     let mut peer = Peer::new(&fabric, &b);
     let device = Arc::clone(peer.channel.device());

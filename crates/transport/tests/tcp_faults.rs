@@ -56,7 +56,7 @@ fn resets(seed: u64) -> u64 {
     }
     proxy.reset_after(0);
     finish(&to_b, &at_a, &at_b, &flows, 24);
-    assert_eq!((a.counts().disconnected, b.counts().disconnected), (0, 0));
+    assert_eq!((to_b.violations(), to_a.violations()), (0, 0));
     let resets = proxy.resets();
     within_limit("the links' end", move || drop((to_b, to_a, a, b)));
     resets

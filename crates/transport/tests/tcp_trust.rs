@@ -64,12 +64,9 @@ fn encrypted_lanes_carry_everything_both_ways() {
         });
         assert_eq!(host.seen.lock().unwrap().committed[&FLOW], all);
     }
-    assert!(to_b
-        .status()
-        .lanes
-        .iter()
-        .all(|lane| lane.kind == LaneKind::Tls));
-    assert_eq!(to_b.status().lanes.len(), 4);
+    to_b.wait_lanes(4);
+    let lanes = to_b.status().lanes;
+    assert!(lanes.iter().all(|lane| lane.kind == LaneKind::Tls));
     within_limit("the links' end", move || drop((to_b, to_a, a, b)));
 }
 
@@ -80,17 +77,8 @@ fn no_lane(a: &Endpoint, b: &Endpoint, b_calls_it: &str) -> (Arc<Host>, Link) {
     let to_a = named(b, b_calls_it, 1, &[], &at_b);
     to_b.open(FLOW, 0);
     send(&to_b, &at_a, FLOW, 0, 100);
-    let until = Instant::now() + LIMIT;
-    while b.counts().refused < 2 {
-        assert!(
-            Instant::now() < until,
-            "waited {LIMIT:?} for refusals: {:?}",
-            b.counts()
-        );
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
-    assert_eq!(b.counts().accepted, 0);
-    assert!(to_a.status().lanes.is_empty());
+    until("refusals", || b.refused() >= 2);
+    assert_eq!(to_a.status().counts.lanes_opened, 0);
     // It is told why nobody came, where the name was known, and nothing else.
     let events = at_b.seen.lock().unwrap().events.clone();
     let refused = |event: &Event| matches!(event, Event::Refused { .. });
@@ -125,10 +113,10 @@ fn a_stranger_gets_no_lane() {
         encrypted(2, &ours.files("c")),
     );
     let (_, link) = no_lane(&a, &b, "a");
-    assert!(link
-        .status()
-        .error
-        .is_some_and(|why| why.contains("certificate")));
+    until("the reason", || {
+        let error = link.status().error;
+        error.is_some_and(|why| why.contains("certificate"))
+    });
     drop(link);
     // Not encrypted.
     let (a, b) = (endpoint(1), encrypted(2, &ours.files("b")));
@@ -148,14 +136,9 @@ fn strangers_with_wrong_certificates_disturb_no_lane_of_a_peer() {
     let to_b = named(&a, "b", 2, &[address], &at_a);
     let to_a = named(&b, "a", 1, &[], &at_b);
     let lanes = LinkConfig::default().lanes;
-    let until = Instant::now() + LIMIT;
-    // A lane is counted just after it is there.
-    while to_b.status().lanes.len() < lanes || b.counts().accepted < lanes as u64 {
-        assert!(Instant::now() < until, "waited {LIMIT:?} for {lanes} lanes");
-        std::thread::sleep(std::time::Duration::from_millis(1));
-    }
+    to_b.wait_lanes(lanes);
+    to_a.wait_lanes(lanes);
     to_b.open(FLOW, 0);
-    let accepted = b.counts().accepted;
     // One of another CA, one of ours with another's name; both know the link's key, and go on trying.
     let mut files = others.files("a");
     files.roots = ours.files("a").roots;
@@ -169,11 +152,11 @@ fn strangers_with_wrong_certificates_disturb_no_lane_of_a_peer() {
     let names = |who: &str| {
         at_b.count(|event| matches!(event, Event::Refused { why } if why.contains(who)))
     };
-    while b.counts().refused < REFUSALS || names("certificate") == 0 {
+    while b.refused() < REFUSALS || names("certificate") == 0 {
         assert!(
             Instant::now() < until,
-            "waited {LIMIT:?} for refusals: {:?} {:?}",
-            b.counts(),
+            "waited {LIMIT:?} for refusals: {} {:?}",
+            b.refused(),
             at_b.seen.lock().unwrap().events
         );
         send(&to_b, &at_a, FLOW, sequence, 10_000);
@@ -186,11 +169,11 @@ fn strangers_with_wrong_certificates_disturb_no_lane_of_a_peer() {
     // The bytes of each were compared when it came; no lane was lost, and nobody was taken for a peer.
     let all: Vec<u64> = (0..sequence).collect();
     assert_eq!(at_b.seen.lock().unwrap().committed[&FLOW], all);
-    assert_eq!(
-        (b.counts().accepted, b.counts().disconnected),
-        (accepted, 0)
-    );
-    assert_eq!(to_b.status().lanes.len(), lanes);
+    for link in [&to_b, &to_a] {
+        let counts = link.status().counts;
+        let lanes = lanes as u64;
+        assert_eq!((counts.lanes_opened, counts.lanes_ended), (lanes, 0));
+    }
     assert_eq!(at_a.count(|event| matches!(event, Event::Down { .. })), 0);
     within_limit("the links' end", move || {
         drop((strangers, to_b, to_a, a, b))
@@ -293,17 +276,10 @@ fn first_words_that_do_not_fit_are_refused_with_what_both_have() {
             ..
         })
     ));
-    let until = Instant::now() + LIMIT;
-    while b.counts().accepted + b.counts().refused < 1 + count + 3 {
-        assert!(
-            Instant::now() < until,
-            "waited {LIMIT:?} for the counts: {:?}",
-            b.counts()
-        );
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
-    assert_eq!((b.counts().accepted, b.counts().refused), (1, count + 3));
-    assert_eq!(b.counts().disconnected, 0);
+    until("all to be refused", || b.refused() == count + 3);
+    to_a.wait_lanes(1);
+    let counts = to_a.status().counts;
+    assert_eq!((counts.lanes_opened, counts.disconnected), (1, 0));
     drop(first);
     within_limit("the links' end", move || drop((to_a, b)));
 }
@@ -352,11 +328,7 @@ fn seventy_idle_connections_do_not_keep_lanes_down() {
         let idle: Vec<Raw> = (0..70).map(|_| Raw::new(address)).collect();
         let to_b = named(&a, "b", 2, &[address], &at_a);
         let lanes = LinkConfig::default().lanes;
-        let until = Instant::now() + LIMIT;
-        while to_b.status().lanes.len() < lanes {
-            assert!(Instant::now() < until, "waited {LIMIT:?} for {lanes} lanes");
-            std::thread::sleep(std::time::Duration::from_millis(1));
-        }
+        to_b.wait_lanes(lanes);
         // None of its attempts failed: the idle ones made room.
         assert_eq!(to_b.status().error, None);
         drop(idle);
@@ -467,22 +439,13 @@ fn a_peer_that_violates_the_protocol_is_disconnected_and_counted() {
         let _ = raw.0.write_all(&[0; 400_000]);
         let _ = raw.0.shutdown(std::net::Shutdown::Write);
         raw.until_end();
-        let until = Instant::now() + LIMIT;
-        while b.counts().disconnected < count {
-            assert!(
-                Instant::now() < until,
-                "waited {LIMIT:?} for {what}: {:?}",
-                b.counts()
-            );
-            std::thread::sleep(std::time::Duration::from_millis(10));
-        }
-        assert_eq!(b.counts().disconnected, count, "{what}");
+        until(what, || to_a.violations() == count);
     }
     // Bytes that are no frame.
     let (mut raw, _) = liar(&b, 50);
     raw.0.write_all(&[0xff; 64]).unwrap();
     raw.until_end();
-    assert_eq!(b.counts().disconnected, lies.len() as u64 + 1);
+    assert_eq!(to_a.violations(), lies.len() as u64 + 1);
     assert!(at_b.seen.lock().unwrap().committed.is_empty());
     within_limit("the link's end", move || drop((to_a, b)));
     at_b.gives_back();
@@ -496,7 +459,7 @@ fn a_chunk_over_another_or_outside_its_message_is_a_violation() {
     // Chunks have 50,000 bytes, and the message 120,000.
     let wrong = [(0, 50_000), (1, 50_001), (1, 49_999), (2, 50_000), (3, 1)];
     for (at, (chunk, bytes)) in wrong.into_iter().enumerate() {
-        let before = b.counts().disconnected;
+        let before = to_a.violations();
         let flow = NUMBER + at as u64;
         let (mut raw, lane) = liar(&b, flow);
         raw.say(&request(flow, 120_000));
@@ -520,7 +483,7 @@ fn a_chunk_over_another_or_outside_its_message_is_a_violation() {
         let _ = raw.0.write_all(&[2; 60_000]);
         let _ = raw.0.shutdown(std::net::Shutdown::Write);
         raw.until_end();
-        assert_eq!(b.counts().disconnected, before + 1, "{chunk} {bytes}");
+        assert_eq!(to_a.violations(), before + 1, "{chunk} {bytes}");
     }
     within_limit("the link's end", move || drop((to_a, b)));
     at_b.gives_back();

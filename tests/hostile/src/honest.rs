@@ -1,8 +1,7 @@
 //! Honest members: a publisher and a subscriber that check every byte, order and number.
 
 use rgaps::{Config, Node, RecvError};
-use rgaps_testkit::until;
-use rgaps_testkit::{mix, Random};
+use rgaps_testkit::{mix, until, Random, LIMIT};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -75,10 +74,10 @@ impl Pair {
         let publisher = node("honest-publisher")
             .publisher(topic)
             .keep_last(8)
-            .deadline(Duration::from_millis(match expect {
-                Expect::Perfection => 20_000,
-                Expect::Survival => 50,
-            }))
+            .deadline(match expect {
+                Expect::Perfection => LIMIT,
+                Expect::Survival => Duration::from_millis(50),
+            })
             .create()
             .expect("a publisher");
         let (stopped, counted) = (stop[0].clone(), counts.clone());

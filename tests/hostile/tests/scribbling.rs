@@ -2,8 +2,7 @@
 
 use rgaps_hostile::daemon;
 use rgaps_hostile::honest::{Expect, Pair};
-use rgaps_testkit::seed;
-use rgaps_testkit::{until, Daemon, LIMIT};
+use rgaps_testkit::{seed, until, Daemon};
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -71,12 +70,7 @@ fn after_all_have_gone(daemon: &mut Daemon, seed: u64) {
     assert_eq!((received, errors), (published, 0));
     // What was scribbled over may keep its slots and memory out of use, but not for ever: a
     // topic of that name works again, at the latest when nobody is in it.
-    let deadline = Instant::now() + LIMIT;
-    while node.topic("scribbled").is_ok() && Instant::now() < deadline {
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    let left = node.topic("scribbled");
-    assert!(left.is_err(), "the topic stays for ever: {left:?}");
+    until("the topic to be gone", || node.topic("scribbled").is_err());
     let afresh = Pair::start(&daemon.config(), "scribbled", Expect::Perfection, seed);
     afresh.goes_on(20);
     let (published, received, errors) = afresh.end();

@@ -23,7 +23,7 @@ const SOON: Duration = Duration::from_secs(30);
 /// Where the control plane listens in a namespace of its own.
 const CONTROL_PORT: u16 = 7447;
 /// Where it may listen elsewhere.
-const PORTS: Range<u16> = 20_000..30_000;
+const PORTS: Range<u16> = 30_000..32_000;
 const MIB: u64 = 1 << 20;
 
 /// Whether the two hosts are namespaces.

@@ -239,7 +239,7 @@ Examples:
   # Print hosts that are not linked.
   rgaps peers --json | jq '.peers[] | select(.state != \"linked\") | {host, state, detail}'
 
-JSON fields: host, peers, troubles, dma_bufs, traces";
+JSON fields: host, peers, not_reached, dma_bufs, traces";
 
 pub const DMAPLANE: &str = "\
 Examples:

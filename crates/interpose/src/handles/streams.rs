@@ -57,7 +57,10 @@ pub(crate) fn set_recording(stream: u64, graph: Option<u64>) {
 
 /// The streams that record, each with its graph.
 pub(crate) fn all_recording() -> Vec<(u64, u64)> {
-    recording().iter().map(|(stream, graph)| (*stream, *graph)).collect()
+    recording()
+        .iter()
+        .map(|(stream, graph)| (*stream, *graph))
+        .collect()
 }
 
 /// Whether any stream records.

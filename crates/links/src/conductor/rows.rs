@@ -146,7 +146,7 @@ impl LinksConductor {
         let mut info = PeersInfo {
             host: self.own.host.clone(),
             peers: self.peers.values().map(RemoteHost::row).collect(),
-            troubles: self.probe.troubles(),
+            not_reached: self.probe.not_reached(),
             dma_bufs: self.known.as_ref().and_then(|known| known.dma_bufs()),
             traces: tracer.map_or_else(Default::default, |tracer| tracer.figures()),
         };

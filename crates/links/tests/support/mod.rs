@@ -79,7 +79,7 @@ pub fn ports(count: usize) -> Vec<u16> {
     let dir = std::env::temp_dir().join("rgaps-test-ports");
     std::fs::create_dir_all(&dir).unwrap();
     let mut held = HELD.lock().unwrap();
-    let mut free = (20_000..32_000).filter(|port| {
+    let mut free = (20_000..30_000).filter(|port| {
         let file = File::create(dir.join(port.to_string())).unwrap();
         let is_ours = flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
         let is_free = is_ours && TcpListener::bind(("127.0.0.1", *port)).is_ok();

@@ -1,7 +1,8 @@
 //! Links within the test's process.
 #![allow(dead_code)]
 
-use crate::support::{hosts_started, Host};
+use crate::support::{hosts_started, until, Host};
+use rgaps::{Node, PathKind};
 use rgaps_links::control_plane::PlaneEvent;
 use rgaps_links::LinksConductor;
 use rgaps_transport::Rdma;
@@ -44,6 +45,14 @@ impl Drop for Links {
             ended.unwrap().unwrap();
         }
     }
+}
+
+/// Waits until all lanes to another host are RDMA lanes.
+pub fn wait_for_rdma(node: &Node) {
+    until("the lanes to be RDMA lanes", || {
+        let peers = node.peers().unwrap_or_default().peers;
+        peers.iter().any(|peer| peer.path == PathKind::Rdma)
+    });
 }
 
 /// Two hosts without links, that know of each other; the first one opens the lanes.

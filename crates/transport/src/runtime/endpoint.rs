@@ -83,24 +83,6 @@ fn advice(error: &io::Error, address: &SocketAddr) -> String {
     }
 }
 
-#[derive(Debug, Default)]
-pub(crate) struct Counts {
-    pub(crate) accepted: AtomicU64,
-    pub(crate) refused: AtomicU64,
-    pub(crate) disconnected: AtomicU64,
-}
-
-/// What happened at an endpoint.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct EndpointCounts {
-    /// Lanes that were accepted.
-    pub accepted: u64,
-    /// Connections that were refused in the handshake.
-    pub refused: u64,
-    /// Peers that were disconnected because they violated the protocol.
-    pub disconnected: u64,
-}
-
 /// What an endpoint and its links share.
 pub(crate) struct Shared {
     pub(crate) incarnation: u64,
@@ -109,7 +91,8 @@ pub(crate) struct Shared {
     pub(crate) rdma: Option<Rdma>,
     /// Memory that the rails know.
     pub(crate) registered: Arc<RegistrationTable>,
-    pub(crate) counts: Counts,
+    /// Connections that were refused in the handshake.
+    refused: AtomicU64,
     links: Mutex<HashMap<LaneKey, Weak<LinkRuntime>>>,
     /// The number of the last machine of a link.
     machines: AtomicU64,
@@ -226,7 +209,7 @@ impl Endpoint {
             security: config.security,
             rdma: config.rdma,
             registered: Arc::default(),
-            counts: Counts::default(),
+            refused: AtomicU64::new(0),
             links: Mutex::default(),
             machines: AtomicU64::new(0),
             refusal: Mutex::default(),
@@ -261,14 +244,9 @@ impl Endpoint {
         self.local
     }
 
-    /// What happened so far.
-    pub fn counts(&self) -> EndpointCounts {
-        let counts = &self.shared.counts;
-        EndpointCounts {
-            accepted: counts.accepted.load(Relaxed),
-            refused: counts.refused.load(Relaxed),
-            disconnected: counts.disconnected.load(Relaxed),
-        }
+    /// Connections that were refused in the handshake so far.
+    pub fn refused(&self) -> u64 {
+        self.shared.refused.load(Relaxed)
     }
 
     /// Registers memory with the rails, so that messages of all links are read from it, and with
@@ -354,7 +332,7 @@ fn accept_all(shared: &Arc<Shared>, listener: &TcpListener, stop: &OwnedFd) {
         };
         let _ = tcp.set_nonblocking(false);
         let Some(handshake) = shared.handshakes.admit(&tcp) else {
-            shared.counts.refused.fetch_add(1, Relaxed);
+            shared.refused.fetch_add(1, Relaxed);
             continue;
         };
         let accepting = Arc::clone(shared);
@@ -362,21 +340,15 @@ fn accept_all(shared: &Arc<Shared>, listener: &TcpListener, stop: &OwnedFd) {
         // Without a thread, the connection and its handshake end here.
         let _ = builder.spawn(move || {
             let from = tcp.peer_addr();
-            let result = accepting.accept(tcp);
-            if let Err(error) = &result {
-                let from = from.map_or_else(|_| "nobody".to_owned(), |from| from.to_string());
-                let mut refusal = accepting.refusal.lock().expect("nobody panics with it");
-                *refusal = Some(format!("{from}: {error}"));
-            }
-            let counts = &accepting.counts;
-            let count = if result.is_ok() {
-                &counts.accepted
-            } else {
-                &counts.refused
-            };
-            count.fetch_add(1, Relaxed);
-            if result.is_ok() {
-                handshake.complete();
+            match accepting.accept(tcp) {
+                Ok(()) => handshake.complete(),
+                Err(error) => {
+                    let from = from.map_or_else(|_| "nobody".to_owned(), |from| from.to_string());
+                    let mut refusal = accepting.refusal.lock().expect("nobody panics with it");
+                    *refusal = Some(format!("{from}: {error}"));
+                    drop(refusal);
+                    accepting.refused.fetch_add(1, Relaxed);
+                }
             }
         });
     }

@@ -26,7 +26,7 @@ mod user;
 
 pub use change::LinkChange;
 pub use config::{LinkConfig, LinkCounts, LinkStatus, Peer, RdmaCounts};
-pub use endpoint::{Endpoint, EndpointConfig, EndpointCounts, EndpointError, Link};
+pub use endpoint::{Endpoint, EndpointConfig, EndpointError, Link};
 pub use handshake::HelloError;
 pub use lane::{LaneEnd, LaneKind, LaneStatus};
 pub use user::{FlowId, LinkEvent, LinkUser, OpenReply};
@@ -45,7 +45,6 @@ use rgaps_verbs::MARK_MAX;
 use rustix::time::{clock_gettime, ClockId};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Display;
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 
@@ -328,7 +327,6 @@ impl LinkRuntime {
     /// The peer violated the protocol: it has no lane of this link any more, and gets none for a while.
     fn disconnect(&self, lane: Option<u32>, violation: &dyn Display) -> String {
         let why = format!("{} was disconnected: {violation}", self.name);
-        self.shared.counts.disconnected.fetch_add(1, Relaxed);
         let mut locked = self.lock();
         locked.counts.disconnected += 1;
         locked.penalty_until_ms = self.now_ms() + PENALTY_MS;

@@ -1,4 +1,6 @@
 //! Two ends of a link on loopback: what one sends, and what the other got.
+#[allow(unused_imports, reason = "every test program uses a part of it")]
+pub use rgaps_testkit::{until, LIMIT};
 use rgaps_transport::machine::frame::Description;
 use rgaps_transport::machine::{BufferReply, CardBuffer, ReceiveBuffer};
 use rgaps_transport::{
@@ -11,9 +13,6 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
-
-/// Every wait of these tests ends after this.
-pub const LIMIT: Duration = Duration::from_secs(120);
 
 /// From the third on, so many bytes at a time of a message are its first ones from another place on.
 const BLOCK: usize = 8 << 10;
@@ -454,11 +453,7 @@ impl Host {
     /// All memory is back, or comes back: a lane that was being opened when the link was closed knows the link a little
     /// longer.
     pub fn gives_back(&self) {
-        let until = Instant::now() + LIMIT;
-        while self.in_use.load(SeqCst) > 0 {
-            assert!(Instant::now() < until, "waited {LIMIT:?} for memory");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        until("all memory", || self.in_use.load(SeqCst) == 0);
     }
 
     pub fn has(&self, what: &str, event: impl Fn(&Event) -> bool) {
@@ -536,6 +531,16 @@ impl std::ops::Deref for Link {
 }
 
 impl Link {
+    /// How often the peer was disconnected for a protocol violation.
+    pub fn violations(&self) -> u64 {
+        self.status().counts.disconnected
+    }
+
+    /// Waits for so many lanes. The two ends of a link do not have one at the same moment.
+    pub fn wait_lanes(&self, count: usize) {
+        until("lanes", || self.status().lanes.len() == count);
+    }
+
     pub fn open(&self, flow: Flow, first: u64) {
         self.link.change(|link| {
             let id = link.open(first, flow.description()).unwrap();
