@@ -145,20 +145,22 @@ setup_math() {
   local wanted=tools/requirements-math.txt into=.cache/math
   cmp -s "$wanted" "$into/installed" && return
   setup_python
-  say "downloading the headers of $wanted into $into"
+  say "fetching the headers of $wanted into $into"
   rm -rf "$into"
-  mkdir -p "$into/wheels" "$into/include"
-  .venv/bin/python -m pip download --quiet --disable-pip-version-check --no-cache-dir --no-deps --only-binary=:all: --dest "$into/wheels" -r "$wanted"
+  mkdir -p "$into/include"
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check --dry-run --ignore-installed --no-deps --only-binary=:all: --report "$into/report" \
+    -r "$wanted"
+  # The wheels have 1 GB. Only the headers in them are read.
   .venv/bin/python - "$into" <<'PYTHON'
-import pathlib, sys, zipfile
+import json, pathlib, sys
+from remotezip import RemoteZip
 into = pathlib.Path(sys.argv[1])
-for wheel in (into / "wheels").iterdir():
-    with zipfile.ZipFile(wheel) as archive:
-        for name in archive.namelist():
+for package in json.loads((into / "report").read_text())["install"]:
+    with RemoteZip(package["download_info"]["url"]) as wheel:
+        for name in wheel.namelist():
             if "/include/" in name and name.endswith(".h"):
-                (into / "include" / name.rsplit("/", 1)[1]).write_bytes(archive.read(name))
+                (into / "include" / name.rsplit("/", 1)[1]).write_bytes(wheel.read(name))
 PYTHON
-  rm -rf "$into/wheels"
   cp "$wanted" "$into/installed"
 }
 
