@@ -1,13 +1,13 @@
-//! RDMA that GPU kernels post: queue pairs in memory that kernels write, and what serves them.
+//! RDMA that GPU kernels post: queue pairs in memory that kernels write, and the back ends that serve them.
 //!
 //! A kernel writes entries as an mlx5 network card reads them (`rgaps/device_rdma.cuh`): send queue, doorbell record, doorbell; it reads
-//! completions as such a card writes them. What reads and writes the other end is a *back end*, and kernels are the same for all:
+//! completions as such a card writes them. A *back end* reads these entries and writes the completions. The same kernel runs on all:
 //!
 //! | back end | who reads the entries | for |
 //! |---|---|---|
 //! | mlx5 direct | the card; no CPU on the way | refused for now, with the reason ([`mlx5::refusal`]): never run on a card |
 //! | proxy | a thread of the host ([`Card`]), which posts on a lane: TCP ([`QueuePair::connect_tcp`]) or RDMA verbs ([`VerbsLane`]) | hosts without such a card |
-//! | model | the same thread, with memory of this process as the peer ([`QueuePair::connect`]) | tests, and figures of what posting costs |
+//! | model | the same thread, with memory of this process as the peer ([`QueuePair::connect`]) | tests, and measuring what posting costs |
 //!
 //! ```
 //! # fn main() -> Result<(), rgaps_gpu_verbs::GpuVerbsError> {
@@ -24,7 +24,7 @@
 //! # Ok(()) }
 //! ```
 //! The decoder of the software card (`entry.rs`) shares nothing with the encoder of the kernels: each checks the other.
-//! `docs/decisions/0048-gpu-verbs.md` has the reasons, and what could not be proven.
+//! `docs/decisions/0048-gpu-verbs.md` has the reasons, and says what is not proven.
 
 mod back_end;
 mod card;
@@ -52,20 +52,20 @@ pub use view::{
     QUEUE_LOG2_MIN, WORK_BYTES_MAX,
 };
 
-/// Why there is no queue pair, or no memory for it.
+/// Why a queue pair, or memory for it, could not be created.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GpuVerbsError {
-    /// Memory of a GPU could not be made or registered.
+    /// GPU memory could not be allocated or registered.
     #[error(transparent)]
     Pool(#[from] rgaps_pool::PoolError),
-    /// A device of verbs refused something.
+    /// An RDMA device refused a call of verbs.
     #[error(transparent)]
     Verbs(#[from] rgaps_verbs::VerbsError),
-    /// The system refused something.
+    /// The system refused a thread or a socket.
     #[error("the system refused a thread or a socket: {0}")]
     System(std::io::Error),
-    /// Something that cannot be.
+    /// An argument is out of range, or does not go with the others.
     #[error("{0}")]
     Argument(String),
     /// The card's thread has ended.

@@ -1,17 +1,17 @@
-//! Recordings of topics in [MCAP](https://mcap.dev) files: writing them, reading them, publishing them again.
+//! Recordings of topics in [MCAP](https://mcap.dev) files: this crate writes, reads and replays them.
 //!
-//! A recording is for more programs than rgaps. So the file is of a format that Foxglove, Rerun and ROS 2's tools read,
-//! written and read with the field's crate, and an image in it is a `foxglove.RawImage`. What only rgaps knows of a message
-//! (tag, attachment, element type, shape, parts) lies in a further field, so a message that is replayed equals the
-//! original byte for byte. `docs/decisions/0049-recordings.md` has the reasons.
+//! Other programs shall read a recording, too. So the file has a format that Foxglove, Rerun and ROS 2's tools read, the crate
+//! `mcap` writes and reads it, and an image in it is a `foxglove.RawImage`. An extra field has what only rgaps knows of a message
+//! (tag, attachment, element type, shape, parts), so a replayed message equals the original byte for byte.
+//! `docs/decisions/0049-recordings.md` has the reasons.
 //!
-//! - A [`Recorder`] receives in one thread and writes in another. No publisher waits for the disk; what has no room in the
-//!   queue between the two threads is counted, with the reason.
-//! - A [`Recording`] is a file that is read. One whose recorder was killed is readable up to its last whole chunk.
-//! - A [`Replay`] publishes recordings again, in their time.
+//! - A [`Recorder`] receives in one thread and writes in another. No publisher waits for the disk; the recorder drops messages
+//!   that have no room in the queue between the two threads, and counts them by reason.
+//! - A [`Recording`] reads a file. If its recorder was killed, the file is readable up to its last whole chunk.
+//! - A [`Replay`] publishes the messages of recordings again, at their time.
 //!
-//! Invariants: a file grows by whole chunks; the bytes of a message are copied once from the sample to the queue, and
-//! never between the chunk and who reads it.
+//! Invariants: a file grows by whole chunks. A recorder copies the bytes of a message once, from the sample to the queue; a
+//! reader gets them as a slice of the chunk, without a copy.
 #![forbid(unsafe_code)]
 
 mod channel;

@@ -33,7 +33,7 @@ impl FromStr for Compression {
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Topics, and patterns in which `*` matches any characters of one part of a name and `**` any number of parts. Topics
-    /// that match a pattern and come later are included.
+    /// that appear later and match a pattern are included.
     pub patterns: Vec<String>,
     /// The file, which must not exist. With `split_bytes`, `split_time` or `keep` a number is added to the name.
     pub file: PathBuf,
@@ -43,12 +43,12 @@ pub struct Options {
     pub chunk_bytes: u64,
     /// Messages that wait for the disk take at most this much memory. Default: 512 MiB.
     pub queue_bytes: u64,
-    /// A new file begins when one has this many bytes.
+    /// A new file begins when the current one has this many bytes.
     pub split_bytes: Option<u64>,
     /// A new file begins after this time.
     pub split_time: Option<Duration>,
-    /// Write nothing, but keep the messages of this time in memory until [`trigger`](crate::Recorder::trigger). Older
-    /// messages, and the oldest if `queue_bytes` is not enough, are forgotten.
+    /// Keep the messages of this last period in memory, and write them only at [`trigger`](crate::Recorder::trigger). The
+    /// recorder discards older messages, and the oldest if `queue_bytes` is not enough.
     pub keep: Option<Duration>,
     /// Whether to miss no message: publishers then wait when the disk is too slow. Default: false.
     pub reliable: bool,

@@ -1,4 +1,4 @@
-//! A recorder: two threads and a queue between them.
+//! The recorder: two threads and a queue between them.
 
 use crate::clock::WallClock;
 use crate::counts::{Counters, Counts};
@@ -69,23 +69,23 @@ impl Recorder {
         Ok(())
     }
 
-    /// What it has done so far.
+    /// What the recorder has done so far.
     pub fn counts(&self) -> Counts {
         self.counters.read(self.queue.waiting())
     }
 
-    /// Why it writes no more, if a write failed. Stop it then.
+    /// The write that failed, if one did. The recorder then writes no more; stop it.
     pub fn failure(&self) -> Option<&Failure> {
         self.failure.get()
     }
 
-    /// Has a recorder that [keeps](Options::keep) the last seconds write them to a file. The call does not wait.
+    /// Makes a recorder that [keeps](Options::keep) the last seconds write them to a file. The call does not wait.
     pub fn trigger(&self) {
         self.queue.trigger();
     }
 
-    /// Records what was published before this call, ends the file with its index, and says what it has done and whether a
-    /// write failed.
+    /// Records what was published before this call, and ends the file with its index. Returns what the recorder has done, and
+    /// the write that failed, if one did.
     pub fn stop(mut self) -> (Counts, Option<Failure>) {
         self.end();
         (self.counts(), self.failure.get().cloned())
@@ -98,7 +98,7 @@ impl Recorder {
             self.queue.end();
         }
         for thread in self.threads.drain(..) {
-            // A thread that panicked has said so.
+            // A thread that panicked has printed so.
             let _ = thread.join();
         }
     }

@@ -13,8 +13,8 @@ use std::time::Duration;
 pub enum Gpu {
     /// Serve this host's GPUs to CUDA programs on other hosts.
     ///
-    /// Each client has a process of its own here, which ends with it. Connections with other hosts need the realm's certificates
-    /// (links.tls in the configuration), or links.insecure. The configuration's section [gpu] has the same options.
+    /// Each client gets a process of its own on this host, which ends with the client. Connections with other hosts need the realm's
+    /// certificates (links.tls in the configuration), or links.insecure. The configuration's section [gpu] has the same options.
     #[command(after_help = examples::GPU_SERVE)]
     Serve(GpuServe),
     /// Run a CUDA program on the GPUs of a server.
@@ -35,8 +35,8 @@ pub enum Gpu {
 
 #[derive(Args)]
 pub struct GpuServe {
-    /// Listen here: HOST[:PORT], tls/HOST, tcp/HOST, unix:PATH, or NAME/ADDRESS for a plug-in. May be given several times. Without it: gpu.listen,
-    /// which is 127.0.0.1 unless the configuration says otherwise.
+    /// Listen here: HOST[:PORT], tls/HOST, tcp/HOST, unix:PATH, or NAME/ADDRESS for a plug-in. May be given several times. Without it: gpu.listen
+    /// of the configuration, which is 127.0.0.1 by default.
     #[arg(long, value_name = "ADDRESS")]
     pub listen: Vec<Endpoint>,
     /// Serve only these GPUs, by number or UUID, separated by commas.
@@ -58,7 +58,7 @@ pub struct GpuServe {
 
 #[derive(Args)]
 pub struct GpuServer {
-    /// The server: HOST[:PORT], NAME@HOST[:PORT] where its certificate has another name, unix:PATH, or as gpu serve has it.
+    /// The server: HOST[:PORT], NAME@HOST[:PORT] if its certificate has another name, unix:PATH, or another address of gpu serve.
     #[arg(long, value_name = "ADDRESS", env = "RGAPS_GPU")]
     pub on: Endpoint,
 }
@@ -67,7 +67,7 @@ pub struct GpuServer {
 pub struct GpuRun {
     #[command(flatten)]
     pub server: GpuServer,
-    /// The folder of the libraries that stand in for CUDA's. Without it, the one that was installed with this program.
+    /// The folder of the libraries that replace CUDA's. Without it, the folder that was installed with this program.
     #[arg(long, value_name = "FOLDER", env = "RGAPS_GPU_LIBRARIES")]
     pub libraries: Option<PathBuf>,
     /// The program and its arguments.
@@ -94,7 +94,7 @@ pub struct GpuTop {
 
 #[derive(Args)]
 pub struct GpuBackend {
-    /// What standard input is.
+    /// The kind of connection on standard input.
     #[arg(long, value_parser = ["tcp", "unix", "relay"])]
     pub kind: String,
     /// The server's process id.

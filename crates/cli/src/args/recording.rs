@@ -31,13 +31,13 @@ pub struct Record {
     /// How to compress.
     #[arg(long, value_enum, default_value = "none")]
     pub compression: Compression,
-    /// End a chunk after this many bytes, or after a second. Programs read whole chunks.
+    /// End a chunk after this many bytes, or after a second. Programs can read only whole chunks.
     #[arg(long, value_name = "BYTES", default_value = "4MiB")]
     pub chunk: ByteSize,
-    /// Let messages that wait for the disk take this much memory. With --keep: let the kept messages take it.
+    /// Limit the memory of messages that wait for the disk; with --keep, of the kept messages.
     #[arg(long, value_name = "BYTES", default_value = "512MiB")]
     pub queue: ByteSize,
-    /// Begin a new file when one has this many bytes. Files are numbered: NAME-0000.mcap.
+    /// Begin a new file when the file has this many bytes. Files are numbered: NAME-0000.mcap.
     #[arg(long, value_name = "BYTES")]
     pub split_size: Option<ByteSize>,
     /// Begin a new file after this time.
@@ -53,7 +53,7 @@ pub struct Record {
     /// Stop after this time.
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub duration: Option<Duration>,
-    /// Stop when this many messages are in the file. Some more may be.
+    /// Stop when the file has this many messages. It may have a few more.
     #[arg(long, value_name = "N")]
     pub count: Option<u64>,
     /// Seconds between two lines of progress. 0: none.
@@ -63,19 +63,19 @@ pub struct Record {
 
 #[derive(Args)]
 pub struct Replay {
-    /// The recording. Several files are the parts of one.
+    /// The recording. Several files are the parts of one recording.
     #[arg(required = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub files: Vec<PathBuf>,
-    /// How much faster than it was recorded.
+    /// Play this many times as fast as it was recorded.
     #[arg(long, value_name = "FACTOR", value_parser = frequency, default_value = "1")]
     pub rate: f64,
-    /// Begin again at the end.
+    /// Restart when the recording ends.
     #[arg(long = "loop")]
     pub repeat: bool,
-    /// Begin at this time of the recording. What transient-local publishers had published before is published first.
+    /// Begin at this time of the recording. First publish what transient-local publishers had published before.
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "0")]
     pub start: Duration,
-    /// Replay only these topics or patterns. Give the option several times, or separate names by commas.
+    /// Replay only these topics or patterns. Give the option several times, or separate them by commas.
     #[arg(long, value_name = "PATTERN,...", value_delimiter = ',')]
     pub topics: Vec<String>,
     /// Publish from this domain: host, cuda (the first GPU), cuda:N or cuda:GPU-<uuid>. [default: the topic's

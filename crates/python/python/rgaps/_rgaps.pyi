@@ -486,7 +486,7 @@ class _RecordedBase(_Dlpack):
 
 @final
 class Recorded(_RecordedBase):
-    """A message that was recorded, or a part of one. Any array or tensor over it keeps its bytes."""
+    """A recorded message, or a part of one. An array or tensor over it keeps its bytes alive."""
 
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def __release_buffer__(self, buffer: memoryview, /) -> None: ...
@@ -497,7 +497,7 @@ def open(
     topics: str | list[str] | None = None,
     start: float = 0.0,
 ) -> Recording:
-    """Opens a recording: an MCAP file of ``rgaps record`` or of any other program."""
+    """Opens a recording: an MCAP file that ``rgaps record`` or any other program wrote."""
 
 def domains() -> list[str]:
     """Where messages can live in this process, the host first."""
