@@ -120,13 +120,19 @@ RGAPS_DEVICE_FN uint64_t now_ns() { return 0; }
 inline uint64_t now_ns() { return memory::ticks(); }
 #endif
 
+#if defined(__CUDACC__)
+#define JOBS_EVERYWHERE __host__ __device__ __forceinline__
+#else
+#define JOBS_EVERYWHERE inline
+#endif
+
 /* The words of a message differ, and so do the words at one place of two messages. Cheap, since a GPU's block would compute longer than
  * memory takes. */
-RGAPS_DEVICE_FN uint64_t pattern(uint64_t sequence, uint64_t word) {
+JOBS_EVERYWHERE uint64_t pattern(uint64_t sequence, uint64_t word) {
     return sequence * 0xbf58476d1ce4e5b9u ^ word * 0x9e3779b97f4a7c15u;
 }
 
-RGAPS_DEVICE_FN uint64_t length_of(const Job &job, uint64_t sequence) {
+JOBS_EVERYWHERE uint64_t length_of(const Job &job, uint64_t sequence) {
     if (!job.is_varied) return job.bytes;
     return 8 * (1 + pattern(sequence, ~uint64_t(0)) % (job.bytes / 8));
 }

@@ -179,7 +179,7 @@ CASE(matrices_are_copied) {
     EXPECT(row == std::vector<float>({a[1], a[5], a[9]}));
     BLAS(cublasSetVector(3, 4, row.data(), 1, da, 1));
     EXPECT(from_device(da, 3) == row);
-    BLAS_GIVES(CUBLAS_STATUS_INVALID_VALUE, cublasSetMatrix(4, 3, 4, a.data(), 3, da, 5));
+    BLAS_GIVES(CUBLAS_STATUS_MAPPING_ERROR, cublasSetMatrix(4, 3, 4, a.data(), 3, da, 5));
     BLAS_GIVES(CUBLAS_STATUS_INVALID_VALUE, cublasSetVector(3, 0, a.data(), 1, da, 1));
 }
 CASE(statuses_of_wrong_calls) {

@@ -11,7 +11,7 @@ nothing is wrong or failed.
 import argparse, concurrent.futures, json, os, pathlib, subprocess, sys, tempfile
 
 # Cases that a GPU and the test driver, or a GPU near and far, may answer differently; see docs/reference/gpu-remoting.md.
-DIFFERENT = {"host/pointers_to_pinned_memory"}
+DIFFERENT = {"host/pointers_to_pinned_memory", "blas/statuses_of_wrong_calls"}
 GROUPS = ["device", "memory", "copy", "rows", "stream", "launch", "symbol", "error", "host", "threads", "kernels", "driver", "callback", "graph", "nodes", "managed", "pool", "peer"]
 # Programs that call libraries above the runtime.
 MATH = ["blas", "math"]

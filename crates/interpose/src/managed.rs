@@ -44,10 +44,13 @@ fn lock() -> MutexGuard<'static, Option<State>> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Allocates managed memory.
+/// Allocates managed memory. Of no bytes it is the null pointer.
 pub(crate) fn allocate(bytes: u64, flags: c_uint) -> Result<u64, Code> {
-    if bytes == 0 || !FLAGS.contains(&flags) {
+    if !FLAGS.contains(&flags) {
         return Err(Code::INVALID_VALUE);
+    }
+    if bytes == 0 {
+        return session::check_alive().map(|()| 0);
     }
     let start = memory::allocate(&Call::Allocate { bytes }, bytes)?;
     if memory::open(start, bytes).is_err() {

@@ -11,7 +11,7 @@ const AGREED: [(&str, &str, &str, u64); 2] = [
         "crates/session/src/message.rs",
         "PROTOCOL_VERSION",
         "11",
-        0x129c_f3e0_2072_0e47,
+        0x90f3_47da_6ab0_1579,
     ),
     (
         "crates/layout/src",

@@ -251,7 +251,9 @@ pub(crate) fn upload(executable: u64, stream: u64) -> Result<(), Code> {
 
 /// Launches one.
 pub(crate) fn launch(executable: u64, stream: u64) -> Result<(), Code> {
-    streams::check(stream)?;
+    if status(stream)?.0 != 0 {
+        return Err(Code::STREAM_CAPTURE_UNSUPPORTED);
+    }
     match made(executable)? {
         Some(made) => made.launch(stream),
         None => {
