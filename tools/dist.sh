@@ -20,6 +20,8 @@ cp -r tests/python dist/tests/
 # Some of those tests run the examples.
 mkdir dist/examples
 cp -r examples/python examples/kv-cache dist/examples/
+mkdir dist/demo
+cp demo/about.py dist/demo/
 cp bench/run.sh bench/python_latency.py bench/weights.py dist/bench/
 cp tools/gpu-check.py dist/gpu-check
 cp -r tools/gpu dist/
