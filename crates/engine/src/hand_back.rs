@@ -37,7 +37,7 @@ impl Engine {
             }
             adopted?;
         }
-        self.end_detachment(zone_id, client_index, client_id);
+        self.end_previous_session(zone_id, client_index, client_id, uid);
         let zone = self
             .zones
             .get_mut(zone_id)
@@ -57,19 +57,27 @@ impl Engine {
 
     /// A client whose session was cut off while it and this daemon lived returns in another: the old session has nothing
     /// in the zone any more. The number proves that it is the same client, since only that client knows it.
-    fn end_detachment(&mut self, zone_id: ZoneId, client_index: u32, client_id: u64) {
+    fn end_previous_session(
+        &mut self,
+        zone_id: ZoneId,
+        client_index: u32,
+        client_id: u64,
+        uid: u32,
+    ) {
         let clients = self.zones.get_mut(zone_id).map(|zone| &mut zone.clients);
         let client = clients.and_then(|clients| clients.get_mut(client_index));
-        let Some(client) = client.filter(|client| client.id == client_id) else {
+        let Some(client) = client.filter(|client| client.id == client_id && client.uid == uid)
+        else {
             return;
         };
         let Some(number) = client.session else {
             return;
         };
-        if let Some(old) = self.sessions.get_mut(number).filter(|old| old.detached) {
+        if let Some(old) = self.sessions.get_mut(number) {
             old.zones.remove(&zone_id);
             client.session = None;
-            if old.zones.is_empty() {
+            // The end of its socket may come after the new session; then it holds nothing in the zone any more.
+            if old.detached && old.zones.is_empty() {
                 self.sessions.close(number);
                 self.links.forget(number);
             }

@@ -178,6 +178,26 @@ fn a_closed_session_is_not_a_dead_process() {
 }
 
 #[test]
+fn a_client_may_return_before_the_end_of_its_last_session_is_seen() {
+    let mut world = World::new();
+    let (mut a, watcher) = (world.client("a"), world.client("w"));
+    let seat = world.join(&mut a, "t", volatile());
+    let last = a.id;
+    // Another user is not that client, though it knows the number.
+    let mut other = world.client_as("other", 4321);
+    std::mem::swap(&mut other.holds, &mut a.holds);
+    world.hand_back(&other, seat.member.zone).unwrap_err();
+    std::mem::swap(&mut other.holds, &mut a.holds);
+    world.hand_back_all(&mut a, seat.member.zone, &[(seat.member, vec![])]);
+    world.engine.hang_up(last, false);
+    assert!(!world.engine.is_detached(last));
+    assert_eq!(world.topics(&watcher)[0].publishers, 1);
+    world.leave(&a, &seat);
+    assert!(world.topics(&watcher).is_empty());
+    assert_eq!(world.status(&watcher).clients_reaped, 0);
+}
+
+#[test]
 fn a_publisher_that_waits_is_woken_by_a_death() {
     let mut world = World::new();
     let (mut a, mut b) = (world.client("a"), world.client("b"));
