@@ -156,6 +156,10 @@ fn a_server_that_is_killed_ends_its_clients_calls() {
     let client = server.client();
     works(&client);
     let backend = look(&server.endpoint).clients[0].backend;
+    // Its mappings, and so device memory, lie apart from those of clients.
+    let personality = std::fs::read_to_string(format!("/proc/{backend}/personality")).unwrap();
+    let personality = u32::from_str_radix(personality.trim(), 16).unwrap();
+    assert_ne!(personality & 0x020_0000, 0, "ADDR_COMPAT_LAYOUT");
     server.process.kill();
     until("the backend has ended", || !is_running(backend));
     until("calls fail", || {
