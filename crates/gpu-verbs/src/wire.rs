@@ -16,13 +16,13 @@ pub(crate) struct WireLane {
     mine: Arc<Responder>,
     peer: Arc<Responder>,
     waiting: VecDeque<Work>,
-    /// Times that the first of them may still be tried; `None`: for ever.
+    /// Times that the first of them may still be tried; `None`: without limit.
     tries_max: Option<u32>,
     tried: u32,
 }
 
 impl WireLane {
-    /// Both ends. A write with immediate for which there is no receive is tried `tries_max` times, or for ever.
+    /// Both ends. A write with immediate for which there is no receive is tried `tries_max` times, or without limit.
     pub(crate) fn pair(
         one: Arc<Regions>,
         other: Arc<Regions>,

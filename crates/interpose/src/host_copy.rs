@@ -3,26 +3,6 @@
 use crate::{bulk, session};
 use rgaps_remoting::{Call, Code, Extent, Pitched, INLINE_BYTES_MAX};
 
-/// One row.
-pub(crate) fn row(address: u64, bytes: u64) -> (Pitched, Extent) {
-    let at = Pitched {
-        address,
-        row_bytes: bytes,
-        layer_bytes: bytes,
-    };
-    let extent = Extent {
-        width_bytes: bytes,
-        height: 1,
-        depth: 1,
-    };
-    (at, extent)
-}
-
-/// Whether there is one row only.
-pub(crate) fn is_row(extent: &Extent) -> bool {
-    extent.height == 1 && extent.depth == 1
-}
-
 /// Copies to the device. The bytes have been read when this returns.
 ///
 /// # Safety
@@ -40,7 +20,7 @@ pub(crate) unsafe fn copy_in(
             return unsafe { slots.copy_in(to, from, extent, stream) };
         }
     }
-    if is_row(&extent) {
+    if extent.is_row() {
         // SAFETY: the row may be read, as the caller promises.
         let source = unsafe { std::slice::from_raw_parts(from.address as *const u8, bytes) };
         let to = to.address;
@@ -69,7 +49,7 @@ pub(crate) unsafe fn copy_out(
             return unsafe { slots.copy_out(from, to, extent, stream) };
         }
     }
-    if is_row(&extent) {
+    if extent.is_row() {
         let call = Call::CopyOut {
             from: from.address,
             bytes: bytes as u64,

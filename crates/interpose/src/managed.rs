@@ -8,7 +8,7 @@
 
 use crate::handles::streams;
 use crate::{host_copy, memory, session, thread};
-use rgaps_remoting::{Call, Code};
+use rgaps_remoting::{row, Call, Code};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::c_uint;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -138,7 +138,7 @@ impl State {
         let stream = self.stream()?;
         for (start, managed) in &mut self.all {
             if !managed.is_on_device {
-                let (at, extent) = host_copy::row(*start, managed.bytes);
+                let (at, extent) = row(*start, managed.bytes);
                 // SAFETY: the shadow of an allocation, which stays while the table is locked.
                 unsafe { host_copy::copy_in(at, at, extent, stream)? };
                 managed.is_on_device = true;
@@ -161,7 +161,7 @@ impl State {
         let stream = self.stream()?;
         for (start, managed) in &mut self.all {
             if managed.is_on_device {
-                let (at, extent) = host_copy::row(*start, managed.bytes);
+                let (at, extent) = row(*start, managed.bytes);
                 // SAFETY: the shadow of an allocation, which stays while the table is locked.
                 unsafe { host_copy::copy_out(at, at, extent, stream)? };
                 managed.is_on_device = !self.busy.is_empty();

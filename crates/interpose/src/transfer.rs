@@ -4,10 +4,9 @@
 //! other memory, bytes for the device have been read when the call returns, and nobody waits for the copy; bytes of the device are there
 //! when the call returns. They go through slots of shared memory (`bulk`), or over the connection.
 
-pub(crate) use crate::host_copy::row;
-use crate::host_copy::{copy_in, copy_out, is_row};
+use crate::host_copy::{copy_in, copy_out};
 use crate::{managed, memory, session};
-use rgaps_remoting::{Call, Code, Extent, Pitched};
+use rgaps_remoting::{row, Call, Code, Extent, Pitched};
 
 /// Where a copy is queued, and whether the program waits for one that the GPU can make beside it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -243,7 +242,7 @@ fn shared(
 /// # Safety
 /// The row at `to` may be written until it is given back.
 unsafe fn land(to: Pitched, from: Pitched, extent: Extent, order: Order) -> Result<bool, Code> {
-    if order.is_waited_for || !is_row(&extent) {
+    if order.is_waited_for || !extent.is_row() {
         return Ok(false);
     }
     let bytes = extent.width_bytes;
@@ -263,7 +262,7 @@ unsafe fn land(to: Pitched, from: Pitched, extent: Extent, order: Order) -> Resu
 }
 
 fn within(to: Pitched, from: Pitched, extent: Extent, stream: u64) -> Result<(), Code> {
-    let call = match is_row(&extent) {
+    let call = match extent.is_row() {
         true => Call::Copy {
             to: to.address,
             from: from.address,

@@ -148,6 +148,26 @@ impl Extent {
             .checked_mul(self.height)?
             .checked_mul(self.depth)
     }
+
+    /// Whether it is one row only.
+    pub fn is_row(&self) -> bool {
+        self.height == 1 && self.depth == 1
+    }
+}
+
+/// One row: `bytes` bytes from `address` on.
+pub fn row(address: u64, bytes: u64) -> (Pitched, Extent) {
+    let at = Pitched {
+        address,
+        row_bytes: bytes,
+        layer_bytes: bytes,
+    };
+    let extent = Extent {
+        width_bytes: bytes,
+        height: 1,
+        depth: 1,
+    };
+    (at, extent)
 }
 
 /// A kernel: one of the names that its library was loaded with.

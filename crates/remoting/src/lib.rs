@@ -33,7 +33,7 @@ pub use backend::{
     decode_for_fuzzing, encode_for_fuzzing, run as run_backend, BackendError, BackendOptions,
 };
 pub use call::{
-    Answer, Argument, Call, ClientInfo, DeviceInfo, Extent, Inventory, KernelId, KernelInfo,
+    row, Answer, Argument, Call, ClientInfo, DeviceInfo, Extent, Inventory, KernelId, KernelInfo,
     Pitched, Status, Value,
 };
 pub use client::{status, ConnectError, Connection, From, Lost, Waited};

@@ -25,7 +25,7 @@
  *             posting returns `failed`. Waits end after a number of ticks.
  * Source      bytes are the card's until their ticket is `ok` or `failed`. `timed_out` gives nothing back.
  * Quiet       works have no completion of their own; a later one, or flush(), tells. The last of each quarter of a queue is
- *             never quiet, so a queue cannot fill up for ever.
+ *             never quiet, so a full queue always gets room again.
  *
  * docs/decisions/0048-gpu-verbs.md has the reasons, and what was not proven: no ConnectX has ever read these entries.
  */

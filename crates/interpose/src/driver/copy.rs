@@ -4,7 +4,7 @@ use super::driver;
 use crate::abi::Out;
 use crate::transfer::{self, Direction, Order};
 use crate::{managed, memory, session};
-use rgaps_remoting::{Call, Code, Value};
+use rgaps_remoting::{row, Call, Code, Value};
 use std::ffi::{c_int, c_uint};
 
 fn fill(to: u64, value: u32, width: u8, count: usize, stream: u64) -> Result<(), Code> {
@@ -14,7 +14,7 @@ fn fill(to: u64, value: u32, width: u8, count: usize, stream: u64) -> Result<(),
     if to % u64::from(width) != 0 {
         return Err(Code::INVALID_VALUE);
     }
-    let (at, extent) = transfer::row(to, bytes);
+    let (at, extent) = row(to, bytes);
     transfer::fill(at, extent, (value, width), stream)
 }
 

@@ -86,9 +86,7 @@ pub(crate) fn begin(stream: u64, mode: i32) -> Result<(), Code> {
 /// Ends recording; gives the graph.
 pub(crate) fn end(stream: u64) -> Result<u64, Code> {
     streams::check(stream)?;
-    let mut recording = streams::all_recording().into_iter();
-    let found = recording.find(|(each, _)| *each == stream);
-    let graph = found.map_or_else(session::mint, |(_, graph)| graph);
+    let graph = streams::recorded_graph(stream).unwrap_or_else(session::mint);
     let ended = session::call(&Call::CaptureEnd { stream, graph }, &[]);
     streams::set_recording(stream, None);
     ended?;

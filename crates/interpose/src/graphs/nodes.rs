@@ -329,7 +329,7 @@ mod tests {
     use super::*;
 
     fn fill(value: u32) -> Work {
-        let (to, extent) = transfer::row(0, 8);
+        let (to, extent) = rgaps_remoting::row(0, 8);
         Work::Fill {
             to,
             extent,

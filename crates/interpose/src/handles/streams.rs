@@ -47,12 +47,17 @@ fn recording() -> MutexGuard<'static, HashMap<u64, u64>> {
         .unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Notes that a stream records a graph, as the program names it, or does not any more.
+/// Notes which graph a stream records: none, when it stops. The stream has the program's handle.
 pub(crate) fn set_recording(stream: u64, graph: Option<u64>) {
     match graph {
         Some(graph) => recording().insert(stream, graph),
         None => recording().remove(&stream),
     };
+}
+
+/// The graph that a stream records.
+pub(crate) fn recorded_graph(stream: u64) -> Option<u64> {
+    recording().get(&stream).copied()
 }
 
 /// The streams that record, each with its graph.

@@ -54,32 +54,6 @@ fn copy(shape: &Shape, from: u64, to: u64, is_in: bool, order: Order) -> c_int {
 macro_rules! copies {
     ($is_in:literal, $number:ty, $vector:literal, $vector_async:literal, $matrix:literal, $matrix_async:literal) => {
         const _: () = {
-            fn vector(
-                n: $number,
-                element: $number,
-                from: u64,
-                from_row: $number,
-                to: u64,
-                to_row: $number,
-                order: Order,
-            ) -> c_int {
-                let (height, element, from_row, to_row) =
-                    (n as i64, element as i64, from_row as i64, to_row as i64);
-                copy(
-                    &Shape {
-                        width: 1,
-                        height,
-                        element,
-                        from_row,
-                        to_row,
-                    },
-                    from,
-                    to,
-                    $is_in,
-                    order,
-                )
-            }
-
             #[allow(clippy::too_many_arguments, reason = "they are cuBLAS's")]
             fn matrix(
                 rows: $number,
@@ -91,21 +65,16 @@ macro_rules! copies {
                 to_row: $number,
                 order: Order,
             ) -> c_int {
-                let (width, height, element) = (rows as i64, columns as i64, element as i64);
-                let (from_row, to_row) = (from_row as i64, to_row as i64);
-                copy(
-                    &Shape {
-                        width,
-                        height,
-                        element,
-                        from_row,
-                        to_row,
-                    },
-                    from,
-                    to,
-                    $is_in,
-                    order,
-                )
+                let [width, height, element, from_row, to_row] =
+                    [rows, columns, element, from_row, to_row].map(i64::from);
+                let shape = Shape {
+                    width,
+                    height,
+                    element,
+                    from_row,
+                    to_row,
+                };
+                copy(&shape, from, to, $is_in, order)
             }
 
             #[export_name = $vector]
@@ -117,7 +86,7 @@ macro_rules! copies {
                 to: u64,
                 to_row: $number,
             ) -> c_int {
-                vector(n, element, from, from_row, to, to_row, Order::wait(0))
+                matrix(1, n, element, from, from_row, to, to_row, Order::wait(0))
             }
 
             #[export_name = $vector_async]
@@ -130,7 +99,16 @@ macro_rules! copies {
                 to_row: $number,
                 stream: u64,
             ) -> c_int {
-                vector(n, element, from, from_row, to, to_row, Order::queue(stream))
+                matrix(
+                    1,
+                    n,
+                    element,
+                    from,
+                    from_row,
+                    to,
+                    to_row,
+                    Order::queue(stream),
+                )
             }
 
             #[export_name = $matrix]

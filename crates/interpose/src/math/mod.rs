@@ -184,7 +184,7 @@ fn result(function: &Function, answer: Answer) -> Result<(u64, Vec<u8>), i32> {
     }
 }
 
-/// A text of the server's library, which stays for ever, as the library's own do. There are few.
+/// A text of the server's library. It is never freed, like the texts of the library itself; there are few.
 fn text(number: u16, words: &[u64], bytes: &[u8]) -> u64 {
     type Texts = HashMap<(u16, Vec<u64>), CString>;
     static TEXTS: Mutex<Option<Texts>> = Mutex::new(None);

@@ -4,17 +4,13 @@ use super::handles::{handles, is_short, made, mint, Handle};
 use super::{handle_of, statuses};
 use crate::{memory, notice, thread};
 use rgaps_remoting::math::{
-    attribute_bytes, table, Function, Kind, Size, POINTER_ENTRY_BYTES, SCALAR_BYTES_MAX,
+    attribute_bytes, table, Function, Kind, Size, FLOAT_REGISTERS, INT_REGISTERS,
+    POINTER_ENTRY_BYTES, SCALAR_BYTES_MAX,
 };
 use rgaps_remoting::Argument;
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-#[cfg(target_arch = "x86_64")]
-const INT_REGISTERS: usize = 6;
-#[cfg(target_arch = "aarch64")]
-const INT_REGISTERS: usize = 8;
-const FLOAT_REGISTERS: usize = 8;
 /// Memory up to the end of a page can be read if its beginning can.
 const PAGE_BYTES: u64 = 4096;
 /// Attributes of cuDNN that are addresses, by `cudnnBackendAttributeType_t`, and those that are handles.

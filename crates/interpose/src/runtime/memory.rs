@@ -4,9 +4,9 @@ use super::{runtime, runtime_12, runtime_on_stream, stream_of};
 use crate::abi::{Extent3, Out, PitchedPtr, PointerAttributes};
 use crate::handles::streams;
 use crate::session::check_alive;
-use crate::transfer::{self, row};
+use crate::transfer;
 use crate::{managed, memory, session};
-use rgaps_remoting::{Call, Code, Extent, Pitched, Value};
+use rgaps_remoting::{row, Call, Code, Extent, Pitched, Value};
 use std::ffi::{c_int, c_uint};
 
 /// `cudaMemoryType`.

@@ -5,9 +5,8 @@ use super::runtime;
 use crate::abi::{Address, Copy3d, HostNode, In, KernelNodeParameters, MemsetNode, Out};
 use crate::graphs::{self, KernelNode, Nodes, Work};
 use crate::handles::events;
-use crate::transfer::row;
 use crate::{launch, notice};
-use rgaps_remoting::{Code, Extent};
+use rgaps_remoting::{row, Code, Extent};
 use std::ffi::{c_int, c_uint};
 
 /// Handles of nodes that the program passes.

@@ -1,4 +1,4 @@
-//! What this host's daemon was told by the links: it is told again only what has changed.
+//! What the links reported to this host's daemon. They report only what has changed since.
 
 use crate::ingress::RemotePublisher;
 use crate::remote_host::RemoteHost;
@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How often the daemon is told of the other hosts.
+/// Time between two reports about the other hosts.
 const PEERS_EVERY: Duration = Duration::from_millis(500);
-/// How often it is told the figures of all links.
+/// Time between two reports of the figures of all links.
 const FIGURES_EVERY: Duration = Duration::from_secs(1);
 
-/// What the daemon was told, and when.
+/// What was reported, and when.
 #[derive(Default)]
 pub(super) struct Report {
     peers: Option<(PeersInfo, Instant)>,
@@ -28,7 +28,7 @@ pub(super) struct Report {
 pub(super) type IncomingPaths = BTreeMap<u64, (Arc<RemotePublisher>, CameOver)>;
 
 impl Report {
-    /// Another daemon was told nothing.
+    /// Forgets all reports: another daemon has received none.
     pub(super) fn forget(&mut self) {
         self.peers = None;
         self.unserved.clear();

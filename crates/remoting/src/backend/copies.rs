@@ -5,7 +5,7 @@ use super::jobs::{self, CopyOut};
 use super::session::Outcome;
 use super::staging::Staging;
 use super::{frame, lock, rows, BackendError, Core, Shared, DRAIN_BYTES};
-use crate::call::{Extent, Pitched, Value};
+use crate::call::{row, Extent, Pitched, Value};
 use crate::codes::Code;
 use crate::frame::{Header, Violation};
 use crate::limits::{STAGING_BYTES, STRIPED_BYTES_MIN};
@@ -107,7 +107,7 @@ impl Shared {
     ) -> Result<Result<Outcome, Code>, BackendError> {
         let stripes = self.stripes.get(of.stripes())?;
         let bytes = usize::try_from(of.bulk).map_err(|_| Violation("more bytes than memory"))?;
-        let (at, extent) = rows::row(to, of.bulk);
+        let (at, extent) = row(to, of.bulk);
         let admitted = Self::admit(core, of, (at, extent, stream));
         let taken = each(stripes.len(), |index| {
             let mut from = &*stripes[index];
@@ -144,7 +144,7 @@ impl Shared {
         all: &mut dyn Iterator<Item = (usize, usize)>,
     ) -> io::Result<Result<(), Code>> {
         for (offset, length) in all {
-            let piece = rows::row(to + offset as u64, length as u64);
+            let piece = row(to + offset as u64, length as u64);
             let taken = self.take_piece(staging, from, of, piece, stream)?;
             if taken.is_err() {
                 return Ok(taken);
@@ -161,7 +161,7 @@ impl Shared {
         deferred: Code,
     ) -> Result<(), BackendError> {
         let total = wanted.extent.bytes().unwrap_or(0);
-        let stripes = match wanted.is_row() && total >= STRIPED_BYTES_MIN {
+        let stripes = match wanted.extent.is_row() && total >= STRIPED_BYTES_MIN {
             true => self.stripes.here(),
             false => Vec::new(),
         };
@@ -229,9 +229,8 @@ impl Shared {
         let sent = each(stripes.len(), |index| {
             self.api.enter(wanted.context).map_err(StripeError::Code)?;
             let parts = stripe(bytes as usize, index, stripes.len());
-            let all = parts.map(|(offset, length)| {
-                rows::row(wanted.from.address + offset as u64, length as u64)
-            });
+            let all = parts
+                .map(|(offset, length)| row(wanted.from.address + offset as u64, length as u64));
             let place = (of.device, wanted.stream);
             let give = |bytes: &[u8]| write_all(&stripes[index], [bytes, &[]]).map(drop);
             let copied = jobs::copy_out(&self.api, &mut lock(&staged[index]), place, all, give);

@@ -42,12 +42,6 @@ pub(crate) struct CopyOut {
     pub(crate) context: usize,
 }
 
-impl CopyOut {
-    pub(crate) fn is_row(&self) -> bool {
-        self.extent.height == 1 && self.extent.depth == 1
-    }
-}
-
 impl Job {
     /// Waits for what precedes the bytes.
     pub(crate) fn wait(&self, api: &Api) -> Result<(), Code> {

@@ -4,16 +4,10 @@ use super::math_libraries::{lock, Handles};
 use crate::call::Value;
 use crate::codes::Code;
 use crate::limits::BODY_BYTES_MAX;
-use crate::math::{Failure, Gives};
+use crate::math::{Failure, Gives, FLOAT_REGISTERS, INT_REGISTERS};
 use std::ffi::{c_char, CStr};
 use std::sync::{Arc, Mutex};
 
-/// Integers and addresses in registers, as the System V and the Arm conventions have them.
-#[cfg(target_arch = "x86_64")]
-const INT_REGISTERS: usize = 6;
-#[cfg(target_arch = "aarch64")]
-const INT_REGISTERS: usize = 8;
-const FLOAT_REGISTERS: usize = 8;
 /// Words on the stack; a function that takes fewer does not look at the rest.
 const STACK_WORDS: usize = 32;
 /// Zeros behind each buffer: the end of a text, and room for a library that reads a value of a larger type than was sent.

@@ -28,7 +28,7 @@ mod stripes;
 pub(crate) use stripes::hand_over;
 
 use crate::board::Counts;
-use crate::call::{Answer, Call, Value, Welcome};
+use crate::call::{row, Answer, Call, Value, Welcome};
 use crate::codes::Code;
 use crate::descriptor;
 use crate::frame::{Header, Violation, HEADER_BYTES};
@@ -344,7 +344,7 @@ impl Shared {
                 self.copy_in_striped(core, of, (*to, *stream))
             }
             Call::CopyIn { to, stream } => {
-                let (at, extent) = rows::row(*to, of.bulk);
+                let (at, extent) = row(*to, of.bulk);
                 self.copy_in(core, of, (at, extent, *stream))
             }
             Call::CopyInRows { to, extent, stream } => {

@@ -31,21 +31,6 @@ impl Side {
     }
 }
 
-/// One row.
-pub(crate) fn row(address: u64, bytes: u64) -> (Pitched, Extent) {
-    let at = Pitched {
-        address,
-        row_bytes: bytes,
-        layer_bytes: bytes,
-    };
-    let extent = Extent {
-        width_bytes: bytes,
-        height: 1,
-        depth: 1,
-    };
-    (at, extent)
-}
-
 /// Queues a copy. The ranges were checked by the caller, and what is the backend's stays until the copy is done.
 pub(crate) fn copy(
     api: &Api,

@@ -13,7 +13,7 @@ use super::math_libraries::Math;
 use super::memory::Memory;
 use super::regions::{Mark, Regions};
 use super::rows;
-use crate::call::{Call, Extent, Pitched, Value};
+use crate::call::{row, Call, Extent, Pitched, Value};
 use crate::codes::Code;
 use crate::frame::Header;
 use crate::limits::HANDLES_MAX;
@@ -274,7 +274,7 @@ impl Session {
                 bytes,
                 stream,
             } => {
-                let (from, extent) = rows::row(from, bytes);
+                let (from, extent) = row(from, bytes);
                 self.bring(of, from, extent, stream)
             }
             Call::CopyOutRows {
@@ -407,8 +407,8 @@ impl Session {
     ) -> Result<Outcome, Code> {
         let api = self.api.clone();
         self.memory.check(from, bytes)?;
-        let (device, extent) = rows::row(from, bytes);
-        let (host, _) = rows::row(offset, bytes);
+        let (device, extent) = row(from, bytes);
+        let (host, _) = row(offset, bytes);
         let host = self
             .regions
             .locate(&api, of.device, (region, &host), &extent)?;

@@ -15,3 +15,12 @@ pub use table::{
     attribute_bytes, library_of, table, Attribute, Condition, Function, Gives, Kind, Library, Size,
     Statuses, Table, ATTRIBUTE_BYTES_MAX, POINTER_ENTRY_BYTES, SCALAR_BYTES_MAX,
 };
+
+/// Integers and addresses that C passes in registers, by the System V and the Arm convention.
+#[cfg(target_arch = "x86_64")]
+pub const INT_REGISTERS: usize = 6;
+/// Integers and addresses that C passes in registers, by the System V and the Arm convention.
+#[cfg(target_arch = "aarch64")]
+pub const INT_REGISTERS: usize = 8;
+/// Floats that C passes in registers, by both.
+pub const FLOAT_REGISTERS: usize = 8;
