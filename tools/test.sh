@@ -24,6 +24,15 @@ RETRY_SECONDS=2400
 # The whole, so that a run that goes wrong ends and says so.
 TOTAL_SECONDS=${TOTAL_SECONDS:-4800}
 
+# What a fresh clone needs, in GB: built programs, virtual machines, the kernel's sources.
+DISK_GB=${DISK_GB:-30}
+free_gb() { df --output=avail --block-size=1G . | tail -n 1 | tr -d ' '; }
+if [ ! -d target/debug ] && [ "$(free_gb)" -lt "$DISK_GB" ]; then
+  printf 'make test: %s has %s GB free, and the tests need %s GB; free some, or clone to another disk (DISK_GB=0 tries all the same)\n' \
+    "$PWD" "$(free_gb)" "$DISK_GB" >&2
+  exit 1
+fi
+
 # Processes of this run that are there when it ends would keep its output open, and whoever reads
 # that to its end would wait for them. A daemon's environment is scrubbed, but its program is ours.
 export RGAPS_TEST_RUN=$$-$RANDOM
@@ -53,9 +62,13 @@ run_step() {
   tools/limit.sh "$((left < STEP_SECONDS ? left : STEP_SECONDS))" make "$1"
 }
 
+# Of all processes that this one has waited for.
+cpu_seconds() { awk '{ print int(($16 + $17) / 100) }' /proc/$$/stat; }
+
 for step in "${STEPS[@]}"; do
   printf '\n==== make %s\n' "$step"
   start=$SECONDS
+  cpu_before=$(cpu_seconds)
   if ! run_step "$step"; then
     if [ "${RETRY:-1}" = 0 ] || [ $((SECONDS - start_all)) -gt "$RETRY_SECONDS" ] ||
       { printf '\nmake test: step "%s" failed; once more\n' "$step" >&2; ! run_step "$step"; }; then
@@ -64,12 +77,12 @@ for step in "${STEPS[@]}"; do
     fi
     printf 'make %s\n' "$step" >>target/unsteady
   fi
-  summary+=("$(printf '%-10s %4d s' "$step" $((SECONDS - start)))")
+  summary+=("$(printf '%-15s %4d s %5d s of processors' "$step" $((SECONDS - start)) $(($(cpu_seconds) - cpu_before)))")
 done
 
 printf '\n==== all steps ran\n'
 printf '%s\n' "${summary[@]}"
-printf '%-10s %4d s\n' all $((SECONDS - start_all))
+printf '%-15s %4d s %5d s of processors, %s of disk\n' all $((SECONDS - start_all)) "$(cpu_seconds)" "$(du -sh . | cut -f 1)"
 if [ -e target/unsteady ]; then
   printf '\nmake test: FAILED: passed only when run once more, which is a bug:\n' >&2
   cat target/unsteady >&2
