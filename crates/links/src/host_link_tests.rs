@@ -1,12 +1,13 @@
 //! What a peer says in OPEN, true or not, over links on loopback.
 
 use super::*;
-use crate::event::ConductorEvent;
+use crate::event::{ConductorEvent, SourcedEvent};
 use crate::ingress::LinkIngress;
 use crate::wire::FlowDescription;
 use rgaps_client::links::Offer;
 use rgaps_client::History;
 use rgaps_transport::{EndpointConfig, LaneEnd, LaneKey, Security};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{channel, Receiver};
 
 const LIMIT: Duration = Duration::from_secs(120);
@@ -35,14 +36,7 @@ fn limits() -> RetainLimits {
 }
 
 /// The end that listens, of a link with the host of this incarnation, and what it reports.
-fn listen(
-    at: &Endpoint,
-    host: u64,
-) -> (
-    HostLink,
-    Receiver<(String, ConductorEvent)>,
-    Arc<LinkIngress>,
-) {
+fn listen(at: &Endpoint, host: u64) -> (HostLink, Receiver<SourcedEvent>, Arc<LinkIngress>) {
     let (to, heard) = channel();
     let landings = LinkIngress::new("peer", to, channel().0, None);
     let peer = Peer {
@@ -119,10 +113,7 @@ fn alone() -> Group {
     }
 }
 
-fn wait<T>(
-    heard: &Receiver<(String, ConductorEvent)>,
-    is: impl Fn(ConductorEvent) -> Option<T>,
-) -> T {
+fn wait<T>(heard: &Receiver<SourcedEvent>, is: impl Fn(ConductorEvent) -> Option<T>) -> T {
     loop {
         let (_, heard) = heard.recv_timeout(LIMIT).expect("it is reported");
         if let Some(found) = is(heard) {
@@ -356,4 +347,21 @@ fn no_more_flows_are_opened_than_a_link_has_and_each_group_comes_whole() {
         from.send((flow(publisher), true), 0, payload, Description::default())
     };
     assert_eq!([send(last - 1), send(last)], [Sent::Taken, Sent::Never]);
+}
+
+#[test]
+fn a_link_that_was_replaced_is_out_of_date() {
+    let (to, heard) = channel();
+    let first = LinkIngress::new("peer", to, channel().0, None);
+    let second = first.next();
+    let source = |ingress: &LinkIngress| {
+        ingress.event(HostEvent::Link(LinkEvent::Up));
+        let (source, _) = heard.recv_timeout(LIMIT).unwrap();
+        source.expect("it is of a link")
+    };
+    let (old, new) = (source(&first), source(&second));
+    assert!(first.is_source(&old) && second.is_source(&new));
+    assert!(!second.is_source(&old) && !first.is_source(&new));
+    // The counts go on.
+    assert_eq!(second.arrived.connects.load(Ordering::Relaxed), 2);
 }

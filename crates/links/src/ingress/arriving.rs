@@ -2,7 +2,7 @@
 
 use super::{Bound, LinkIngress, RemotePublisher};
 use crate::counts::IngressCounts;
-use crate::event::ConductorEvent;
+use crate::event::{ConductorEvent, LinkReporter};
 use crate::issues::TopicIssues;
 use crate::relay::Destinations;
 use crate::wire::{from_wall, monotonic_ns, MessageDescription};
@@ -10,7 +10,6 @@ use rgaps_client::links::{LinksLoan, SetMetadata, StreamingCopy};
 use rgaps_client::{Domain, Loan, LoanError, PublishError};
 use rgaps_transport::machine::{BufferReply, CardBuffer, ReceiveBuffer};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::Sender;
 use std::sync::Arc;
 
 /// Messages from this size on are copied to GPUs that they are read on while they land.
@@ -331,8 +330,7 @@ impl Drop for Repeated {
 /// What the peer says.
 pub(super) struct ControlBuffer {
     pub(super) bytes: Vec<u8>,
-    pub(super) to: Sender<(String, ConductorEvent)>,
-    pub(super) host: String,
+    pub(super) reporter: LinkReporter,
 }
 
 impl ReceiveBuffer for ControlBuffer {
@@ -342,7 +340,7 @@ impl ReceiveBuffer for ControlBuffer {
 
     fn deliver(mut self: Box<Self>, _: u64, _: &[u8]) -> Result<(), Box<dyn ReceiveBuffer>> {
         let said = ConductorEvent::LinkMessage(std::mem::take(&mut self.bytes));
-        let _ = self.to.send((std::mem::take(&mut self.host), said));
+        self.reporter.report(said);
         Ok(())
     }
 }

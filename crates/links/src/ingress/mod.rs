@@ -8,7 +8,7 @@ pub use self::remote_publisher::{ArrivalLimits, MemoryRequest, RemotePublisher};
 
 use self::arriving::{receive_buffer, ControlBuffer};
 use crate::counts::IngressCounts;
-use crate::event::ConductorEvent;
+use crate::event::{ConductorEvent, EventSource, LinkReporter, SourcedEvent};
 use crate::host_link::{Flow, Group, HostEvent, Ingress};
 use crate::issues::TopicIssues;
 use crate::relay::Destinations;
@@ -48,35 +48,49 @@ struct IngressFlows {
 
 /// What messages from a host become here.
 pub struct LinkIngress {
-    host: String,
+    reporter: LinkReporter,
     flows: Mutex<IngressFlows>,
     /// Counts.
     pub arrived: Arc<IngressCounts>,
     /// What did not come across.
     pub issues: Arc<TopicIssues>,
-    to: Sender<(String, ConductorEvent)>,
     memory: Sender<MemoryRequest>,
 }
 
 impl LinkIngress {
-    /// Those of a host. What the link tells goes to `to`, what has to be asked of the daemon to `memory`.
+    /// Those of a host's first link. What the link tells goes to `to`, what has to be asked of the daemon to `memory`.
     pub fn new(
         host: &str,
-        to: Sender<(String, ConductorEvent)>,
+        to: Sender<SourcedEvent>,
         memory: Sender<MemoryRequest>,
         traces: Option<LinkTraces>,
     ) -> Arc<LinkIngress> {
         Arc::new(LinkIngress {
-            host: host.to_owned(),
+            reporter: LinkReporter::new(host, to),
             flows: Mutex::default(),
             arrived: Arc::new(IngressCounts {
                 traces,
                 ..IngressCounts::default()
             }),
             issues: Arc::default(),
-            to,
             memory,
         })
+    }
+
+    /// Those of the next link with the same host: it has no flows yet, and the counts go on.
+    pub fn next(&self) -> Arc<LinkIngress> {
+        Arc::new(LinkIngress {
+            reporter: self.reporter.next(),
+            flows: Mutex::default(),
+            arrived: self.arrived.clone(),
+            issues: self.issues.clone(),
+            memory: self.memory.clone(),
+        })
+    }
+
+    /// Whether an event is about this link.
+    pub fn is_source(&self, source: &EventSource) -> bool {
+        self.reporter.is_source(source)
     }
 
     fn flows(&self) -> MutexGuard<'_, IngressFlows> {
@@ -167,9 +181,7 @@ impl Ingress for LinkIngress {
         of_group.push((flow, description));
         if of_group.len() >= usize::from(group.flows) {
             let all = flows.groups.remove(&group.number).unwrap_or_default();
-            let _ = self
-                .to
-                .send((self.host.clone(), ConductorEvent::Opened(all)));
+            self.reporter.report(ConductorEvent::Opened(all));
         }
         OpenReply::Waits
     }
@@ -192,8 +204,7 @@ impl Ingress for LinkIngress {
         }
         BufferReply::Buffer(Box::new(ControlBuffer {
             bytes: vec![0; bytes as usize],
-            to: self.to.clone(),
-            host: self.host.clone(),
+            reporter: self.reporter.clone(),
         }))
     }
 
@@ -217,8 +228,6 @@ impl Ingress for LinkIngress {
             }
             _ => {}
         }
-        let _ = self
-            .to
-            .send((self.host.clone(), ConductorEvent::Event(event)));
+        self.reporter.report(ConductorEvent::Event(event));
     }
 }

@@ -2,13 +2,12 @@
 
 use super::LinkIngress;
 use crate::delivered::DeliveredRecord;
-use crate::event::ConductorEvent;
+use crate::event::LinkReporter;
 use crate::quotas::Reserved;
 use crate::relay::{Destinations, OwnPublishers, Relay};
 use rgaps_client::links::{LinksLoan, LinksPublisher};
 use rgaps_client::{Loan, LoanError, Publisher};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -45,10 +44,8 @@ pub struct MemoryRequest {
     pub landing: Arc<RemotePublisher>,
     /// For a message of so many bytes.
     pub bytes: u64,
-    /// The host that it comes from, and who is told that there is room.
-    pub host: String,
-    /// See `host`.
-    pub to: Sender<(String, ConductorEvent)>,
+    /// Who is told that there is room.
+    pub reporter: LinkReporter,
 }
 
 /// Memory that the daemon is asked for.
@@ -140,8 +137,7 @@ impl RemotePublisher {
         let wanted = MemoryRequest {
             landing: self.clone(),
             bytes,
-            host: owner.host.clone(),
-            to: owner.to.clone(),
+            reporter: owner.reporter.clone(),
         };
         *fetched = match owner.memory.send(wanted) {
             Ok(()) => SpareLoan::Asked,
