@@ -36,7 +36,7 @@ apt_need() {
     fail "no apt-get here; install the equivalents of these Debian packages: ${missing[*]}"
   say "apt-get install ${missing[*]}"
   as_root apt-get update -qq
-  as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null ||
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=600 install -y -qq --no-install-recommends "${missing[@]}" >/dev/null ||
     fail "apt-get could not install: ${missing[*]}"
 }
 
