@@ -18,12 +18,13 @@ fn violates(host: &str, error: &anyhow::Error) {
 
 impl LinksConductor {
     pub(super) fn handle(&mut self, (source, event): SourcedEvent) {
-        // A link that was given up ends while the next one begins.
+        // A link that was given up ends while the next one begins. What it gave up is still counted.
+        let is_count = matches!(event, ConductorEvent::Event(HostEvent::GaveUp(_)));
         let is_current = |source: &EventSource| {
             let peer = self.peers.get(&source.host);
             peer.is_some_and(|peer| peer.ingress.is_source(source))
         };
-        if source.as_ref().is_some_and(|source| !is_current(source)) {
+        if !is_count && source.as_ref().is_some_and(|source| !is_current(source)) {
             return;
         }
         let host = source.as_ref().map_or("", |source| &source.host);
