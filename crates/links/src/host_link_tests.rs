@@ -365,3 +365,45 @@ fn a_link_that_was_replaced_is_out_of_date() {
     // The counts go on.
     assert_eq!(second.arrived.connects.load(Ordering::Relaxed), 2);
 }
+
+#[test]
+fn a_best_effort_flow_keeps_only_its_newest_message_while_the_host_is_away() {
+    // Nobody listens, so there are no lanes.
+    let sender = endpoint(2);
+    let (to, heard) = channel();
+    let quiet = LinkIngress::new("1", to, channel().0, None);
+    let peer = Peer {
+        incarnation: 1,
+        key: key(2),
+        dial: Vec::new(),
+    };
+    let config = (LinkConfig::default(), limits());
+    let link = HostLink::new(&sender, "1", config, peer, quiet).unwrap();
+    let new = |publisher| NewFlow {
+        flow: flow(publisher),
+        retained_max: u64::MAX,
+        description: described().encode(),
+        leads_on: false,
+    };
+    link.open(vec![new(1), new(2)]);
+    for (publisher, reliable) in [(1, false), (2, true)] {
+        for sequence in 0..10 {
+            let payload = Arc::new(vec![0_u8; 100]);
+            let sent = link.send(
+                (flow(publisher), reliable),
+                sequence,
+                payload,
+                Description::default(),
+            );
+            assert_eq!(sent, Sent::Taken);
+        }
+    }
+    assert_eq!(link.status().retained_bytes, 100 + 10 * 100);
+    for _ in 0..9 {
+        let given_up = wait(&heard, |heard| match heard {
+            ConductorEvent::Event(HostEvent::GaveUp(flow)) => Some(flow),
+            _ => None,
+        });
+        assert_eq!(given_up, flow(1));
+    }
+}
