@@ -163,7 +163,7 @@ chaos: test-driver ## Kill publishers, subscribers and the daemon: KILLS=1000 GP
 	  target/release/rgaps-chaos --domain $$domains --kills $(GPU_KILLS) --seed $(SEED) || exit 1; done
 	@target/release/rgaps-chaos --kills $(KILLS) --seed $(SEED)
 
-test-device: build test-driver ## Device topics: the protocol in a model checker, mutants of it, PTX for every GPU, processes on the test driver
+test-device: build links test-driver ## Device topics: the protocol in a model checker, mutants of it, PTX for every GPU, processes on the test driver
 	@tools/setup.sh nvcc
 	@tools/device/mutants.py --seconds 1
 	@tools/device/ptx.py

@@ -8,6 +8,7 @@
  *     check accesses [--domain D] [--peer D]
  *     check rate    [--domain D] [--bytes N] [--blocks N] [--messages N]
  *     check meet    [--domain D] [--messages N] [--kills N] [--seed N]    with ordinary topics; wants a daemon
+ *     check far-publish|far-receive [--domain D] [--messages N]           one on each of two linked hosts; want daemons
  *
  * Each process is this program again. The last line is JSON; the exit code is 1 if a word was wrong, a message was lost
  * untold, a reliable subscriber missed one, or a job failed.
@@ -272,7 +273,7 @@ struct Work {
     size_t boards_count = 0, board = 0; /* the first block's */
     uint64_t messages = 0, bytes = 8;
     uint32_t mode = 0, threads = default_threads;
-    bool is_varied = false;
+    bool is_varied = false, is_whole = false;
 
     std::vector<std::string> arguments() const {
         const auto joined = [](const auto &list, auto text) {
@@ -294,7 +295,8 @@ struct Work {
                 std::to_string(bytes),     "--mode",
                 std::to_string(mode),      "--threads",
                 std::to_string(threads),   "--varied",
-                is_varied ? "1" : "0"};
+                is_varied ? "1" : "0",     "--whole",
+                is_whole ? "1" : "0"};
     }
 };
 
@@ -337,6 +339,7 @@ int work(const Options &options) {
         job.mode = uint32_t(options.number("--mode", 0));
         job.task = task;
         job.is_varied = options.number("--varied", 0) != 0;
+        job.is_whole = options.number("--whole", 0) != 0;
         all.push_back(job);
     }
     launch(all, uint32_t(options.number("--threads", default_threads)));
@@ -723,6 +726,7 @@ int rate(const Options &options) {
 }
 
 #include "meet.h"
+#include "far.h"
 
 }  // namespace
 
@@ -739,5 +743,7 @@ int main(int count, char **arguments) {
     if (command == "accesses") return accesses(options);
     if (command == "meet") return meet(options);
     if (command == "bridge") return bridge(options);
-    die("usage: check demo|latency|bare|rate|accesses|meet [--domain D] ...; see the top of tests/device/check.cu");
+    if (command == "far-publish") return far_publish(options);
+    if (command == "far-receive") return far_receive(options);
+    die("usage: check demo|latency|bare|rate|accesses|meet|far-publish|far-receive [--domain D] ...; see the top of tests/device/check.cu");
 }

@@ -20,3 +20,6 @@ export RGAPS_CUDA_LIBRARY=$driver RGAPS_TEST_DRIVER_DEVICES=2 RGAPS_TEST_DRIVER_
 $check demo --domain cuda --seconds "$each" --kills 12 --seed "$seed"
 RGAPS_SOCKET=$runtime/cuda.sock $check meet --domain cuda --messages 1000 --kills 6 --seed "$seed"
 $check latency --domain cuda --peer cuda:1 --messages 500 --bytes 65536
+# Two hosts.
+unset RGAPS_CUDA_LIBRARY RGAPS_DAEMON RGAPS_IDLE_EXIT_MS RGAPS_POOL__HOST__CAP RGAPS_POOL__CUDA__CAP
+tools/device/far.sh
