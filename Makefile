@@ -203,6 +203,8 @@ races: ## Kernels that write and read late, every byte checked: RACES="--message
 vm-programs:
 	@tools/setup.sh base rust vm kernel
 	cargo build --release --locked --quiet $(TEST_DRIVER) -p rgaps-verbs --features rgaps-verbs/raw --example verbs-check
+	cargo build --release --locked --quiet -p rgaps-gpu-verbs --example gpu-verbs-check
+	@tools/device/build.sh rdma-host
 	cargo build --locked --quiet $(DEBUG_PROGRAMS)
 	@tests/vm/programs.sh "$(VM_PROGRAMS)" crossing rdma dma_bufs host_memory
 	@kernel/build.sh 6.1

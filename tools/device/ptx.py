@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compiles rgaps/device.cuh, or rgaps/device_rdma.cuh, with each kind of group to PTX, and from that to machine code, for every GPU that nvcc knows, with
+"""Compiles rgaps/device.cuh, or rgaps/device_rdma.cuh and device_link.cuh, with each kind of group to PTX, and from that to machine code, for every GPU that nvcc knows, with
 warnings as errors. Prints registers and sizes; nothing may spill.
 
 Usage: tools/device/ptx.py [--suite device|rdma] [ARCHITECTURE...], such as 90; tools/setup.sh nvcc installs nvcc.
@@ -34,7 +34,7 @@ def compiled(architecture, suite):
     registers = {}
     name = None
     for line in said.splitlines():
-        if found := re.search(r"entry function '_Z\d+((?:publish|receive|post|share)_by_[a-z_]+?)\d*rgaps", line):
+        if found := re.search(r"entry function '_Z\d+((?:publish|receive|post|share|egress|ingress)_by_[a-z_]+?)\d*rgaps", line):
             name = re.sub(r"\d+$", "", found[1])
         if found := re.search(r"Used (\d+) registers", line):
             registers[name] = int(found[1])

@@ -19,11 +19,16 @@ $check ladder --jobs target/device/librdma-jobs.so --messages 5000
 . tools/device/hosts.sh
 trap remove_hosts EXIT
 heard=target/device/rdma-listening
-"${other[@]}" "$check" receive --jobs target/device/librdma-jobs.so --listen "${addresses[1]}:0" 2>"$heard" &
-receiver=$!
-until grep -q "listening at" "$heard"; do
-  kill -0 $receiver || { cat "$heard" >&2; exit 1; }
-  sleep 0.05
+# Messages of works; then those of a device topic, which reach one of the other host.
+for more in "" "--topics yes"; do
+  # shellcheck disable=SC2086 # options
+  "${other[@]}" "$check" receive --jobs target/device/librdma-jobs.so --listen "${addresses[1]}:0" $more 2>"$heard" &
+  receiver=$!
+  until grep -q "listening at" "$heard"; do
+    kill -0 $receiver || { cat "$heard" >&2; exit 1; }
+    sleep 0.05
+  done
+  # shellcheck disable=SC2086 # options
+  "${one[@]}" "$check" send --jobs target/device/librdma-jobs.so --peer "$(sed -n 's/^listening at //p' "$heard")" $more
+  wait $receiver || { cat "$heard" >&2; exit 1; }
 done
-"${one[@]}" "$check" send --jobs target/device/librdma-jobs.so --peer "$(sed -n 's/^listening at //p' "$heard")"
-wait $receiver || { cat "$heard" >&2; exit 1; }

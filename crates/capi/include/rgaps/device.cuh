@@ -86,7 +86,9 @@ enum class Status : int32_t {
     /* The host said stop. */
     stopped = -30,
     /* The subscriber was evicted; the bytes of its samples may have changed. */
-    evicted = -31
+    evicted = -31,
+    /* A link to another host has failed: rgaps/device_link.cuh. */
+    failed = -32
 };
 
 /* How a subscriber receives; add them up. */
@@ -174,6 +176,7 @@ inline uint64_t ticks() {
 /* A thread alone. */
 struct Lane {
     RGAPS_DEVICE_FN uint32_t thread_rank() const { return 0; }
+    RGAPS_DEVICE_FN uint32_t size() const { return 1; }
     RGAPS_DEVICE_FN void sync() const {}
     template <class T>
     RGAPS_DEVICE_FN T broadcast(T value) const {
