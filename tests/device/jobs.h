@@ -38,6 +38,7 @@ struct Board {
     uint64_t current;
     Counts counts[2];
     uint64_t is_running;
+    uint64_t seat; /* that the process took for the job */
     uint64_t status; /* of the call that ended it, as int64_t */
     uint64_t ticks, nanoseconds; /* from the first message to the last */
     uint64_t alone; /* steps that the thread of rank 0 began without its warp: ping and pong */

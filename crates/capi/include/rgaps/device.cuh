@@ -493,8 +493,13 @@ private:
         return next_ + open_ < limit_;
     }
 
-    /* Whether a try that came to nothing may ask the host: seldom, or where that has helped before. */
-    RGAPS_DEVICE_FN bool may_ask_host() { return overrides_ || ++refused_ % detail::tries_between_looks == 0; }
+    /* Whether a try that came to nothing may ask the host: seldom, or where that has helped before. Seldom it also tells the host which
+     * message waits for room. */
+    RGAPS_DEVICE_FN bool may_ask_host() {
+        if (++refused_ % detail::tries_between_looks != 0) return overrides_;
+        memory::store(words_.seat(RGAPS_DEVICE_PUBLISHER_ENDPOINT, RGAPS_DEVICE_SEAT_CURSOR), next_);
+        return true;
+    }
 
     RGAPS_DEVICE_FN Status find(uint64_t bytes, uint32_t *found) {
         if (bytes > words_.topic.block_bytes) return Status::too_large;
