@@ -87,7 +87,7 @@ impl HostPublisher {
         let block = match self.find()? {
             Ok(block) => block,
             Err(full) => {
-                self.tell_waits()?;
+                self.note_waiting()?;
                 return Ok(Err(full));
             }
         };
@@ -151,7 +151,7 @@ impl HostPublisher {
     }
 
     /// Which message waits for room.
-    fn tell_waits(&self) -> Result<(), DeviceError> {
+    fn note_waiting(&self) -> Result<(), DeviceError> {
         let at = self.topic.seat_at(DEVICE_PUBLISHER_ENDPOINT);
         Ok(self.topic.memory().store(Segment::Words, at, self.next)?)
     }
