@@ -4,7 +4,7 @@ warnings as errors. Prints registers and sizes; nothing may spill.
 
 Usage: tools/device/ptx.py [--suite device|rdma] [ARCHITECTURE...], such as 90; tools/setup.sh nvcc installs nvcc.
 """
-import argparse, concurrent.futures, json, os, re, subprocess, sys
+import argparse, ast, concurrent.futures, json, os, re, subprocess, sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,6 +41,15 @@ def compiled(architecture, suite):
     return {"architecture": architecture, "ptx_bytes": ptx.stat().st_size, "cubin_bytes": cubin.stat().st_size, "registers": registers}
 
 
+def example(architecture):
+    """The kernel of the example with CuPy."""
+    script = ast.parse((ROOT / "examples/python/device_topic_cupy.py").read_text())
+    kernels = [node.value.value for node in script.body if isinstance(node, ast.Assign) and node.targets[0].id == "KERNEL"]
+    source = OUT / f"example-{architecture}.cu"
+    source.write_text(kernels[0])
+    tool(TOOLKIT / "bin/nvcc", *FLAGS, f"-arch=compute_{architecture}", "-ptx", source, "-o", source.with_suffix(".ptx"))
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--suite", choices=["device", "rdma"], default="device")
@@ -51,6 +60,8 @@ def main():
     wanted = options.architectures or sorted(known, key=int)
     with concurrent.futures.ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         rows = list(pool.map(lambda architecture: compiled(architecture, options.suite), wanted))
+        if options.suite == "device":
+            list(pool.map(example, wanted))
     names = sorted(rows[0]["registers"])
     print("registers of each kernel; sizes of all together")
     print(f"{'':6} " + " ".join(f"{name.replace('_by_', ' '):>18}" for name in names) + f" {'PTX':>8} {'machine code':>13}")
