@@ -30,13 +30,14 @@ until_true() {
   done
 }
 
-# on HOST COMMAND...: host 0 or 1, as a client of its daemon.
-on() {
+# become HOST COMMAND...: the command on host 0 or 1, with the settings of its daemon, in place of this shell.
+become() {
   local host=$1 within=("${one[@]}")
   shift
   [ "$host" = 0 ] || within=("${other[@]}")
-  RGAPS_CONFIG=$runtime/$host.toml "${within[@]}" "$@"
+  RGAPS_CONFIG=$runtime/$host.toml exec "${within[@]}" "$@"
 }
+on() { (become "$@"); }
 
 # The links of the other host, by which a host finds it: fixed where each has an address of its own.
 ports=(7447 7447)
@@ -58,7 +59,7 @@ scouting = false
 insecure = true
 outage_ms = 300000
 END
-  RGAPS_LINKS_PROGRAM=$built/rgaps-links on $host "$built/rgapsd" --foreground >"$runtime/daemon-$host.log" 2>&1 &
+  RGAPS_LINKS_PROGRAM=$built/rgaps-links become $host "$built/rgapsd" --foreground >"$runtime/daemon-$host.log" 2>&1 &
   processes+=($!)
 done
 
@@ -77,11 +78,13 @@ has_half() { [ "$(field 1 newest topic info far || echo 0)" = $((messages / 2)) 
 is_held_back() { on 0 "$built/rgaps" topic info far | grep -q 'the publisher waits for it'; }
 
 until_true "a link" has_lanes
-on 1 "$check" far-receive --messages "$messages" >"$runtime/receive.log" 2>&1 &
+become 1 "$check" far-receive --messages "$messages" >"$runtime/receive.log" 2>&1 &
 receiver=$!
+processes+=($receiver)
 mkfifo "$runtime/go"
-on 0 "$check" far-publish --messages "$messages" <"$runtime/go" >"$runtime/publish.log" 2>&1 &
+become 0 "$check" far-publish --messages "$messages" <"$runtime/go" >"$runtime/publish.log" 2>&1 &
 publisher=$!
+processes+=($publisher)
 exec 9>"$runtime/go"
 until_true "the links to subscribe" is_subscribed
 printf 1 >&9
@@ -97,4 +100,5 @@ if [ $has_cable = 1 ]; then
 fi
 wait $publisher || fail "the publisher failed"
 wait $receiver || fail "the receiver failed"
+processes=("${processes[@]:0:2}") # the daemons
 tail -qn 1 "$runtime/publish.log" "$runtime/receive.log"
