@@ -163,7 +163,7 @@ chaos: test-driver ## Kill publishers, subscribers and the daemon: KILLS=1000 GP
 	  target/release/rgaps-chaos --domain $$domains --kills $(GPU_KILLS) --seed $(SEED) || exit 1; done
 	@target/release/rgaps-chaos --kills $(KILLS) --seed $(SEED)
 
-test-device: build test-driver ## Device topics: the protocol in a model checker, mutants of it, PTX for every GPU, processes on the test driver
+test-device: build links test-driver ## Device topics: the protocol in a model checker, mutants of it, PTX for every GPU, processes on the test driver
 	@tools/setup.sh nvcc
 	@tools/device/mutants.py --seconds 1
 	@tools/device/ptx.py
@@ -203,6 +203,8 @@ races: ## Kernels that write and read late, every byte checked: RACES="--message
 vm-programs:
 	@tools/setup.sh base rust vm kernel
 	cargo build --release --locked --quiet $(TEST_DRIVER) -p rgaps-verbs --features rgaps-verbs/raw --example verbs-check
+	cargo build --release --locked --quiet -p rgaps-gpu-verbs --example gpu-verbs-check
+	@tools/device/build.sh rdma-host
 	cargo build --locked --quiet $(DEBUG_PROGRAMS)
 	@tests/vm/programs.sh "$(VM_PROGRAMS)" crossing rdma dma_bufs host_memory
 	@kernel/build.sh 6.1

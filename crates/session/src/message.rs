@@ -4,13 +4,13 @@
 //! encoded by postcard, with its file descriptors. Packets are bounded by [`MAX_PACKET_BYTES`]
 //! and [`MAX_PACKET_FDS`]; whoever sends more, or something that does not decode, is cut off.
 
-use crate::device::DeviceRow;
+use crate::device::{DeviceRow, SeatEnd};
 use crate::path::{CameOver, PathKind};
 use rgaps_layout::Domain;
 use serde::{Deserialize, Serialize};
 
 /// Version of everything in this module.
-pub const PROTOCOL_VERSION: u32 = 11;
+pub const PROTOCOL_VERSION: u32 = 12;
 /// Longest packet.
 pub const MAX_PACKET_BYTES: usize = 80 * 1024;
 /// Most file descriptors that one packet carries.
@@ -332,15 +332,16 @@ pub enum Request {
     },
     /// A publisher or subscriber forwards between its topic and a device topic, whose three descriptors the packet carries
     /// (control, ring, words). Said again and again, so that a listing is recent and the next daemon knows. Gone with the
-    /// member. Answer: [`Answer::Done`].
+    /// member. Answer: [`Answer::Seats`], which the client acts on.
     Device {
         /// The publisher or subscriber.
         member: Member,
         /// The device topic as it is now.
         device: Box<DeviceRow>,
     },
-    /// The device topic that somebody forwards to or from a topic. Answer: [`Answer::Device`]; its packet carries the three
-    /// descriptors.
+    /// The device topic that somebody forwards to or from a topic. The client enters the topic's zone, as with a join, and is the
+    /// owner of the seats that it takes. Answer: [`Answer::Device`]; its packet carries the three descriptors, and behind them
+    /// those of the zone if it comes with a grant.
     OpenDevice {
         /// The topic's name.
         topic: String,
@@ -559,7 +560,16 @@ pub enum Answer {
         ranges: Vec<Range>,
     },
     /// To `OpenDevice`.
-    Device(Box<DeviceRow>),
+    Device {
+        /// The device topic.
+        device: Box<DeviceRow>,
+        /// The topic's zone.
+        zone: ZoneId,
+        /// The client's place in it, if it was not in it.
+        grant: Option<ZoneGrant>,
+    },
+    /// To `Device`: seats whose subscribers are to be evicted.
+    Seats(Vec<SeatEnd>),
     /// To `TakeDoorbell`.
     Doorbell {
         /// Its index.

@@ -190,6 +190,13 @@ fn show_device(device: &Device, to: &mut dyn Write) -> io::Result<()> {
         device.forwarded,
         device.refused
     )?;
+    if device.evictions > 0 {
+        writeln!(
+            to,
+            "          {} evicted: the process ended, or received nothing for longer than limits.device_stall_ms",
+            units::counted(device.evictions, "subscriber")
+        )?;
+    }
     if device.takes_turns {
         writeln!(
             to,
@@ -208,12 +215,16 @@ fn show_device(device: &Device, to: &mut dyn Write) -> io::Result<()> {
                 seat.missed
             ),
         };
+        let holds = match seat.held {
+            0 => String::new(),
+            held => format!(", holds {}", units::counted(held.into(), "block")),
+        };
         let who = if seat.is_bridge { " (for hosts)" } else { "" };
         let waits = match seat.is_waited_for {
             true => "; the publisher waits for it",
             false => "",
         };
-        writeln!(to, "seat {:<4} {state}{waits}{who}", seat.seat)?;
+        writeln!(to, "seat {:<4} {state}{holds}{waits}{who}", seat.seat)?;
     }
     Ok(())
 }
