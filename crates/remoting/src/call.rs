@@ -291,7 +291,9 @@ pub enum Call<'a> {
     CaptureEnd { stream: u64, graph: u64 },
     /// `cuStreamGetCaptureInfo`. Gives the state and the number of the recording.
     CaptureStatus { stream: u64 },
-    /// `cuGraphGetNodes`. Gives how many there are.
+    /// The nodes of `cuStreamGetCaptureInfo`: those on which the next one will depend.
+    CaptureNodes { stream: u64 },
+    /// `cuGraphGetNodes`. Gives them.
     GraphNodes { graph: u64 },
     /// `cuGraphInstantiateWithFlags`.
     GraphInstantiate {
@@ -484,6 +486,8 @@ pub enum Value {
     Memory,
     /// Kernels of a library, in the order of their names.
     Kernels(Vec<KernelInfo>),
+    /// Nodes of a graph, as the driver names them. No call takes one.
+    Nodes(Vec<u64>),
     /// Why a call of topics failed, and what to do.
     Text(String),
     /// A message of a topic, where it lies on the device.

@@ -59,6 +59,8 @@ use topics::Topics;
 const READ_BUFFER_BYTES: usize = 256 << 10;
 /// Bytes of a piece when bytes are read and thrown away.
 const DRAIN_BYTES: usize = 64 << 10;
+/// Of the threads that make calls, as much as a main thread usually has: libraries compile code in them.
+const STACK_BYTES: usize = 8 << 20;
 /// How often the server's copy of the counters is renewed.
 const BOARD_INTERVAL: Duration = Duration::from_millis(200);
 
@@ -285,6 +287,7 @@ impl Shared {
         };
         std::thread::Builder::new()
             .name("lane".to_owned())
+            .stack_size(STACK_BYTES)
             .spawn(body)
             .map(drop)
     }

@@ -195,9 +195,10 @@ impl Session {
     /// The same for what orders work, and for topics.
     fn dispatch_ordered(&mut self, of: &Header, call: &Call<'_>) -> Result<Outcome, Code> {
         match call {
-            Call::CaptureBegin { .. } | Call::CaptureEnd { .. } | Call::CaptureStatus { .. } => {
-                self.capture_call(of, call)
-            }
+            Call::CaptureBegin { .. }
+            | Call::CaptureEnd { .. }
+            | Call::CaptureStatus { .. }
+            | Call::CaptureNodes { .. } => self.capture_call(of, call),
             Call::GraphNodes { .. }
             | Call::GraphInstantiate { .. }
             | Call::GraphUpdate { .. }
