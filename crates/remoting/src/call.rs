@@ -353,7 +353,7 @@ pub enum Call<'a> {
     LibraryNow { library: u64 },
     /// `cuLibraryUnload`.
     LibraryUnload { library: u64 },
-    /// `cuLibraryGetGlobal`. Gives address and bytes.
+    /// `cuLibraryGetGlobal`, or `cuLibraryGetManaged`. Gives address and bytes.
     Variable { library: u64, name: &'a str },
     /// `cuKernelGetAttribute`, all of them.
     KernelInfo { kernel: KernelId },
