@@ -690,6 +690,10 @@ def torch_run(prefix, env, steps, timeout):
         at = begun or left[0]
         if at not in found:
             found[at] = {"step": at, "error": how, "at": err[-1500:]}
+            if process.returncode < 0 and not env.get("MALLOC_CHECK_"):
+                # Again with a heap that finds damage earlier, each call waiting for its answer.
+                checked = dict(env, MALLOC_CHECK_="3", LD_PRELOAD="libc_malloc_debug.so.0", RGAPS_GPU_BLOCKING="1")
+                found[at]["checked"] = torch_run(prefix, checked, [at], timeout)[0]
         left = left[left.index(at) + 1:]
     return found, sorted(set(unsupported)), sorted(set(notices))
 
@@ -698,6 +702,26 @@ def is_near(one, other):
     if not isinstance(one, list) or not isinstance(other, list):
         return one == other
     return len(one) == len(other) and all(abs(a - b) <= 1e-3 * max(1, abs(a), abs(b)) for a, b in zip(one, other))
+
+
+def remoting_torch_delays(env, rgaps, libraries, on):
+    """Steps of torch behind a delay, which is added to each round trip."""
+    steps = ["transformer_step", "resnet50", "resnet50_training"]
+    address, port = on.rsplit(":", 1)
+    rows = {}
+    for delay in (0, 20, 100, 500):
+        relay = subprocess.Popen([str(HERE / "bin/rgaps-delay"), address, port, str(delay / 2)], stdout=subprocess.PIPE, text=True)
+        try:
+            at = f"127.0.0.1:{relay.stdout.readline().strip()}"
+            statistics = out_folder / f"torch-delay-{delay}.statistics"
+            far = dict(env, RGAPS_GPU_STATISTICS=str(statistics))
+            found, _, _ = torch_run([rgaps, "gpu", "run", "--libraries", libraries, "--on", at, "--"], far, steps, 180)
+            ran = [json.loads(line) for line in statistics.read_text().splitlines()] if statistics.exists() else []
+            rows[delay] = {"ms": {name: row.get("ms", row.get("error")) for name, row in found.items()}, "processes": ran}
+        finally:
+            relay.kill()
+            relay.wait()
+    yield "torch-delays", rows
 
 
 def remoting_torch(env, rgaps, libraries, ways):
@@ -761,6 +785,8 @@ def remoting_libs(env, folder):
                 yield f"{name}-{way}", document(name, run(f"remoting-libs {name} {way}", [*suite, *more], 300, far))
         if importlib.util.find_spec("torch"):
             yield from remoting_torch(env, rgaps, libraries, ways)
+            if match in "torch-delays":
+                yield from remoting_torch_delays(env, rgaps, libraries, ways["tcp"])
         else:
             skipped("remoting-libs torch", "this Python has no torch")
     finally:

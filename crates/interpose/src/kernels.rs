@@ -80,7 +80,7 @@ struct Registry {
     /// By the address of the function in the program that stands for the kernel.
     functions: HashMap<usize, &'static Kernel>,
     variables: HashMap<usize, Variable>,
-    /// Of managed variables: the library's handle, and where the program wants the address. Until the program uses them.
+    /// Of managed variables: the library's handle, and where the program has its pointer to the variable. Until the program uses them.
     managed: Vec<(usize, usize)>,
     handles: HashSet<usize>,
     libraries: HashSet<usize>,
@@ -439,20 +439,20 @@ pub(crate) fn register_variable(library: &'static Library, variable: usize, name
     registry().variables.insert(variable, entry);
 }
 
-/// Notes where the program wants the address of a managed variable that was registered under that place.
-pub(crate) fn register_managed(library: usize, place: usize) {
-    registry().managed.push((library, place));
+/// Notes a managed variable, which was registered under the address of the program's pointer to it.
+pub(crate) fn register_managed(library: usize, pointer: usize) {
+    registry().managed.push((library, pointer));
 }
 
 /// Makes the managed variables of a library memory of this host, too, and tells the program their addresses.
 pub(crate) fn ready_managed(library: usize) -> Result<(), Code> {
     let is_of = |entry: &(usize, usize)| entry.0 == library;
     let all: Vec<_> = registry().managed.iter().copied().filter(is_of).collect();
-    for (_, place) in all {
-        let (address, bytes) = variable(place)?;
+    for (_, pointer) in all {
+        let (address, bytes) = variable(pointer)?;
         managed::adopt(address, bytes)?;
-        // SAFETY: nvcc's code registered the place of a pointer, which stays as long as the program or library is loaded.
-        unsafe { (place as *mut u64).write(address) };
+        // SAFETY: nvcc's code registered the address of a pointer of its own, which stays as long as the program or library is loaded.
+        unsafe { (pointer as *mut u64).write(address) };
     }
     registry().managed.retain(|entry| !is_of(entry));
     Ok(())

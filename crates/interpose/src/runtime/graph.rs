@@ -10,18 +10,18 @@ use std::ffi::{c_int, c_uint, c_ulonglong};
 
 /// Nodes that a program was told, and as many edges of the usual kind.
 #[derive(Default)]
-struct Told {
+struct Listed {
     nodes: Vec<u64>,
     edges: Vec<u64>,
 }
 
 thread_local! {
     /// They stay until the thread asks again.
-    static TOLD: RefCell<Told> = RefCell::default();
+    static LISTED: RefCell<Listed> = RefCell::default();
 }
 
 /// Where a program wants nodes, their edges, and how many there are.
-struct Places {
+struct Wanted {
     nodes: Out<usize>,
     edges: Out<usize>,
     count: Out<usize>,
@@ -33,19 +33,19 @@ fn capture_info(
     stream: u64,
     status: Out<c_int>,
     id: Out<u64>,
-    (graph, places): (Out<u64>, Places),
+    (graph, wanted): (Out<u64>, Wanted),
 ) -> Result<(), Code> {
     status.check()?;
     let (found, number) = graphs::status(stream)?;
     if found != 0 {
-        if places.nodes.check().is_ok() || places.count.check().is_ok() {
+        if wanted.nodes.check().is_ok() || wanted.count.check().is_ok() {
             let nodes = graphs::next_behind(stream)?;
-            TOLD.with_borrow_mut(|told| {
-                told.edges = vec![0; nodes.len()];
-                told.nodes = nodes;
-                places.count.put_if_wanted(told.nodes.len());
-                places.nodes.put_if_wanted(told.nodes.as_ptr() as usize);
-                places.edges.put_if_wanted(told.edges.as_ptr() as usize);
+            LISTED.with_borrow_mut(|listed| {
+                listed.edges = vec![0; nodes.len()];
+                listed.nodes = nodes;
+                wanted.count.put_if_wanted(listed.nodes.len());
+                wanted.nodes.put_if_wanted(listed.nodes.as_ptr() as usize);
+                wanted.edges.put_if_wanted(listed.edges.as_ptr() as usize);
             });
         }
         if graph.check().is_ok() {
@@ -59,12 +59,12 @@ fn capture_info(
 runtime_12! {
     fn cudaStreamGetCaptureInfo(stream: usize, status: Out<c_int>, id: Out<u64>) {
         let (nodes, edges, count) = (Out::none(), Out::none(), Out::none());
-        capture_info(stream as u64, status, id, (Out::none(), Places { nodes, edges, count }))
+        capture_info(stream as u64, status, id, (Out::none(), Wanted { nodes, edges, count }))
     }
 
     fn cudaStreamGetCaptureInfo_ptsz(stream: usize, status: Out<c_int>, id: Out<u64>) {
         let (nodes, edges, count) = (Out::none(), Out::none(), Out::none());
-        capture_info(stream_of(stream, super::PER_THREAD), status, id, (Out::none(), Places { nodes, edges, count }))
+        capture_info(stream_of(stream, super::PER_THREAD), status, id, (Out::none(), Wanted { nodes, edges, count }))
     }
 }
 
@@ -133,21 +133,21 @@ runtime_on_stream! {
         default; stream: usize, status: Out<c_int>, id: Out<u64>, graph: Out<u64>, nodes: Out<usize>, edges: Out<usize>,
         count: Out<usize>
     ) {
-        capture_info(stream_of(stream, default), status, id, (graph, Places { nodes, edges, count }))
+        capture_info(stream_of(stream, default), status, id, (graph, Wanted { nodes, edges, count }))
     }
 
     fn cudaStreamGetCaptureInfo_v2 "_ptsz" (
         default; stream: usize, status: Out<c_int>, id: Out<u64>, graph: Out<u64>, nodes: Out<usize>, count: Out<usize>
     ) {
-        let places = Places { nodes, edges: Out::none(), count };
-        capture_info(stream_of(stream, default), status, id, (graph, places))
+        let wanted = Wanted { nodes, edges: Out::none(), count };
+        capture_info(stream_of(stream, default), status, id, (graph, wanted))
     }
 
     fn cudaStreamGetCaptureInfo_v3 "_ptsz" (
         default; stream: usize, status: Out<c_int>, id: Out<u64>, graph: Out<u64>, nodes: Out<usize>, edges: Out<usize>,
         count: Out<usize>
     ) {
-        capture_info(stream_of(stream, default), status, id, (graph, Places { nodes, edges, count }))
+        capture_info(stream_of(stream, default), status, id, (graph, Wanted { nodes, edges, count }))
     }
 
     fn cudaGraphUpload "_ptsz" (default; executable: u64, stream: usize) {

@@ -77,7 +77,7 @@ extern "C" fn register_variable(
 #[allow(clippy::too_many_arguments, reason = "they are CUDA's")]
 extern "C" fn register_managed_variable(
     library: usize,
-    place: usize,
+    pointer: usize,
     _device_address: usize,
     name: Text,
     _external: c_int,
@@ -86,8 +86,8 @@ extern "C" fn register_managed_variable(
     _global: c_int,
 ) {
     if let (Ok(of), Ok(name)) = (Library::of(library), name.get()) {
-        kernels::register_variable(of, place, name);
-        kernels::register_managed(library, place);
+        kernels::register_variable(of, pointer, name);
+        kernels::register_managed(library, pointer);
     }
 }
 

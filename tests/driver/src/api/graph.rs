@@ -33,7 +33,7 @@ extern "C" fn cuStreamBeginCapture_v2(stream: usize, _mode: c_int) -> c_int {
 
 thread_local! {
     /// The nodes that a thread was told.
-    static TOLD: RefCell<Vec<usize>> = RefCell::default();
+    static LISTED: RefCell<Vec<usize>> = RefCell::default();
 }
 
 /// What is recorded last is that on which the next work depends.
@@ -54,7 +54,7 @@ unsafe extern "C" fn cuStreamGetCaptureInfo_v2(
         let last = recorded
             .iter()
             .filter_map(|recorded| recorded.nodes().pop());
-        let told = TOLD.with_borrow_mut(|told| {
+        let told = LISTED.with_borrow_mut(|told| {
             *told = last.collect();
             (told.as_ptr() as usize, told.len())
         });
