@@ -74,32 +74,37 @@ impl Session {
             }
             Call::CaptureNodes { stream } => {
                 let stream = self.stream(of, stream)?;
-                let (mut status, mut nodes, mut count) = (0, 0, 0);
-                let null = std::ptr::null_mut();
-                // SAFETY: the out pointers are to variables of this function, or null where nothing is wanted; the stream is one of
-                // this session.
-                unsafe {
-                    cu!(
-                        api,
-                        capture_info(
-                            stream,
-                            &mut status,
-                            std::ptr::null_mut(),
-                            null,
-                            &mut nodes,
-                            &mut count
-                        )
-                    )?
-                };
-                let found = match status != 0 && nodes != 0 {
-                    // SAFETY: the driver's array of so many nodes, which stays until the stream's next call.
-                    true => unsafe { std::slice::from_raw_parts(nodes as *const u64, count) },
-                    false => &[],
-                };
-                Ok(Outcome::Now(Value::Nodes(found.to_vec())))
+                self.next_behind(stream)
             }
             _ => Err(Code::INVALID_VALUE),
         }
+    }
+
+    /// The nodes on which the next one that a stream records will depend.
+    fn next_behind(&self, stream: usize) -> Result<Outcome, Code> {
+        let (mut status, mut nodes, mut count) = (0, 0, 0);
+        let null = std::ptr::null_mut();
+        // SAFETY: the out pointers are to variables of this function, or null where nothing is wanted; the stream is one of
+        // this session.
+        unsafe {
+            cu!(
+                self.api,
+                capture_info(
+                    stream,
+                    &mut status,
+                    std::ptr::null_mut(),
+                    null,
+                    &mut nodes,
+                    &mut count
+                )
+            )?
+        };
+        let found = match status != 0 && nodes != 0 {
+            // SAFETY: the driver's array of so many nodes, which stays until the stream's next call.
+            true => unsafe { std::slice::from_raw_parts(nodes as *const u64, count) },
+            false => &[],
+        };
+        Ok(Outcome::Now(Value::Nodes(found.to_vec())))
     }
 
     pub(super) fn graph_call(&mut self, of: &Header, call: &Call<'_>) -> Result<Outcome, Code> {
