@@ -51,7 +51,8 @@ int main(int count, char **words) {
         }
         invert<<<(unsigned)((message.bytes + 255) / 256), 256, 0, stream>>>(message.bytes, (const unsigned char *)message.data, image);
         OK(cudaGetLastError());
-        OK(rgaps_gpu_publisher_publish(publisher, image, message.bytes, stream, nullptr));
+        const rgaps_gpu_tensor_t *tensor = message.tensor.dtype[0] ? &message.tensor : nullptr;
+        OK(rgaps_gpu_publisher_publish(publisher, image, message.bytes, tensor, stream, nullptr));
         printf("message %llu: %zu bytes\n", (unsigned long long)message.sequence, message.bytes);
         fflush(stdout);
         OK(rgaps_gpu_message_release(&message, stream));

@@ -56,7 +56,7 @@ CASE(what_a_kernel_wrote_is_published_behind_it) {
     for (int round = 1; round <= 5; round++) {
         uint64_t sequence = 99;
         scale<<<(n + 255) / 256, 256, 0, stream>>>(n, round, values, out);
-        TOPIC(0, rgaps_gpu_publisher_publish(pair.publisher, out, n * sizeof(int), stream, &sequence));
+        TOPIC(0, rgaps_gpu_publisher_publish(pair.publisher, out, n * sizeof(int), nullptr, stream, &sequence));
         EXPECT(sequence == (uint64_t)round - 1);
         // Later work of the stream does not change the message.
         OK(cudaMemsetAsync(out, 0, n * sizeof(int), stream));
@@ -79,7 +79,7 @@ CASE(a_message_is_device_memory_that_copies_read) {
     int *values = on_device(numbers(n, 7)), *other;
     OK(cudaMalloc(&other, n * sizeof(int)));
     Pair pair = join(topic("reads"));
-    TOPIC(0, rgaps_gpu_publisher_publish(pair.publisher, values, n * sizeof(int), nullptr, nullptr));
+    TOPIC(0, rgaps_gpu_publisher_publish(pair.publisher, values, n * sizeof(int), nullptr, nullptr, nullptr));
     rgaps_gpu_message_t message;
     TOPIC(0, rgaps_gpu_subscriber_receive(pair.subscriber, LONG_NS, nullptr, &message));
     EXPECT(from_device((const int *)message.data, n) == numbers(n, 7));
@@ -98,7 +98,7 @@ CASE(a_message_is_device_memory_that_copies_read) {
     EXPECT(what.type == cudaMemoryTypeDevice && what.device == 0);
     // A message may be published, too.
     uint64_t sequence;
-    TOPIC(0, rgaps_gpu_publisher_publish(pair.publisher, message.data, message.bytes, nullptr, &sequence));
+    TOPIC(0, rgaps_gpu_publisher_publish(pair.publisher, message.data, message.bytes, nullptr, nullptr, &sequence));
     EXPECT(sequence == 1);
     TOPIC(0, rgaps_gpu_message_release(&message, nullptr));
     TOPIC(0, rgaps_gpu_subscriber_receive(pair.subscriber, LONG_NS, nullptr, &message));
@@ -112,7 +112,7 @@ CASE(a_message_is_device_memory_that_copies_read) {
 CASE(a_message_is_not_written_and_not_freed) {
     int *values = on_device(numbers(100));
     Pair pair = join(topic("writes"));
-    TOPIC(0, rgaps_gpu_publisher_publish(pair.publisher, values, 100 * sizeof(int), nullptr, nullptr));
+    TOPIC(0, rgaps_gpu_publisher_publish(pair.publisher, values, 100 * sizeof(int), nullptr, nullptr, nullptr));
     rgaps_gpu_message_t message;
     TOPIC(0, rgaps_gpu_subscriber_receive(pair.subscriber, LONG_NS, nullptr, &message));
     void *data = (void *)message.data;
@@ -134,12 +134,35 @@ CASE(a_message_is_not_written_and_not_freed) {
     leave(pair);
 }
 
+CASE(a_message_says_what_it_is) {
+    int *values = on_device(numbers(24));
+    Pair pair = join(topic("tensor"));
+    rgaps_gpu_tensor_t tensor = {"int32", 3, {2, 3, 4}};
+    TOPIC(0, rgaps_gpu_publisher_publish(pair.publisher, values, 96, &tensor, nullptr, nullptr));
+    TOPIC(0, rgaps_gpu_publisher_publish(pair.publisher, values, 96, nullptr, nullptr, nullptr));
+    rgaps_gpu_message_t message;
+    TOPIC(0, rgaps_gpu_subscriber_receive(pair.subscriber, LONG_NS, nullptr, &message));
+    EXPECT(!memcmp(&message.tensor, &tensor, sizeof tensor));
+    TOPIC(0, rgaps_gpu_message_release(&message, nullptr));
+    TOPIC(0, rgaps_gpu_subscriber_receive(pair.subscriber, LONG_NS, nullptr, &message));
+    EXPECT(!message.tensor.dtype[0] && message.tensor.ndim == 0);
+    TOPIC(0, rgaps_gpu_message_release(&message, nullptr));
+    tensor.shape[0] = 100;
+    TOPIC(cudaErrorInvalidValue, rgaps_gpu_publisher_publish(pair.publisher, values, 96, &tensor, nullptr, nullptr));
+    tensor = {"int31", 1, {24}};
+    TOPIC(cudaErrorInvalidValue, rgaps_gpu_publisher_publish(pair.publisher, values, 96, &tensor, nullptr, nullptr));
+    EXPECT(says("int31"));
+    tensor = {"int32", 9, {24}};
+    TOPIC(cudaErrorInvalidValue, rgaps_gpu_publisher_publish(pair.publisher, values, 96, &tensor, nullptr, nullptr));
+    leave(pair);
+}
+
 CASE(an_empty_message_and_no_message) {
     Pair pair = join(topic("empty"));
     rgaps_gpu_message_t message;
     TOPIC(cudaErrorNotReady, rgaps_gpu_subscriber_receive(pair.subscriber, 1000, nullptr, &message));
     EXPECT(message.data == nullptr && says("no message"));
-    TOPIC(0, rgaps_gpu_publisher_publish(pair.publisher, nullptr, 0, nullptr, nullptr));
+    TOPIC(0, rgaps_gpu_publisher_publish(pair.publisher, nullptr, 0, nullptr, nullptr, nullptr));
     TOPIC(0, rgaps_gpu_subscriber_receive(pair.subscriber, LONG_NS, nullptr, &message));
     EXPECT(message.bytes == 0 && message.sequence == 0);
     TOPIC(0, rgaps_gpu_message_release(&message, nullptr));
@@ -164,22 +187,22 @@ CASE(wrong_arguments_are_told) {
     Pair pair = join(topic("wrong"));
     int here = 1;
     int *values = on_device(numbers(100));
-    TOPIC(cudaErrorInvalidValue, rgaps_gpu_publisher_publish(pair.publisher, &here, 4, nullptr, nullptr));
+    TOPIC(cudaErrorInvalidValue, rgaps_gpu_publisher_publish(pair.publisher, &here, 4, nullptr, nullptr, nullptr));
     EXPECT(says("device memory"));
-    TOPIC(cudaErrorInvalidValue, rgaps_gpu_publisher_publish(pair.publisher, values, 401, nullptr, nullptr));
-    TOPIC(cudaErrorInvalidResourceHandle, rgaps_gpu_publisher_publish((rgaps_gpu_publisher_t *)pair.subscriber, values, 4, nullptr, nullptr));
-    TOPIC(cudaErrorInvalidResourceHandle, rgaps_gpu_publisher_publish(pair.publisher, values, 4, (void *)99, nullptr));
+    TOPIC(cudaErrorInvalidValue, rgaps_gpu_publisher_publish(pair.publisher, values, 401, nullptr, nullptr, nullptr));
+    TOPIC(cudaErrorInvalidResourceHandle, rgaps_gpu_publisher_publish((rgaps_gpu_publisher_t *)pair.subscriber, values, 4, nullptr, nullptr, nullptr));
+    TOPIC(cudaErrorInvalidResourceHandle, rgaps_gpu_publisher_publish(pair.publisher, values, 4, nullptr, (void *)99, nullptr));
     rgaps_gpu_message_t message;
     TOPIC(cudaErrorInvalidResourceHandle, rgaps_gpu_subscriber_receive((rgaps_gpu_subscriber_t *)pair.publisher, 0, nullptr, &message));
     cudaStream_t stream;
     OK(cudaStreamCreate(&stream));
     OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
-    TOPIC(cudaErrorStreamCaptureUnsupported, rgaps_gpu_publisher_publish(pair.publisher, values, 4, stream, nullptr));
+    TOPIC(cudaErrorStreamCaptureUnsupported, rgaps_gpu_publisher_publish(pair.publisher, values, 4, nullptr, stream, nullptr));
     EXPECT(says("records"));
     cudaGraph_t graph;
     OK(cudaStreamEndCapture(stream, &graph));
     leave(pair);
-    TOPIC(cudaErrorInvalidResourceHandle, rgaps_gpu_publisher_publish(pair.publisher, values, 4, nullptr, nullptr));
+    TOPIC(cudaErrorInvalidResourceHandle, rgaps_gpu_publisher_publish(pair.publisher, values, 4, nullptr, nullptr, nullptr));
     TOPIC(0, rgaps_gpu_publisher_destroy(nullptr));
 }
 
@@ -189,7 +212,7 @@ CASE(a_full_pool_is_told_and_comes_back) {
     OK(cudaMalloc(&values, bytes));
     Pair pair = join(topic("full"), 64);
     int published = 0, given = 0;
-    while ((given = rgaps_gpu_publisher_publish(pair.publisher, values, bytes, nullptr, nullptr)) == 0) EXPECT(++published < 64);
+    while ((given = rgaps_gpu_publisher_publish(pair.publisher, values, bytes, nullptr, nullptr, nullptr)) == 0) EXPECT(++published < 64);
     TOPIC(cudaErrorMemoryAllocation, given);
     EXPECT(published > 0 && says("pool.cuda.cap"));
     // The pool is this host's; the program's own memory is not touched by that.
@@ -206,10 +229,10 @@ CASE(a_full_pool_is_told_and_comes_back) {
 CASE(a_reset_ends_the_use_of_topics) {
     int *values = on_device(numbers(10));
     Pair pair = join(topic("reset"));
-    TOPIC(0, rgaps_gpu_publisher_publish(pair.publisher, values, 40, nullptr, nullptr));
+    TOPIC(0, rgaps_gpu_publisher_publish(pair.publisher, values, 40, nullptr, nullptr, nullptr));
     OK(cudaDeviceReset());
     values = on_device(numbers(10));
-    TOPIC(cudaErrorInvalidResourceHandle, rgaps_gpu_publisher_publish(pair.publisher, values, 40, nullptr, nullptr));
+    TOPIC(cudaErrorInvalidResourceHandle, rgaps_gpu_publisher_publish(pair.publisher, values, 40, nullptr, nullptr, nullptr));
     rgaps_gpu_publisher_t *again;
     TOPIC(cudaErrorNotPermitted, rgaps_gpu_publisher_create(topic("reset").c_str(), nullptr, &again));
     EXPECT(says("reset"));

@@ -9,9 +9,9 @@
 use crate::abi::{In, Out, Text};
 use crate::handles::streams;
 use crate::{managed, memory, session};
-use rgaps_remoting::{Call, Code, TopicOptions, Value};
+use rgaps_remoting::{Call, Code, Tensor, TopicOptions, Value};
 use std::cell::RefCell;
-use std::ffi::{c_char, c_int, CString};
+use std::ffi::{c_char, c_int, CStr, CString};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
 thread_local! {
@@ -51,6 +51,18 @@ struct Options {
     transient_local: u32,
 }
 
+const DTYPE_BYTES: usize = 20;
+const DIMS_MAX: usize = 8;
+
+/// `rgaps_gpu_tensor_t`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct TensorOfC {
+    dtype: [u8; DTYPE_BYTES],
+    ndim: u32,
+    shape: [u64; DIMS_MAX],
+}
+
 /// `rgaps_gpu_message_t`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
@@ -60,9 +72,39 @@ struct Message {
     sequence: u64,
     missed: u64,
     number: u64,
+    tensor: TensorOfC,
 }
 
-const _: () = assert!(size_of::<Options>() == 24 && size_of::<Message>() == 40);
+const _: () = assert!(size_of::<Options>() == 24 && size_of::<Message>() == 128);
+
+impl TensorOfC {
+    fn read(&self) -> Result<Tensor, Failure> {
+        let shape = self.shape.get(..self.ndim as usize);
+        let dtype = CStr::from_bytes_until_nul(&self.dtype).ok();
+        match shape.zip(dtype.and_then(|dtype| dtype.to_str().ok())) {
+            Some((shape, dtype)) => Ok(Tensor {
+                dtype: dtype.to_owned(),
+                shape: shape.to_vec(),
+            }),
+            None => Err(invalid(
+                "the tensor has more than 8 dimensions, or the name of its element type does not end",
+            )),
+        }
+    }
+
+    /// None, if it is not of the kind that C can be told.
+    fn of(tensor: &Tensor) -> Option<TensorOfC> {
+        let mut found = TensorOfC {
+            ndim: tensor.shape.len() as u32,
+            ..TensorOfC::default()
+        };
+        let name = found.dtype[..DTYPE_BYTES - 1].get_mut(..tensor.dtype.len())?;
+        name.copy_from_slice(tensor.dtype.as_bytes());
+        let shape = found.shape.get_mut(..tensor.shape.len())?;
+        shape.copy_from_slice(&tensor.shape);
+        Some(found)
+    }
+}
 
 fn finish(body: impl FnOnce() -> Result<(), Failure>) -> c_int {
     let defect = || {
@@ -153,7 +195,16 @@ fn leave(member: u64) -> Result<(), Failure> {
     Ok(())
 }
 
-fn publish(publisher: u64, from: u64, bytes: u64, stream: u64) -> Result<u64, Failure> {
+fn publish(
+    publisher: u64,
+    (from, bytes): (u64, u64),
+    tensor: In<TensorOfC>,
+    stream: u64,
+) -> Result<u64, Failure> {
+    let tensor = match tensor.is_null() {
+        true => None,
+        false => Some(tensor.get()?.read()?),
+    };
     streams::check(stream)?;
     if bytes > 0 && memory::check(from, bytes).is_err() {
         return Err(invalid(
@@ -167,6 +218,7 @@ fn publish(publisher: u64, from: u64, bytes: u64, stream: u64) -> Result<u64, Fa
         publisher,
         from,
         bytes,
+        tensor,
         stream,
     })?;
     match sequence {
@@ -189,6 +241,7 @@ fn receive(subscriber: u64, timeout_ns: u64, stream: u64) -> Result<Message, Fai
         bytes,
         sequence,
         missed,
+        tensor,
     } = found
     else {
         return Err(Code::UNKNOWN.into());
@@ -213,6 +266,7 @@ fn receive(subscriber: u64, timeout_ns: u64, stream: u64) -> Result<Message, Fai
         sequence,
         missed,
         number,
+        tensor: tensor.as_ref().and_then(TensorOfC::of).unwrap_or_default(),
     })
 }
 
@@ -239,11 +293,12 @@ extern "C" fn rgaps_gpu_publisher_publish(
     publisher: u64,
     data: u64,
     bytes: usize,
+    tensor: In<TensorOfC>,
     stream: u64,
     sequence: Out<u64>,
 ) -> c_int {
     finish(|| {
-        sequence.put_if_wanted(publish(publisher, data, bytes as u64, stream)?);
+        sequence.put_if_wanted(publish(publisher, (data, bytes as u64), tensor, stream)?);
         Ok(())
     })
 }

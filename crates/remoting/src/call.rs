@@ -416,6 +416,7 @@ pub enum Call<'a> {
         publisher: u64,
         from: u64,
         bytes: u64,
+        tensor: Option<Tensor>,
         stream: u64,
     },
     /// Waits for the next message and has a stream wait for its bytes. Gives [`Value::Message`].
@@ -447,6 +448,15 @@ pub enum Argument<'a> {
     Bytes(&'a [u8]),
     /// The address of so many bytes of the host, which come back.
     Room(u32),
+}
+
+/// What the bytes of a message are: an array in row-major order.
+#[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
+pub struct Tensor {
+    /// Its element type, as numpy and torch name it.
+    pub dtype: String,
+    /// Elements of each dimension.
+    pub shape: Vec<u64>,
 }
 
 /// How a member joins a topic.
@@ -500,6 +510,8 @@ pub enum Value {
         sequence: u64,
         /// Messages of that publisher that the subscriber missed before it.
         missed: u64,
+        /// What its publisher says of it.
+        tensor: Option<Tensor>,
     },
     /// What a function of a library above the runtime gave, and the bytes of all its places, one behind the other.
     Math {

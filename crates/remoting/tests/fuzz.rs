@@ -4,7 +4,8 @@
 mod seeded;
 
 use rgaps_remoting::{
-    decode_for_fuzzing, encode_for_fuzzing, Argument, Call, Extent, KernelId, Pitched, TopicOptions,
+    decode_for_fuzzing, encode_for_fuzzing, Argument, Call, Extent, KernelId, Pitched, Tensor,
+    TopicOptions,
 };
 
 /// Calls of each kind of content.
@@ -121,6 +122,10 @@ fn seeds() -> Vec<Vec<u8>> {
             publisher: 96,
             from: at.address,
             bytes: 4096,
+            tensor: Some(Tensor {
+                dtype: "float32".to_owned(),
+                shape: vec![32, 32],
+            }),
             stream: 2,
         },
         Call::TopicReceive {

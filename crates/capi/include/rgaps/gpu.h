@@ -8,7 +8,7 @@
  *     rgaps_gpu_publisher_t *publisher;
  *     rgaps_gpu_publisher_create("features", NULL, &publisher);
  *     kernel<<<grid, block, 0, stream>>>(features);
- *     rgaps_gpu_publisher_publish(publisher, features, bytes, stream, NULL);
+ *     rgaps_gpu_publisher_publish(publisher, features, bytes, NULL, stream, NULL);
  *
  *     rgaps_gpu_subscriber_t *subscriber;
  *     rgaps_gpu_message_t message;
@@ -62,6 +62,13 @@ typedef struct rgaps_gpu_options {
     uint32_t transient_local; /* publisher, not 0: keeps messages for later subscribers. Subscriber, not 0: gets them first */
 } rgaps_gpu_options_t;
 
+/* What the bytes of a message are: an array in row-major order. */
+typedef struct rgaps_gpu_tensor {
+    char dtype[20]; /* its element type, as numpy and torch name it: "float32", "uint8"; "": not told */
+    uint32_t ndim;  /* at most 8 */
+    uint64_t shape[8];
+} rgaps_gpu_tensor_t;
+
 /* A message. It stays readable and unchanged until you release it; kernels must not write to it. */
 typedef struct rgaps_gpu_message {
     const void *data;  /* a device pointer */
@@ -69,6 +76,7 @@ typedef struct rgaps_gpu_message {
     uint64_t sequence; /* its publisher counts from 0 */
     uint64_t missed;   /* messages of that publisher that this subscriber missed before this one */
     uint64_t handle;
+    rgaps_gpu_tensor_t tensor; /* what its publisher says of it */
 } rgaps_gpu_message_t;
 
 /* Joins `topic` as a publisher. `options` may be NULL. */
@@ -76,8 +84,9 @@ int rgaps_gpu_publisher_create(const char *topic, const rgaps_gpu_options_t *opt
 int rgaps_gpu_publisher_destroy(rgaps_gpu_publisher_t *publisher);
 
 /* Publishes a copy of `bytes` bytes of device memory, behind the work of `stream` (a cudaStream_t). Later work of that stream may change
- * the memory. `sequence` may be NULL. Costs a round trip to the server. */
-int rgaps_gpu_publisher_publish(rgaps_gpu_publisher_t *publisher, const void *data, size_t bytes, void *stream, uint64_t *sequence);
+ * the memory. `tensor` describes the bytes to subscribers, and may be NULL; `sequence` may be NULL, too. Costs a round trip to the server. */
+int rgaps_gpu_publisher_publish(rgaps_gpu_publisher_t *publisher, const void *data, size_t bytes, const rgaps_gpu_tensor_t *tensor, void *stream,
+                                uint64_t *sequence);
 
 /* Joins `topic` as a subscriber. `options` may be NULL. */
 int rgaps_gpu_subscriber_create(const char *topic, const rgaps_gpu_options_t *options, rgaps_gpu_subscriber_t **subscriber);

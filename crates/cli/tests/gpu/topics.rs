@@ -2,7 +2,7 @@
 
 use super::support::Realm;
 use super::{allocate, open, serve, until, Process, HERE};
-use rgaps_remoting::{Answer, Call, Code, Connection, Endpoint, TopicOptions, Value};
+use rgaps_remoting::{Answer, Call, Code, Connection, Endpoint, Tensor, TopicOptions, Value};
 use serde_json::Value as Json;
 use std::sync::Arc;
 
@@ -77,6 +77,10 @@ fn holder(at: &Endpoint) -> (Arc<Connection>, u64) {
         publisher: 1,
         from,
         bytes,
+        tensor: Some(Tensor {
+            dtype: "uint8".to_owned(),
+            shape: vec![64, 64],
+        }),
         stream: 0,
     };
     assert_eq!(ask(&client, &publish).value, Value::Number(0));
@@ -92,7 +96,8 @@ fn holder(at: &Endpoint) -> (Arc<Connection>, u64) {
             bytes: 4096,
             sequence: 0,
             missed: 0,
-        } => address,
+            tensor: Some(Tensor { dtype, shape }),
+        } if dtype == "uint8" && shape == [64, 64] => address,
         other => panic!("{other:?}"),
     };
     (client, address)
@@ -193,6 +198,7 @@ fn wrong_numbers_are_refused() {
         publisher,
         from,
         bytes,
+        tensor: None,
         stream,
     };
     let receive = |subscriber, stream| Call::TopicReceive {

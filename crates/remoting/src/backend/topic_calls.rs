@@ -64,6 +64,7 @@ impl Session {
                 publisher,
                 from,
                 bytes,
+                ref tensor,
                 stream,
             } => {
                 let Member::Publisher(publisher) = topics.find(publisher)? else {
@@ -73,7 +74,8 @@ impl Session {
                     self.readable(from, bytes)?;
                 }
                 let stream = self.topic_stream(of, stream)?;
-                later(move || publish(&publisher, from, bytes, stream))
+                let tensor = tensor.clone();
+                later(move || publish(&publisher, (from, bytes), tensor.as_ref(), stream))
             }
             Call::TopicReceive {
                 subscriber,

@@ -8,7 +8,7 @@
 //! until the client releases it. The end of the backend releases everything, as the end of any process does.
 
 use super::jobs::Refused;
-use crate::call::{TopicOptions, Value};
+use crate::call::{Tensor, TopicOptions, Value};
 use crate::codes::Code;
 use crate::limits::TOPIC_MEMBERS_MAX;
 use rgaps::{
@@ -168,6 +168,7 @@ impl Topics {
             bytes: sample.len(),
             sequence: sample.sequence(),
             missed: sample.missed(),
+            tensor: sample.tensor().and_then(described),
         };
         // A number that is used twice releases the earlier message.
         lock(&self.messages).insert(number, sample);
@@ -211,14 +212,31 @@ impl Topics {
     }
 }
 
+/// A tensor as it crosses; `None` if it is not in row-major order, or of a type without a name.
+fn described(tensor: &rgaps::Tensor) -> Option<Tensor> {
+    let shape = tensor.shape[..usize::from(tensor.ndim)].to_vec();
+    let (plain, _) = rgaps::tensor::contiguous(tensor.dtype, &shape).ok()?;
+    let dtype = tensor.dtype.name().filter(|_| plain == *tensor)?.to_owned();
+    Some(Tensor { dtype, shape })
+}
+
 /// Copies a range into a loan and publishes it.
 pub(super) fn publish(
     publisher: &Publisher,
-    from: u64,
-    bytes: u64,
+    (from, bytes): (u64, u64),
+    tensor: Option<&Tensor>,
     stream: Stream,
 ) -> Result<Value, Refused> {
     let mut loan = publisher.loan(bytes)?;
+    if let Some(Tensor { dtype, shape }) = tensor {
+        let known = dtype.parse().map_err(|_| Refused {
+            code: Code::INVALID_VALUE,
+            reason: format!(
+                "'{dtype}' is no element type; use the names of numpy and torch, such as float32"
+            ),
+        })?;
+        loan.set_shape(known, shape)?;
+    }
     // SAFETY: the session checked that the client has the range. If the client frees it before the copy is done, the driver refuses the copy
     // or the free waits, in a process that has only this client's memory.
     unsafe { loan.copy_from_on(0, from, bytes, stream)? };
