@@ -17,6 +17,7 @@ const SLICE: Duration = Duration::from_millis(50);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Status {
     Ok = 200,
+    NoContent = 204,
     BadRequest = 400,
     Unauthorized = 401,
     Forbidden = 403,
@@ -29,6 +30,7 @@ impl Status {
     fn phrase(self) -> &'static str {
         match self {
             Status::Ok => "OK",
+            Status::NoContent => "No Content",
             Status::BadRequest => "Bad Request",
             Status::Unauthorized => "Unauthorized",
             Status::Forbidden => "Forbidden",

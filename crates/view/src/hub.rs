@@ -192,19 +192,18 @@ impl Hub {
         }
     }
 
-    /// The newest message of an image topic, which is read for some seconds from now on. None: there is none yet.
-    pub(crate) fn thumbnail(&self, topic: &str) -> Option<Arc<Frame>> {
+    /// The newest message of an image topic, which is read for some seconds from now on. `Some(None)`: none has come yet. None:
+    /// there is no such topic.
+    pub(crate) fn thumbnail(&self, topic: &str) -> Option<Option<Arc<Frame>>> {
         let mut state = self.lock();
         let topic = state.topics.get_mut(topic)?;
         topic.looked_at = Some(Instant::now());
-        let mut latest = topic
-            .channels
-            .iter()
-            .filter_map(|channel| channel.latest.clone());
+        let channels = topic.channels.iter();
+        let mut latest = channels.filter_map(|channel| channel.latest.clone());
         let image = latest.find(|frame| frame.image.is_some());
         drop(state);
         self.changed.notify_all();
-        image
+        Some(image)
     }
 
     /// Waits until somebody else looks, or for `timeout`.

@@ -240,13 +240,13 @@ fn send_state(shared: &Shared, stream: &TcpStream) {
 
 fn send_thumbnail(shared: &Shared, request: &Request, stream: &TcpStream) {
     let topic = request.query("topic").unwrap_or_default();
-    let frame = shared.hub.thumbnail(topic);
+    let Some(frame) = shared.hub.thumbnail(topic) else {
+        return refuse(stream, &Refused(Status::NotFound, "there is no such topic"));
+    };
     match frame.and_then(|frame| thumbnail::png(&frame)) {
         Some(png) => answer(stream, Status::Ok, "image/png", &png),
-        None => refuse(
-            stream,
-            &Refused(Status::NotFound, "no image has come yet; ask again"),
-        ),
+        // None has come yet.
+        None => answer(stream, Status::NoContent, "image/png", b""),
     }
 }
 

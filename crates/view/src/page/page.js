@@ -36,20 +36,20 @@ function rate(perSecond) {
   return perSecond >= 100 || perSecond === 0 ? perSecond.toFixed(0) : perSecond.toFixed(1);
 }
 
-// Rows are arrays of texts, numbers (set to the right) and elements.
+// Rows are arrays of texts, numbers and elements. What begins with a digit is set to the right.
 function table(id, heads, rows, none) {
+  const isNumber = (cell, at) => at > 0 && !(cell instanceof Element) && /^\d/.test(cell);
   const body = rows.map((row) => {
     const line = element("tr");
-    for (const cell of row) {
-      const made = element("td", cell instanceof Element ? "" : cell, typeof cell === "number" ? "number" : "");
+    row.forEach((cell, at) => {
+      const made = element("td", cell instanceof Element ? "" : cell, isNumber(cell, at) ? "number" : "");
       if (cell instanceof Element) made.append(cell);
       line.append(made);
-    }
+    });
     return line;
   });
   const head = element("tr");
-  const isNumber = (at) => rows.length > 0 && typeof rows[0][at] === "number";
-  heads.forEach((text, at) => head.append(element("th", text, isNumber(at) ? "number" : "")));
+  heads.forEach((text, at) => head.append(element("th", text, rows.length && isNumber(rows[0][at], at) ? "number" : "")));
   if (!rows.length) head.replaceChildren(element("td", none));
   byId(id).replaceChildren(head, ...body);
 }

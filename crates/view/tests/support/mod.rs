@@ -21,9 +21,12 @@ impl View {
         View::with(Options::default())
     }
 
+    pub fn with(options: Options) -> View {
+        View::on(Daemon::start(), options)
+    }
+
     /// On any free port.
-    pub fn with(mut options: Options) -> View {
-        let daemon = Daemon::start();
+    pub fn on(daemon: Daemon, mut options: Options) -> View {
         options.listen.set_port(0);
         // Tests wait for messages.
         options.rate = 100.0;
