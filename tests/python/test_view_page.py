@@ -53,7 +53,8 @@ class Browser:
                 self.complaints.append(answer["params"])
 
     def ask(self, script):
-        return self.call("Runtime.evaluate", expression=script, returnByValue=True)["result"].get("value")
+        params = {"expression": script, "returnByValue": True, "awaitPromise": True}
+        return self.call("Runtime.evaluate", **params)["result"].get("value")
 
     def wait_for(self, script):
         deadline = time.monotonic() + LIMIT
@@ -115,9 +116,25 @@ def test_the_page_draws_topics_processes_and_images(tmp_path):
         OUT.mkdir(parents=True, exist_ok=True)
         (OUT / "page.png").write_bytes(base64.b64decode(shot["data"]))
         assert_has_colours(OUT / "page.png", page)
+        assert_draws_links(page)
         camera.put(255 - image)
         page.wait_for(f"{CENTRE}[2] === 55")
         assert page.complaints == []
+
+
+def assert_draws_links(page):
+    """As the page would draw this state with a link to another host."""
+    page.ask("""fetch(address('state.json')).then((answer) => answer.json()).then((state) => {
+      const rates = { messages_out_per_s: 5, bytes_out_per_s: 2048, messages_in_per_s: 0, bytes_in_per_s: 0 };
+      state.daemon.host = 'robot';
+      state.links = [{ host: 'desk', state: 'linked', lanes: 2, ...rates }, { host: 'lab', state: 'lost', lanes: 0, ...rates }];
+      draw(state);
+      window.drawn = [...document.querySelectorAll('.box.host')].map((box) => box.innerText).join();
+      window.rows = document.getElementById('links').innerText;
+    })""")
+    drawn, rows = page.ask("window.drawn"), page.ask("window.rows")
+    assert all(part in drawn for part in ("robot", "desk", "5.0 Hz out, 0 Hz in", "lab", "lost")), drawn
+    assert "2.0 KiB/s" in rows, rows
 
 
 #: The pixel in the middle of the thumbnail.

@@ -9,7 +9,7 @@ use crate::outbox::{NoRoom, Out, Outbox};
 use crate::protocol::{self, Command};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -61,6 +61,8 @@ pub(crate) struct Client<'a> {
     is_blocked: bool,
     /// When the connection is dropped that is to end.
     closing: Option<Instant>,
+    /// The client broke WebSocket itself, so nothing more of it can be understood.
+    is_broken: bool,
 }
 
 /// Why the thread ends.
@@ -83,6 +85,7 @@ impl<'a> Client<'a> {
             hub,
             is_blocked: false,
             closing: None,
+            is_broken: false,
         }
     }
 
@@ -136,6 +139,9 @@ impl<'a> Client<'a> {
     }
 
     fn read_all(&mut self) -> Result<(), Ended> {
+        if self.is_broken {
+            return self.discard_all();
+        }
         loop {
             match self.socket.read() {
                 Ok(Message::Text(text)) if self.closing.is_none() => self.handle(&text),
@@ -150,11 +156,25 @@ impl<'a> Client<'a> {
                 Err(Error::Io(error)) if is_for_later(&error) => return Ok(()),
                 Err(error) => match refusal(&error) {
                     Some((code, reason)) if self.closing.is_none() => {
+                        self.is_broken = true;
                         self.close(code, &reason);
                         return Ok(());
                     }
                     _ => return Err(error.into()),
                 },
+            }
+        }
+    }
+
+    /// What a client still sends is read, since a connection with unread bytes ends by a reset, which could overtake the reason.
+    fn discard_all(&mut self) -> Result<(), Ended> {
+        let mut bytes = [0; 8 << 10];
+        loop {
+            match self.socket.get_mut().read(&mut bytes) {
+                Ok(0) => return Err(Error::ConnectionClosed.into()),
+                Ok(_) => {}
+                Err(error) if is_for_later(&error) => return Ok(()),
+                Err(error) => return Err(Error::Io(error).into()),
             }
         }
     }
@@ -217,6 +237,9 @@ impl<'a> Client<'a> {
                 self.socket.get_mut().took = Instant::now();
             }
             if self.closing.is_some() {
+                if self.is_broken {
+                    let _ = self.socket.get_ref().tcp.shutdown(Shutdown::Write);
+                }
                 return Ok(());
             }
             let message = match self.outbox.next() {

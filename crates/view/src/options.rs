@@ -2,9 +2,13 @@
 
 use crate::error::{ViewError, TOKEN_MIN};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
 
 /// Foxglove's own port.
 pub const PORT: u16 = 8765;
+
+/// Between two messages of a topic, at most.
+const PERIOD_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// What a [`Server`](crate::Server) shows, and to whom.
 #[derive(Clone, Debug)]
@@ -17,7 +21,7 @@ pub struct Options {
     pub token: Option<String>,
     /// Web sites, besides the server's own page, whose scripts may connect without a token. Default: Foxglove's.
     pub origins: Vec<String>,
-    /// Messages per second of each topic, at most. Default: 10.
+    /// Messages per second of each topic, at most; the server looks 100 times a second. Default: 10.
     pub rate: f64,
     /// Bytes of a message, at most. The server down-samples a larger image, and sends no other message that is larger. Default:
     /// 1 MiB.
@@ -41,6 +45,12 @@ impl Default for Options {
 }
 
 impl Options {
+    /// The time between two messages of a topic, at least.
+    pub(crate) fn period(&self) -> Duration {
+        let period = Duration::try_from_secs_f64(1.0 / self.rate);
+        period.unwrap_or(PERIOD_MAX).min(PERIOD_MAX)
+    }
+
     pub(crate) fn check(&self) -> Result<(), ViewError> {
         match &self.token {
             None if !is_loopback(self.listen.ip()) => Err(ViewError::NoToken {
@@ -54,4 +64,23 @@ impl Options {
 
 pub(crate) fn is_loopback(address: IpAddr) -> bool {
     address.to_canonical().is_loopback()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_rate_has_a_period() {
+        let period = |rate| {
+            let options = Options {
+                rate,
+                ..Options::default()
+            };
+            options.period()
+        };
+        assert_eq!(period(10.0), Duration::from_millis(100));
+        assert_eq!(period(f64::MAX), Duration::ZERO);
+        assert_eq!(period(f64::MIN_POSITIVE), PERIOD_MAX);
+    }
 }

@@ -3,7 +3,7 @@
 use crate::access::{Access, Refused};
 use crate::client::Client;
 use crate::error::ViewError;
-use crate::http::{answer, Request, Status};
+use crate::http::{answer, is_for_later, Request, Status};
 use crate::hub::Hub;
 use crate::look::Looker;
 use crate::options::Options;
@@ -150,8 +150,12 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
         connections.retain(|thread| !thread.is_finished());
         let stream = match listener.accept() {
             Ok((stream, _)) => stream,
-            // None is there, or there are no descriptors for it.
-            Err(_) => continue,
+            Err(error) if is_for_later(&error) => continue,
+            Err(_) => {
+                // There are no descriptors for it: it stays in the queue.
+                std::thread::sleep(SLICE);
+                continue;
+            }
         };
         if connections.len() >= REQUESTS_MAX + shared.options.clients_max {
             answer(

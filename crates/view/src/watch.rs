@@ -131,7 +131,7 @@ impl Watcher {
             }
             Err(error) => return self.skip(name, &error),
         }
-        reading.due = now + Duration::from_secs_f64(1.0 / self.options.rate);
+        reading.due = now + self.options.period();
         if let Err(error) = self.send(name, &sample) {
             self.skip(name, &error);
         }

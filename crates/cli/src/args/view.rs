@@ -33,7 +33,7 @@ pub struct View {
     /// Let this web site connect without a token, besides Foxglove's. May be given several times.
     #[arg(long, value_name = "ORIGIN")]
     pub allow_origin: Vec<String>,
-    /// Send at most N messages a second of each topic: the newest ones.
+    /// Send at most N messages a second of each topic: the newest ones. More than 100 are not sent.
     #[arg(long, value_name = "N", value_parser = frequency, default_value = "10")]
     pub rate: f64,
     /// Send messages of at most this size. Of a larger image, every second (third, ...) pixel is sent; other messages that are
