@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::process::Child;
-use support::{finish, interrupt, Realm, LIMIT};
+use support::{finish, interrupt, Realm, Run, LIMIT};
 
 /// What it prints when it listens.
 fn listening(view: &mut Child) -> Value {
@@ -84,9 +84,10 @@ fn what_cannot_be_shown_is_an_error() {
     realm.json(&["up"]);
     let error = realm.run(&["view", "--listen", "0.0.0.0:0"]).fails_with(2);
     assert!(error.contains("--token-file"), "{error}");
-    let error = realm
-        .run(&["view", "--listen", "0", "--token", "short"])
-        .fails_with(2);
+    let mut short = realm.command(&["view", "--listen", "0"]);
+    short.env("RGAPS_VIEW_TOKEN", "short");
+    let error = Run::from(short.output().unwrap()).fails_with(2);
+    assert!(!error.contains("no effect"), "{error}");
     assert!(error.contains("16 characters"), "{error}");
     let error = realm
         .run(&["view", "--listen", "0", "--token-file", "none"])
