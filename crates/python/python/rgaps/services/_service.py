@@ -16,6 +16,9 @@ from . import _protocol
 if TYPE_CHECKING:
     from .._rgaps import Node, Sample
 
+#: Characters of a reason, at most: a header has 4096 bytes.
+_WHY_MAX = 900
+
 
 class Request:
     """A request, as the function of a service gets it."""
@@ -104,7 +107,7 @@ class Service:
             if not is_full:
                 self._open[request._key] = request
         if is_full:
-            self._reply(request, b"", error=f"it is busy: {self._room} requests wait or are being answered")
+            self._refuse(request, f"it is busy: {self._room} requests wait or are being answered")
         else:
             self._threads.submit(self._answer, request)
 
@@ -120,14 +123,21 @@ class Service:
         try:
             answer = self._function(request)
         except Exception as error:  # noqa: BLE001 (the client gets it, whatever it is)
-            self._reply(request, b"", error=f"{type(error).__name__}: {error}"[:2000])
+            self._refuse(request, f"{type(error).__name__}: {error}")
             return
         if request.cancelled:
             return
         try:
             self._reply(request, b"" if answer is None else answer)
         except (Error, TypeError, ValueError) as error:
-            self._reply(request, b"", error=f"its answer cannot be published: {type(error).__name__}: {error}"[:2000])
+            self._refuse(request, f"its answer cannot be published: {type(error).__name__}: {error}")
+
+    def _refuse(self, request: Request, why: str) -> None:
+        try:
+            self._reply(request, b"", error=why[:_WHY_MAX])
+        except Error:
+            # The client is told nothing, and finds that its time is over.
+            pass
 
     def _reply(self, request: Request, data: Any, **about: object) -> None:
         client, number = request._key
