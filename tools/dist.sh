@@ -68,7 +68,7 @@ fi
 git rev-parse HEAD >dist/revision
 
 # The test programs that gpu-check runs: those that use what memory answers. Cargo names them as JSON.
-cargo test --release --locked --no-run --message-format=json -p rgaps-cuda -p rgaps-kernels -p rgaps -p rgaps-cli -p rgaps-recording \
+cargo test --release --locked --no-run --message-format=json -p rgaps-cuda -p rgaps-kernels -p rgaps -p rgaps-cli -p rgaps-recording -p rgaps-view \
   --test conformance --test direct --test kernels --test cuda --test several --test streams --test pubsub --test bench_gpu |
   .venv/bin/python -c '
 import json, shutil, sys

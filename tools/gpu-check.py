@@ -141,6 +141,7 @@ def tests(env, _folder):
         "rgaps-streams": [],
         "rgaps-pubsub": [],
         "recording-cuda": [],
+        "view-cuda": [],
         "kernels-kernels": [],
         "cli-bench_gpu": [],
     }

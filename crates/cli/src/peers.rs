@@ -2,12 +2,12 @@
 
 use crate::args::Common;
 use crate::output::{table, Output};
-use crate::top::{times, Times};
 use crate::{links, session, units};
 use rgaps::{
     Config, LaneEnd, LinkFigures, LinksInfo, LinksState, NotReached, PathKind, PeerRow, PeerState,
     PeerTopic, PeersInfo, RdmaFigures, Stage, TraceFigures,
 };
+use rgaps_view::overview::{times, Times};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -338,7 +338,7 @@ fn write_links(links: &[(&str, &Link)], to: &mut dyn Write) -> io::Result<()> {
 fn wire_cells((host, link): &(&str, &Link)) -> Vec<String> {
     let stage = |name: &str| {
         let times = link.stages.get(name).copied().flatten();
-        times.map_or_else(|| "-".to_owned(), |times| times.to_string())
+        units::times(times)
     };
     vec![
         (*host).to_owned(),

@@ -15,6 +15,7 @@ Examples:
   rgaps replay run.mcap
   # Show what happens on this host, and what is missing on it.
   rgaps top
+  rgaps view
   rgaps doctor
 
 Exit codes:
@@ -215,6 +216,19 @@ Examples:
 
 JSON fields: file, file_bytes, finished, missing_bytes, missing, begun_ns, duration_s, chunks, messages,
 dropped_by, topics (topic, messages, publishers, type_name, schema, content, transient_local)";
+
+pub const VIEW: &str = "\
+Examples:
+  # Then open http://127.0.0.1:8765 in a browser, or connect Foxglove to ws://127.0.0.1:8765.
+  rgaps view
+  # Cameras only, 2 small images a second of each.
+  rgaps view 'camera/**' --rate 2 --max-bytes 100KiB
+  # For other hosts, who need the token: http://HOST:8765/?token=...
+  rgaps view --listen 0.0.0.0 --token-file view.token
+  # On a robot, for one who may log in there: no token, and the bytes are encrypted.
+  #   ssh -L 8765:127.0.0.1:8765 robot rgaps view
+
+JSON fields: address, url, websocket, foxglove, needs_token";
 
 pub const TOP: &str = "\
 Examples:

@@ -9,6 +9,7 @@ mod examples;
 mod gpu;
 mod recording;
 mod topic;
+mod view;
 
 pub use bench::{
     Bench, BenchAlloc, BenchCopies, BenchFanin, BenchFanout, BenchHandoff, BenchLatency, BenchLink,
@@ -19,6 +20,7 @@ pub use dmaplane::{Dmaplane, DmaplaneBench};
 pub use gpu::{Gpu, GpuBackend, GpuRun, GpuServe, GpuServer, GpuTop};
 pub use recording::{Compression, Info, Record, Replay};
 pub use topic::{Echo, Format, Publish, ReadIn, Thumbnail, Topic, Watch};
+pub use view::View;
 
 use crate::units::period;
 use clap::builder::StyledStr;
@@ -142,6 +144,14 @@ pub enum Command {
     /// Show what is in a recording, and what is missing in one that was not finished.
     #[command(after_help = examples::FILE_INFO)]
     Info(Info),
+    /// Show topics in a browser, and in Foxglove.
+    ///
+    /// Listens on 127.0.0.1 until Ctrl-C. A browser shows who publishes and subscribes what, rates, links, pools, and a small
+    /// picture of each image topic. Foxglove, or another program that speaks its WebSocket protocol, connects to the same port.
+    /// Looking slows no publisher: each topic is read only while somebody looks at it, and only its newest message, at most as
+    /// often and as large as the options say.
+    #[command(after_help = examples::VIEW)]
+    View(View),
     /// Show rates of topics and links, and use of pools, live. Press q to quit.
     #[command(after_help = examples::TOP)]
     Top(Top),

@@ -1,6 +1,5 @@
 //! Draws a report.
 
-use super::data::{Link, Report, Times, Topic};
 use super::view::{Sort, View};
 use crate::units;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -9,6 +8,7 @@ use ratatui::text::Line;
 use ratatui::widgets::{Block, Paragraph, Row, Table};
 use ratatui::Frame;
 use rgaps::PeerState;
+use rgaps_view::overview::{Link, Report, Topic};
 
 /// Rows of hosts, pools and clients at most.
 const MOST: usize = 6;
@@ -283,7 +283,7 @@ fn link_row(link: &Link, host: usize, width: u16) -> Row<'static> {
         PeerState::Refused => "refused",
         PeerState::Through => "through",
     };
-    let stage = |name: &str| times(link.stages.get(name).copied().flatten());
+    let stage = |name: &str| units::times(link.stages.get(name).copied().flatten());
     let lost = link
         .missed
         .saturating_add(link.left_out)
@@ -300,10 +300,6 @@ fn link_row(link: &Link, host: usize, width: u16) -> Row<'static> {
         stage("total"),
         count(lost),
     ])
-}
-
-fn times(times: Option<Times>) -> String {
-    times.map_or_else(|| "-".to_owned(), |times| times.to_string())
 }
 
 fn draw_pools(frame: &mut Frame<'_>, area: Rect, report: &Report) {
@@ -335,10 +331,10 @@ fn draw_clients(frame: &mut Frame<'_>, area: Rect, report: &Report) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::data::{Client, Daemon, Pool};
     use super::*;
     use ratatui::backend::TestBackend;
     use ratatui::Terminal;
+    use rgaps_view::overview::{Client, Daemon, Pool, Times};
 
     fn screen(width: u16, height: u16, view: &View, report: &Report) -> Vec<String> {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();

@@ -1,7 +1,7 @@
 //! What the user has chosen to see.
 
-use super::data::{Report, Topic};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use rgaps_view::overview::{Report, Topic};
 
 /// What topics are ordered by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
