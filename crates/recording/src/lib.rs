@@ -22,6 +22,7 @@ mod encode;
 mod error;
 mod file;
 mod info;
+mod latest;
 mod message;
 mod messages;
 mod options;
@@ -35,7 +36,7 @@ mod write;
 
 pub use channel::Channel;
 pub use counts::{Counts, Reason};
-pub use error::{ReadError, RecordError, ReplayError};
+pub use error::{NoTopic, ReadError, RecordError, ReplayError};
 pub use info::{Info, TopicInfo};
 pub use message::Message;
 pub use messages::{Messages, Selection};

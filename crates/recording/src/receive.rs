@@ -310,6 +310,8 @@ impl Receiver {
         let channel = Arc::new(Described {
             id: self.channels,
             topic,
+            publisher_id: key.0,
+            transient_local: row.is_some_and(|row| row.offer.transient_local),
             kind,
             metadata: metadata_of(key.0, row, describe(sample)),
         });
