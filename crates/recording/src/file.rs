@@ -4,8 +4,8 @@
 //! process that is killed leaves at most the beginning of one chunk behind it, and a write that fails is cut off.
 
 use crate::channel::Described;
+use crate::entry::Entry;
 use crate::options::{Compression, Options};
-use crate::queue::Entry;
 use crate::schema::Kind;
 use mcap::records::{MessageHeader, Metadata};
 use mcap::{McapError, WriteOptions, Writer};

@@ -3,7 +3,7 @@
 //!
 //! Publishers come and go, so the latest messages of some that have gone are forgotten.
 
-use crate::queue::Entry;
+use crate::entry::Entry;
 use std::collections::HashMap;
 use std::sync::Arc;
 

@@ -19,6 +19,7 @@ mod chunk;
 mod clock;
 mod counts;
 mod encode;
+mod entry;
 mod error;
 mod file;
 mod info;

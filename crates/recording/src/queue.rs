@@ -3,7 +3,7 @@
 //! It is bounded in bytes. A recorder that keeps the last seconds in memory (`keep`) gives nothing out before it is told
 //! to, and forgets what is older.
 
-use crate::channel::Described;
+use crate::entry::Entry;
 use crate::latest::Latest;
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -11,17 +11,6 @@ use std::time::{Duration, Instant};
 
 /// Buffers that are kept to be filled again: without them each large message costs the kernel a mapping.
 const SPARE_MAX: usize = 16;
-
-/// A message to write.
-pub(crate) struct Entry {
-    pub(crate) channel: Arc<Described>,
-    /// Nanoseconds since 1970.
-    pub(crate) log_ns: u64,
-    pub(crate) publish_ns: u64,
-    pub(crate) sequence: u32,
-    pub(crate) bytes: Vec<u8>,
-    pub(crate) received: Instant,
-}
 
 /// What the writer is to do next.
 pub(crate) enum Next {

@@ -1,10 +1,11 @@
 //! The thread that writes: it takes messages from the queue and puts them into one file after the other.
 
 use crate::counts::{Counters, Reason};
+use crate::entry::Entry;
 use crate::error::RecordError;
 use crate::file::{Failed, OpenFile};
 use crate::options::Options;
-use crate::queue::{Entry, Next, Queue};
+use crate::queue::{Next, Queue};
 use mcap::McapError;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
