@@ -240,7 +240,7 @@ fn a_map_that_was_published_once_is_in_every_file_of_a_split_recording() {
     // Each file has one message of its own.
     options.split_bytes = Some(1);
     let recorder = record(&node, options, 2);
-    until("the map", || recorder.counts().files == 1);
+    until("the map", || recorder.counts().recorded == 1);
     for number in 0..3 {
         publisher.put(&message(number)).unwrap();
     }
