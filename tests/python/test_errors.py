@@ -2,7 +2,9 @@
 
 import asyncio
 import os
+import pickle
 import re
+import traceback
 import warnings
 
 import pytest
@@ -505,3 +507,12 @@ def test_errors_speak_python(node):
         with pytest.raises(rgaps.TooManyLoans, match="publish or discard one"):
             pub.loan(1)
         loan.discard()
+
+
+def test_tracebacks_and_pickles_name_an_error_as_users_do():
+    for name in rgaps.__all__:
+        found = getattr(rgaps, name)
+        if isinstance(found, type) and issubclass(found, Exception):
+            assert found.__module__ == "rgaps", found
+    error = pickle.loads(pickle.dumps(rgaps.TimedOut("late")))
+    assert traceback.format_exception_only(error) == ["rgaps.TimedOut: late\n"]

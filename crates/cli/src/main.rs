@@ -2,6 +2,7 @@
 //! text for people or as JSON for programs (`--json`).
 #![forbid(unsafe_code)]
 
+mod absent;
 mod args;
 mod array;
 mod bench;

@@ -608,11 +608,25 @@ impl SubscriberCore {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has publishers ring this doorbell from now on; none: the subscriber's own.
-    pub(crate) fn set_doorbell(&self, doorbell: Option<u32>) {
-        let doorbell = doorbell.unwrap_or(self.own_doorbell);
-        self.doorbell.store(doorbell, Ordering::Release);
-        self.slot.doorbell().store(doorbell, Ordering::Release);
+    /// Has publishers ring a wait set's doorbell from now on. False: the subscriber is in a wait set.
+    pub(crate) fn join_wait_set(&self, doorbell: u32) -> bool {
+        let own = self.own_doorbell;
+        let joined = self
+            .doorbell
+            .compare_exchange(own, doorbell, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok();
+        if joined {
+            self.slot.doorbell().store(doorbell, Ordering::Release);
+        }
+        joined
+    }
+
+    /// Has publishers ring the subscriber's own doorbell again.
+    pub(crate) fn leave_wait_set(&self) {
+        self.slot
+            .doorbell()
+            .store(self.own_doorbell, Ordering::Release);
+        self.doorbell.store(self.own_doorbell, Ordering::Release);
     }
 
     /// First steps of a sleep: remember the doorbell, say that we sleep. Look once more after.

@@ -400,6 +400,7 @@ fn path(topic: &Topic, subscriber: &Subscriber, memory: &Memory) -> String {
     let reads = subscriber.pool.filter(|pool| topic.pool != Some(*pool));
     match (&subscriber.path, reads) {
         _ if subscriber.closed => "none: it is closed, and holds samples".to_owned(),
+        _ if topic.matches_no_publisher(subscriber) => "none: no publisher matches it".to_owned(),
         (Some(path), _) => path.clone(),
         (None, None) => "zero copy".to_owned(),
         (None, Some(pool)) => format!(

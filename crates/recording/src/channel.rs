@@ -15,6 +15,9 @@ pub(crate) struct Described {
     /// Unique in the recorder.
     pub(crate) id: u64,
     pub(crate) topic: String,
+    pub(crate) publisher_id: u64,
+    /// Late joiners get the publisher's history.
+    pub(crate) transient_local: bool,
     pub(crate) kind: Kind,
     pub(crate) metadata: BTreeMap<String, String>,
 }

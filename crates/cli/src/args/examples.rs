@@ -48,7 +48,7 @@ Examples:
   # Stop the daemon of another realm.
   rgaps down --realm robot
 
-JSON fields: stopped, pid, dropped";
+JSON fields: stopped, pid, dropped, clients";
 
 pub const STATUS: &str = "\
 Examples:

@@ -2,11 +2,12 @@
 
 use super::content::{Content, Part};
 use super::header::{header_json, header_line, hex};
+use super::is_pattern;
 use super::message::{reader, Messages, Next};
 use super::save::Save;
 use super::thumbnail::{self, Style};
 use super::window::delay_ns;
-use super::{absent, is_pattern};
+use crate::absent;
 use crate::args::{Common, Echo, Format, Thumbnail};
 use crate::array::{summary, Number, Summary};
 use crate::exit::Usage;
