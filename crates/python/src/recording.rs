@@ -50,6 +50,10 @@ pub(crate) struct Recording {
 ///     topics: A topic or a pattern, or several. Default: all topics.
 ///     start: Where to begin, in seconds from the start of the recording. What transient-local publishers had published
 ///         before comes first. Default: 0.
+///
+/// Raises:
+///     SystemFailure: The file is missing or cannot be read. It is an ``OSError``, but not a ``FileNotFoundError``.
+///     Damaged: It is not an MCAP file.
 #[pyfunction]
 #[pyo3(signature = (path, *, topics=None, start=0.0))]
 pub(crate) fn open(
