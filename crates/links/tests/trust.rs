@@ -99,8 +99,7 @@ fn hosts_of_different_realms_say_so() {
     let ports = ports(2);
     let start = |name: &str, realm: &str, own: usize| {
         let links = links(name, "tcp", ports[own], ports[1 - own], "");
-        let within = ["env".to_owned(), format!("RGAPS_REALM={realm}")];
-        Host::start_with_pool(name, &links, "", within.to_vec())
+        Host::start_in_realm(realm, name, &links)
     };
     let hosts = [start("host-a", "lab", 0), start("host-b", "field", 1)];
     for (host, says) in hosts.iter().zip([

@@ -188,7 +188,7 @@ JSON fields: publishers, messages";
 
 pub const RECORD: &str = "\
 Examples:
-  # All topics, until Ctrl-C.
+  # All topics of this host, until Ctrl-C. Topics of other hosts need their exact names.
   rgaps record '**'
   rgaps record -o run.mcap camera/front 'lidar/*'
   # Files of 1 GiB, compressed.
