@@ -424,7 +424,7 @@ impl Publisher {
     ///     attachment: Instead of ``meta``, up to 4096 bytes that travel beside the message. Default: none.
     ///
     /// Returns:
-    ///     The loan. Its contents are undefined until you write them.
+    ///     The loan. It does not contain zeros: until you write them, its bytes are mostly those of an earlier message.
     ///
     /// Raises:
     ///     PoolFull: The pool is at its cap, and no memory was returned within ``loan_timeout``.

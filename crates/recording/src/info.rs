@@ -94,6 +94,9 @@ fn content(metadata: &BTreeMap<String, String>) -> String {
         words.push(format!("{dtype}[{shape}]"));
     }
     words.extend(said("rgaps.parts").map(str::to_owned));
-    words.extend(said("rgaps.attachment").map(|attachment| format!("with {attachment}")));
+    words.extend(said("rgaps.attachment").map(|attachment| match attachment {
+        "bytes" => "with an attachment".to_owned(),
+        header => format!("with {header}"),
+    }));
     words.join(" ")
 }

@@ -1058,6 +1058,14 @@ pub struct PeersInfo {
     pub traces: TraceFigures,
 }
 
+impl PeersInfo {
+    /// Hosts that messages neither come from nor go to now.
+    pub fn not_linked(&self) -> impl Iterator<Item = &str> {
+        let apart = self.peers.iter().filter(|peer| peer.state.is_apart());
+        apart.map(|peer| peer.host.as_str())
+    }
+}
+
 /// An endpoint of another host that cannot be reached.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NotReached {
@@ -1141,6 +1149,13 @@ pub enum PeerState {
     Through,
 }
 
+impl PeerState {
+    /// No messages cross to it or from it.
+    pub fn is_apart(self) -> bool {
+        matches!(self, Self::Joining | Self::Lost | Self::Refused)
+    }
+}
+
 /// Counters and histograms of the link to a host, since this host's links started.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)]
@@ -1155,18 +1170,18 @@ pub struct LinkFigures {
     pub wire_bytes_out: u64,
     pub wire_bytes_in: u64,
     /// Best-effort messages that were skipped because there was no room.
-    pub left_out: u64,
+    pub skipped: u64,
     /// Messages that were dropped in an outage.
     pub given_up: u64,
     /// Messages of the other host that were lost.
     pub missed: u64,
     /// Messages that were retransmitted after a lane was lost, and duplicates that were received and dropped.
-    pub redelivered: u64,
+    pub resent: u64,
     pub duplicates: u64,
     /// How often the link came up, how many lanes ended, and how often all lanes were closed because of a protocol violation.
     pub connects: u64,
     pub lanes_ended: u64,
-    pub cut_off: u64,
+    pub violations: u64,
     /// Lanes that ended, by reason, in the order of [`LaneEnd::ALL`].
     pub ends: [u64; 7],
     pub rdma: RdmaFigures,

@@ -114,12 +114,12 @@ pub struct Link {
     pub wire_bytes_in: u64,
     pub retained_bytes: u64,
     pub missed: u64,
-    pub left_out: u64,
+    pub skipped: u64,
     pub given_up: u64,
-    pub redelivered: u64,
+    pub resent: u64,
     pub duplicates: u64,
     pub connects: u64,
-    pub cut_off: u64,
+    pub violations: u64,
     /// Of the last seconds; null where nothing went.
     pub stages: BTreeMap<&'static str, Option<Times>>,
 }
@@ -273,12 +273,12 @@ fn link(peer: &PeerRow, now: &LinkFigures, former: Option<&LinkFigures>, span: D
         wire_bytes_in: now.wire_bytes_in,
         retained_bytes: now.retained_bytes,
         missed: now.missed,
-        left_out: now.left_out,
+        skipped: now.skipped,
         given_up: now.given_up,
-        redelivered: now.redelivered,
+        resent: now.resent,
         duplicates: now.duplicates,
         connects: now.connects,
-        cut_off: now.cut_off,
+        violations: now.violations,
         stages: stages.collect(),
     }
 }

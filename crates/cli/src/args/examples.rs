@@ -56,8 +56,9 @@ Examples:
   # Print the names of the client processes.
   rgaps status --json | jq -r '.processes[].name'
 
-JSON fields: version, realm, pid, socket, uptime_ms, clients, topics, zones, rss_bytes, idle_exit_ms,
-clients_reaped, blocks_reclaimed, sessions_cut_off, recovering, kept, warnings, mps, processes, log";
+JSON fields: version, realm, pid, socket, uptime_ms, clients, topics, zones (groups of topics, one for each access rule), rss_bytes, idle_exit_ms,
+clients_reaped, blocks_reclaimed, sessions_cut_off, recovering, kept, warnings, links (the state of the links to other
+hosts, and why they failed), mps, processes, log, daemons (all daemons of the realm that this user can see)";
 
 pub const ENV: &str = "\
 Examples:
@@ -188,7 +189,7 @@ JSON fields: publishers, messages";
 
 pub const RECORD: &str = "\
 Examples:
-  # All topics, until Ctrl-C.
+  # All topics of this host, until Ctrl-C. Topics of other hosts need their exact names.
   rgaps record '**'
   rgaps record -o run.mcap camera/front 'lidar/*'
   # Files of 1 GiB, compressed.
@@ -244,7 +245,7 @@ Examples:
   # Print the bytes leased per domain.
   rgaps pool --json | jq '.[] | {domain, leased_bytes}'
 
-JSON fields of each pool: domain, access, zone, cap_bytes, segment_bytes, segments, leased_bytes, provider, pages,
+JSON fields of each pool: domain, access (the access rule of its topics), zone (a number for that rule), cap_bytes, segment_bytes, segments, leased_bytes, provider, pages,
 numa_node, numa_percent, copied_messages, copied_bytes, warnings";
 
 pub const PEERS: &str = "\

@@ -6,9 +6,9 @@ use crate::args::Common;
 use crate::exit::NoSuchTopic;
 use crate::output::{table, Output};
 use crate::{session, units};
-use rgaps::{BlockSum, ClientError, MemoryUses, RefusalCode, RemoteRow, TopicRow};
-use rgaps_session::pattern_matches;
+use rgaps::{BlockSum, ClientError, MemoryUses, PeersInfo, RefusalCode, RemoteRow, TopicRow};
 use rgaps_session::report::{Device, Publisher, Subscriber, Topic, TopicDetails};
+use rgaps_session::{pattern_matches, LINKS_CLIENT};
 use std::io::{self, Write};
 
 pub fn list(common: &Common, wanted: &[String], output: &mut Output) -> anyhow::Result<()> {
@@ -86,7 +86,11 @@ pub fn info(common: &Common, name: &str, output: &mut Output) -> anyhow::Result<
         let topic = node.topic(name);
         let topic = topic.map_err(|error| absent::explain(&node, name, error))?;
         let info = TopicDetails::from(topic);
-        return output.put(&info, |to| show(&info, to));
+        let peers = node.peers()?;
+        return output.put(&info, |to| {
+            show(&info, to)?;
+            show_not_linked(&info, &peers, to)
+        });
     }
     let mut rows = node.topics()?;
     rows.retain(|row| pattern_matches(name, &row.name));
@@ -197,6 +201,24 @@ fn with_type<'a>(types: bool, heads: &[&'a str]) -> Vec<&'a str> {
         heads.insert(2, "TYPE");
     }
     heads
+}
+
+/// Hosts whose publishers may be missing here.
+fn show_not_linked(info: &TopicDetails, peers: &PeersInfo, to: &mut dyn Write) -> io::Result<()> {
+    let is_local = |publisher: &Publisher| !publisher.gone && publisher.client != LINKS_CLIENT;
+    if info.publisher_list.iter().any(is_local) {
+        return Ok(());
+    }
+    for (at, host) in peers.not_linked().enumerate() {
+        if at == 0 {
+            writeln!(to)?;
+        }
+        writeln!(
+            to,
+            "host '{host}' is not linked, so nothing comes from its publishers: see 'rgaps peers'"
+        )?;
+    }
+    Ok(())
 }
 
 /// The device topic that messages come from or go to, and who is in its seats.

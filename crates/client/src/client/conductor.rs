@@ -384,6 +384,14 @@ impl Conductor {
         }
     }
 
+    /// The same, if a daemon answers now.
+    pub(crate) fn peers_now(&self) -> Result<PeersInfo, ClientError> {
+        match self.run(move |worker| worker.ask_now(&Request::Peers))? {
+            Answer::Peers(peers) => Ok(peers),
+            other => Err(unexpected("a question for other hosts", &other)),
+        }
+    }
+
     /// What was counted and timed on links.
     pub(crate) fn link_figures(&self) -> Result<Vec<LinkFigures>, ClientError> {
         self.pages(|from| match self.ask(Request::Figures { from })? {

@@ -157,8 +157,8 @@ impl LinksConductor {
         let egress = start_egress(&node, &own_publishers, &event_sender)?;
         let reported = listener(event_sender.clone(), listens_to);
         let plane = ControlPlane::join(&config.realm, links, own.clone(), lanes.clone(), reported)?;
-        let probe = Probe::start(plane.session(), &links.connect, tls)?;
         let realm = &config.realm;
+        let probe = Probe::start(plane.session(), realm, &links.connect, tls)?;
         tracing::info!(host = own.host, realm, ?lanes, rdma = %over, "links are ready");
         Ok(LinksConductor {
             node,
