@@ -11,7 +11,7 @@ const AGREED: [(&str, &str, &str, u64); 2] = [
         "crates/session/src/message.rs",
         "PROTOCOL_VERSION",
         "12",
-        0x33bc_140c_38e4_56c6,
+        0x5006_1ed5_d140_ee19,
     ),
     (
         "crates/layout/src",
