@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# `make test`: every step, in two tracks that run side by side, cheap ones first. Most steps of the second wait: for virtual
-# machines, or for one processor. Each step is a target of its own, so a failure can be looked at alone. Once a step has
-# failed, no other one begins.
+# `make test`: every step, one after the other, cheap ones first. Each step is a target of its own, so a failure can be looked
+# at alone.
 #
 # A step that hangs is ended after STEP_SECONDS, with a listing of what its processes wait for. A step that
 # fails is run once more, so that the later steps run too. What passed only then is named at the end, and the
@@ -9,10 +8,10 @@
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
-FIRST=(check docs unit build c-test test-device test-gpu-verbs demo-device python docs-test chaos)
-SECOND=(loom aarch64 test-rdma test-netem)
+STEPS=(setup check docs unit build c-test test-device test-gpu-verbs demo-device python docs-test chaos loom test-rdma test-netem)
 # The kernel module, and NVIDIA's packages of compilers, are for x86-64.
-[ "$(uname -m)" != x86_64 ] || SECOND=(test-kernel "${SECOND[@]}" test-remote)
+[ "$(uname -m)" != x86_64 ] || STEPS+=(test-kernel test-remote)
+STEPS+=(aarch64)
 # On one kernel, with fewer kills than `make test-kernel` alone.
 export KERNEL_SERIES=${KERNEL_SERIES:-6.1} KERNEL_KILLS=${KERNEL_KILLS:-100} KERNEL_FUZZ_S=${KERNEL_FUZZ_S:-10}
 # A shorter crash test than `make chaos` alone; the seed is printed with every result.
@@ -76,11 +75,10 @@ try_step() {
 # Of all processes that a shell has waited for.
 cpu_seconds() { awk '{ print int(($16 + $17) / 100) }' "/proc/$1/stat"; }
 
-# One step after the other, until one fails in any track.
+# One step after the other, until one fails.
 track() {
   local step start cpu_before shell=$BASHPID
   for step; do
-    [ ! -e target/test/failed ] || return 1
     start=$SECONDS
     cpu_before=$(cpu_seconds "$shell")
     if ! try_step "$step"; then
@@ -91,19 +89,7 @@ track() {
   done
 }
 
-# What a track prints comes in one piece.
-quiet_track() {
-  local code=0
-  track "$@" >target/test/second.log 2>&1 || code=$?
-  cat target/test/second.log
-  return "$code"
-}
-
-track setup || exit 1
-quiet_track "${SECOND[@]}" &
-second=$!
-track "${FIRST[@]}"
-wait "$second"
+track "${STEPS[@]}"
 if [ -e target/test/failed ]; then
   while read -r step; do
     printf '\nmake test: FAILED in step "%s"; run "make %s" to see it alone\n' "$step" "$step" >&2
