@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# `make test`: every step, one after the other, cheap ones first. Each step is a target of its own, so a failure can be looked
-# at alone.
+# `make test`: every step in order, cheap ones first, stopping at the first that fails. Each step is
+# a target of its own, so a failure can be looked at alone.
 #
 # A step that hangs is ended after STEP_SECONDS, with a listing of what its processes wait for. A step that
 # fails is run once more, so that the later steps run too. What passed only then is named at the end, and the
@@ -52,9 +52,10 @@ end_leftovers() {
 }
 trap end_leftovers EXIT
 
+summary=()
 start_all=$SECONDS
-mkdir -p target/test
-rm -f target/unsteady target/test/*
+mkdir -p target
+rm -f target/unsteady
 
 run_step() {
   local left=$((TOTAL_SECONDS - (SECONDS - start_all)))
@@ -63,43 +64,30 @@ run_step() {
 
 # Runs a step, and once more if it fails.
 try_step() {
-  local step=$1
-  printf '\n==== make %s\n' "$step"
-  run_step "$step" && return
+  run_step "$1" && return
   [ "${RETRY:-1}" != 0 ] && [ $((SECONDS - start_all)) -le "$RETRY_SECONDS" ] || return
-  printf '\nmake test: step "%s" failed; once more\n' "$step" >&2
-  run_step "$step" || return
-  printf 'make %s\n' "$step" >>target/unsteady
+  printf '\nmake test: step "%s" failed; once more\n' "$1" >&2
+  run_step "$1" || return
+  printf 'make %s\n' "$1" >>target/unsteady
 }
 
-# Of all processes that a shell has waited for.
-cpu_seconds() { awk '{ print int(($16 + $17) / 100) }' "/proc/$1/stat"; }
+# Of all processes that this one has waited for.
+cpu_seconds() { awk '{ print int(($16 + $17) / 100) }' /proc/$$/stat; }
 
-# One step after the other, until one fails.
-track() {
-  local step start cpu_before shell=$BASHPID
-  for step; do
-    start=$SECONDS
-    cpu_before=$(cpu_seconds "$shell")
-    if ! try_step "$step"; then
-      printf '%s\n' "$step" >>target/test/failed
-      return 1
-    fi
-    printf '%-15s %4d s %5d s of processors\n' "$step" $((SECONDS - start)) $(($(cpu_seconds "$shell") - cpu_before)) >>target/test/summary
-  done
-}
-
-track "${STEPS[@]}"
-if [ -e target/test/failed ]; then
-  while read -r step; do
+for step in "${STEPS[@]}"; do
+  printf '\n==== make %s\n' "$step"
+  start=$SECONDS
+  cpu_before=$(cpu_seconds)
+  if ! try_step "$step"; then
     printf '\nmake test: FAILED in step "%s"; run "make %s" to see it alone\n' "$step" "$step" >&2
-  done <target/test/failed
-  exit 1
-fi
+    exit 1
+  fi
+  summary+=("$(printf '%-15s %4d s %5d s of processors' "$step" $((SECONDS - start)) $(($(cpu_seconds) - cpu_before)))")
+done
 
 printf '\n==== all steps ran\n'
-cat target/test/summary
-printf '%-15s %4d s %5d s of processors, %s of disk\n' all $((SECONDS - start_all)) "$(cpu_seconds $$)" "$(du -sh . | cut -f 1)"
+printf '%s\n' "${summary[@]}"
+printf '%-15s %4d s %5d s of processors, %s of disk\n' all $((SECONDS - start_all)) "$(cpu_seconds)" "$(du -sh . | cut -f 1)"
 if [ -e target/unsteady ]; then
   printf '\nmake test: FAILED: passed only when run once more, which is a bug:\n' >&2
   cat target/unsteady >&2
