@@ -294,6 +294,24 @@ fn gpudirect_is_met_where_cards_read_and_write_gpus() {
     );
 }
 
+/// A host that waits for the topic already counts as a subscriber at once, and has not yet said how messages land there.
+#[test]
+fn a_publisher_that_requires_gpudirect_and_comes_where_a_host_waits_loses_nothing() {
+    const WAITS: &str = "direct/waits";
+    let gpu = gpu();
+    let hosts = Hosts::new(Network::new(Faults::default()));
+    let subscriber = hosts.there.subscriber(WAITS).domain(gpu.domain);
+    let subscriber = subscriber.reliable().create().unwrap();
+    until("the host to wait", || {
+        said(&hosts.here, WAITS, "host-b").is_some_and(|row| row.ready)
+    });
+    let publisher = hosts.here.publisher(WAITS).domain(gpu.domain);
+    let publisher = publisher.deadline(LIMIT).require(PathKind::GpuDirect);
+    let publisher = publisher.create().unwrap();
+    wait_for_subscribers(&publisher, 1);
+    hosts.wait_direct(WAITS, &gpu, &publisher, &subscriber);
+}
+
 /// Whoever is refused is told the path that there is, and what the card said.
 #[test]
 fn gpudirect_is_refused_with_the_reason_where_cards_refuse_the_gpu() {

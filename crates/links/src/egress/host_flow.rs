@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 
 /// How long a message waits for its publisher to be known.
 const UNKNOWN_LIMIT: Duration = Duration::from_secs(2);
+/// How long it waits for the host to say how the publisher's messages land there.
+const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 
 /// A host that a topic goes to, and how far that is.
 pub struct HostFlow {
@@ -24,7 +26,7 @@ pub struct HostFlow {
     clock: Instant,
     /// Per publisher whose flow is open, what it gets next.
     next: HashMap<u64, u64>,
-    /// A publisher that is not known yet, of which a message waits since then; and whether that was told.
+    /// A publisher that is not known yet, or whose path is not, of which a message waits since then; and whether that was told.
     unknown: Option<(u64, Instant)>,
     asks: bool,
     /// What goes there before anything else.
@@ -104,10 +106,10 @@ impl HostFlow {
         std::mem::take(&mut self.asks)
     }
 
-    /// A message's publisher is not known yet. Whether that has been so for too long: one that is gone never will be.
-    fn skips_unknown(&mut self, publisher: u64) -> bool {
+    /// A message's publisher, or its path, is not known yet. Whether that has been so for too long: one that is gone never will be.
+    fn skips_unknown(&mut self, publisher: u64, limit: Duration) -> bool {
         match self.unknown {
-            Some((of, since)) if of == publisher => since.elapsed() >= UNKNOWN_LIMIT,
+            Some((of, since)) if of == publisher => since.elapsed() >= limit,
             _ => {
                 self.unknown = Some((publisher, Instant::now()));
                 self.asks = true;
@@ -209,12 +211,16 @@ impl HostFlow {
         } = &self.route;
         if destinations.is_some_and(|destinations| !destinations.goes(host, leads_to))
             || limits.refused.contains(&publisher)
-            || limits.barred.contains(&publisher)
+            || limits.barred.contains(&publisher) && !limits.asks.contains(&publisher)
         {
             return true;
         }
-        let Some(next) = self.next.get(&publisher).copied() else {
-            let skips = self.skips_unknown(publisher);
+        let (next, limit) = match limits.asks.contains(&publisher) {
+            true => (None, ANSWER_LIMIT),
+            false => (self.next.get(&publisher).copied(), UNKNOWN_LIMIT),
+        };
+        let Some(next) = next else {
+            let skips = self.skips_unknown(publisher, limit);
             self.leave_out(u64::from(skips));
             return skips;
         };
