@@ -10,7 +10,6 @@ segment = "8MiB"
 [links]
 lease_ms = 10000
 END
-WAIT_S=120
 # No round begins later than this, in seconds: on a busy host one takes minutes.
 LAST_BEGINS_S=150
 

@@ -50,7 +50,7 @@ subscribe() {
 in_transfer() {
   local file=/tmp/$TOPIC.1 line=near
   if [ "$ROLE" = a ]; then file=/tmp/$TOPIC.publisher line=large; fi
-  WAIT_S=150 until_true "'$line' of '$TOPIC'" has_line "$file" "$line"
+  until_true "'$line' of '$TOPIC'" has_line "$file" "$line"
   [ "$ROLE" = a ] || ! has_line "$file" large || say "$TOPIC: the large one has come already"
 }
 
@@ -68,7 +68,7 @@ finish() {
   fi
   wait_for_rdma
   [ "$TOPIC" = links-here ] || until_true "memory that nobody has" pool_is_free || fail "$(leased) bytes are leased"
-  WAIT_S=150 barrier "$TOPIC"
+  barrier "$TOPIC"
   say "$TOPIC: passed in $SECONDS s"
 }
 
@@ -128,7 +128,7 @@ subscriber() {
   subscribe 3
   publish $FROM $TO
   if [ "$ROLE" = b ]; then
-    WAIT_S=150 until_true "a message in the victim's hands" has_line /tmp/victim holds
+    until_true "a message in the victim's hands" has_line /tmp/victim holds
     kill -KILL $victim
   fi
   finish

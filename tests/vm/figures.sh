@@ -1,5 +1,4 @@
 # Channels of the crate `verbs` beside what rdma-core's perftest makes of these machines: same machines, same run, in turns.
-# vm: limit_s=400
 rounds=5
 # None begins later than this, in seconds: on a busy host one takes minutes.
 LAST_BEGINS_S=120
@@ -28,7 +27,7 @@ column() { awk -v n="$2" '$1 ~ /^[0-9]+$/ { print $n }' /tmp/"$1"; }
 # verbs_run NAME COMMAND...: leaves its lines in /tmp/channels.
 verbs_run() {
   barrier "$1-$round"
-  timeout 120 "${@:2}" >/tmp/lines || fail "$1"
+  timeout $WAIT_S "${@:2}" >/tmp/lines || fail "$1"
   cat /tmp/lines
   sed "s/^{/{\"run\": \"$1\", \"round\": \"$round\", /" /tmp/lines >>/tmp/channels
 }

@@ -10,7 +10,7 @@ DEVICE=rxe0
 MTU=4200 # so that RDMA's is 4096
 if [ "$ROLE" = a ]; then PEER=b ADDRESS=10.9.0.1 PEER_ADDRESS=10.9.0.2; else PEER=a ADDRESS=10.9.0.2 PEER_ADDRESS=10.9.0.1; fi
 # How long a guest waits for anything, in seconds, unless it says so.
-WAIT_S=${WAIT_S:-60}
+WAIT_S=${WAIT_S:-600}
 
 say() { printf '%s: %s\n' "$ROLE" "$*"; }
 fail() { say "FAILED: $*" >&2; return 1; }

@@ -24,7 +24,7 @@ connect = ["tcp/$PEER_ADDRESS:7447"]
 insecure = true
 trusted_fabric = true
 lease_ms = $LEASE_MS
-outage_ms = 60000
+outage_ms = 600000
 END
 }
 
@@ -34,7 +34,7 @@ start_daemon() {
   # What it and its links say is also in the guest's log.
   "$PROGRAMS/rgapsd" --foreground > >(tee -a /tmp/daemon.log) 2>&1 &
   DAEMON=$!
-  WAIT_S=150 until_true "a daemon" daemon_runs
+  until_true "a daemon" daemon_runs
 }
 
 # All lanes of the link, which `path` says; the word alone is also elsewhere in the answer.
@@ -42,7 +42,7 @@ linked_over_rdma() {
   local peers
   peers=$(rgaps peers --json 2>/dev/null) && [[ $peers = *'"state":"linked"'*'"path":"rdma"'* ]] || { pause 0.5; return 1; }
 }
-wait_for_rdma() { WAIT_S=150 until_true "lanes over RDMA" linked_over_rdma; }
+wait_for_rdma() { until_true "lanes over RDMA" linked_over_rdma; }
 
 # Daemons on both guests, and the link between them.
 start_hosts() {

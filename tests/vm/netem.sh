@@ -1,7 +1,7 @@
 # Links between two hosts, which are network namespaces, over a cable that is slow, loses packets and mixes them up, and
 # is pulled. In a virtual machine, since not every machine's kernel has netem. Three hosts (the test `triangle`) are more
 # than an emulated processor can do in time.
-# vm: guests=1 cpus=2 memory_mib=2048 limit_s=400
+# vm: guests=1 cpus=2 memory_mib=2048
 export RGAPS_DAEMON=$REPOSITORY/target/debug/rgapsd
 
 # The kernel does as it is told, or what follows would show nothing.

@@ -38,7 +38,7 @@ daemon() {
   daemon=$(rgaps status --json | sed 's/.*"pid":\([0-9]*\).*/\1/')
   kill -9 "$daemon"
   rgaps up >/dev/null || return 1
-  rgaps topic echo kept --count 1 --late latest --timeout 60 | grep -q first || return 1
+  rgaps topic echo kept --count 1 --late latest --timeout 600 | grep -q first || return 1
   rgaps topic pub kept --text second || return 1
   kill "$reader"
   wait "$reader"

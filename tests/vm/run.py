@@ -37,7 +37,7 @@ class Suite:
     def __init__(self, path):
         self.path = path.resolve()
         self.name = path.stem
-        self.guests, self.cpus, self.memory_mib, self.limit_s = 2, 1, 768, 240
+        self.guests, self.cpus, self.memory_mib, self.limit_s = 2, 1, 768, 900
         for line in self.path.read_text().splitlines():
             if line.startswith("# vm:"):
                 for key, value in re.findall(r"(\w+)=(\d+)", line):

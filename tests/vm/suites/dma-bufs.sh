@@ -1,7 +1,6 @@
 # Pools of dma-bufs of the module dmaplane under lanes over RDMA: by their descriptors on a device within a process that takes them, by
 # their addresses on Soft-RoCE, which does not. In short: what links register, and that they say so.
-# vm: memory_mib=1536 limit_s=300
-WAIT_S=150
+# vm: memory_mib=1536
 . tests/vm/hosts.sh
 module=target/kernel/6.1/dmaplane/dmaplane.ko
 if ! insmod $module; then
@@ -20,9 +19,9 @@ start_hosts
 if [ "$ROLE" = a ]; then
   head -c 3000001 /dev/urandom >/tmp/message
   sha256sum </tmp/message >"$SYNC/sum"
-  rgaps topic pub photo --file /tmp/message --wait-subscribers 1 --timeout 120
+  rgaps topic pub photo --file /tmp/message --wait-subscribers 1 --timeout $WAIT_S
 else
-  rgaps topic echo photo --reliable --format raw --count 1 --timeout 120 | sha256sum >/tmp/sum
+  rgaps topic echo photo --reliable --format raw --count 1 --timeout $WAIT_S | sha256sum >/tmp/sum
 fi
 barrier crossed
 [ "$ROLE" = a ] || cmp "$SYNC/sum" /tmp/sum || fail "the message has other bytes"

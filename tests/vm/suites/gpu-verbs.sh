@@ -1,13 +1,12 @@
 # RDMA that kernels post (threads in their place), on real verbs: messages, and a device topic of one machine whose messages reach one of
 # the other, every byte verified.
-# vm: limit_s=240
 
 # check WHAT COMMAND...
 check() {
   local what=$1 more=()
   shift
   [ "$what" = works ] || more=(--topics yes)
-  timeout 100 target/release/examples/gpu-verbs-check "$@" --jobs target/device/librdma-jobs.so --device $DEVICE --messages 1000 \
+  timeout $WAIT_S target/release/examples/gpu-verbs-check "$@" --jobs target/device/librdma-jobs.so --device $DEVICE --messages 1000 \
     --limit-s 60 "${more[@]}" | tee -a "$RESULTS/$ROLE.jsonl"
 }
 

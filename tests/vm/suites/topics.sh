@@ -1,7 +1,6 @@
 # Topics between two hosts whose lanes go over RDMA: one publisher, four subscribers on the other host, every byte; by the
 # command line, and, in short, what tests/vm/kills.sh does.
-# vm: memory_mib=1280 limit_s=300
-WAIT_S=150
+# vm: memory_mib=1280
 . tests/vm/hosts.sh
 . tests/vm/crossing.sh
 
@@ -25,11 +24,11 @@ carry() {
   fi
   barrier "$topic-made"
   if [ "$ROLE" = a ]; then
-    rgaps topic pub "$topic" --file /tmp/messages --lines --wait-subscribers 4 --timeout 120
+    rgaps topic pub "$topic" --file /tmp/messages --lines --wait-subscribers 4 --timeout $WAIT_S
     rgaps topic info "$topic" --json >"$RESULTS/$topic.json" || true # its publisher has gone
   else
     for reader in 1 2 3 4; do
-      rgaps topic echo "$topic" --reliable --format raw --count "$(cat "$SYNC/$topic.count")" --timeout 120 |
+      rgaps topic echo "$topic" --reliable --format raw --count "$(cat "$SYNC/$topic.count")" --timeout $WAIT_S |
         sha256sum >/tmp/sum.$reader &
       readers+=($!)
     done

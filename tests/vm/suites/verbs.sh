@@ -1,9 +1,8 @@
 # Channels of the crate `verbs` on real verbs, by its example `verbs-check`: every frame's bytes, credits at their minimum,
 # what ends a channel, peers that lie.
-# vm: limit_s=400
 for test in conformance credits liars faults killed event link; do
   barrier "$test"
   SECONDS=0
-  timeout 120 target/release/examples/verbs-check "$ROLE" 10.9.0.2 "$test" | tee -a "$RESULTS/$ROLE.jsonl"
+  timeout $WAIT_S target/release/examples/verbs-check "$ROLE" 10.9.0.2 "$test" | tee -a "$RESULTS/$ROLE.jsonl"
   say "$test: passed in $SECONDS s"
 done
