@@ -163,10 +163,8 @@ def tests(env, _folder):
 
 def python(env, folder):
     """The wheel, with the tests of it that are installed here: torch, CuPy and JAX where they are."""
-    site = Path(folder) / "site"
-    wheel = next((HERE / "wheels").glob("rgaps-*.whl"))
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--target", site, wheel]
-    if run("wheel", pip, 120, env) is None:
+    site = install_wheel(folder)
+    if site is None:
         return
     env = dict(env, PYTHONPATH=str(site), PYTHONDONTWRITEBYTECODE="1")
     del env["RGAPS_SOCKET"]
@@ -241,6 +239,8 @@ def figures(env, _folder):
     for name, arguments in plans():
         if match in name:
             yield name, figure(name, env, *arguments)
+    if match in "zeroing":
+        yield "zeroing", document("zeroing", run("zeroing", [sys.executable, HERE / "bench/zeroing.py"], 120, env))
 
 
 #: The section `links` begins nothing that it may not end within this many seconds of its begin.
@@ -360,10 +360,8 @@ def mps(env, folder):
                     failed(f"mps {name}", "its processes were not under MPS")
                 yield name, found
     # It wants rgaps and torch in this Python.
-    site = Path(folder) / "site-mps"
-    wheel = next((HERE / "wheels").glob("rgaps-*.whl"))
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--target", site, wheel]
-    if run("wheel", pip, 120, env) is not None:
+    site = install_wheel(folder) if match in "checks" else None
+    if site is not None:
         env = dict(env, PYTHONPATH=str(site))
         del env["RGAPS_SOCKET"]
         out = run("mps", [sys.executable, HERE / "gpu/mps.py", HERE / "bin"], 420, env)
@@ -374,7 +372,9 @@ def device_plans():
     """What is measured of device topics on one GPU under MPS, the most wanted first; and between two GPUs."""
     few, many = (2000, 20000) if quick else (20000, 200000)
     yield "accesses", ["accesses"]
+    yield "bare", ["bare", "--messages", few]
     yield "latency-8B", ["latency", "--messages", few]
+    yield "latency-8B-thread", ["latency", "--threads", 1, "--messages", few]
     yield "latency-8B-block128", ["latency", "--threads", 128, "--messages", few]
     for blocks in (1, 4, 16, 64):
         yield f"rate-64B-blocks{blocks}", ["rate", "--bytes", 64, "--blocks", blocks, "--messages", many]
@@ -425,7 +425,7 @@ def device_medians(checked, program, prefix):
     }
 
 
-def device(env, _folder):
+def device(env, folder):
     """Kernels that publish to kernels of other processes (rgaps/device.cuh), every word verified."""
     program = HERE / "bin/rgaps-device-check"
     if not program.exists():
@@ -458,12 +458,49 @@ def device(env, _folder):
             # Nobody is killed here: under MPS that ends the GPU work of all others, too.
             if match in "demo-mps":
                 yield "demo-mps", checked("demo-mps", *demo, "--kills", 0, prefix=under)
+            if match in "far":
+                yield "far", document("device far", run("device far", [*under, HERE / "device/far.sh"], 200, far_env(env)))
     # Without MPS kernels of several processes take turns.
     env = dict(env, CUDA_MPS_PIPE_DIRECTORY="/nonexistent")
     if match in "demo-kills":
         yield "demo-kills", checked("demo-kills", *demo, "--kills", 6 if quick else 12)
     if match in "meet-kills":
         yield "meet-kills", checked("meet-kills", "meet", "--messages", 500 if quick else 2000, "--kills", 2 if quick else 4)
+    if match in "seats-kills":
+        # A daemon of its own, which evicts soon.
+        short = dict(env, RGAPS_SOCKET=f"{folder}/seats.sock", RGAPS_LIMITS__DEVICE_STALL_MS="5000")
+        out = run("device seats-kills", [program, "seats", "--kills", 4 if quick else 12], 150, short)
+        yield "seats-kills", document("device seats-kills", out)
+    if match in "cupy":
+        yield "cupy", device_example(env, folder, "cupy")
+
+
+def far_env(env):
+    """Two hosts on this machine, each with daemon and links of its own."""
+    return dict(env, BUILT=str(HERE / "bin"), CHECK=str(HERE / "bin/rgaps-device-check"))
+
+
+def device_example(env, folder, package):
+    """Kernels that a Python package launches publish while they run."""
+    if importlib.util.find_spec(package) is None:
+        skipped(f"device {package}", f"{package} is not installed")
+        return {"reason": f"{package} is not installed"}
+    site = install_wheel(folder)
+    if site is None:
+        return None
+    command = [sys.executable, HERE / f"examples/python/device_topic_{package}.py", "--include", HERE / "include"]
+    out = run(f"device {package}", command, 120, dict(env, PYTHONPATH=str(site)))
+    return {"said": out.strip().splitlines()[-1] if out and out.strip() else None}
+
+
+def install_wheel(folder):
+    """The folder for PYTHONPATH that has the wheel; None where it cannot be installed."""
+    site = Path(folder) / "site"
+    if site.exists():
+        return site
+    wheel = next((HERE / "wheels").glob("rgaps-*.whl"))
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--target", site, wheel]
+    return site if run("wheel", pip, 120, env=os.environ) is not None else None
 
 
 def gpu_verbs_plans():
@@ -488,14 +525,43 @@ def gpu_verbs(env, _folder):
         if match in name:
             out = run(f"gpu-verbs {name}", [program, command, "--jobs", kernels, *options], 120, env)
             yield name, document(f"gpu-verbs {name}", out)
+    wanted = [(name, more) for name, more in (("hosts", []), ("hosts-topics", ["--topics", "yes"])) if match in name]
+    if wanted:
+        # The kernels of two processes on one GPU.
+        with own_mps(env) as (env, up):
+            for name, more in wanted if up is not None else ():
+                yield name, gpu_verbs_hosts(name, [RGAPS, "run", "--", program], ["--jobs", kernels, *more], env)
+
+
+def gpu_verbs_hosts(name, program, options, env):
+    """Kernels of one process post to the memory of another one, which a proxy carries over TCP; with topics, from device topic to device topic."""
+    command = [*program, "receive", *options, "--listen", "127.0.0.1:0"]
+    receiver = subprocess.Popen([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+    try:
+        heard = []
+        for line in receiver.stderr:
+            heard.append(line)
+            if line.startswith("listening at "):
+                break
+        else:
+            failed(f"gpu-verbs {name}", "the receiver does not listen", "".join(heard))
+            return None
+        peer = heard[-1].removeprefix("listening at ").strip()
+        sent = document(f"gpu-verbs {name}", run(f"gpu-verbs {name}", [*program, "send", *options, "--peer", peer], 120, env))
+        out, err = receiver.communicate(timeout=60)
+        if receiver.returncode != 0:
+            failed(f"gpu-verbs {name}", f"the receiver: {receiver.returncode}", out + err)
+        return {"sent": sent, "received": document(f"gpu-verbs {name}", out)}
+    except subprocess.TimeoutExpired:
+        failed(f"gpu-verbs {name}", "the receiver does not end")
+        return None
+    finally:
+        receiver.kill()
+        receiver.wait()
 
 
 def torch_is_installed():
     return importlib.util.find_spec("torch") is not None
-
-
-#: rgaps's messages waited for on the GPU, on the subscriber's CPU and on the publisher's, beside a copying way.
-WAITS = "rgaps,rgaps-sync,rgaps-late,iceoryx2"
 
 
 def compare(env, _folder):
@@ -508,9 +574,10 @@ def compare(env, _folder):
     parts = {
         "serialisation": (["--only", "serialisation"], 150),
         "transfer": (["--only", "transfer"], 540),
-        "pipeline": (["--only", "pipeline"], 560),
-        "pipeline-mps": (["--only", "pipeline", "--batches", "4", "--mps"], 560),
-        "pipeline-waits": (["--only", "pipeline", "--batches", "4", "--suffix=-waits", "--ways", WAITS], 300),
+        "pipeline": (["--only", "pipeline"], 570),
+        "pipeline-mps": (["--only", "pipeline", "--batches", "4", "--mps"], 570),
+        "sharing": (["--only", "sharing"], 420),
+        "sharing-mps": (["--only", "sharing", "--mps"], 420),
     }
     for name, (arguments, timeout) in parts.items():
         if match in name:

@@ -13,24 +13,30 @@ import warnings
 
 import torch
 
-#: Messages that may be under way between a sender and its slowest receiver.
+#: Messages that may be under way between a sender and its slowest receiver, if a section wants no other number.
 DEPTH = 4
 #: Set in a message's number: it is the last.
 LAST = 1 << 40
 SECONDS_MAX = 60.0
-ZENOH_POOL_BYTES = 640 << 20
+#: zenoh's own shared memory in a session that sends, for each message that may be under way; one that receives needs none.
+ZENOH_POOL_BYTES_EACH = 160 << 20
+ZENOH_POOL_BYTES_MAX = 2 << 30
 
 
 class Setup:
     """What all parts of a worker share."""
 
-    def __init__(self, device, run, port=None, queues=None, acks=None):
+    def __init__(self, device, run, port=None, queues=None, acks=None, depth=DEPTH):
         self.device = torch.device(device)
+        self.depth = depth
         self.run = run  # a name that no other run has
         self.port = port  # of zenoh: topic -> port of its sender
         self.queues = queues  # of torch.multiprocessing: (topic, receiver) -> (there, back)
         self.acks = acks  # receiver -> a queue to the first sender, for what is not the way's own
         self.kept = {}  # sessions and nodes, made once
+
+    def receivers(self, topic):
+        return sum(prefix == topic.split("/")[0] for prefix, _ in self.queues)
 
     def end(self):
         """Closes what was kept, before the process goes."""
@@ -78,7 +84,7 @@ class RgapsPutSender:
     def __init__(self, setup, topic, nbytes, receivers):
         domain = "cuda" if setup.device.type == "cuda" else "host"
         self.pub = rgaps_node(setup).publisher(
-            f"{setup.run}/{topic}", domain=domain, history=DEPTH, deadline=SECONDS_MAX, loan_timeout=SECONDS_MAX
+            f"{setup.run}/{topic}", domain=domain, history=setup.depth, deadline=SECONDS_MAX, loan_timeout=SECONDS_MAX
         )
         self.nbytes = nbytes
         self.own = torch.empty(nbytes, dtype=torch.uint8, device=setup.device)
@@ -179,7 +185,8 @@ def zenoh_session(setup, listen=None, connect=()):
         config.insert_json5("connect/endpoints", json.dumps([f"tcp/127.0.0.1:{port}" for port in connect]))
         config.insert_json5("connect/retry", "{period_init_ms: 100, period_max_ms: 200, period_increase_factor: 1}")
         # Messages go through its shared memory where they fit in (as is built in), so that they all do.
-        config.insert_json5("transport/shared_memory/transport_optimization/pool_size", str(ZENOH_POOL_BYTES))
+        pool_bytes = min(ZENOH_POOL_BYTES_MAX, ZENOH_POOL_BYTES_EACH * setup.depth) if listen else 1 << 20
+        config.insert_json5("transport/shared_memory/transport_optimization/pool_size", str(pool_bytes))
         setup.kept[key] = zenoh.open(config)
     return setup.kept[key]
 
@@ -227,7 +234,7 @@ class ZenohReceiver:
 
         self.session = zenoh_session(setup, connect=(setup.port[topic.split("/")[0]],))
         key = f"{setup.run}/{topic}"
-        self.sub = self.session.declare_subscriber(key, zenoh.handlers.FifoChannel(DEPTH))
+        self.sub = self.session.declare_subscriber(key, zenoh.handlers.FifoChannel(setup.depth))
         self.token = self.session.liveliness().declare_token(f"alive/{key}/{index}")
         self.own = torch.empty(nbytes, dtype=torch.uint8, device=setup.device)
         self.sample = None
@@ -301,15 +308,16 @@ class Pinned:
 
 
 class Credits:
-    """Lets no more than DEPTH messages be under way to any receiver; each says when it has let go of one."""
+    """Lets no more than `depth` messages be under way to any receiver; each says when it has let go of one."""
 
-    def __init__(self, backs):
+    def __init__(self, backs, depth):
         self.backs = backs
+        self.depth = depth
         self.taken = 0
         self.came = [0] * len(backs)
 
     def take(self):
-        self.until(DEPTH - 1)
+        self.until(self.depth - 1)
         self.taken += 1
 
     def end(self):
@@ -332,11 +340,11 @@ def iceoryx_service(setup, topic):
         setup.kept["iceoryx"].service_builder(iceoryx2.ServiceName.new(f"{setup.run}/{topic}"))
         .publish_subscribe(iceoryx2.Slice[ctypes.c_uint64])
         .enable_safe_overflow(False)
-        .subscriber_max_buffer_size(DEPTH)
+        .subscriber_max_buffer_size(setup.depth)
         .subscriber_max_borrowed_samples(2)
         .history_size(0)
         .max_publishers(1)
-        .max_subscribers(8)
+        .max_subscribers(setup.receivers(topic))
         .max_nodes(16)
         .open_or_create()
     )
@@ -348,12 +356,15 @@ class IceoryxSender:
     Its own back-pressure (RetryUntilDelivered, version 0.10) at times discards instead, so credits stand in for it.
     """
 
+    #: Bytes in front of the tensor's.
+    overhead = 64
+
     def __init__(self, setup, topic, nbytes, receivers):
         import iceoryx2
 
         self.service = iceoryx_service(setup, topic)
         self.nbytes = nbytes
-        self.words = 8 + (nbytes + 7) // 8
+        self.words = (self.overhead + nbytes + 7) // 8
         self.pub = (
             self.service.publisher_builder()
             .initial_max_slice_len(self.words)
@@ -364,7 +375,7 @@ class IceoryxSender:
         )
         self.device = setup.device
         self.receivers = receivers
-        self.credits = Credits([setup.queues[topic.split("/")[0], index][1] for index in range(receivers)])
+        self.credits = Credits([setup.queues[topic.split("/")[0], index][1] for index in range(receivers)], setup.depth)
         self.own = torch.empty(nbytes, dtype=torch.uint8, device=setup.device)
         self.pinned = Pinned(setup.device)
 
@@ -383,13 +394,16 @@ class IceoryxSender:
     def send(self, number):
         sample = self.pub.loan_slice_uninit(self.words)
         address = sample.payload_ptr
-        self.pinned.meet(address)
         ctypes.c_uint64.from_address(address).value = number
-        bytes_at(address + 64, self.nbytes).copy_(self.own, non_blocking=True)
-        synchronize(self.device)
+        self.fill(address)
         delivered = sample.assume_init().send()
         if delivered != self.receivers:
             raise RuntimeError(f"message {number} went to {delivered} of {self.receivers} subscribers")
+
+    def fill(self, address):
+        self.pinned.meet(address)
+        bytes_at(address + 64, self.nbytes).copy_(self.own, non_blocking=True)
+        synchronize(self.device)
 
     def close(self):
         self.credits.end()
@@ -400,7 +414,7 @@ class IceoryxSender:
 class IceoryxReceiver:
     def __init__(self, setup, topic, nbytes, index):
         self.service = iceoryx_service(setup, topic)
-        self.sub = self.service.subscriber_builder().buffer_size(DEPTH).create()
+        self.sub = self.service.subscriber_builder().buffer_size(setup.depth).create()
         self.nbytes = nbytes
         self.device = setup.device
         self.back = setup.queues[topic.split("/")[0], index][1]
@@ -425,10 +439,13 @@ class IceoryxReceiver:
         if self.sample is None and not self.wait(SECONDS_MAX):
             raise TimeoutError("no message")
         address = self.sample.payload_ptr
-        self.pinned.meet(address)
         number = ctypes.c_uint64.from_address(address).value
-        self.own.copy_(bytes_at(address + 64, self.nbytes), non_blocking=True)
+        self.fetch(address)
         return number, self.own
+
+    def fetch(self, address):
+        self.pinned.meet(address)
+        self.own.copy_(bytes_at(address + 64, self.nbytes), non_blocking=True)
 
     def done(self):
         synchronize(self.device)  # the copy reads the sample
@@ -441,6 +458,78 @@ class IceoryxReceiver:
         self.sub.delete()
 
 
+class IceoryxPageableSender(IceoryxSender):
+    """The same with memory that CUDA has not pinned: the driver stages each copy."""
+
+    def fill(self, address):
+        bytes_at(address + 64, self.nbytes).copy_(self.own)
+
+
+class IceoryxPageableReceiver(IceoryxReceiver):
+    def fetch(self, address):
+        self.own.copy_(bytes_at(address + 64, self.nbytes))
+
+
+#: What safetensors puts in front of one tensor, at most.
+HEADER_BYTES = 512
+
+
+class IceoryxSafetensorsSender(IceoryxSender):
+    """Serialised, as GAPS's Iceoryx-python: to the host, to bytes, into the loan. The second word is the bytes' length. The copy to the host
+    goes to pinned memory that is made once."""
+
+    overhead = 64 + HEADER_BYTES
+
+    def __init__(self, setup, topic, nbytes, receivers):
+        super().__init__(setup, topic, nbytes, receivers)
+        self.host = self.host_memory(nbytes)
+
+    def host_memory(self, nbytes):
+        return host_buffer(nbytes, self.device)
+
+    def fill(self, address):
+        from safetensors.torch import save
+
+        self.host.copy_(self.own, non_blocking=True)
+        synchronize(self.device)
+        data = save({"t": self.host})
+        ctypes.c_uint64.from_address(address + 8).value = len(data)
+        ctypes.memmove(address + 64, data, len(data))
+
+
+class IceoryxSafetensorsReceiver(IceoryxReceiver):
+    def __init__(self, setup, topic, nbytes, index):
+        super().__init__(setup, topic, nbytes, index)
+        self.host = self.host_memory(nbytes)
+
+    def host_memory(self, nbytes):
+        return host_buffer(nbytes, self.device)
+
+    def fetch(self, address):
+        from safetensors.torch import load
+
+        length = ctypes.c_uint64.from_address(address + 8).value
+        tensor = load(ctypes.string_at(address + 64, length))["t"]
+        if self.host is None:
+            self.own.copy_(tensor)
+        else:
+            synchronize(self.device)  # the last copy has read it
+            self.host.copy_(tensor)
+            self.own.copy_(self.host, non_blocking=True)
+
+
+class IceoryxPaperSender(IceoryxSafetensorsSender):
+    """With pageable memory, as `tensor.cpu()` gives it."""
+
+    def host_memory(self, nbytes):
+        return torch.empty(nbytes, dtype=torch.uint8)
+
+
+class IceoryxPaperReceiver(IceoryxSafetensorsReceiver):
+    def host_memory(self, nbytes):
+        return None
+
+
 # torch.multiprocessing
 
 class TorchSender:
@@ -451,21 +540,21 @@ class TorchSender:
     def __init__(self, setup, topic, nbytes, receivers):
         self.device = setup.device
         self.links = [setup.queues[topic.split("/")[0], index] for index in range(receivers)]
-        self.ring = [torch.empty(nbytes, dtype=torch.uint8, device=setup.device) for _ in range(DEPTH)]
+        self.ring = [torch.empty(nbytes, dtype=torch.uint8, device=setup.device) for _ in range(setup.depth)]
         if setup.device.type == "cpu":
             for tensor in self.ring:
                 tensor.share_memory_()
-        self.credits = Credits([back for _, back in self.links])
+        self.credits = Credits([back for _, back in self.links], setup.depth)
 
     def wait_for(self, receivers):
         pass
 
     def buffer(self):
         self.credits.take()
-        return self.ring[self.credits.taken % DEPTH]
+        return self.ring[self.credits.taken % len(self.ring)]
 
     def send(self, number):
-        tensor = self.ring[self.credits.taken % DEPTH]
+        tensor = self.ring[self.credits.taken % len(self.ring)]
         synchronize(self.device)
         for there, _ in self.links:
             there.put((number, tensor))
@@ -546,7 +635,14 @@ WAYS = {
     "rgaps-late": (RgapsLateSender, RgapsReceiver, "rgaps, published when the bytes are there", ["rgaps"]),
     "rgaps-put": (RgapsPutSender, RgapsReceiver, "rgaps, a tensor of one's own: one copy on the device", ["rgaps"]),
     "torch-ipc": (TorchSender, TorchReceiver, "torch.multiprocessing: CUDA IPC through a queue", []),
-    "iceoryx2": (IceoryxSender, IceoryxReceiver, "D2H, iceoryx2, H2D", ["iceoryx2"]),
+    "iceoryx2": (IceoryxSender, IceoryxReceiver, "pinned: D2H, iceoryx2, H2D", ["iceoryx2"]),
+    "iceoryx2-pageable": (IceoryxPageableSender, IceoryxPageableReceiver, "pageable: D2H, iceoryx2, H2D", ["iceoryx2"]),
+    "iceoryx2-safetensors": (
+        IceoryxSafetensorsSender, IceoryxSafetensorsReceiver, "pinned: D2H, safetensors, iceoryx2, safetensors, H2D", ["iceoryx2", "safetensors"],
+    ),
+    "iceoryx2-safetensors-pageable": (
+        IceoryxPaperSender, IceoryxPaperReceiver, "pageable, as the paper's: D2H, safetensors, iceoryx2, safetensors, H2D", ["iceoryx2", "safetensors"],
+    ),
     "zenoh": (
         ZenohSender, ZenohReceiver, "D2H, safetensors, zenoh (TCP, and its own shared memory), H2D",
         ["zenoh", "safetensors"],

@@ -137,9 +137,11 @@ def main():
     made = tables.made(figures)
     used = {id(each.source) for sources in drawn.values() for each in sources}
     used |= {id(each.source) for _, found, _ in made.values() for each in found}
+    ended_early = {id(f.source) for f in figures if f.kind == "compare" and not ways.is_finished(f.value)}
     for source in {id(f.source): f.source for f in figures}.values():
         if id(source) not in used:
-            left_out.append((str(source.path.relative_to(options.results)), "a newer day, or another file, has the same"))
+            reason = "the run ended early" if id(source) in ended_early else "a newer day, or another file, has the same"
+            left_out.append((str(source.path.relative_to(options.results)), reason))
     (options.out / "results.md").write_text(page.text(drawn, made, left_out, options.results))
     for name, reason in left_out:
         print(f"plots: left out {name}: {reason}", file=sys.stderr)

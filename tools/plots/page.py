@@ -19,8 +19,10 @@ pipe, and a copy to pinned memory and back within one process."""),
     "fan-out-rates": ("Where sharing pays: several consumers", """The same run: messages per second to the most consumers, rgaps divided by each other
 way. Copying ways move each message once for every consumer and once more; CUDA IPC by torch shares, as rgaps does, and differs in what it costs to say so.
 Below 1 the other way is faster."""),
-    "pipeline": ("A vision pipeline", """Four processes turn photographs into 512 x 512 float16, blur them, and run DeepLabV3 and ResNet-50 (real
-architectures with random weights). The bound is the batch size divided by the sum of the times that the stages take alone: the most that one GPU
+    "sharing": ("Where sharing pays: transport by compute", """Four consumers on one GPU, each of which computes on every set of messages; the table below says what the
+scenarios are. Dashed: what a model expects if copies and work take turns; dotted: if copies hide behind the work."""),
+    "pipeline": ("A vision pipeline", """Four processes turn photographs into 512 x 512 float16, blur faces in them, and run DeepLabV3 and ResNet-50 (real
+architectures with random weights; before 2026-11-26 there was no face detector, and a queue of 4 messages between two processes, not 100). The bound is the batch size divided by the sum of the times that the stages take alone: the most that one GPU
 can do if the stages take turns and transport costs nothing."""),
     "profile": ("What limits the pipeline", """Computation and transport of all four processes, added up. The batch size is 4, one batch is in
 flight at a time, and every part is synchronised."""),

@@ -17,6 +17,10 @@ def compared(figures, section, mps=False):
     return sorted(found, key=lambda f: (bool(f.value.get("quick")), -len(finished_rows(f.value, section))))[:1]
 
 
+def is_finished(value):
+    return all((value.get(section) or {}).get("finished") for section in value.get("sections", ()))
+
+
 def finished_rows(value, section):
     """The rows of all ways that the run finished, less those that failed. Ways of a transfer follow each other, so of a run that ended early all
     but the last one are finished; other sections take turns, so then none is."""
@@ -206,11 +210,74 @@ def fan_out_table(figures):
     return found, ["size", "consumers", "rgaps, messages/s", *(f"by {way}" for way in others)], rows
 
 
+def sharing_rows(figures):
+    """Every scenario: rgaps beside each other way, without MPS and under it; the document of each."""
+    found, rows = [], []
+    for mps in (False, True):
+        for figure in compared(figures, "sharing", mps):
+            found.append(figure)
+            all_rows = finished_rows(figure.value, "sharing")
+            for row in all_rows:
+                if row["way"] == "rgaps":
+                    others = {o["way"]: row["sets_per_s"] / o["sets_per_s"] for o in all_rows if o["scenario"] == row["scenario"] and o is not row}
+                    rows.append((mps, row, others))
+    return found, rows
+
+
+def sharing(figures):
+    """What sharing gives against transport by compute, with the model's two bounds."""
+    found, rows = sharing_rows(figures)
+    rows = [(mps, row, others) for mps, row, others in rows if others]
+    if not rows:
+        raise Nothing("no sharing of bench/compare from a GPU")
+    panels = sorted({mps for mps, _, _ in rows})
+    figure, axes = plt.subplots(1, len(panels), figsize=(5.4 * len(panels), 4.2), sharey=True, squeeze=False)
+    for axis, panel in zip(axes[0], panels):
+        these = [(row, others) for mps, row, others in rows if mps == panel]
+        for way in COLOURS:
+            for is_swept, marker, style in ((True, "o", "-"), (False, "s", "")):
+                points = [
+                    (row["transport_of_compute"], others[way]) for row, others in these
+                    if way in others and row["scenario"].startswith("sweep") == is_swept
+                ]
+                line(axis, points, f"rgaps by {way}{'' if is_swept else ', other scenarios'}", COLOURS[way], style, marker)
+        for row, others in these:
+            axis.annotate(row["scenario"], (row["transport_of_compute"], max(others.values())), fontsize=6, textcoords="offset points", xytext=(3, 4))
+        models = sorted({(row["transport_of_compute"], row["model"]["in_turn"], row["model"]["overlapped"]) for row, _ in these})
+        line(axis, [(x, turn) for x, turn, _ in models], "model: copies and work in turn", COLOURS["floor"], "--", "")
+        line(axis, [(x, overlap) for x, _, overlap in models], "model: copies behind the work", COLOURS["floor"], ":", "")
+        axis.axhline(1, color=COLOURS["floor"], lw=1)
+        axis.set_xscale("log")
+        axis.set_yscale("log")
+        axis.set_title("MPS" if panel else "no MPS")
+        axis.set_xlabel("copies by work, each alone")
+    axes[0][0].set_ylabel("sets/s, rgaps by the other way")
+    legend_below(figure, axes[0][0])
+    return figure, found
+
+
+def sharing_table(figures):
+    found, rows = sharing_rows(figures)
+    ways = [way for way in COLOURS if any(way in others for _, _, others in rows)]
+    cells = [
+        (
+            "yes" if mps else "no", row["scenario"], f"{row['bytes'] / (1 << 20):.1f}", row["sets_per_s"],
+            *(f"{others[way]:.2f}" if way in others else "" for way in ways),
+            f"{row['transport_of_compute']:.2f}", f"{row['model']['overlapped']:.2f}-{row['model']['in_turn']:.2f}",
+        )
+        for mps, row, others in sorted(rows, key=lambda each: min(each[2].values(), default=0))
+    ]
+    return found, ["MPS", "scenario", "MiB", "rgaps, sets/s", *(f"by {way}" for way in ways), "copies by work", "model"], cells
+
+
 TABLES = {
+    "Where sharing pays": ("""Four consumers on one GPU, each of which computes on every set of messages (`compare/run --only sharing`): rgaps, and rgaps divided by each
+other way. Below 1 the other way is faster; such rows come first. *Copies by work*: pinned copies of the set, one to the host and one back for each consumer, divided by
+the work of all five processes, each measured alone. The model says what sharing gives over copying: from copies that hide behind the work to copies and work in turn.""", sharing_table),
     "One tensor to several consumers": ("""Messages a second that all consumers have received and compared word by word, at most 4 in flight: rgaps, and
 rgaps divided by each other way. Below 1 the other way is faster; such rows come first.""", fan_out_table),
     "The pipeline compared with other ways": ("""How many times the frames per second of the best other way of each kind: ways that copy bytes, ways that
 also serialise (as the paper's do), and CUDA IPC by torch. Rows in which rgaps does worst come first. *Latency* is that of the best other way divided by
 that of rgaps. The last column is the fraction of the bound that rgaps reaches.""", against),
 }
-PLOTS = {"transfer": transfer, "fan-out-rates": fan_out, "pipeline": pipeline, "profile": profile}
+PLOTS = {"transfer": transfer, "fan-out-rates": fan_out, "sharing": sharing, "pipeline": pipeline, "profile": profile}
