@@ -258,6 +258,7 @@ def link_plans():
         yield f"host-64B-{wait}", 30, [*link, "--size", 64, "--lanes", 1, "--messages", 2000, "--wait", wait]
     yield "cuda-1GiB-k1", 60, [*compared, "--domain", "cuda", "--size", "1GiB", "--messages", 3]
     yield "cuda-1GiB-k8", 60, [*compared, "--domain", "cuda", "--size", "1GiB", "--messages", 3, "--subscribers", 8]
+    yield "cuda-1GiB-lanes4", 60, [*compared, "--domain", "cuda", "--size", "1GiB", "--messages", 3, "--lanes", 4]
     for count in (1, 8, 2, 4):
         yield f"cuda-4MiB-k{count}", 30, [*compared, "--domain", "cuda", "--size", "4MiB", "--messages", 40, "--subscribers", count]
     if len(gpus()) > 1:
@@ -489,7 +490,9 @@ def device_example(env, folder, package):
     if site is None:
         return None
     command = [sys.executable, HERE / f"examples/python/device_topic_{package}.py", "--include", HERE / "include"]
-    out = run(f"device {package}", command, 120, dict(env, PYTHONPATH=str(site)))
+    # With the compiler of the toolkit, wherever it is.
+    env = dict(env, PYTHONPATH=str(site), PATH=f"{env['PATH']}:/usr/local/cuda/bin")
+    out = run(f"device {package}", command, 120, env)
     return {"said": out.strip().splitlines()[-1] if out and out.strip() else None}
 
 

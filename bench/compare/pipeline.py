@@ -33,7 +33,7 @@ PHASES_ON_CPU = {"warm": 4, "free": 6, "paced": 3, "profile": 3}
 LEFT_OUT = 2
 ROUNDS = 3
 #: Of all rounds, without MPS and under it.
-SECONDS_MAX = {False: 240, True: 150}
+SECONDS_MAX = {False: 190, True: 100}
 
 
 class Phases:

@@ -157,6 +157,7 @@ def test_links_are_those_of_one_machine(tmp_path):
     plots, page, told = draw(tmp_path, files)
     assert sorted(plots) == ["link-rate", "thesis-2-2", "thesis-4-1", "thesis-4-2", "thesis-4-3-to-5", "thesis-4-6"]
     assert "64 MiB" in plots["thesis-4-6"] and "host, 64 MiB, 2 lanes, 1 topics, 1 subscribers, TLS" in plots["link-rate"]
+    assert "| 4 MiB | 1 | 2 | 4194 | 8389 | 2.00 | 5.50 |" in page
     assert "TCP on both sides" in plots["thesis-4-2"]
     assert "| 4 MiB | 0.4 | 1 | 80 | 224 | 7 | 1 |" in page and "| 64 MiB | here | 0.4 | 1234 | 7 |  |  | 14 |" in page
     assert "links-host.json" in told and "dist/gpu-check --only links --match tls" in page
@@ -168,7 +169,7 @@ def test_gaps_and_device_topics(tmp_path):
     pair = spread(7.0) | {"floor": spread(6.0)}
     fan = fanout("host")
     for count in fan["counts"]:
-        count |= {way: count[way] | {"pairs": [pair] * count["subscribers"]} for way in ("awake", "sleeping")}
+        count |= {way: count[way] | {"pairs": [spread(7.0)] * count["subscribers"]} for way in ("awake", "sleeping")}
     latency_of = lambda way, size, peer: {
         "back_end": "cuda", "way": way, "domain": "cuda", "peer": peer, "bytes": size, "subscribers": 1, "threads": 32, "half_round_trip_p50_us": 1.5,
     }

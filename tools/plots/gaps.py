@@ -40,7 +40,7 @@ def one_to_many(figures):
     figure, axes = plt.subplots(1, 2, figsize=(8.8, 3.4))
     for axis, way in zip(axes, ("awake", "sleeping")):
         groups = {c["subscribers"]: [pair["p50_us"] for pair in c[way]["pairs"]] for c in counts}
-        floors = {c["subscribers"]: [pair["floor"]["p50_us"] for pair in c[way]["pairs"]] for c in counts}
+        floors = {c["subscribers"]: [c[way]["floor"]["latency"]["p50_us"]] for c in counts}
         pairs_plot(groups, floors, axis, "subscribers")
         axis.set_title(way)
     axes[0].set_ylabel("publish to handler, p50 of each pair, us")

@@ -190,6 +190,21 @@ def table_4_4(figures):
     return found, ["size", "where", "loan", "copy to the GPU, once", *(f"notification of {count}" for count in (1, 2, 4, 8))], rows
 
 
+def series(figures):
+    """RGAPS's order beside rgaps, those first in which it is faster. The bound: stages that overlap take as long as the longest of them."""
+    found = of_one_machine(figures, "link", lambda v: v.get("thesis") and v["domain"] != "host" and not v["tls"])
+    rows = []
+    for value in (f.value for f in found):
+        stages = [*value["thesis"]["series_stages"].values()]
+        bound = (sum(stages) + value["stages"]["notify_us"]) / max(stages)
+        ratio = value["thesis"]["series_us"] / value["p50_us"]
+        rows.append((ratio, (
+            size_text(value["size"]), value["subscribers"], value["lanes"], us(value["p50_us"]), us(value["thesis"]["series_us"]), f"{ratio:.2f}", f"{bound:.2f}",
+        )))
+    head = ["size", "subscribers", "lanes", "rgaps, us", "RGAPS's order, us", "RGAPS's order by rgaps", "bound"]
+    return found, head, [cells for _, cells in sorted(rows)]
+
+
 def thesis_or_none(figures):
     try:
         return thesis(figures)
@@ -217,6 +232,9 @@ def zeroing(figures):
 
 
 TABLES = {
+    "RGAPS's own order": ("""GPU to GPU between two hosts on one machine, over TCP: rgaps, and RGAPS's order (pinned memory, one stage after the other) in turns with it in the
+same run. Rows in which RGAPS's order is faster come first. The *bound* is what overlapping all stages could give at most: the sum of the stages, each alone,
+divided by the longest, which is the wire. A gain of 1.8, the goal, needs a wire that takes at most 2.5 times as long as one copy; here it takes 4 to 9 times as long.""", series),
     "From the GPU to the sending process, by stage (thesis, Table 4.2)": ("""Microseconds of each stage alone, in the run of the plots above. The
 thesis copies over PCIe 4.0 x16 from an RTX 3090; its notification is one of shared memory, ours wakes a sleeping subscriber.""", table_4_2),
     "From the receiving process to the GPU, by stage (thesis, Table 4.4)": ("""Microseconds of each stage alone: one copy for all subscribers, then
