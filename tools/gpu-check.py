@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Runs everything of dist/ that wants a GPU, on a bare machine with CUDA, and prints one JSON document.
 
-Usage: dist/gpu-check [--quick] [--only SECTION,...] [--match TEXT]
+Usage: dist/gpu-check [--quick] [--only SECTION,...] [--match TEXT,...]
 
 Sections: tests, python, figures, links, races, chaos, mps, device, gpu-verbs, compare, remoting, remoting-libs, doctor; without --only all of them. Under $OUT (default:
 gpu-check-results) each result is written to a file as it comes, <section>-<name>.json, so that what was found
 before a time limit ended this program is not lost; report.json is the whole, and says so when it is not
 (`finished`). All that a failed program printed is in <name>.log. Exits 0 only if every test passed, no message was corrupt or lost, and nothing leaked or hung; a
 section that cannot run here (one GPU, no torch) says so under `skipped`. Progress goes to standard error.
-Ended by a signal, it ends what it started. --match runs only what has TEXT in its name, of all sections but doctor,
+Ended by a signal, it ends what it started. --match runs only what has one of the texts in its name, of all sections but doctor,
 for machines that are lent for minutes: --only races --match across-copy.
 """
 import argparse, contextlib, importlib.util, json, os, platform, signal, statistics, subprocess, sys, tempfile, time
@@ -23,7 +23,12 @@ RGAPS = HERE / "bin/rgaps"
 report = {"finished": False, "failures": [], "skipped": []}
 out_folder = None
 quick = False
-match = ""
+matches = [""]
+
+
+def is_wanted(name):
+    """Whether --match has a text that is in the name."""
+    return any(text in name for text in matches)
 
 
 def save(name, value):
@@ -147,7 +152,7 @@ def tests(env, _folder):
     }
     env = dict(env, RGAPS_TEST_PROGRAM=str(HERE / "bin/rgaps"))
     for name, arguments in programs.items():
-        if match not in name:
+        if not is_wanted(name):
             continue
         program = HERE / "tests/bin" / name
         if not program.exists():
@@ -168,7 +173,7 @@ def python(env, folder):
         return
     env = dict(env, PYTHONPATH=str(site), PYTHONDONTWRITEBYTECODE="1")
     del env["RGAPS_SOCKET"]
-    if match in "pytest":
+    if is_wanted("pytest"):
         tests = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", HERE / "tests/python"]
         out = run("python", tests, 400, env) or ""
         yield "pytest", {
@@ -177,7 +182,7 @@ def python(env, folder):
         }
     env["RGAPS_SOCKET"] = f"{folder}/python.sock"
     for wait in ("poll", "block") if torch_is_installed() else ():
-        if match not in f"latency-{wait}":
+        if not is_wanted(f"latency-{wait}"):
             continue
         measure = [sys.executable, HERE / "bench/python_latency.py", "--domain", "cuda", "--wait", wait]
         messages = ["--messages", 50 if quick else 400]
@@ -237,9 +242,9 @@ def figures(env, _folder):
     # Outside any MPS; the section mps has those under it.
     env = dict(env, CUDA_MPS_PIPE_DIRECTORY="/nonexistent")
     for name, arguments in plans():
-        if match in name:
+        if is_wanted(name):
             yield name, figure(name, env, *arguments)
-    if match in "zeroing":
+    if is_wanted("zeroing"):
         yield "zeroing", document("zeroing", run("zeroing", [sys.executable, HERE / "bench/zeroing.py"], 120, env))
 
 
@@ -287,7 +292,7 @@ def links(env, _folder):
     ends = time.monotonic() + LINKS_SECONDS
     env = dict(env, RGAPS_LINKS_PROGRAM=str(HERE / "bin/rgaps-links"), CUDA_MPS_PIPE_DIRECTORY="/nonexistent")
     for name, seconds, arguments in link_plans():
-        if match not in name:
+        if not is_wanted(name):
             continue
         if time.monotonic() + seconds > ends:
             skipped(f"links {name}", f"{LINKS_SECONDS} s are over")
@@ -319,7 +324,7 @@ def races(env, _folder):
     must be seen."""
     messages, left_out = (100, 12) if quick else (10_000, 40)
     for name, arguments in race_plans():
-        if match in name:
+        if is_wanted(name):
             common = ["--messages", messages, "--skip-messages", left_out, "--kernel-ms", 50]
             out = run(f"races {name}", [HERE / "bin/rgaps-races", *common, *arguments], RACES_SECONDS, env)
             yield name, document(f"races {name}", out)
@@ -331,7 +336,7 @@ def chaos(env, _folder):
     if len(gpus()) > 1:
         ways.append(("kills-across-gpus", ["cuda", "--across", "cuda:1"], kills // 4))
     for name, domains, count in ways:
-        if match in name:
+        if is_wanted(name):
             command = [HERE / "bin/rgaps-chaos", "--domain", *domains, "--kills", count, "--seed", 1]
             yield name, document(f"chaos {name}", run(f"chaos {name}", command, 420, env))
 
@@ -354,14 +359,14 @@ def mps(env, folder):
         if up is not None:
             for name, arguments in plans():
                 under = name.startswith("handoff") or name in ("cuda-4KiB-poll", "cuda-4KiB-block", "cuda-fanout-64MiB")
-                if not under or match not in name:
+                if not under or not is_wanted(name):
                     continue
                 found = figure(f"mps {name}", env, *arguments, prefix=(RGAPS, "run", "--"))
                 if found and "handoff" in name and not found["mps"]:
                     failed(f"mps {name}", "its processes were not under MPS")
                 yield name, found
     # It wants rgaps and torch in this Python.
-    site = install_wheel(folder) if match in "checks" else None
+    site = install_wheel(folder) if is_wanted("checks") else None
     if site is not None:
         env = dict(env, PYTHONPATH=str(site))
         del env["RGAPS_SOCKET"]
@@ -442,37 +447,37 @@ def device(env, folder):
     demo = ["demo", "--domain", "cuda", "--seconds", 8 if quick else 15]
     with own_mps(env) as (env, up):
         if up is not None:
-            if match in "rounds":
+            if is_wanted("rounds"):
                 yield "rounds", device_medians(checked, program, under)
             for name, arguments in device_plans():
-                if match in name:
+                if is_wanted(name):
                     yield name, checked(name, *arguments, prefix=under)
-            if match in "handoff-poll":
+            if is_wanted("handoff-poll"):
                 rounds = 100 if quick else 1000
                 arguments = ["handoff", "--messages", rounds, "--wait", "poll"]
                 yield "handoff-poll", figure("device handoff-poll", env, *arguments, prefix=under)
                 if len(gpus()) > 1:
                     arguments = ["handoff", "--messages", rounds, "--wait", "poll", "--gpus", "0,1"]
                     yield "handoff-poll-two-gpus", figure("device handoff-poll-two-gpus", env, *arguments, prefix=under)
-            if match in "meet-mps":
+            if is_wanted("meet-mps"):
                 yield "meet-mps", checked("meet-mps", "meet", "--messages", 2000 if quick else 20000, "--kills", 0, prefix=under)
             # Nobody is killed here: under MPS that ends the GPU work of all others, too.
-            if match in "demo-mps":
+            if is_wanted("demo-mps"):
                 yield "demo-mps", checked("demo-mps", *demo, "--kills", 0, prefix=under)
-            if match in "far":
+            if is_wanted("far"):
                 yield "far", document("device far", run("device far", [*under, HERE / "device/far.sh"], 200, far_env(env)))
     # Without MPS kernels of several processes take turns.
     env = dict(env, CUDA_MPS_PIPE_DIRECTORY="/nonexistent")
-    if match in "demo-kills":
+    if is_wanted("demo-kills"):
         yield "demo-kills", checked("demo-kills", *demo, "--kills", 6 if quick else 12)
-    if match in "meet-kills":
+    if is_wanted("meet-kills"):
         yield "meet-kills", checked("meet-kills", "meet", "--messages", 500 if quick else 2000, "--kills", 2 if quick else 4)
-    if match in "seats-kills":
+    if is_wanted("seats-kills"):
         # A daemon of its own, which evicts soon.
         short = dict(env, RGAPS_SOCKET=f"{folder}/seats.sock", RGAPS_LIMITS__DEVICE_STALL_MS="5000")
         out = run("device seats-kills", [program, "seats", "--kills", 4 if quick else 12], 150, short)
         yield "seats-kills", document("device seats-kills", out)
-    if match in "cupy":
+    if is_wanted("cupy"):
         yield "cupy", device_example(env, folder, "cupy")
 
 
@@ -525,10 +530,10 @@ def gpu_verbs(env, _folder):
     # Kernels are loaded when the library is: a later load would wait for those that run.
     env = dict(env, CUDA_MODULE_LOADING="EAGER")
     for name, (command, *options) in gpu_verbs_plans():
-        if match in name:
+        if is_wanted(name):
             out = run(f"gpu-verbs {name}", [program, command, "--jobs", kernels, *options], 120, env)
             yield name, document(f"gpu-verbs {name}", out)
-    wanted = [(name, more) for name, more in (("hosts", []), ("hosts-topics", ["--topics", "yes"])) if match in name]
+    wanted = [(name, more) for name, more in (("hosts", []), ("hosts-topics", ["--topics", "yes"])) if is_wanted(name)]
     if wanted:
         # The kernels of two processes on one GPU.
         with own_mps(env) as (env, up):
@@ -583,7 +588,7 @@ def compare(env, _folder):
         "sharing-mps": (["--only", "sharing", "--mps"], 420),
     }
     for name, (arguments, timeout) in parts.items():
-        if match in name:
+        if is_wanted(name):
             command = [sys.executable, HERE / "compare/run", *arguments, *(["--quick"] if quick else [])]
             yield name, document(f"compare {name}", run(f"compare {name}", command, timeout, env))
 
@@ -667,7 +672,7 @@ def remoting_times(folder, native, far, ways, more_env):
     ways = {**ways, **{name: ways[way] for name, way in single.items()}}
     more_env = {**more_env, **{name: {"RGAPS_GPU_STRIPES": "0"} for name in single}}
     for name, (program, size) in REMOTE_PROGRAMS.items():
-        if match not in name:
+        if not is_wanted(name):
             continue
         command = [programs / program, size, repetitions]
         found = {"native": [], **{way: [] for way in ways}}
@@ -710,11 +715,11 @@ def remoting(env, folder):
         yield "server", serving
         ways = {"tcp": serving["listen"][0], "unix": unix, "one-by-one": json.loads(plain_line)["listen"][0]}
         blocking = {"one-by-one": {"RGAPS_GPU_BLOCKING": "1", "RGAPS_GPU_STRIPES": "0"}}
-        if match in "suite":
+        if is_wanted("suite"):
             yield from remoting_suite(folder, native, far, ways, blocking)
-        if match in "topics":
+        if is_wanted("topics"):
             yield from remoting_topics(folder, there, far, ways)
-        if match in "delays":
+        if is_wanted("delays"):
             # Times behind a delay of 0, 20, 100 and 500 us.
             words = [sys.executable, HERE / "bench/remoting_delay.py", "--rgaps", RGAPS, "--libraries", HERE / "gpu-libs", "--programs", HERE / "remote",
                      "--relay", HERE / "bin/rgaps-delay", "--on", ways["tcp"], "--program", f"saxpy:{1 << 20}", "--program", "matmul:1024"]
@@ -798,7 +803,7 @@ def remoting_torch_delays(env, rgaps, libraries, on):
 def remoting_torch(env, rgaps, libraries, ways):
     """Unmodified torch here and through a server. Nothing that fails here fails the whole: the names of what is missing are the result."""
     sys.path.insert(0, str(HERE / "remote"))
-    steps = [name for name in importlib.import_module("torch_steps").STEPS if match in name]
+    steps = [name for name in importlib.import_module("torch_steps").STEPS if is_wanted(name)]
     native, _, _ = torch_run([], env, steps, 180)
     yield "torch-native", native
     for way, on in ways.items():
@@ -856,7 +861,7 @@ def remoting_libs(env, folder):
                 yield f"{name}-{way}", document(name, run(f"remoting-libs {name} {way}", [*suite, *more], 300, far))
         if importlib.util.find_spec("torch"):
             yield from remoting_torch(env, rgaps, libraries, ways)
-            if match in "torch-delays":
+            if is_wanted("torch-delays"):
                 yield from remoting_torch_delays(env, rgaps, libraries, ways["tcp"])
         else:
             skipped("remoting-libs torch", "this Python has no torch")
@@ -871,13 +876,13 @@ def doctor(env, _folder):
 
 
 def main():
-    global out_folder, quick, match
+    global out_folder, quick, matches
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer messages and kills")
     parser.add_argument("--only", default=",".join(SECTIONS), help="sections, separated by commas")
-    parser.add_argument("--match", default="", metavar="TEXT", help="only those with TEXT in their name, of all sections but doctor")
+    parser.add_argument("--match", default="", metavar="TEXT,...", help="only those with a TEXT in their name, of all sections but doctor")
     arguments = parser.parse_args()
-    quick, match = arguments.quick, arguments.match
+    quick, matches = arguments.quick, arguments.match.split(",")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     wanted = [section for section in arguments.only.split(",") if section]
     wrong = [section for section in wanted if section not in SECTIONS]
