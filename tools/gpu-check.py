@@ -414,7 +414,7 @@ def device_rounds():
     }
 
 
-def device_medians(checked, program, prefix):
+def device_medians(checked, program):
     """The medians of rounds in which all programs take turns: ours, and others beside it (bin/rgaps-device-check-NAME), such as an
     earlier build."""
     programs = [program, *sorted(program.parent.glob(f"{program.name}-*"))]
@@ -422,7 +422,7 @@ def device_medians(checked, program, prefix):
     for number in range(1 if quick else 3):
         for name, (arguments, key) in device_rounds().items():
             for one in programs:
-                out = checked(f"{name} {one.name} {number}", *arguments, prefix=prefix, program=one)
+                out = checked(f"{name} {one.name} {number}", *arguments, program=one)
                 if out:
                     found.setdefault(one.name, {}).setdefault(name, []).append(out[key])
     return {
@@ -439,51 +439,61 @@ def device(env, folder):
         yield "skipped", {"reason": "no program"}
         return
 
-    def checked(name, *arguments, prefix=(), timeout=150, program=program):
-        out = run(f"device {name}", [*prefix, program, *arguments], timeout, env)
-        return document(f"device {name}", out)
-
-    under = (RGAPS, "run", "--")
-    demo = ["demo", "--domain", "cuda", "--seconds", 8 if quick else 15]
-    with own_mps(env) as (env, up):
+    with own_mps(env) as (under, up):
         if up is not None:
-            if is_wanted("rounds"):
-                yield "rounds", device_medians(checked, program, under)
-            for name, arguments in device_plans():
-                if is_wanted(name):
-                    yield name, checked(name, *arguments, prefix=under)
-            if is_wanted("handoff-poll"):
-                rounds = 100 if quick else 1000
-                arguments = ["handoff", "--messages", rounds, "--wait", "poll"]
-                yield "handoff-poll", figure("device handoff-poll", env, *arguments, prefix=under)
-                if len(gpus()) > 1:
-                    arguments = ["handoff", "--messages", rounds, "--wait", "poll", "--gpus", "0,1"]
-                    yield "handoff-poll-two-gpus", figure("device handoff-poll-two-gpus", env, *arguments, prefix=under)
-            if is_wanted("meet-mps"):
-                yield "meet-mps", checked("meet-mps", "meet", "--messages", 2000 if quick else 20000, "--kills", 0, prefix=under)
-            # Nobody is killed here: under MPS that ends the GPU work of all others, too.
-            if is_wanted("demo-mps"):
-                yield "demo-mps", checked("demo-mps", *demo, "--kills", 0, prefix=under)
-            if is_wanted("far"):
-                yield "far", document("device far", run("device far", [*under, HERE / "device/far.sh"], 200, far_env(env)))
+            yield from device_under_mps(under, program)
     # Without MPS kernels of several processes take turns.
-    env = dict(env, CUDA_MPS_PIPE_DIRECTORY="/nonexistent")
+    yield from device_with_kills(dict(env, CUDA_MPS_PIPE_DIRECTORY="/nonexistent"), folder, program)
+
+
+def device_checked(env, program, prefix=()):
+    """A function that runs the program, by name and arguments."""
+    def checked(name, *arguments, program=program):
+        return document(f"device {name}", run(f"device {name}", [*prefix, program, *arguments], 150, env))
+
+    return checked
+
+
+def device_demo():
+    return ["demo", "--domain", "cuda", "--seconds", 8 if quick else 15]
+
+
+def device_under_mps(env, program):
+    """Times and rates. Nobody is killed here: under MPS that ends the GPU work of all others, too."""
+    under = (RGAPS, "run", "--")
+    checked = device_checked(env, program, under)
+    if is_wanted("rounds"):
+        yield "rounds", device_medians(checked, program)
+    for name, arguments in device_plans():
+        if is_wanted(name):
+            yield name, checked(name, *arguments)
+    # The same hand-over by kernels that hosts launch.
+    handoff = ["handoff", "--messages", 100 if quick else 1000, "--wait", "poll"]
+    for name, more in (("handoff-poll", []), ("handoff-poll-two-gpus", ["--gpus", "0,1"])):
+        if is_wanted(name) and (not more or len(gpus()) > 1):
+            yield name, figure(f"device {name}", env, *handoff, *more, prefix=under)
+    if is_wanted("meet-mps"):
+        yield "meet-mps", checked("meet-mps", "meet", "--messages", 2000 if quick else 20000, "--kills", 0)
+    if is_wanted("demo-mps"):
+        yield "demo-mps", checked("demo-mps", *device_demo(), "--kills", 0)
+    if is_wanted("far"):
+        # Two hosts on this machine, each with daemon and links of its own.
+        far = dict(env, BUILT=str(HERE / "bin"), CHECK=str(program))
+        yield "far", document("device far", run("device far", [*under, HERE / "device/far.sh"], 200, far))
+
+
+def device_with_kills(env, folder, program):
+    checked = device_checked(env, program)
     if is_wanted("demo-kills"):
-        yield "demo-kills", checked("demo-kills", *demo, "--kills", 6 if quick else 12)
+        yield "demo-kills", checked("demo-kills", *device_demo(), "--kills", 6 if quick else 12)
     if is_wanted("meet-kills"):
         yield "meet-kills", checked("meet-kills", "meet", "--messages", 500 if quick else 2000, "--kills", 2 if quick else 4)
     if is_wanted("seats-kills"):
         # A daemon of its own, which evicts soon.
         short = dict(env, RGAPS_SOCKET=f"{folder}/seats.sock", RGAPS_LIMITS__DEVICE_STALL_MS="5000")
-        out = run("device seats-kills", [program, "seats", "--kills", 4 if quick else 12], 150, short)
-        yield "seats-kills", document("device seats-kills", out)
+        yield "seats-kills", device_checked(short, program)("seats-kills", "seats", "--kills", 4 if quick else 12)
     if is_wanted("cupy"):
         yield "cupy", device_example(env, folder, "cupy")
-
-
-def far_env(env):
-    """Two hosts on this machine, each with daemon and links of its own."""
-    return dict(env, BUILT=str(HERE / "bin"), CHECK=str(HERE / "bin/rgaps-device-check"))
 
 
 def device_example(env, folder, package):
