@@ -22,9 +22,11 @@ mkdir dist/examples
 cp -r examples/python examples/kv-cache dist/examples/
 mkdir dist/demo
 cp demo/about.py dist/demo/
-cp bench/run.sh bench/python_latency.py bench/weights.py bench/remoting_delay.py dist/bench/
+cp bench/run.sh bench/python_latency.py bench/weights.py bench/remoting_delay.py bench/zeroing.py dist/bench/
 cp tools/gpu-check.py dist/gpu-check
 cp -r tools/gpu dist/
+mkdir dist/device
+cp tools/device/far.sh tools/device/hosts.sh dist/device/
 chmod +x dist/gpu-check
 # rgaps beside other ways, with the wheels of theirs that such a machine lacks.
 mkdir -p dist/compare/wheels

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Runs everything of dist/ that wants a GPU, on a bare machine with CUDA, and prints one JSON document.
 
-Usage: dist/gpu-check [--quick] [--only SECTION,...] [--match TEXT]
+Usage: dist/gpu-check [--quick] [--only SECTION,...] [--match TEXT,...]
 
 Sections: tests, python, figures, links, races, chaos, mps, device, gpu-verbs, compare, remoting, remoting-libs, doctor; without --only all of them. Under $OUT (default:
 gpu-check-results) each result is written to a file as it comes, <section>-<name>.json, so that what was found
 before a time limit ended this program is not lost; report.json is the whole, and says so when it is not
 (`finished`). All that a failed program printed is in <name>.log. Exits 0 only if every test passed, no message was corrupt or lost, and nothing leaked or hung; a
 section that cannot run here (one GPU, no torch) says so under `skipped`. Progress goes to standard error.
-Ended by a signal, it ends what it started. --match runs only what has TEXT in its name, of all sections but doctor,
+Ended by a signal, it ends what it started. --match runs only what has one of the texts in its name, of all sections but doctor,
 for machines that are lent for minutes: --only races --match across-copy.
 """
 import argparse, contextlib, importlib.util, json, os, platform, signal, statistics, subprocess, sys, tempfile, time
@@ -23,7 +23,12 @@ RGAPS = HERE / "bin/rgaps"
 report = {"finished": False, "failures": [], "skipped": []}
 out_folder = None
 quick = False
-match = ""
+matches = [""]
+
+
+def is_wanted(name):
+    """Whether --match has a text that is in the name."""
+    return any(text in name for text in matches)
 
 
 def save(name, value):
@@ -147,7 +152,7 @@ def tests(env, _folder):
     }
     env = dict(env, RGAPS_TEST_PROGRAM=str(HERE / "bin/rgaps"))
     for name, arguments in programs.items():
-        if match not in name:
+        if not is_wanted(name):
             continue
         program = HERE / "tests/bin" / name
         if not program.exists():
@@ -163,14 +168,12 @@ def tests(env, _folder):
 
 def python(env, folder):
     """The wheel, with the tests of it that are installed here: torch, CuPy and JAX where they are."""
-    site = Path(folder) / "site"
-    wheel = next((HERE / "wheels").glob("rgaps-*.whl"))
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--target", site, wheel]
-    if run("wheel", pip, 120, env) is None:
+    site = install_wheel(folder)
+    if site is None:
         return
     env = dict(env, PYTHONPATH=str(site), PYTHONDONTWRITEBYTECODE="1")
     del env["RGAPS_SOCKET"]
-    if match in "pytest":
+    if is_wanted("pytest"):
         tests = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", HERE / "tests/python"]
         out = run("python", tests, 400, env) or ""
         yield "pytest", {
@@ -179,7 +182,7 @@ def python(env, folder):
         }
     env["RGAPS_SOCKET"] = f"{folder}/python.sock"
     for wait in ("poll", "block") if torch_is_installed() else ():
-        if match not in f"latency-{wait}":
+        if not is_wanted(f"latency-{wait}"):
             continue
         measure = [sys.executable, HERE / "bench/python_latency.py", "--domain", "cuda", "--wait", wait]
         messages = ["--messages", 50 if quick else 400]
@@ -239,8 +242,10 @@ def figures(env, _folder):
     # Outside any MPS; the section mps has those under it.
     env = dict(env, CUDA_MPS_PIPE_DIRECTORY="/nonexistent")
     for name, arguments in plans():
-        if match in name:
+        if is_wanted(name):
             yield name, figure(name, env, *arguments)
+    if is_wanted("zeroing"):
+        yield "zeroing", document("zeroing", run("zeroing", [sys.executable, HERE / "bench/zeroing.py"], 120, env))
 
 
 #: The section `links` begins nothing that it may not end within this many seconds of its begin.
@@ -258,6 +263,7 @@ def link_plans():
         yield f"host-64B-{wait}", 30, [*link, "--size", 64, "--lanes", 1, "--messages", 2000, "--wait", wait]
     yield "cuda-1GiB-k1", 60, [*compared, "--domain", "cuda", "--size", "1GiB", "--messages", 3]
     yield "cuda-1GiB-k8", 60, [*compared, "--domain", "cuda", "--size", "1GiB", "--messages", 3, "--subscribers", 8]
+    yield "cuda-1GiB-lanes4", 60, [*compared, "--domain", "cuda", "--size", "1GiB", "--messages", 3, "--lanes", 4]
     for count in (1, 8, 2, 4):
         yield f"cuda-4MiB-k{count}", 30, [*compared, "--domain", "cuda", "--size", "4MiB", "--messages", 40, "--subscribers", count]
     if len(gpus()) > 1:
@@ -286,7 +292,7 @@ def links(env, _folder):
     ends = time.monotonic() + LINKS_SECONDS
     env = dict(env, RGAPS_LINKS_PROGRAM=str(HERE / "bin/rgaps-links"), CUDA_MPS_PIPE_DIRECTORY="/nonexistent")
     for name, seconds, arguments in link_plans():
-        if match not in name:
+        if not is_wanted(name):
             continue
         if time.monotonic() + seconds > ends:
             skipped(f"links {name}", f"{LINKS_SECONDS} s are over")
@@ -318,7 +324,7 @@ def races(env, _folder):
     must be seen."""
     messages, left_out = (100, 12) if quick else (10_000, 40)
     for name, arguments in race_plans():
-        if match in name:
+        if is_wanted(name):
             common = ["--messages", messages, "--skip-messages", left_out, "--kernel-ms", 50]
             out = run(f"races {name}", [HERE / "bin/rgaps-races", *common, *arguments], RACES_SECONDS, env)
             yield name, document(f"races {name}", out)
@@ -330,7 +336,7 @@ def chaos(env, _folder):
     if len(gpus()) > 1:
         ways.append(("kills-across-gpus", ["cuda", "--across", "cuda:1"], kills // 4))
     for name, domains, count in ways:
-        if match in name:
+        if is_wanted(name):
             command = [HERE / "bin/rgaps-chaos", "--domain", *domains, "--kills", count, "--seed", 1]
             yield name, document(f"chaos {name}", run(f"chaos {name}", command, 420, env))
 
@@ -353,17 +359,15 @@ def mps(env, folder):
         if up is not None:
             for name, arguments in plans():
                 under = name.startswith("handoff") or name in ("cuda-4KiB-poll", "cuda-4KiB-block", "cuda-fanout-64MiB")
-                if not under or match not in name:
+                if not under or not is_wanted(name):
                     continue
                 found = figure(f"mps {name}", env, *arguments, prefix=(RGAPS, "run", "--"))
                 if found and "handoff" in name and not found["mps"]:
                     failed(f"mps {name}", "its processes were not under MPS")
                 yield name, found
     # It wants rgaps and torch in this Python.
-    site = Path(folder) / "site-mps"
-    wheel = next((HERE / "wheels").glob("rgaps-*.whl"))
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--target", site, wheel]
-    if run("wheel", pip, 120, env) is not None:
+    site = install_wheel(folder) if is_wanted("checks") else None
+    if site is not None:
         env = dict(env, PYTHONPATH=str(site))
         del env["RGAPS_SOCKET"]
         out = run("mps", [sys.executable, HERE / "gpu/mps.py", HERE / "bin"], 420, env)
@@ -374,7 +378,9 @@ def device_plans():
     """What is measured of device topics on one GPU under MPS, the most wanted first; and between two GPUs."""
     few, many = (2000, 20000) if quick else (20000, 200000)
     yield "accesses", ["accesses"]
+    yield "bare", ["bare", "--messages", few]
     yield "latency-8B", ["latency", "--messages", few]
+    yield "latency-8B-thread", ["latency", "--threads", 1, "--messages", few]
     yield "latency-8B-block128", ["latency", "--threads", 128, "--messages", few]
     for blocks in (1, 4, 16, 64):
         yield f"rate-64B-blocks{blocks}", ["rate", "--bytes", 64, "--blocks", blocks, "--messages", many]
@@ -408,7 +414,7 @@ def device_rounds():
     }
 
 
-def device_medians(checked, program, prefix):
+def device_medians(checked, program):
     """The medians of rounds in which all programs take turns: ours, and others beside it (bin/rgaps-device-check-NAME), such as an
     earlier build."""
     programs = [program, *sorted(program.parent.glob(f"{program.name}-*"))]
@@ -416,7 +422,7 @@ def device_medians(checked, program, prefix):
     for number in range(1 if quick else 3):
         for name, (arguments, key) in device_rounds().items():
             for one in programs:
-                out = checked(f"{name} {one.name} {number}", *arguments, prefix=prefix, program=one)
+                out = checked(f"{name} {one.name} {number}", *arguments, program=one)
                 if out:
                     found.setdefault(one.name, {}).setdefault(name, []).append(out[key])
     return {
@@ -425,7 +431,7 @@ def device_medians(checked, program, prefix):
     }
 
 
-def device(env, _folder):
+def device(env, folder):
     """Kernels that publish to kernels of other processes (rgaps/device.cuh), every word verified."""
     program = HERE / "bin/rgaps-device-check"
     if not program.exists():
@@ -433,37 +439,86 @@ def device(env, _folder):
         yield "skipped", {"reason": "no program"}
         return
 
-    def checked(name, *arguments, prefix=(), timeout=150, program=program):
-        out = run(f"device {name}", [*prefix, program, *arguments], timeout, env)
-        return document(f"device {name}", out)
-
-    under = (RGAPS, "run", "--")
-    demo = ["demo", "--domain", "cuda", "--seconds", 8 if quick else 15]
-    with own_mps(env) as (env, up):
+    with own_mps(env) as (under, up):
         if up is not None:
-            if match in "rounds":
-                yield "rounds", device_medians(checked, program, under)
-            for name, arguments in device_plans():
-                if match in name:
-                    yield name, checked(name, *arguments, prefix=under)
-            if match in "handoff-poll":
-                rounds = 100 if quick else 1000
-                arguments = ["handoff", "--messages", rounds, "--wait", "poll"]
-                yield "handoff-poll", figure("device handoff-poll", env, *arguments, prefix=under)
-                if len(gpus()) > 1:
-                    arguments = ["handoff", "--messages", rounds, "--wait", "poll", "--gpus", "0,1"]
-                    yield "handoff-poll-two-gpus", figure("device handoff-poll-two-gpus", env, *arguments, prefix=under)
-            if match in "meet-mps":
-                yield "meet-mps", checked("meet-mps", "meet", "--messages", 2000 if quick else 20000, "--kills", 0, prefix=under)
-            # Nobody is killed here: under MPS that ends the GPU work of all others, too.
-            if match in "demo-mps":
-                yield "demo-mps", checked("demo-mps", *demo, "--kills", 0, prefix=under)
+            yield from device_under_mps(under, program)
     # Without MPS kernels of several processes take turns.
-    env = dict(env, CUDA_MPS_PIPE_DIRECTORY="/nonexistent")
-    if match in "demo-kills":
-        yield "demo-kills", checked("demo-kills", *demo, "--kills", 6 if quick else 12)
-    if match in "meet-kills":
+    yield from device_with_kills(dict(env, CUDA_MPS_PIPE_DIRECTORY="/nonexistent"), folder, program)
+
+
+def device_checked(env, program, prefix=()):
+    """A function that runs the program, by name and arguments."""
+    def checked(name, *arguments, program=program):
+        return document(f"device {name}", run(f"device {name}", [*prefix, program, *arguments], 150, env))
+
+    return checked
+
+
+def device_demo():
+    return ["demo", "--domain", "cuda", "--seconds", 8 if quick else 15]
+
+
+def device_under_mps(env, program):
+    """Times and rates. Nobody is killed here: under MPS that ends the GPU work of all others, too."""
+    under = (RGAPS, "run", "--")
+    checked = device_checked(env, program, under)
+    if is_wanted("rounds"):
+        yield "rounds", device_medians(checked, program)
+    for name, arguments in device_plans():
+        if is_wanted(name):
+            yield name, checked(name, *arguments)
+    # The same hand-over by kernels that hosts launch.
+    handoff = ["handoff", "--messages", 100 if quick else 1000, "--wait", "poll"]
+    for name, more in (("handoff-poll", []), ("handoff-poll-two-gpus", ["--gpus", "0,1"])):
+        if is_wanted(name) and (not more or len(gpus()) > 1):
+            yield name, figure(f"device {name}", env, *handoff, *more, prefix=under)
+    if is_wanted("meet-mps"):
+        yield "meet-mps", checked("meet-mps", "meet", "--messages", 2000 if quick else 20000, "--kills", 0)
+    if is_wanted("demo-mps"):
+        yield "demo-mps", checked("demo-mps", *device_demo(), "--kills", 0)
+    if is_wanted("far"):
+        # Two hosts on this machine, each with daemon and links of its own.
+        far = dict(env, BUILT=str(HERE / "bin"), CHECK=str(program))
+        yield "far", document("device far", run("device far", [*under, HERE / "device/far.sh"], 200, far))
+
+
+def device_with_kills(env, folder, program):
+    checked = device_checked(env, program)
+    if is_wanted("demo-kills"):
+        yield "demo-kills", checked("demo-kills", *device_demo(), "--kills", 6 if quick else 12)
+    if is_wanted("meet-kills"):
         yield "meet-kills", checked("meet-kills", "meet", "--messages", 500 if quick else 2000, "--kills", 2 if quick else 4)
+    if is_wanted("seats-kills"):
+        # A daemon of its own, which evicts soon.
+        short = dict(env, RGAPS_SOCKET=f"{folder}/seats.sock", RGAPS_LIMITS__DEVICE_STALL_MS="5000")
+        yield "seats-kills", device_checked(short, program)("seats-kills", "seats", "--kills", 4 if quick else 12)
+    if is_wanted("cupy"):
+        yield "cupy", device_example(env, folder, "cupy")
+
+
+def device_example(env, folder, package):
+    """Kernels that a Python package launches publish while they run."""
+    if importlib.util.find_spec(package) is None:
+        skipped(f"device {package}", f"{package} is not installed")
+        return {"reason": f"{package} is not installed"}
+    site = install_wheel(folder)
+    if site is None:
+        return None
+    command = [sys.executable, HERE / f"examples/python/device_topic_{package}.py", "--include", HERE / "include"]
+    # With the compiler of the toolkit, wherever it is.
+    env = dict(env, PYTHONPATH=str(site), PATH=f"{env['PATH']}:/usr/local/cuda/bin")
+    out = run(f"device {package}", command, 120, env)
+    return {"said": out.strip().splitlines()[-1] if out and out.strip() else None}
+
+
+def install_wheel(folder):
+    """The folder for PYTHONPATH that has the wheel; None where it cannot be installed."""
+    site = Path(folder) / "site"
+    if site.exists():
+        return site
+    wheel = next((HERE / "wheels").glob("rgaps-*.whl"))
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--target", site, wheel]
+    return site if run("wheel", pip, 120, env=os.environ) is not None else None
 
 
 def gpu_verbs_plans():
@@ -485,17 +540,46 @@ def gpu_verbs(env, _folder):
     # Kernels are loaded when the library is: a later load would wait for those that run.
     env = dict(env, CUDA_MODULE_LOADING="EAGER")
     for name, (command, *options) in gpu_verbs_plans():
-        if match in name:
+        if is_wanted(name):
             out = run(f"gpu-verbs {name}", [program, command, "--jobs", kernels, *options], 120, env)
             yield name, document(f"gpu-verbs {name}", out)
+    wanted = [(name, more) for name, more in (("hosts", []), ("hosts-topics", ["--topics", "yes"])) if is_wanted(name)]
+    if wanted:
+        # The kernels of two processes on one GPU.
+        with own_mps(env) as (env, up):
+            for name, more in wanted if up is not None else ():
+                yield name, gpu_verbs_hosts(name, [RGAPS, "run", "--", program], ["--jobs", kernels, *more], env)
+
+
+def gpu_verbs_hosts(name, program, options, env):
+    """Kernels of one process post to the memory of another one, which a proxy carries over TCP; with topics, from device topic to device topic."""
+    command = [*program, "receive", *options, "--listen", "127.0.0.1:0"]
+    receiver = subprocess.Popen([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+    try:
+        heard = []
+        for line in receiver.stderr:
+            heard.append(line)
+            if line.startswith("listening at "):
+                break
+        else:
+            failed(f"gpu-verbs {name}", "the receiver does not listen", "".join(heard))
+            return None
+        peer = heard[-1].removeprefix("listening at ").strip()
+        sent = document(f"gpu-verbs {name}", run(f"gpu-verbs {name}", [*program, "send", *options, "--peer", peer], 120, env))
+        out, err = receiver.communicate(timeout=60)
+        if receiver.returncode != 0:
+            failed(f"gpu-verbs {name}", f"the receiver: {receiver.returncode}", out + err)
+        return {"sent": sent, "received": document(f"gpu-verbs {name}", out)}
+    except subprocess.TimeoutExpired:
+        failed(f"gpu-verbs {name}", "the receiver does not end")
+        return None
+    finally:
+        receiver.kill()
+        receiver.wait()
 
 
 def torch_is_installed():
     return importlib.util.find_spec("torch") is not None
-
-
-#: rgaps's messages waited for on the GPU, on the subscriber's CPU and on the publisher's, beside a copying way.
-WAITS = "rgaps,rgaps-sync,rgaps-late,iceoryx2"
 
 
 def compare(env, _folder):
@@ -508,12 +592,13 @@ def compare(env, _folder):
     parts = {
         "serialisation": (["--only", "serialisation"], 150),
         "transfer": (["--only", "transfer"], 540),
-        "pipeline": (["--only", "pipeline"], 560),
-        "pipeline-mps": (["--only", "pipeline", "--batches", "4", "--mps"], 560),
-        "pipeline-waits": (["--only", "pipeline", "--batches", "4", "--suffix=-waits", "--ways", WAITS], 300),
+        "pipeline": (["--only", "pipeline"], 570),
+        "pipeline-mps": (["--only", "pipeline", "--batches", "4", "--mps"], 570),
+        "sharing": (["--only", "sharing"], 420),
+        "sharing-mps": (["--only", "sharing", "--mps"], 420),
     }
     for name, (arguments, timeout) in parts.items():
-        if match in name:
+        if is_wanted(name):
             command = [sys.executable, HERE / "compare/run", *arguments, *(["--quick"] if quick else [])]
             yield name, document(f"compare {name}", run(f"compare {name}", command, timeout, env))
 
@@ -597,7 +682,7 @@ def remoting_times(folder, native, far, ways, more_env):
     ways = {**ways, **{name: ways[way] for name, way in single.items()}}
     more_env = {**more_env, **{name: {"RGAPS_GPU_STRIPES": "0"} for name in single}}
     for name, (program, size) in REMOTE_PROGRAMS.items():
-        if match not in name:
+        if not is_wanted(name):
             continue
         command = [programs / program, size, repetitions]
         found = {"native": [], **{way: [] for way in ways}}
@@ -640,11 +725,11 @@ def remoting(env, folder):
         yield "server", serving
         ways = {"tcp": serving["listen"][0], "unix": unix, "one-by-one": json.loads(plain_line)["listen"][0]}
         blocking = {"one-by-one": {"RGAPS_GPU_BLOCKING": "1", "RGAPS_GPU_STRIPES": "0"}}
-        if match in "suite":
+        if is_wanted("suite"):
             yield from remoting_suite(folder, native, far, ways, blocking)
-        if match in "topics":
+        if is_wanted("topics"):
             yield from remoting_topics(folder, there, far, ways)
-        if match in "delays":
+        if is_wanted("delays"):
             # Times behind a delay of 0, 20, 100 and 500 us.
             words = [sys.executable, HERE / "bench/remoting_delay.py", "--rgaps", RGAPS, "--libraries", HERE / "gpu-libs", "--programs", HERE / "remote",
                      "--relay", HERE / "bin/rgaps-delay", "--on", ways["tcp"], "--program", f"saxpy:{1 << 20}", "--program", "matmul:1024"]
@@ -728,7 +813,7 @@ def remoting_torch_delays(env, rgaps, libraries, on):
 def remoting_torch(env, rgaps, libraries, ways):
     """Unmodified torch here and through a server. Nothing that fails here fails the whole: the names of what is missing are the result."""
     sys.path.insert(0, str(HERE / "remote"))
-    steps = [name for name in importlib.import_module("torch_steps").STEPS if match in name]
+    steps = [name for name in importlib.import_module("torch_steps").STEPS if is_wanted(name)]
     native, _, _ = torch_run([], env, steps, 180)
     yield "torch-native", native
     for way, on in ways.items():
@@ -786,7 +871,7 @@ def remoting_libs(env, folder):
                 yield f"{name}-{way}", document(name, run(f"remoting-libs {name} {way}", [*suite, *more], 300, far))
         if importlib.util.find_spec("torch"):
             yield from remoting_torch(env, rgaps, libraries, ways)
-            if match in "torch-delays":
+            if is_wanted("torch-delays"):
                 yield from remoting_torch_delays(env, rgaps, libraries, ways["tcp"])
         else:
             skipped("remoting-libs torch", "this Python has no torch")
@@ -801,13 +886,13 @@ def doctor(env, _folder):
 
 
 def main():
-    global out_folder, quick, match
+    global out_folder, quick, matches
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer messages and kills")
     parser.add_argument("--only", default=",".join(SECTIONS), help="sections, separated by commas")
-    parser.add_argument("--match", default="", metavar="TEXT", help="only those with TEXT in their name, of all sections but doctor")
+    parser.add_argument("--match", default="", metavar="TEXT,...", help="only those with a TEXT in their name, of all sections but doctor")
     arguments = parser.parse_args()
-    quick, match = arguments.quick, arguments.match
+    quick, matches = arguments.quick, arguments.match.split(",")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     wanted = [section for section in arguments.only.split(",") if section]
     wrong = [section for section in wanted if section not in SECTIONS]

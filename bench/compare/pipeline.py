@@ -1,14 +1,16 @@
-"""GAPS's vision pipeline: decode and preprocess photographs -> blur -> segmentation and classification.
+"""GAPS's vision pipeline: decode and preprocess photographs -> detect and blur faces -> segmentation and classification.
 
-Four processes, three of them computing on what came from another. Each case is run five times:
-free     three times, as fast as it goes: frames a second, the middle run's; what each process's CPU did meanwhile (waiting,
-         transport, computing)
-paced    one batch under way at a time: from the begin of preprocessing (decoded ahead) to each result on the host
-profile  like paced, and every part synchronised: how long each part takes, the device's work included
-`alone_ms` is what each stage's work takes while no other process has any: `bound_frames_per_s`, a batch by the sum
-of them, is what one GPU can do if the stages take turns on it and transport costs nothing.
+Four processes, three of them computing on what came from another; all ways in the same processes, in an order that is shuffled anew each round. Between two
+processes up to 100 messages may be under way, as in the paper, so no sink waits for the other one. A case has four phases, on the same connections:
+warm     as many batches as free has, not timed: caches, and memory that was never used
+free     as fast as it goes: frames a second of each sink, from the begin of the first batch to that sink's own last result
+paced    one batch under way at a time: from the begin of preprocessing (decoded ahead) to each result on the host; in the first round only
+profile  like paced, and every part synchronised: how long each part takes, the device's work included; likewise
+Of the free phases of all rounds the median counts. `alone_ms` is what each stage's work takes while no other process has any: `bound_frames_per_s`,
+a batch by the sum of them, is what one GPU can do if the stages take turns on it and transport costs nothing.
 """
 import os
+import statistics
 import time
 
 import torch
@@ -16,35 +18,75 @@ import torch
 import decoding
 import vision
 import ways
-from figures import against, times
-from pool import Failed, Pool
+from figures import times
+from pool import Pool
+from turns import SEED, Crew, take_turns
 
 SINKS = ["segment", "classify"]
-WARM = 5
-FREE_RUNS = 3
+ROLES = ["source", "blur", *SINKS]
+#: Messages between two processes.
+DEPTH = 100
+#: Batches of each phase, in their order; on the CPU few.
+PHASES = {"warm": DEPTH, "free": DEPTH, "paced": 25, "profile": 15}
+PHASES_ON_CPU = {"warm": 4, "free": 6, "paced": 3, "profile": 3}
+#: Paced and profiled batches that do not count.
+LEFT_OUT = 2
+ROUNDS = 3
+#: Of all rounds, without MPS and under it.
+SECONDS_MAX = {False: 190, True: 100}
+
+
+class Phases:
+    """Which phase a batch is of, by its number from 1 on."""
+
+    def __init__(self, counts):
+        self.counts = counts
+        self.ends = {}
+        self.total = 0
+        for name, count in counts.items():
+            self.total += count
+            self.ends[name] = self.total
+
+    def of(self, number):
+        return next(name for name, end in self.ends.items() if number <= end)
+
+    def is_last(self, number):
+        return number in self.ends.values()
+
+    def cut(self, values, name):
+        """Those of the phase."""
+        return values[self.ends[name] - self.counts[name] : self.ends[name]] if name in self.counts else []
 
 
 class Meter:
     """Where a process's time goes: each call closes a part. In a profile the device's work counts with its part."""
 
-    def __init__(self, device, whole):
-        self.device, self.whole = device, whole
+    def __init__(self, device, phases):
+        self.device, self.phases = device, phases
+        self.number = 1
         self.parts = {}
         self.last = time.monotonic_ns()
-        self.count = 0
 
     def part(self, name):
-        if self.whole:
+        phase = self.phases.of(self.number)
+        if phase == "profile":
             ways.synchronize(self.device)
         now = time.monotonic_ns()
-        self.parts.setdefault(name, []).append(now - self.last)
+        self.parts.setdefault((phase, name), []).append(now - self.last)
         self.last = now
 
-    def found(self):
-        """Milliseconds a batch, the warming ones left out."""
+    def next(self):
+        self.number = min(self.number + 1, self.phases.total)
+
+    def found(self, phase):
+        """Milliseconds a batch."""
         return {
-            name: round(sum(each[WARM:]) / max(1, len(each[WARM:])) / 1e6, 4) for name, each in self.parts.items()
+            name: round(sum(each[LEFT_OUT:]) / max(1, len(each[LEFT_OUT:])) / 1e6, 4)
+            for (of, name), each in self.parts.items() if of == phase
         }
+
+    def all(self):
+        return {phase: self.found(phase) for phase in self.phases.counts}
 
 
 def seal_for(state, batch):
@@ -69,8 +111,9 @@ def decoder_of(state):
     return made(state, "decoder", lambda: decoding.Decoder(vision.side_of(device), device, processes))
 
 
-def source(state, way, case, batch, mode, batches, seconds, sinks):
+def source(state, way, case, batch, counts, sinks):
     setup = state["setup"]
+    phases = Phases(counts)
     decoder = decoder_of(state)
     preprocess = made(state, "preprocess", lambda: vision.Preprocess(setup.device))
     seal = seal_for(state, batch)
@@ -84,11 +127,8 @@ def source(state, way, case, batch, mode, batches, seconds, sinks):
     begun = []
     try:
         sender.wait_for(1)
-        meter = Meter(setup.device, mode == "profile")
-        over = False
-        while not over:
-            number = len(begun) + 1
-            over = number == batches or (number > WARM + 4 and time.monotonic_ns() - begun[WARM] > seconds * 1e9)
+        meter = Meter(setup.device, phases)
+        for number in range(1, phases.total + 1):
             decoded = decoder.batch(batch)
             meter.part("decode")
             begun.append(time.monotonic_ns())
@@ -97,21 +137,21 @@ def source(state, way, case, batch, mode, batches, seconds, sinks):
             fill(message, decoded, number)
             del message
             meter.part("compute")
-            sender.send(number | (ways.LAST if over else 0))
+            sender.send(number)
             meter.part("transport out")
-            if mode != "free":
+            if phases.of(number) in ("paced", "profile") or phases.is_last(number):
                 for name in sinks:
-                    ways.expect(setup.acks["source", name], f"result of {name}")
+                    ways.expect(setup.acks["source", name], f"result {number} of {name}")
             meter.part("wait")
-        for name in sinks:
-            ways.expect(setup.acks["source", name], f"end of {name}")
+            meter.next()
     finally:
         sender.close()
-    return {"begun": begun, "parts": meter.found()}
+    return {"begun": begun, "parts": meter.all()}
 
 
-def blur(state, way, case, batch, mode, sinks):
+def blur(state, way, case, batch, counts, sinks):
     setup = state["setup"]
+    phases = Phases(counts)
     stage = made(state, "blur", lambda: vision.Blur(setup.device))
     seal = seal_for(state, batch)
     nbytes = vision.payload_bytes(batch, setup.device) + vision.TRAILER
@@ -127,24 +167,23 @@ def blur(state, way, case, batch, mode, sinks):
         sender.wait_for(len(sinks))
         # Only now, so that the source begins when all are there.
         receiver = ways.receiver(way, setup, f"frames/{case}", nbytes, 0)
-        meter = Meter(setup.device, mode == "profile")
-        over, came, lost = False, 0, 0
-        while not over:
+        meter = Meter(setup.device, phases)
+        lost = 0
+        for number in range(1, phases.total + 1):
             if not receiver.wait(ways.SECONDS_MAX):
-                raise TimeoutError("no frames")
+                raise TimeoutError(f"no frames {number}")
             meter.part("wait")
-            marked, message = receiver.take()
+            came, message = receiver.take()
             out = sender.buffer()
             meter.part("transport")
-            over, number = bool(marked & ways.LAST), marked & ~ways.LAST
-            came += 1
             lost += number != came
             pass_on(message, out, number)
             del message, out
             meter.part("compute")
             receiver.done()
-            sender.send(marked)
+            sender.send(number)
             meter.part("transport out")
+            meter.next()
         for name in sinks:
             ways.expect(setup.acks["blur", name], f"end of {name}")
         ways.synchronize(setup.device)
@@ -152,11 +191,12 @@ def blur(state, way, case, batch, mode, sinks):
         sender.close()
         if receiver is not None:
             receiver.close()
-    return {"lost": lost, "corrupt": int(seal.bad), "parts": meter.found()}
+    return {"lost": lost, "corrupt": int(seal.bad), "parts": meter.all()}
 
 
-def sink(state, way, case, batch, mode, pair, index):
+def sink(state, way, case, batch, counts, pair, index):
     setup, name = state["setup"], state["role"]
+    phases = Phases(counts)
     model = made(state, f"model {pair}", lambda: vision.Model(name, pair, setup.device))
     seal = seal_for(state, batch)
     nbytes = vision.payload_bytes(batch, setup.device) + vision.TRAILER
@@ -167,33 +207,32 @@ def sink(state, way, case, batch, mode, pair, index):
         return model.run(vision.pixels(message, batch))
 
     try:
-        meter = Meter(setup.device, mode == "profile")
-        over, ended, lost = False, [], 0
-        while not over:
+        meter = Meter(setup.device, phases)
+        ended, lost = [], 0
+        for number in range(1, phases.total + 1):
             if not receiver.wait(ways.SECONDS_MAX):
-                raise TimeoutError("no frames")
+                raise TimeoutError(f"no frames {number}")
             meter.part("wait")
-            marked, message = receiver.take()
+            came, message = receiver.take()
             meter.part("transport")
-            over, number = bool(marked & ways.LAST), marked & ~ways.LAST
             found = look(message, number)
             del message
             result = found.tolist()  # the result is on the host: it ends here
             ended.append(time.monotonic_ns())
             if len(result) != batch:
                 raise ValueError(f"{len(result)} results of {batch}")
-            lost += number != len(ended)
+            lost += number != came
             meter.part("compute")
             receiver.done()
             meter.part("transport out")
-            if mode != "free":
+            if phases.of(number) in ("paced", "profile") or phases.is_last(number):
                 setup.acks["source", name].put(None)
-        for to in ("source", "blur"):
-            setup.acks[to, name].put(None)
+            meter.next()
+        setup.acks["blur", name].put(None)
         ways.synchronize(setup.device)
     finally:
         receiver.close()
-    return {"ended": ended, "lost": lost, "corrupt": int(seal.bad), "parts": meter.found()}
+    return {"ended": ended, "lost": lost, "corrupt": int(seal.bad), "parts": meter.all()}
 
 
 def alone(state, batch, pair):
@@ -225,99 +264,100 @@ def alone(state, batch, pair):
 TASKS = {"source": source, "blur": blur, "sink": sink, "alone": alone}
 
 
-def run_case(pool, way, name, pair, batch, sinks, mode, batches, seconds):
-    common = {"way": way, "case": name, "batch": batch, "mode": mode}
-    tasks = {"source": ("source", common | {"batches": batches, "seconds": seconds, "sinks": sinks})}
+def run_case(pool, number, way, pair, batch, sinks, counts):
+    common = {"way": way, "case": number, "batch": batch, "counts": counts}
+    tasks = {"source": ("source", common | {"sinks": sinks})}
     tasks["blur"] = ("blur", common | {"sinks": sinks})
     for index, sink_name in enumerate(sinks):
         tasks[sink_name] = ("sink", common | {"pair": pair, "index": index})
-    return pool.ask(tasks, 60 + 10 * seconds)
+    return pool.ask(tasks, ways.SECONDS_MAX)
 
 
-def measure(pool, way, number, pair, batch, sinks, alone_ms, batches, seconds):
-    """One row: all runs of a case. Of the free ones the middle one counts."""
-    row = {"way": way, "models": pair, "batch": batch, "sinks": sinks, "lost": 0, "corrupt": 0, "batches": 0}
-    free = []
-    for run, mode in enumerate(["free"] * FREE_RUNS + ["paced", "profile"]):
-        answers = run_case(pool, way, f"{number}-{run}", pair, batch, sinks, mode, batches, seconds)
+class Row:
+    """What a case found, round by round."""
+
+    def __init__(self, way, pair, batch, sinks, alone_ms):
+        stages = {role: alone_ms[role] for role in ("source", "blur", *sinks)}
+        self.value = {
+            "way": way, "models": pair, "batch": batch, "sinks": sinks, "rounds": 0, "batches": 0, "lost": 0, "corrupt": 0,
+            "runs_frames_per_s": {name: [] for name in sinks}, "alone_ms": stages,
+            "bound_frames_per_s": round(batch / (sum(stages.values()) / 1000), 1),
+        }
+
+    def add(self, answers, counts):
+        row, phases = self.value, Phases(counts)
         begun = answers["source"]["begun"]
         for role, answer in answers.items():
-            row["lost"] += answer.get("lost", 0) + abs(len(begun) - len(answer.get("ended", begun)))
+            row["lost"] += answer.get("lost", 0)
             row["corrupt"] += answer.get("corrupt", 0)
-        if mode == "free":
-            rate = {}
-            for name in sinks:
-                ended = answers[name]["ended"]
-                rate[name] = round((len(ended) - WARM) * batch / ((ended[-1] - ended[WARM - 1]) / 1e9), 1)
-            free.append((rate, {role: answer["parts"] for role, answer in answers.items()}))
-            row["batches"] += len(begun) - WARM
-        elif mode == "paced":
+        for name in row["sinks"]:
+            seconds = (phases.cut(answers[name]["ended"], "free")[-1] - phases.cut(begun, "free")[0]) / 1e9
+            row["runs_frames_per_s"][name].append(round(counts["free"] * row["batch"] / seconds, 1))
+        row["frames_per_s"] = {name: statistics.median(rates) for name, rates in row["runs_frames_per_s"].items()}
+        row["rounds"] += 1
+        row["batches"] += counts["free"]
+        if "paced" in counts:
             row["latency"] = {
-                name: times([end - begin for begin, end in zip(begun, answers[name]["ended"])][WARM:]) for name in sinks
+                name: times([
+                    end - begin for begin, end in zip(phases.cut(begun, "paced"), phases.cut(answers[name]["ended"], "paced"))
+                ][LEFT_OUT:])
+                for name in row["sinks"]
             }
-        else:
-            row["profile_ms"] = {role: answer["parts"] for role, answer in answers.items()}
-    free.sort(key=lambda run: min(run[0].values()))
-    row["frames_per_s"], row["cpu_ms"] = free[len(free) // 2]
-    row["runs_frames_per_s"] = [min(rate.values()) for rate, _ in free]
-    stages = {role: alone_ms[role] for role in ("source", "blur", *sinks)}
-    row["alone_ms"] = stages
-    row["bound_frames_per_s"] = round(batch / (sum(stages.values()) / 1000), 1)
-    return row
+        if "profile" in counts:
+            row["profile_ms"] = {role: answer["parts"]["profile"] for role, answer in answers.items()}
+        row["cpu_ms"] = {role: answer["parts"]["free"] for role, answer in answers.items()}
 
 
 def plan(options):
     """Pair of models, batch, sinks."""
-    if options.device == "cpu":
-        batches, pairs = options.batches or [1, 2], ["light"]
-    else:
-        batches = options.batches or ([1, 4] if options.quick else [1, 2, 4, 8])
-        pairs = ["standard", "light"]
-    for pair in pairs:
+    on_cpu = options.device == "cpu"
+    batches = options.batches or ([1, 2] if on_cpu else [4] if options.quick else [1, 4, 8])
+    for pair in options.models or ["light" if on_cpu else "standard"]:
         for batch in batches:
-            if pair == "standard" or batch == 4 or options.device == "cpu":
-                yield pair, batch, SINKS
-        if 4 in batches:
-            for name in SINKS:
-                yield pair, 4, [name]
+            yield pair, batch, SINKS
+
+
+def counts_of(device, round_number):
+    counts = PHASES_ON_CPU if device == "cpu" else PHASES
+    return counts if round_number == 0 else {name: counts[name] for name in ("warm", "free")}
+
+
+def alone_of(pool, pair, batch):
+    """What each stage takes alone."""
+    return {role: pool.ask({role: ("alone", {"batch": batch, "pair": pair})}, 120)[role] for role in ROLES}
 
 
 def run(options, found, save, say):
     """Fills `found`, and yields what failed."""
     from torchvision import models  # what it needs is missed before anything is begun
 
-    cases = list(plan(options))
-    batches, seconds = (12, 1.0) if options.device == "cpu" else (200, 0.4 if options.quick else 0.6)
     device = torch.device(options.device)
     found.update(
         photographs=decoding.PHOTOS, models=vision.PAIRS, weights="random", side=vision.side_of(device), dtype="float16",
-        model_dtype=str(vision.dtype_of(device)).split(".")[1], cuda_graphs=options.device == "cuda", depth=ways.DEPTH,
-        ways={way: ways.WAYS[way][2] for way in options.ways}, rows=[], against_copying=[],
+        model_dtype=str(vision.dtype_of(device)).split(".")[1], cuda_graphs=options.device == "cuda", depth=DEPTH, seed=SEED,
+        ways={way: ways.WAYS[way][2] for way in options.ways}, rows=[],
     )
-    roles = ["source", "blur", *SINKS]
     acks = [(to, name) for to in ("source", "blur") for name in SINKS]
-    alone_ms = {}
-    for way in options.ways:
-        begun = time.monotonic()
-        try:
-            with Pool(roles, {"frames": 1, "blurred": len(SINKS)}, acks, "pipeline", options.device, 400) as pool:
-                warm = set()
-                for number, (pair, batch, sinks) in enumerate(cases):
-                    # In each way's processes, so that none of them builds its models while it is measured.
-                    if (pair, batch) not in warm:
-                        warm.add((pair, batch))
-                        stages = {
-                            role: pool.ask({role: ("alone", {"batch": batch, "pair": pair})}, 120)[role] for role in roles
-                        }
-                        alone_ms.setdefault((pair, batch), stages)
-                    row = measure(pool, way, number, pair, batch, sinks, alone_ms[pair, batch], batches, seconds)
-                    found["rows"].append(row)
-                    found["against_copying"] = against(found["rows"])
-                    save()
-                    if row["lost"] or row["corrupt"]:
-                        yield f"{way}, batch {batch}", f"lost {row['lost']}, corrupt {row['corrupt']}"
-                    if row["batches"] < FREE_RUNS * (batches // 8):
-                        yield f"{way}, batch {batch}", f"only {row['batches']} batches were measured: something stood still"
-        except Failed as error:
-            yield way, str(error)
-        say(f"pipeline: {way}: {time.monotonic() - begun:.1f} s")
+    crew = Crew(lambda: Pool(ROLES, {"frames": 1, "blurred": len(SINKS)}, acks, "pipeline", options.device, 550, DEPTH))
+    rows = {}
+
+    def attempt(round_number, number, case):
+        way, pair, batch, sinks = case
+        counts = counts_of(options.device, round_number)
+        pool = crew.ready((pair, batch), lambda pool: alone_of(pool, pair, batch))
+        answers = run_case(pool, f"{round_number}-{number}", way, pair, batch, sinks, counts)
+        row = rows.setdefault((way, pair, batch), Row(way, pair, batch, sinks, crew.alone[pair, batch]))
+        row.add(answers, counts)
+        found["rows"] = [row.value for row in rows.values()]
+        save()
+        if row.value["lost"] or row.value["corrupt"]:
+            return f"lost {row.value['lost']}, corrupt {row.value['corrupt']}"
+        return None
+
+    cases = [(way, pair, batch, sinks) for way in options.ways for pair, batch, sinks in plan(options)]
+    rounds = 1 if options.quick else ROUNDS
+    try:
+        for case, how in take_turns(crew, cases, rounds, SECONDS_MAX[options.mps], attempt, lambda text: say(f"pipeline: {text}")):
+            yield f"{case[0]}, batch {case[2]}", how
+    finally:
+        crew.close()

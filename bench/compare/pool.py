@@ -1,5 +1,6 @@
 """Worker processes that do named tasks, each with a limit, and end with the program that started them."""
 import ctypes
+import fcntl
 import os
 import signal
 import socket
@@ -12,6 +13,9 @@ import torch
 import torch.multiprocessing
 
 import ways
+
+
+PIPE_BYTES = 1 << 20
 
 
 class Failed(Exception):
@@ -29,6 +33,7 @@ def work(conn, role, tasks, setup_arguments, threads):
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # ends with its parent
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(threads)
+    torch.set_grad_enabled(False)
     # Every tensor here is a message's own or goes on living; what torch says about shared memory is noise.
     warnings.filterwarnings("ignore", category=UserWarning, module="torch")
     import importlib
@@ -58,15 +63,20 @@ class Pool:
     """Processes of roles. Links is topic -> receivers, for the queues that torch's way needs; acks names the
     queues that lead back to the first."""
 
-    def __init__(self, roles, links, acks, tasks, device, limit):
+    def __init__(self, roles, links, acks, tasks, device, limit, depth=ways.DEPTH):
         context = torch.multiprocessing.get_context("spawn")
         queues = {
             (topic, index): (context.SimpleQueue(), context.SimpleQueue())
             for topic, receivers in links.items()
             for index in range(receivers)
         }
+        for pair in queues.values():
+            for queue in pair:
+                # Or torch's handles of a long queue would not fit in.
+                fcntl.fcntl(queue._writer.fileno(), fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         setup = {
             "device": device,
+            "depth": depth,
             "run": f"compare-{os.getpid()}-{time.monotonic_ns()}",
             "port": {topic: free_port() for topic in links},
             "queues": queues,

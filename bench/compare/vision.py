@@ -73,8 +73,52 @@ class Preprocess:
             place.copy_(image.sub_(self.mean).mul_(self.scale))
 
 
+#: The most places of an image that a detector looks at further, the most faces that are blurred, and how much two boxes may overlap.
+CANDIDATES, FACES, OVERLAP = 64, 4, 0.5
+
+
+class Detector:
+    """A face detector: the first three stages of ResNet-18, a box and a score for each place, then non-maximum suppression. With random weights, so
+    what it takes for faces is arbitrary, and always as many."""
+
+    def __init__(self, device):
+        from torchvision import models
+
+        torch.manual_seed(2)
+        whole = models.resnet18(weights=None)
+        stages = [whole.conv1, whole.bn1, whole.relu, whole.maxpool, whole.layer1, whole.layer2, whole.layer3]
+        network = torch.nn.Sequential(*stages, torch.nn.Conv2d(256, 5, 1))
+        self.network = network.eval().to(device, dtype_of(device)).to(memory_format=torch.channels_last)
+        self.device = device
+        self.recorded = {}
+
+    def compute(self, images):
+        """The boxes with the best scores: image x place x (x1, y1, x2, y2) as parts of the side, and their scores."""
+        found = self.network(images).float()
+        batch, _, rows, columns = found.shape
+        places = torch.stack(torch.meshgrid(*[torch.arange(n, device=found.device) for n in (columns, rows)], indexing="xy"))
+        middle = (places + found[:, 0:2].sigmoid()) / columns
+        half = found[:, 2:4].sigmoid() * 0.1 + 0.05
+        boxes = torch.cat([middle - half, middle + half], 1).flatten(2).transpose(1, 2)
+        scores, best = found[:, 4].flatten(1).topk(min(CANDIDATES, rows * columns))
+        return boxes.gather(1, best[..., None].expand(-1, -1, 4)), scores
+
+    def run(self, images):
+        """Image x FACES x box."""
+        from torchvision.ops import batched_nms
+
+        boxes, scores = replayed(self, images)
+        batch, candidates, _ = boxes.shape
+        image = torch.arange(batch, device=boxes.device).repeat_interleave(candidates)
+        kept = batched_nms(boxes.reshape(-1, 4), scores.reshape(-1), image, OVERLAP)
+        left = torch.full_like(scores.reshape(-1), float("-inf"))
+        left[kept] = scores.reshape(-1)[kept]
+        faces = left.view(batch, candidates).topk(min(FACES, candidates)).indices
+        return boxes.gather(1, faces[..., None].expand(-1, -1, 4))
+
+
 class Blur:
-    """A stand-in for blurring faces: an ellipse in the middle, where a face would be, blurred by a Gaussian."""
+    """Detects faces and blurs them by a Gaussian."""
 
     def __init__(self, device, taps=21):
         side, dtype = side_of(device), dtype_of(device)
@@ -83,19 +127,21 @@ class Blur:
         self.across = line.view(1, 1, 1, taps).repeat(3, 1, 1, 1)
         self.down = line.view(1, 1, taps, 1).repeat(3, 1, 1, 1)
         self.half = taps // 2
-        ys, xs = torch.meshgrid(*[torch.linspace(-1, 1, side)] * 2, indexing="ij")
-        self.where = ((((xs / 0.4) ** 2 + (ys / 0.55) ** 2) < 1).to(device, dtype)).expand(1, 1, side, side)
+        self.ys, self.xs = torch.meshgrid(*[torch.linspace(0, 1, side, device=device)] * 2, indexing="ij")
+        self.detector = Detector(device)
         self.dtype = dtype
 
     def run(self, images, out):
         given = images.to(self.dtype)
+        x1, y1, x2, y2 = self.detector.run(given)[..., None, None].unbind(2)
+        where = ((self.xs >= x1) & (self.xs <= x2) & (self.ys >= y1) & (self.ys <= y2)).any(1, keepdim=True).to(self.dtype)
         blurred = F.conv2d(given, self.across, padding=(0, self.half), groups=3)
         blurred = F.conv2d(blurred, self.down, padding=(self.half, 0), groups=3)
-        out.copy_(torch.lerp(given, blurred, self.where.expand_as(given)))
+        out.copy_(torch.lerp(given, blurred, where.expand_as(given)))
 
 
 class Model:
-    """A network, its pass recorded as a CUDA graph for each batch size, so that launching does not hide the rest."""
+    """A network of torchvision, with the least that makes a result of its output."""
 
     def __init__(self, kind, pair, device):
         from torchvision import models
@@ -108,7 +154,7 @@ class Model:
         else:
             network = getattr(models, PAIRS[pair][1])(weights=None)
         self.network = network.eval().to(device, dtype_of(device)).to(memory_format=torch.channels_last)
-        self.graphs = {}
+        self.recorded = {}
 
     def compute(self, images):
         """Of a segmentation how many pixels are of class 0, of a classification the class; per image."""
@@ -116,33 +162,39 @@ class Model:
             return (self.network(images)["out"].argmax(1) == 0).sum((1, 2))
         return self.network(images).argmax(1)
 
-    def record(self, batch):
-        side = side_of(self.device)
-        images = torch.zeros(batch, 3, side, side, device=self.device, dtype=dtype_of(self.device))
-        images = images.to(memory_format=torch.channels_last)
-        if self.device.type == "cpu":
-            return images, None, None
-        other = torch.cuda.Stream()
-        other.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(other):
-            for _ in range(3):
-                self.compute(images)
-        torch.cuda.current_stream().wait_stream(other)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            found = self.compute(images)
-        return images, graph, found
-
     def run(self, images):
-        batch = len(images)
-        if batch not in self.graphs:
-            self.graphs[batch] = self.record(batch)
-        own, graph, found = self.graphs[batch]
-        own.copy_(images)
-        if graph is None:
-            return self.compute(own)
-        graph.replay()
-        return found
+        return replayed(self, images)
+
+
+def record(network, batch):
+    """A pass of a network as a CUDA graph: the images that it reads, the graph, what it finds. Without a GPU there is no graph."""
+    device, side = network.device, side_of(network.device)
+    images = torch.zeros(batch, 3, side, side, device=device, dtype=dtype_of(device)).to(memory_format=torch.channels_last)
+    if device.type == "cpu":
+        return images, None, None
+    other = torch.cuda.Stream()
+    other.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(other):
+        for _ in range(3):
+            network.compute(images)
+    torch.cuda.current_stream().wait_stream(other)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = network.compute(images)
+    return images, graph, found
+
+
+def replayed(network, images):
+    """What the network finds, by a graph for each batch size, so that launching does not hide the rest."""
+    batch = len(images)
+    if batch not in network.recorded:
+        network.recorded[batch] = record(network, batch)
+    own, graph, found = network.recorded[batch]
+    own.copy_(images)
+    if graph is None:
+        return network.compute(own)
+    graph.replay()
+    return found
 
 
 def timed(function, device, rounds):

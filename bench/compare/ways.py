@@ -7,58 +7,17 @@ that torch's current stream may read; `done()` lets go of it, behind what is que
 
 Copying ways are written as somebody would who cares: memory is pinned where it can be, and made once.
 """
-import ctypes
 import time
 import warnings
 
 import torch
 
-#: Messages that may be under way between a sender and its slowest receiver.
-DEPTH = 4
-#: Set in a message's number: it is the last.
-LAST = 1 << 40
-SECONDS_MAX = 60.0
-ZENOH_POOL_BYTES = 640 << 20
+import iceoryx
+from exchange import DEPTH, LAST, SECONDS_MAX, Credits, Setup, expect, host_buffer, synchronize
 
-
-class Setup:
-    """What all parts of a worker share."""
-
-    def __init__(self, device, run, port=None, queues=None, acks=None):
-        self.device = torch.device(device)
-        self.run = run  # a name that no other run has
-        self.port = port  # of zenoh: topic -> port of its sender
-        self.queues = queues  # of torch.multiprocessing: (topic, receiver) -> (there, back)
-        self.acks = acks  # receiver -> a queue to the first sender, for what is not the way's own
-        self.kept = {}  # sessions and nodes, made once
-
-    def end(self):
-        """Closes what was kept, before the process goes."""
-        while self.kept:
-            kept = self.kept.popitem()[1]
-            if hasattr(kept, "close"):
-                kept.close()
-
-
-def expect(queue, what):
-    """The next of a queue, which has to come."""
-    if not queue._reader.poll(SECONDS_MAX):
-        raise TimeoutError(f"no {what} within {SECONDS_MAX:.0f} s")
-    return queue.get()
-
-
-def synchronize(device):
-    if device.type == "cuda":
-        torch.cuda.current_stream().synchronize()
-
-
-def host_buffer(nbytes, device):
-    return torch.empty(nbytes, dtype=torch.uint8, pin_memory=device.type == "cuda")
-
-
-def bytes_at(address, nbytes):
-    """A tensor over host memory. Whoever owns it must outlive the tensor."""
-    return torch.frombuffer((ctypes.c_uint8 * nbytes).from_address(address), dtype=torch.uint8)
+#: zenoh's own shared memory in a session that sends, for each message that may be under way; one that receives needs none.
+ZENOH_POOL_BYTES_EACH = 160 << 20
+ZENOH_POOL_BYTES_MAX = 2 << 30
 
 
 # rgaps
@@ -78,7 +37,7 @@ class RgapsPutSender:
     def __init__(self, setup, topic, nbytes, receivers):
         domain = "cuda" if setup.device.type == "cuda" else "host"
         self.pub = rgaps_node(setup).publisher(
-            f"{setup.run}/{topic}", domain=domain, history=DEPTH, deadline=SECONDS_MAX, loan_timeout=SECONDS_MAX
+            f"{setup.run}/{topic}", domain=domain, history=setup.depth, deadline=SECONDS_MAX, loan_timeout=SECONDS_MAX
         )
         self.nbytes = nbytes
         self.own = torch.empty(nbytes, dtype=torch.uint8, device=setup.device)
@@ -179,7 +138,8 @@ def zenoh_session(setup, listen=None, connect=()):
         config.insert_json5("connect/endpoints", json.dumps([f"tcp/127.0.0.1:{port}" for port in connect]))
         config.insert_json5("connect/retry", "{period_init_ms: 100, period_max_ms: 200, period_increase_factor: 1}")
         # Messages go through its shared memory where they fit in (as is built in), so that they all do.
-        config.insert_json5("transport/shared_memory/transport_optimization/pool_size", str(ZENOH_POOL_BYTES))
+        pool_bytes = min(ZENOH_POOL_BYTES_MAX, ZENOH_POOL_BYTES_EACH * setup.depth) if listen else 1 << 20
+        config.insert_json5("transport/shared_memory/transport_optimization/pool_size", str(pool_bytes))
         setup.kept[key] = zenoh.open(config)
     return setup.kept[key]
 
@@ -227,7 +187,7 @@ class ZenohReceiver:
 
         self.session = zenoh_session(setup, connect=(setup.port[topic.split("/")[0]],))
         key = f"{setup.run}/{topic}"
-        self.sub = self.session.declare_subscriber(key, zenoh.handlers.FifoChannel(DEPTH))
+        self.sub = self.session.declare_subscriber(key, zenoh.handlers.FifoChannel(setup.depth))
         self.token = self.session.liveliness().declare_token(f"alive/{key}/{index}")
         self.own = torch.empty(nbytes, dtype=torch.uint8, device=setup.device)
         self.sample = None
@@ -256,191 +216,6 @@ class ZenohReceiver:
         self.sub.undeclare()
 
 
-# iceoryx2
-
-class Pinned:
-    """Has CUDA pin mappings as they are met, so that copies from and to them need no staging."""
-
-    def __init__(self, device):
-        self.device = device
-        self.met = []  # begin, end, whether it is pinned
-
-    def meet(self, address):
-        if self.device.type != "cuda" or any(begin <= address < end for begin, end, _ in self.met):
-            return
-        with open("/proc/self/maps") as maps:
-            for line in maps:
-                begin, end = (int(part, 16) for part in line.split(maxsplit=1)[0].split("-"))
-                if begin <= address < end:
-                    break
-        # 1: for all contexts; 8: memory that may not be written.
-        flags = (1,) if "w" in line.split()[1] else (9, 1)
-        done = any(self.register(begin, end, flag) for flag in flags)
-        self.met.append((begin, end, done))
-
-    @staticmethod
-    def register(begin, end, flag):
-        if int(torch.cuda.cudart().cudaHostRegister(begin, end - begin, flag)) == 0:
-            return True
-        # The runtime remembers the failure, and torch would take it for the next kernel's.
-        with open("/proc/self/maps") as maps:
-            runtime = next((line.split()[-1] for line in maps if "libcudart" in line), None)
-        if runtime:
-            ctypes.CDLL(runtime).cudaGetLastError()
-        return False
-
-    @property
-    def all(self):
-        return all(done for _, _, done in self.met)
-
-    def let_go(self):
-        for begin, _, done in self.met:
-            if done:
-                torch.cuda.cudart().cudaHostUnregister(begin)
-        self.met = []
-
-
-class Credits:
-    """Lets no more than DEPTH messages be under way to any receiver; each says when it has let go of one."""
-
-    def __init__(self, backs):
-        self.backs = backs
-        self.taken = 0
-        self.came = [0] * len(backs)
-
-    def take(self):
-        self.until(DEPTH - 1)
-        self.taken += 1
-
-    def end(self):
-        self.until(0)
-
-    def until(self, left):
-        for index, back in enumerate(self.backs):
-            while self.taken - self.came[index] > left:
-                expect(back, "message that a receiver lets go of")
-                self.came[index] += 1
-
-
-def iceoryx_service(setup, topic):
-    import iceoryx2
-
-    if "iceoryx" not in setup.kept:
-        iceoryx2.set_log_level(iceoryx2.LogLevel.Error)
-        setup.kept["iceoryx"] = iceoryx2.NodeBuilder.new().create(iceoryx2.ServiceType.Ipc)
-    return (
-        setup.kept["iceoryx"].service_builder(iceoryx2.ServiceName.new(f"{setup.run}/{topic}"))
-        .publish_subscribe(iceoryx2.Slice[ctypes.c_uint64])
-        .enable_safe_overflow(False)
-        .subscriber_max_buffer_size(DEPTH)
-        .subscriber_max_borrowed_samples(2)
-        .history_size(0)
-        .max_publishers(1)
-        .max_subscribers(8)
-        .max_nodes(16)
-        .open_or_create()
-    )
-
-
-class IceoryxSender:
-    """The first word of a message is its number, the seven after it keep the bytes on cache lines.
-
-    Its own back-pressure (RetryUntilDelivered, version 0.10) at times discards instead, so credits stand in for it.
-    """
-
-    def __init__(self, setup, topic, nbytes, receivers):
-        import iceoryx2
-
-        self.service = iceoryx_service(setup, topic)
-        self.nbytes = nbytes
-        self.words = 8 + (nbytes + 7) // 8
-        self.pub = (
-            self.service.publisher_builder()
-            .initial_max_slice_len(self.words)
-            .allocation_strategy(iceoryx2.AllocationStrategy.Static)
-            .backpressure_strategy(iceoryx2.BackpressureStrategy.RetryUntilDelivered)
-            .max_loaned_samples(2)
-            .create()
-        )
-        self.device = setup.device
-        self.receivers = receivers
-        self.credits = Credits([setup.queues[topic.split("/")[0], index][1] for index in range(receivers)])
-        self.own = torch.empty(nbytes, dtype=torch.uint8, device=setup.device)
-        self.pinned = Pinned(setup.device)
-
-    def wait_for(self, receivers):
-        until = time.monotonic() + SECONDS_MAX
-        while self.service.dynamic_config.number_of_subscribers < receivers:
-            if time.monotonic() > until:
-                raise TimeoutError("no subscribers came")
-            time.sleep(0.01)
-        self.pub.update_connections()
-
-    def buffer(self):
-        self.credits.take()
-        return self.own
-
-    def send(self, number):
-        sample = self.pub.loan_slice_uninit(self.words)
-        address = sample.payload_ptr
-        self.pinned.meet(address)
-        ctypes.c_uint64.from_address(address).value = number
-        bytes_at(address + 64, self.nbytes).copy_(self.own, non_blocking=True)
-        synchronize(self.device)
-        delivered = sample.assume_init().send()
-        if delivered != self.receivers:
-            raise RuntimeError(f"message {number} went to {delivered} of {self.receivers} subscribers")
-
-    def close(self):
-        self.credits.end()
-        self.pinned.let_go()
-        self.pub.delete()
-
-
-class IceoryxReceiver:
-    def __init__(self, setup, topic, nbytes, index):
-        self.service = iceoryx_service(setup, topic)
-        self.sub = self.service.subscriber_builder().buffer_size(DEPTH).create()
-        self.nbytes = nbytes
-        self.device = setup.device
-        self.back = setup.queues[topic.split("/")[0], index][1]
-        self.own = torch.empty(nbytes, dtype=torch.uint8, device=setup.device)
-        self.pinned = Pinned(setup.device)
-        self.sample = None
-
-    def wait(self, seconds):
-        """Publish and subscribe have no blocking receive: asks in a loop, and after a while naps."""
-        until = time.monotonic() + seconds
-        tries = 0
-        while self.sample is None:
-            self.sample = self.sub.receive()
-            tries += 1
-            if self.sample is None and tries > 2000:
-                if time.monotonic() > until:
-                    return False
-                time.sleep(20e-6)
-        return True
-
-    def take(self):
-        if self.sample is None and not self.wait(SECONDS_MAX):
-            raise TimeoutError("no message")
-        address = self.sample.payload_ptr
-        self.pinned.meet(address)
-        number = ctypes.c_uint64.from_address(address).value
-        self.own.copy_(bytes_at(address + 64, self.nbytes), non_blocking=True)
-        return number, self.own
-
-    def done(self):
-        synchronize(self.device)  # the copy reads the sample
-        self.sample.delete()
-        self.sample = None
-        self.back.put(None)
-
-    def close(self):
-        self.pinned.let_go()
-        self.sub.delete()
-
-
 # torch.multiprocessing
 
 class TorchSender:
@@ -451,21 +226,21 @@ class TorchSender:
     def __init__(self, setup, topic, nbytes, receivers):
         self.device = setup.device
         self.links = [setup.queues[topic.split("/")[0], index] for index in range(receivers)]
-        self.ring = [torch.empty(nbytes, dtype=torch.uint8, device=setup.device) for _ in range(DEPTH)]
+        self.ring = [torch.empty(nbytes, dtype=torch.uint8, device=setup.device) for _ in range(setup.depth)]
         if setup.device.type == "cpu":
             for tensor in self.ring:
                 tensor.share_memory_()
-        self.credits = Credits([back for _, back in self.links])
+        self.credits = Credits([back for _, back in self.links], setup.depth)
 
     def wait_for(self, receivers):
         pass
 
     def buffer(self):
         self.credits.take()
-        return self.ring[self.credits.taken % DEPTH]
+        return self.ring[self.credits.taken % len(self.ring)]
 
     def send(self, number):
-        tensor = self.ring[self.credits.taken % DEPTH]
+        tensor = self.ring[self.credits.taken % len(self.ring)]
         synchronize(self.device)
         for there, _ in self.links:
             there.put((number, tensor))
@@ -546,7 +321,14 @@ WAYS = {
     "rgaps-late": (RgapsLateSender, RgapsReceiver, "rgaps, published when the bytes are there", ["rgaps"]),
     "rgaps-put": (RgapsPutSender, RgapsReceiver, "rgaps, a tensor of one's own: one copy on the device", ["rgaps"]),
     "torch-ipc": (TorchSender, TorchReceiver, "torch.multiprocessing: CUDA IPC through a queue", []),
-    "iceoryx2": (IceoryxSender, IceoryxReceiver, "D2H, iceoryx2, H2D", ["iceoryx2"]),
+    "iceoryx2": (iceoryx.IceoryxSender, iceoryx.IceoryxReceiver, "pinned: D2H, iceoryx2, H2D", ["iceoryx2"]),
+    "iceoryx2-pageable": (iceoryx.IceoryxPageableSender, iceoryx.IceoryxPageableReceiver, "pageable: D2H, iceoryx2, H2D", ["iceoryx2"]),
+    "iceoryx2-safetensors": (
+        iceoryx.IceoryxSafetensorsSender, iceoryx.IceoryxSafetensorsReceiver, "pinned: D2H, safetensors, iceoryx2, safetensors, H2D", ["iceoryx2", "safetensors"],
+    ),
+    "iceoryx2-safetensors-pageable": (
+        iceoryx.IceoryxPaperSender, iceoryx.IceoryxPaperReceiver, "pageable, as the paper's: D2H, safetensors, iceoryx2, safetensors, H2D", ["iceoryx2", "safetensors"],
+    ),
     "zenoh": (
         ZenohSender, ZenohReceiver, "D2H, safetensors, zenoh (TCP, and its own shared memory), H2D",
         ["zenoh", "safetensors"],

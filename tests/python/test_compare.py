@@ -35,26 +35,6 @@ def test_times(figures):
     assert figures.times([7000])["p99_us"] == 7.0
 
 
-def row(way, frames, latency_us, sinks=("segment",)):
-    return {
-        "way": way, "models": "light", "batch": 4, "sinks": list(sinks), "bound_frames_per_s": 1000.0,
-        "frames_per_s": {name: frames for name in sinks},
-        "latency": {name: {"p50_us": latency_us} for name in sinks},
-    }
-
-
-def test_the_best_copying_way_is_what_counts(figures):
-    rows = [row("zenoh", 100.0, 900.0), row("iceoryx2", 200.0, 1000.0), row("torch-ipc", 999.0, 1.0)]
-    assert figures.against(rows) == []
-    (found,) = figures.against([*rows, row("rgaps", 500.0, 300.0)])
-    assert found["way"] == "rgaps" and found["segment"] == {
-        "frames_times": 2.5, "than": "iceoryx2", "latency_times": 3.0, "latency_than": "zenoh",
-        "of_bound": 0.5, "of_bound_copying": 0.2,
-    }
-    # Another batch is another case.
-    assert figures.against([row("rgaps", 1.0, 1.0), row("zenoh", 1.0, 1.0) | {"batch": 1}]) == []
-
-
 @pytest.mark.parametrize("wrong", [("--only", "transfers"), ("--ways", "ros"), ("--only", "")])
 def test_wrong_usage(wrong):
     run = compare(*wrong)

@@ -39,10 +39,11 @@ def fanout(domain):
     return {"domain": domain, "size": 64 << 20, "per_subscriber_us": {}, "counts": counts}
 
 
-def compare(device):
+def compare(device, finished=True):
+    faster = {"rgaps": 1.0, "torch-ipc": 0.5, "zenoh": 9.0, "hop": 0.1}
     rows = [
-        {"way": way, "size": size, "consumers": n, "last": spread(size / 1000)}
-        for way in ("rgaps", "zenoh", "hop") for size in (4096, 65536) for n in (1, 4)
+        {"way": way, "size": size, "consumers": n, "last": spread(size / 1000), "rate": {"messages_per_s": 900.0 / faster[way]}}
+        for way in faster for size in (4096, 65536) for n in (1, 4)
     ]
     parts = {"wait": 1.0, "transport": 0.5, "compute": 2.0, "transport out": 0.25}
     pipeline = [
@@ -53,17 +54,25 @@ def compare(device):
             "alone_ms": {"source": 1, "blur": 1, "segment": 3, "classify": 2},
             "profile_ms": {stage: parts for stage in ("source", "blur", "segment", "classify")},
         }
-        for way in ("rgaps", "zenoh") for batch in (1, 4)
+        for way in ("rgaps", "torch-ipc", "iceoryx2", "zenoh") for batch in (1, 4)
+    ]
+    rates = {"rgaps": 300.0, "torch-ipc": 400.0, "iceoryx2": 100.0}
+    sharing = [
+        {
+            "scenario": name, "way": way, "consumers": 4, "bytes": 4 << 20, "sets_per_s": rate, "gib_per_s": 1.0, "rounds": 3, "compute_ms": 2.0, "copy_ms": 3.0,
+            "transport_of_compute": 1.5, "model": {"in_turn": 2.5, "overlapped": 1.5},
+        }
+        for name in ("cameras", "sweep-4K") for way, rate in rates.items()
     ]
     serialise = {"way": "pickle", "bytes": 4000000, "serialise": spread(700.0), "deserialise": spread(300.0)}
-    ratio = {"frames_times": 2.5, "than": "zenoh", "latency_times": 4.5, "latency_than": "zenoh", "of_bound": 0.8, "of_bound_copying": 0.3}
-    against = {"models": "standard", "batch": 4, "sinks": ["segment"], "way": "rgaps", "segment": ratio}
     return {
         "tool": "compare", "device": device, "revision": "c0ffee", "command": "compare/run --only all",
         "machine": {"gpu": "NVIDIA Test", "cores": 2, "cpu": "Some", "kernel": "6"},
+        "failures": [{"name": "pipeline: iceoryx2, batch 4", "how": "it stood still"}],
         "serialisation": {"rows": [serialise], "floor_copy": spread(250.0)},
-        "transfer": {"rows": rows, "floor_copy": [{"size": 4096} | spread(20.0), {"size": 65536} | spread(30.0)]},
-        "pipeline": {"rows": pipeline, "against_copying": [against]},
+        "transfer": {"finished": finished, "rows": rows, "floor_copy": [{"size": 4096} | spread(20.0), {"size": 65536} | spread(30.0)]},
+        "pipeline": {"finished": finished, "rows": pipeline},
+        "sharing": {"finished": finished, "rows": sharing},
     }
 
 
@@ -96,16 +105,27 @@ def test_files_of_a_section_each(tmp_path):
         "h200-2026-11-22/compare-all.json": compare("cuda"),
     }
     plots, page, _ = draw(tmp_path, files)
-    assert sorted(plots) == ["fanout", "handoff", "latency", "pipeline", "profile", "transfer"]
+    assert sorted(plots) == ["fan-out-rates", "fanout", "handoff", "latency", "pipeline", "profile", "sharing", "transfer"]
     for name, plot in plots.items():
-        assert "floor" in plot or "bound" in plot, name
+        assert "floor" in plot or "bound" in plot or "rgaps by" in plot, name
         assert len(plot) < 200_000
     assert "copied" in plots["latency"] and "MPS, poll, 4 MiB" in plots["handoff"]
     # Machine, revision and command of each.
     assert "| abc123 |" in page and "NVIDIA Test" in page and "compare/run --only all" in page
     assert "dist/gpu-check --only mps --match handoff-poll" in page
     assert "| pickle | 4000000 | 700 (1400) | 300 (600) |" in page
-    assert "2.5 x zenoh" in page and "80% (30%)" in page
+    # Rows that another way wins are there, one that stood still is not; CUDA IPC is in every comparison.
+    assert "| no | standard | 1 | segment + classify | segment | rgaps | 100 | 1.00 x iceoryx2 | 1.00 x zenoh | 1.00 x torch-ipc | 1.00 | 50% |" in page
+    assert "| no | standard | 4 | segment + classify | segment | rgaps | 100 |  | 1.00 x zenoh | 1.00 x torch-ipc | 1.00 | 50% |" in page
+    assert "| 4 KiB | 4 | 900 | 0.50 | 9.00 |" in page
+    assert "| no | cameras | 4.0 | 300.0 | 0.75 | 3.00 | 1.50 | 1.50-2.50 |" in page
+
+
+def test_of_a_run_that_ended_early_only_the_finished_ways_are_drawn(tmp_path):
+    plots, page, _ = draw(tmp_path, {"h200-2026-11-22/compare-all.json": compare("cuda", finished=False)})
+    assert sorted(plots) == ["fan-out-rates", "transfer"]
+    # The rows of the last way, hop, may not be all; no table has them.
+    assert "zenoh" in plots["transfer"] and "hop" not in page
 
 
 def link(size, subscribers, domain="cuda:GPU-0", tls=False):
@@ -113,7 +133,7 @@ def link(size, subscribers, domain="cuda:GPU-0", tls=False):
     return spread(size / 1e3) | {
         "transport": "tcp", "domain": domain, "size": size, "subscribers": subscribers, "lanes": 2, "topics": 1,
         "tls": tls, "wait": "block", "gbit_s": 9.0, "raw_tcp_gbit_s": 10.0, "raw_tls_gbit_s": 5.0 if tls else None,
-        "floor": spread(1.0), "stages": {"wire_us": size / 2e3},
+        "floor": spread(1.0), "stages": {"alloc_us": 0.4, "d2h_us": 80.0, "wire_us": size / 2e3, "h2d_us": 1234.5, "notify_us": 6.0 + subscribers},
         "thesis": {
             "baseline_us": size / 1e2, "series_us": size / 5e2,
             "baseline_stages": {"d2h_pageable_us": 2.0, "unix_socket_us": 3.0, "wire_us": 4.0, "h2d_each_us": own},
@@ -137,7 +157,42 @@ def test_links_are_those_of_one_machine(tmp_path):
     plots, page, told = draw(tmp_path, files)
     assert sorted(plots) == ["link-rate", "thesis-2-2", "thesis-4-1", "thesis-4-2", "thesis-4-3-to-5", "thesis-4-6"]
     assert "64 MiB" in plots["thesis-4-6"] and "host, 64 MiB, 2 lanes, 1 topics, 1 subscribers, TLS" in plots["link-rate"]
+    assert "| 4 MiB | 1 | 2 | 4194 | 8389 | 2.00 | 5.50 |" in page
+    assert "TCP on both sides" in plots["thesis-4-2"]
+    assert "| 4 MiB | 0.4 | 1 | 80 | 224 | 7 | 1 |" in page and "| 64 MiB | here | 0.4 | 1234 | 7 |  |  | 14 |" in page
     assert "links-host.json" in told and "dist/gpu-check --only links --match tls" in page
+
+
+def test_gaps_and_device_topics(tmp_path):
+    times = {"p50_ns": 200, "cpu_ns": 150.0}
+    lock = {"loan": times, "release": times}
+    pair = spread(7.0) | {"floor": spread(6.0)}
+    fan = fanout("host")
+    for count in fan["counts"]:
+        count |= {way: count[way] | {"pairs": [spread(7.0)] * count["subscribers"]} for way in ("awake", "sleeping")}
+    latency_of = lambda way, size, peer: {
+        "back_end": "cuda", "way": way, "domain": "cuda", "peer": peer, "bytes": size, "subscribers": 1, "threads": 32, "half_round_trip_p50_us": 1.5,
+    }
+    rate = {"back_end": "cuda", "domain": "cuda", "peer": "cuda", "bytes": 64, "messages_per_s": 1e5, "gib_per_s": 0.1}
+    rungs = [{"rung": name, "posts_per_s": posts, "groups": 1} for name, posts in (("naive", 1e5), ("pipelined", 2e5))]
+    files = {
+        "a-2026-11-22/figures-host-fanin.json": {"counts": [{"publishers": n, "pairs": [pair] * n} for n in (1, 2)]},
+        "a-2026-11-22/figures-host-fanout.json": fan,
+        "a-2026-11-22/figures-host-alloc.json": {"batch": 64, "size_min": 4096, "counts": [
+            {"processes": 1, "semaphore": lock, "ticket_lock": lock, "floor": lock} | lock,
+        ]},
+        "a-2026-11-22/figures-zeroing.json": {"tool": "zeroing", "rows": [{"mib": 1024, "threads": 1, "of_400_gbit_link": 0.2}]},
+        "a-2026-11-22/device-bare.json": latency_of("bare", 8, "cuda"),
+        "a-2026-11-22/device-latency-8B.json": latency_of("topic", 8, "cuda"),
+        "a-2026-11-22/device-latency-two-gpus.json": latency_of("topic", 4096, "cuda:1"),
+        "a-2026-11-22/device-rate.json": [rate | {"blocks": n} for n in (1, 4)][0],
+        "a-2026-11-22/device-handoff-poll.json": handoff(True, 5.0),
+        "a-2026-11-22/gpu-verbs-ladder.json": {"kernels": "cuda", "ladder": rungs, "posting_alone": []},
+    }
+    plots, page, _ = draw(tmp_path, files)
+    assert sorted(plots) == ["device-latency", "device-rate", "fanout", "gaps-6a", "gaps-6b", "gpu-verbs-ladder", "handoff", "thesis-3-9"]
+    assert "| 1 | 0.20 (0.15) |" in page and "| 3.1 / 2.9 | 0.3 / 0.3 |" in page
+    assert "kernels launched by hosts" in plots["device-latency"] and "bare flag" in plots["device-latency"]
 
 
 def python_latency(wait):

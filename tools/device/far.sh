@@ -1,11 +1,14 @@
 #!/usr/bin/env bash
 # A kernel's messages reach a kernel of another host: device topic, bridge, links, bridge, device topic. Each host is a network namespace
 # with a daemon and links of its own; the cable between them is pulled meanwhile. Threads take the place of kernels, every word is verified.
+# BUILT is the folder of rgaps, rgapsd and rgaps-links, CHECK the test program: in dist/, with kernels.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/../.."
-built=$PWD/target/${PROFILE:-release} check=$PWD/target/device/check
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+built=${BUILT:-$here/../../target/${PROFILE:-release}} check=${CHECK:-$here/../../target/device/check}
 messages=${MESSAGES:-4000} limit_s=120
-. tools/device/hosts.sh
+. "$here/hosts.sh"
+# Each host has its own.
+unset RGAPS_SOCKET RGAPS_DAEMON
 runtime=$(mktemp -d) processes=()
 clean_up() {
   [ ${#processes[@]} = 0 ] || kill "${processes[@]}" 2>/dev/null || true

@@ -10,10 +10,13 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 
+import device
 import dmaplane
+import gaps
 import links
 import page
 import tables
+import ways
 from look import COLOURS, Nothing, legend_below, line, size_axis, size_text
 from read import newest, read
 
@@ -106,117 +109,8 @@ def fanout(figures):
     return figure, found
 
 
-def compared(figures, section, mps=False):
-    """The document of bench/compare with the most of that section. From a GPU; others only test the program."""
-    found = newest([
-        f for f in figures
-        if f.kind == "compare" and f.value.get("device") == "cuda" and bool(f.value.get("mps")) == mps
-        and (f.value.get(section) or {}).get("rows")
-    ])
-    return sorted(found, key=lambda f: (bool(f.value.get("quick")), -len(f.value[section]["rows"])))[:1]
-
-
-def ways_of(rows):
-    return [way for way in COLOURS if any(row["way"] == way for row in rows)]
-
-
-def transfer(figures):
-    """A tensor from process to process, rgaps and others, with both floors."""
-    found = compared(figures, "transfer")
-    if not found:
-        raise Nothing("no transfer of bench/compare from a GPU")
-    value = found[0].value["transfer"]
-    counts = sorted({row["consumers"] for row in value["rows"]})
-    counts = [counts[0]] + counts[-1:] * (len(counts) > 1)
-    figure, axes = plt.subplots(1, len(counts), figsize=(4.4 * len(counts), 3.6), sharey=True, squeeze=False)
-    for axis, count in zip(axes[0], counts):
-        rows = [row for row in value["rows"] if row["consumers"] == count]
-        for way in ways_of(rows):
-            points = [(row["size"], row["last"]["p50_us"]) for row in rows if row["way"] == way]
-            line(axis, points, way, COLOURS[way])
-        copy = [(each["size"], each["p50_us"]) for each in value.get("floor_copy", [])]
-        line(axis, copy, "floor: pinned copies", COLOURS["floor"], "--", "")
-        hops = [row["last"]["p50_us"] for row in rows if row["way"] == "hop"]
-        if hops:
-            axis.axhline(hops[0], color=COLOURS["floor"], ls=":", lw=1.5, label="floor: a number through a pipe")
-        axis.set_yscale("log")
-        size_axis(axis, {row["size"] for row in rows if row["way"] != "hop"})
-        axis.set_title(f"{count} consumer{'s' if count > 1 else ''}")
-    axes[0][0].set_ylabel("until the last has it on the GPU, p50, us")
-    legend_below(figure, axes[0][0])
-    return figure, found
-
-
-def pipeline(figures):
-    """Frames a second and latency against the batch, with what one GPU can do."""
-    found = compared(figures, "pipeline")
-    if not found:
-        raise Nothing("no pipeline of bench/compare from a GPU")
-    rows = [r for r in found[0].value["pipeline"]["rows"] if r["models"] == "standard" and len(r["sinks"]) == 2]
-    if not rows:
-        raise Nothing("no pipeline with both models")
-    figure, (left, right) = plt.subplots(1, 2, figsize=(8.8, 3.6))
-    for way in ways_of(rows):
-        these = [row for row in rows if row["way"] == way]
-        line(left, [(row["batch"], min(row["frames_per_s"].values())) for row in these], way, COLOURS[way])
-        slowest = [(row["batch"], max(each["p50_us"] for each in row["latency"].values()) / 1000) for row in these]
-        line(right, slowest, way, COLOURS[way])
-    bounds = {row["batch"]: row["bound_frames_per_s"] for row in rows}
-    alone = {row["batch"]: sum(row["alone_ms"].values()) for row in rows}
-    line(left, bounds.items(), "bound: stages take turns", COLOURS["floor"], "--", "")
-    line(right, alone.items(), "floor: the stages' own work", COLOURS["floor"], "--", "")
-    for axis, text in ((left, "frames/s"), (right, "preprocessing to the last result, p50, ms")):
-        axis.set_xscale("log", base=2)
-        axis.set_xticks(sorted(bounds), [str(batch) for batch in sorted(bounds)])
-        axis.set_xlabel("batch")
-        axis.set_ylabel(text)
-        axis.set_ylim(bottom=0)
-    left.set_title("as fast as it goes")
-    right.set_title("one batch under way at a time")
-    lines, labels = left.get_legend_handles_labels()
-    labels[-1] = "bound: stages take turns; floor: their own work"
-    figure.legend(lines, labels, loc="outside lower center", ncols=3)
-    return figure, found
-
-
-def profile(figures):
-    """Where a batch's time goes, way by way."""
-    found = compared(figures, "pipeline")
-    if not found:
-        raise Nothing("no pipeline of bench/compare from a GPU")
-    rows = [
-        r for r in found[0].value["pipeline"]["rows"]
-        if r["models"] == "standard" and len(r["sinks"]) == 2 and r["batch"] == 4
-    ]
-    if not rows:
-        raise Nothing("no pipeline at batch 4")
-    figure, axis = plt.subplots(figsize=(7.5, 1.4 + 0.45 * len(rows)))
-    shades = {"source": "#9ecae1", "blur": "#4292c6", "segment": "#08519c", "classify": "#08306b"}
-    for number, row in enumerate(rows):
-        left = 0
-        for stage, colour in shades.items():
-            parts = row["profile_ms"].get(stage, {})
-            width = parts.get("compute", 0)
-            axis.barh(number, width, left=left, color=colour, label=f"{stage}: computing" if number == 0 else None)
-            left += width
-        carried = sum(
-            parts.get(part, 0) for parts in row["profile_ms"].values() for part in ("transport", "transport out")
-        )
-        label = "transport, all stages" if number == 0 else None
-        axis.barh(number, carried, left=left, color=COLOURS["zenoh"], label=label)
-        axis.text(left + carried, number, f" {carried:.2f} ms transport", va="center", fontsize=8)
-    axis.axvline(sum(rows[0]["alone_ms"].values()), color="black", ls="--", lw=1, label="floor: each stage's work alone")
-    axis.set_yticks(range(len(rows)), [row["way"] for row in rows])
-    axis.invert_yaxis()
-    axis.set_xlabel("milliseconds of a batch of 4, one under way at a time, every part synchronised")
-    axis.margins(x=0.25)
-    axis.legend(loc="upper center", bbox_to_anchor=(0.45, -0.25), ncol=3)
-    return figure, found
-
-
 PLOTS = {
-    "latency": latency, "handoff": handoff, "fanout": fanout, "transfer": transfer, "pipeline": pipeline,
-    "profile": profile, **links.PLOTS, **dmaplane.PLOTS,
+    "latency": latency, "handoff": handoff, "fanout": fanout, **gaps.PLOTS, **ways.PLOTS, **device.PLOTS, **links.PLOTS, **dmaplane.PLOTS,
 }
 
 
@@ -243,9 +137,11 @@ def main():
     made = tables.made(figures)
     used = {id(each.source) for sources in drawn.values() for each in sources}
     used |= {id(each.source) for _, found, _ in made.values() for each in found}
+    ended_early = {id(f.source) for f in figures if f.kind == "compare" and not ways.is_finished(f.value)}
     for source in {id(f.source): f.source for f in figures}.values():
         if id(source) not in used:
-            left_out.append((str(source.path.relative_to(options.results)), "a newer day, or another file, has the same"))
+            reason = "the run ended early" if id(source) in ended_early else "a newer day, or another file, has the same"
+            left_out.append((str(source.path.relative_to(options.results)), reason))
     (options.out / "results.md").write_text(page.text(drawn, made, left_out, options.results))
     for name, reason in left_out:
         print(f"plots: left out {name}: {reason}", file=sys.stderr)

@@ -83,10 +83,11 @@ def over_the_wire(figures):
     found = of_one_subscriber(thesis(figures))
     figure, axis = plt.subplots(figsize=(5, 3.4))
     grouped(axis, [size_text(f.value["size"]) for f in found], [
-        ("as many connections as rgaps", COLOURS["rgaps"], [f.value["stages"]["wire_us"] for f in found]),
-        ("one connection", COLOURS["zenoh"], [f.value["thesis"]["baseline_stages"]["wire_us"] for f in found]),
+        (f"TCP, {found[0].value['lanes']} connections, as rgaps has", COLOURS["rgaps"], [f.value["stages"]["wire_us"] for f in found]),
+        ("TCP, one connection: the thesis's baseline", COLOURS["zenoh"], [f.value["thesis"]["baseline_stages"]["wire_us"] for f in found]),
     ])
     axis.set_ylabel("us")
+    axis.set_title("TCP on both sides, no RDMA")
     axis.legend()
     return figure, found
 
@@ -149,7 +150,98 @@ def rate(figures):
     return figure, found
 
 
+def by_size(found):
+    """Size -> subscribers -> document."""
+    sizes = {}
+    for figure in found:
+        sizes.setdefault(figure.value["size"], {}).setdefault(figure.value["subscribers"], figure.value)
+    return sizes
+
+
+#: Table 4.2: bytes -> TLSF malloc, cudaMemcpy, notification, us. Table 4.4: the same with notifications of 1, 2, 4, 8 subscribers.
+THESIS_4_2 = {4 << 20: (1, 224, 1), 64 << 20: (1, 2906, 1), 1 << 30: (1, 47905, 1)}
+THESIS_4_4 = {4 << 20: (1, 216, 6, 7, 9, 11), 64 << 20: (1, 2872, 6, 7, 9, 11), 1 << 30: (1, 43677, 6, 7, 9, 11)}
+
+
+def us(time):
+    return f"{time:.0f}" if time >= 100 else f"{time:.3g}"
+
+
+def table_4_2(figures):
+    found = of_one_subscriber(thesis_or_none(figures))
+    rows = []
+    for value in (f.value for f in found):
+        stages = value["stages"]
+        here = [us(stages[key]) for key in ("alloc_us", "d2h_us", "notify_us")]
+        pairs = zip(here, THESIS_4_2.get(value["size"], ("",) * 3))
+        rows.append((size_text(value["size"]), *(cell for pair in pairs for cell in pair)))
+    return found, ["size", *(f"{stage}: {who}" for stage in ("loan", "copy from the GPU", "notification") for who in ("here", "thesis"))], rows
+
+
+def table_4_4(figures):
+    found = thesis_or_none(figures)
+    rows = []
+    for size, of in by_size(found).items():
+        least = of[min(of)]["stages"]
+        notify = [us(of[count]["stages"]["notify_us"]) if count in of else "" for count in (1, 2, 4, 8)]
+        rows.append((size_text(size), "here", us(least["alloc_us"]), us(least["h2d_us"]), *notify))
+        if size in THESIS_4_4:
+            rows.append((size_text(size), "thesis", *THESIS_4_4[size]))
+    return found, ["size", "where", "loan", "copy to the GPU, once", *(f"notification of {count}" for count in (1, 2, 4, 8))], rows
+
+
+def series(figures):
+    """RGAPS's order beside rgaps, those first in which it is faster. The bound: stages that overlap take as long as the longest of them."""
+    found = of_one_machine(figures, "link", lambda v: v.get("thesis") and v["domain"] != "host" and not v["tls"])
+    rows = []
+    for value in (f.value for f in found):
+        stages = [*value["thesis"]["series_stages"].values()]
+        bound = (sum(stages) + value["stages"]["notify_us"]) / max(stages)
+        ratio = value["thesis"]["series_us"] / value["p50_us"]
+        rows.append((ratio, (
+            size_text(value["size"]), value["subscribers"], value["lanes"], us(value["p50_us"]), us(value["thesis"]["series_us"]), f"{ratio:.2f}", f"{bound:.2f}",
+        )))
+    head = ["size", "subscribers", "lanes", "rgaps, us", "RGAPS's order, us", "RGAPS's order by rgaps", "bound"]
+    return found, head, [cells for _, cells in sorted(rows)]
+
+
+def thesis_or_none(figures):
+    try:
+        return thesis(figures)
+    except Nothing:
+        return []
+
+
+def zeroing(figures):
+    """Figure 3.9: clearing memory against the wire."""
+    found = newest([f for f in figures if f.kind == "zeroing"])[:1]
+    if not found:
+        raise Nothing("no zeroing of pinned memory")
+    value = found[0].value
+    figure, axis = plt.subplots(figsize=(5, 3.4))
+    for threads, colour in ((1, COLOURS["rgaps"]), (16, COLOURS["rgaps-put"])):
+        points = [(row["mib"] << 20, 100 / row["of_400_gbit_link"]) for row in value["rows"] if row["threads"] == threads]
+        line(axis, points, f"{threads} thread{'s' if threads > 1 else ''}", colour)
+    axis.plot([1 << 30], [91.4], "*", ms=10, color=COLOURS["zenoh"], label="thesis, 1 GB, measured against its RDMA write")
+    axis.axhline(100, color=COLOURS["floor"], lw=1)
+    size_axis(axis, {row["mib"] << 20 for row in value["rows"]})
+    axis.set_yscale("log")
+    axis.set_ylabel("clearing by a write at 400 Gbit/s, %")
+    axis.legend()
+    return figure, found
+
+
+TABLES = {
+    "RGAPS's own order": ("""GPU to GPU between two hosts on one machine, over TCP: rgaps, and RGAPS's order (pinned memory, one stage after the other) in turns with it in the
+same run. Rows in which RGAPS's order is faster come first. The *bound* is what overlapping all stages could give at most: the sum of the stages, each alone,
+divided by the longest, which is the wire. A gain of 1.8, the goal, needs a wire that takes at most 2.5 times as long as one copy; here it takes 4 to 9 times as long.""", series),
+    "From the GPU to the sending process, by stage (thesis, Table 4.2)": ("""Microseconds of each stage alone, in the run of the plots above. The
+thesis copies over PCIe 4.0 x16 from an RTX 3090; its notification is one of shared memory, ours wakes a sleeping subscriber.""", table_4_2),
+    "From the receiving process to the GPU, by stage (thesis, Table 4.4)": ("""Microseconds of each stage alone: one copy for all subscribers, then
+a notification until the last of them has it, asleep.""", table_4_4),
+}
+
 PLOTS = {
-    "link-rate": rate, "thesis-2-2": copies, "thesis-4-1": to_the_host, "thesis-4-2": over_the_wire,
+    "thesis-3-9": zeroing, "link-rate": rate, "thesis-2-2": copies, "thesis-4-1": to_the_host, "thesis-4-2": over_the_wire,
     "thesis-4-3-to-5": own_copies, "thesis-4-6": total,
 }

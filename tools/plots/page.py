@@ -8,14 +8,31 @@ before*: the publisher's kernel takes 200 us, so the subscriber's work already w
 measured. The floor runs the same kernels in the same order, and hands over a bare number in memory."""),
     "fanout": ("Fan-out", """The time from one publisher's call until the last of N subscribers has the message. The bytes exist once. The floor
 is a 64-byte store, and one futex wake per sleeping subscriber."""),
+    "gaps-6a": ("Many to one (GAPS, Figure 6a)", """All publishers publish 64 KiB at the same moment to one subscriber, which sleeps; a dot for each
+pair. The floor is a slot and a futex for each publisher. In the paper the slowest pair waits longer with each publisher, since one thread handles all
+messages."""),
+    "gaps-6b": ("One to many (GAPS, Figure 6b)", """One publisher, 64 KiB, a dot for each pair. In the paper each further subscriber hears 0.8 us later
+than the one before it; here a sleeping subscriber costs one futex wake, and one that polls nothing."""),
     "transfer": ("Compared with other ways", """One Python process sends a tensor on the GPU to other processes on the same GPU. The time ends
 when the last of them has the tensor and has synchronised its stream. Every word of every message is compared. The floors are a number through a
 pipe, and a copy to pinned memory and back within one process."""),
-    "pipeline": ("A vision pipeline", """Four processes turn photographs into 512 x 512 float16, blur them, and run DeepLabV3 and ResNet-50 (real
-architectures with random weights). The bound is the batch size divided by the sum of the times that the stages take alone: the most that one GPU
+    "fan-out-rates": ("Where sharing pays: several consumers", """The same run: messages per second to the most consumers, rgaps divided by each other
+way. Copying ways move each message once for every consumer and once more; CUDA IPC by torch shares, as rgaps does, and differs in what it costs to say so.
+Below 1 the other way is faster."""),
+    "sharing": ("Where sharing pays: transport by compute", """Four consumers on one GPU, each of which computes on every set of messages; the table below says what the
+scenarios are. Dashed: what a model expects if copies and work take turns; dotted: if copies hide behind the work."""),
+    "pipeline": ("A vision pipeline", """Four processes turn photographs into 512 x 512 float16, blur faces in them, and run DeepLabV3 and ResNet-50 (real
+architectures with random weights; before 2026-11-26 there was no face detector, and a queue of 4 messages between two processes, not 100). The bound is the batch size divided by the sum of the times that the stages take alone: the most that one GPU
 can do if the stages take turns and transport costs nothing."""),
     "profile": ("What limits the pipeline", """Computation and transport of all four processes, added up. The batch size is 4, one batch is in
 flight at a time, and every part is synchronised."""),
+    "device-latency": ("Device topics: kernel to kernel", """Kernels that already run publish to kernels of another process; half of a round trip, every
+word of the answer verified. *Bare flag*: a number without a topic. Kernels that hosts launch (`rgaps bench handoff`, under MPS) are drawn where the same day has
+them."""),
+    "device-rate": ("Device topics: messages a second", """Each block publishes on a topic of its own to a kernel of another process, every word
+verified."""),
+    "gpu-verbs-ladder": ("RDMA that kernels post: the ladder", """How many posts a second a kernel makes, with a software card that completes and carries out
+nothing: ratios within a run. No network card took part, so nothing here is a rate of RDMA."""),
     "link-rate": ("Between hosts: throughput", """Bursts on all topics between two hosts on one machine, from the first call of publish until the
 last subscriber has the last message. The floor is the same number of plain TCP connections (with TLS: of rustls), in the same run."""),
     "thesis-2-2": ("Pinned and pageable memory (thesis, Figure 2.2)", """The time of a copy between a GPU and pageable memory, divided by that of
@@ -24,7 +41,10 @@ a copy between the GPU and pinned memory. The thesis measured 1.8-2.0 over PCIe 
 copy and a Unix socket. On a machine without a GPU, plain copies stand in for CUDA's, here and below. The thesis measured 224, 2906, 47905 us for
 the pinned and 451, 5709, 85806 us for the pageable copies of 4 MB, 64 MB, 1 GB, and 1184, 17810, 208318 us for its Unix socket."""),
     "thesis-4-2": ("The wire (thesis, Figure 4.2)", """One message from shared memory of one host into shared memory of the other. The thesis
-compares RDMA (305 us for 4 MB) with TCP (3365 us); here both are TCP."""),
+compares RDMA (305 us for 4 MB) with TCP (3365 us). Both bars here are TCP: as many connections as rgaps has, and one. So the figure says nothing about
+RDMA."""),
+    "thesis-3-9": ("Clearing memory (thesis, Figure 3.9)", """What a ring pays that clears its pinned memory after each message (`bench/zeroing.py`), divided by the
+time of a write at 400 Gbit/s, which is computed, not measured. Links of rgaps clear nothing."""),
     "thesis-4-3-to-5": ("One copy per subscriber (thesis, Figures 4.3 to 4.5)", """Each of N subscribers makes its own copy, all at once. The
 thesis measured, with 1, 2, 4, 8 subscribers, 0.40, 0.52, 0.87, 2.24 ms for 4 MB; 5.6, 7.4, 12.5, 24.4 ms for 64 MB; 85, 118, 191, 382 ms for 1 GB."""),
     "thesis-4-6": ("From publishing to the last subscriber (thesis, Figure 4.6)", """Three designs, all over TCP: rgaps; pinned memory with one

@@ -1,7 +1,7 @@
 """Finds figures in JSON files, whatever file and depth they are at, by what they look like.
 
-A figure is one of: `latency`, `header`, `handoff`, `fanout`, `spread`, `link`, `copies` (documents of `rgaps bench`), `compare` (of
-bench/compare/run), `python` (bench/python_latency.py), `weights` (bench/weights.py), `kv-cache` (make demo-kv), `dmaplane` (make bench-dmaplane), `races`, `kills` (rgaps-races, rgaps-chaos). Files may be whole reports or one figure each; a figure that is in several is taken once.
+A figure is one of: `latency`, `header`, `handoff`, `fanout`, `fanin`, `alloc`, `spread`, `link`, `copies` (documents of `rgaps bench` and `rgaps-compare`), `compare` (of
+bench/compare/run), `zeroing` (bench/zeroing.py), `device-latency`, `device-rate`, `ladder` (the checks of device topics and of RDMA that kernels post), `python` (bench/python_latency.py), `weights` (bench/weights.py), `kv-cache` (make demo-kv), `dmaplane` (make bench-dmaplane), `races`, `kills` (rgaps-races, rgaps-chaos). Files may be whole reports or one figure each; a figure that is in several is taken once.
 """
 import json
 import re
@@ -30,12 +30,22 @@ def kind_of(value):
     keys = value.keys()
     if value.get("tool") == "compare":
         return "compare"
-    if value.get("tool") in ("weights", "kv-cache", "dmaplane"):
+    if value.get("tool") in ("weights", "kv-cache", "dmaplane", "zeroing"):
         return value["tool"]
     if {"clock", "sizes"} <= keys:
         return "handoff"
     if {"counts", "per_subscriber_us"} <= keys:
         return "fanout"
+    if "counts" in keys and "publishers" in value["counts"][0]:
+        return "fanin"
+    if {"batch", "counts", "size_min"} <= keys:
+        return "alloc"
+    if "half_round_trip_p50_us" in keys:
+        return "device-latency"
+    if {"blocks", "messages_per_s", "gib_per_s"} <= keys:
+        return "device-rate"
+    if {"ladder", "posting_alone"} <= keys:
+        return "ladder"
     if {"of_bare", "arrived"} <= keys:
         return "spread"
     if {"transport", "raw_tcp_gbit_s"} <= keys:

@@ -1,6 +1,9 @@
 """Tables of docs/performance/results.md: what is figures and no plot. Each gives its rows' figures, and the text."""
 from statistics import median
 
+import gaps
+import links
+import ways
 from look import size_text
 from read import newest
 
@@ -14,29 +17,12 @@ def p50_p99(times, digits=0):
     return f"{times['p50_us']:.{digits}f} ({times['p99_us']:.{digits}f})"
 
 
-def compared(figures):
-    """Documents of bench/compare from a GPU."""
-    return newest([f for f in figures if f.kind == "compare" and f.value.get("device") == "cuda"])
-
-
-def against(figures):
-    found = [f for f in compared(figures) if (f.value.get("pipeline") or {}).get("against_copying")]
-    rows = []
-    for figure in found:
-        for each in figure.value["pipeline"]["against_copying"]:
-            for sink in each["sinks"]:
-                one = each[sink]
-                rows.append((
-                    "yes" if figure.value.get("mps") else "no", each["models"], each["batch"],
-                    " + ".join(each["sinks"]), sink, each["way"], f"{one['frames_times']} x {one['than']}", f"{one['latency_times']} x {one['latency_than']}",
-                    f"{one['of_bound']:.0%} ({one['of_bound_copying']:.0%})",
-                ))
-    head = ["MPS", "models", "batch", "stages", "of", "way", "frames/s", "latency", "of the bound (copying)"]
-    return found, head, list(dict.fromkeys(rows))
+def serialisation_documents(figures):
+    return newest([f for f in figures if f.kind == "compare" and f.value.get("device") == "cuda" and (f.value.get("serialisation") or {}).get("rows")])[:1]
 
 
 def serialisation(figures):
-    found = [f for f in compared(figures) if (f.value.get("serialisation") or {}).get("rows")][:1]
+    found = serialisation_documents(figures)
     rows = []
     for part in (f.value["serialisation"] for f in found):
         for row in part["rows"]:
@@ -177,8 +163,9 @@ paper, whose machine was real; this one is emulated. What must agree is the last
     "Races": ("""Slow kernels write and read late, and every word of every message is checked on the GPU. The last column is a control: the
 same run with one wait removed must find wrong words (`rgaps-races`).""", races),
     "Kills": ("Publishers, subscribers and the daemon are killed with work queued on the GPU (`rgaps-chaos`). All columns but *kills* must be 0.", kills),
-    "The pipeline compared with the best copying way": ("""How many times the frames per second, and how many times shorter the latency, than the
-best way that copies. The last column is the fraction of the bound that each reaches.""", against),
+    **gaps.TABLES,
+    **links.TABLES,
+    **ways.TABLES,
     "Serialization": ("""The time to serialize and deserialize one array of 4 MB, in microseconds.""", serialisation),
 }
 

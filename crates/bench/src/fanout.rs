@@ -58,6 +58,8 @@ pub struct WaitReport {
     pub publish: Short,
     /// From the publish call to the handler.
     pub latency: Short,
+    /// The same of each subscriber.
+    pub pairs: Vec<Short>,
     /// From the publish call until the last subscriber has the message.
     pub last: Short,
     /// Slowest minus fastest subscriber, per message.
@@ -154,8 +156,12 @@ fn wait_report(wait: Wait, outcome: Outcome) -> WaitReport {
     let spread = messages
         .map(|message| most(message) - of(message).min().unwrap_or(0))
         .collect();
+    let pairs = outcome.messages.iter();
     WaitReport {
         wait,
+        pairs: pairs
+            .map(|times| Micros::of(times.clone()).short())
+            .collect(),
         last: Micros::of(last).short(),
         spread: Micros::of(spread).short(),
         memory: round(
