@@ -30,7 +30,7 @@ cp tools/device/far.sh tools/device/hosts.sh dist/device/
 chmod +x dist/gpu-check
 # rgaps beside other ways, with the wheels of theirs that such a machine lacks.
 mkdir -p dist/compare/wheels
-cp bench/compare/* dist/compare/
+cp bench/compare/*.py bench/compare/run bench/compare/wheels.txt dist/compare/
 cached=.cache/compare-wheels
 if ! cmp -s bench/compare/wheels.txt "$cached/wheels.txt"; then
   rm -rf "$cached"

@@ -298,6 +298,10 @@ def links(env, _folder):
             skipped(f"links {name}", f"{LINKS_SECONDS} s are over")
             continue
         yield name, figure(f"links {name}", env, *arguments, timeout=seconds)
+        # Other builds beside it, such as one with another constant: bin/rgaps-compare-NAME.
+        for other in sorted(HERE.glob(f"bin/{COMPARED}-*")) if arguments[0] == COMPARED and "cuda-4MiB" in name else ():
+            which = f"{name}-{other.name.removeprefix(COMPARED + '-')}"
+            yield which, document(f"links {which}", run(f"links {which}", [other, *arguments[1:]], seconds, env))
 
 
 #: Seconds that a run of the races may take.

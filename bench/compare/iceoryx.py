@@ -189,6 +189,13 @@ class IceoryxPageableReceiver(IceoryxReceiver):
         self.own.copy_(bytes_at(address + 64, self.nbytes))
 
 
+class IceoryxHostReceiver(IceoryxReceiver):
+    """Leaves the bytes on the host: the consumer copies what it needs of them."""
+
+    def fetch(self, address):
+        self.own = bytes_at(address + 64, self.nbytes)
+
+
 #: What safetensors puts in front of one tensor, at most.
 HEADER_BYTES = 512
 

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 import vision
+from exchange import host_buffer
 from vision import TRAILER
 
 #: The bits of a word that float16 leaves finite whatever number is added, and the numbers that are added.
@@ -32,6 +33,12 @@ class Frames:
         self.shape = (3, height, width)
         self.nbytes = 3 * height * width * 2
         self.is_shrunk = is_shrunk
+
+    @property
+    def cropped_part(self):
+        """What part of a frame a taker looks at; 1: all of it."""
+        _, height, width = self.shape
+        return 1 if self.is_shrunk else 512 * 512 / height / width
 
     def on_cpu(self):
         return Frames(self.topics, self.shape[1] // 8, self.shape[2] // 8, self.is_shrunk)
@@ -59,23 +66,32 @@ class FramesTaker:
         self.model = vision.Model("classify", "light", device)
         _, height, width = scene.shape
         rows, columns = height - self.side, width - self.side
+        #: For crops of frames that are on the host.
+        self.host = [host_buffer(2 * 3 * self.side * self.side, device).view(torch.int16).view(3, self.side, self.side) for _ in range(scene.topics)]
         #: Where this taker looks, in each camera's frame.
         self.corners = [((rows * (index + 1) * 7 // 31 + topic) % (rows + 1), (columns * (index + 1) * 5 // 23 + topic) % (columns + 1))
                         for topic in range(scene.topics)]
 
     def check(self, topic, message, number):
-        return (message.view(torch.int16).view(self.scene.shape) != self.bases[topic] + step(number)).sum()
+        base = self.bases[topic]
+        return (message.view(torch.int16).view(self.scene.shape).to(base.device) != base + step(number)).sum()
 
     def take(self, messages, number):
         """How many words of the crops are wrong. The classifier's result stays on the GPU."""
         frames = [message.view(torch.int16).view(self.scene.shape) for message in messages]
-        crops = [self.crop(frame, at) for frame, at in zip(frames, self.corners)]
+        crops = [self.fetched(topic, self.crop(frame, at)) for topic, (frame, at) in enumerate(zip(frames, self.corners))]
         wrong = sum((crop != self.crop(base, at) + step(number)).sum() for crop, base, at in zip(crops, self.bases, self.corners))
         seen = [frame.view(torch.float16) for frame in (frames if self.scene.is_shrunk else crops)]
         if self.scene.is_shrunk:
             seen = [F.adaptive_avg_pool2d(frame[None].to(vision.dtype_of(frame.device)), self.side)[0] for frame in seen]
-        self.found = self.model.run(torch.stack(seen).to(vision.dtype_of(frames[0].device)))
+        self.found = self.model.run(torch.stack(seen).to(vision.dtype_of(self.bases[0].device)))
         return wrong
+
+    def fetched(self, topic, crop):
+        """On the device. The crop before has been read when this one is made."""
+        if crop.device.type == self.bases[topic].device.type:
+            return crop
+        return self.host[topic].copy_(crop).to(self.bases[topic].device, non_blocking=True)
 
     def crop(self, frame, at):
         y, x = at
@@ -85,7 +101,7 @@ class FramesTaker:
 class Tensors:
     """Weights of a layer, or its KV cache: each taker reads and compares every word."""
 
-    topics = 1
+    topics = cropped_part = 1
 
     def __init__(self, nbytes):
         self.nbytes = nbytes
@@ -115,7 +131,7 @@ class Features:
     """What a backbone (ResNet-50 with a pyramid of four levels, 256 channels each) finds in a batch of images, for light heads. Every message has a checksum, which each
     head compares."""
 
-    topics = 1
+    topics = cropped_part = 1
     channels = 256
 
     def __init__(self, batch, side=None):

@@ -2,7 +2,7 @@
 
 All ways in the same processes, in turns. A case begins with CHECKED messages of which every word is compared, not timed; then as many sets of messages as fit into a fixed
 time, at most DEPTH under way, each with the work on it. `compute_ms` is the work of all processes on one set, each alone, added up: what one GPU needs if they take
-turns. `copy_ms` is what the copies through pinned memory take alone: one to the host, one from there for each consumer. So the model says what sharing may give:
+turns. `copy_ms` is what the copies through pinned memory take alone: one to the host, one from there for each consumer (of a way that copies crops, of these). So the model says what sharing may give:
 `in_turn` (compute + copies) / compute, and `overlapped` the larger of both / compute.
 """
 import statistics
@@ -17,6 +17,8 @@ from pool import Failed, Pool
 from turns import SEED, Crew, take_turns
 
 CONSUMERS = 4
+#: A copying way that consumers can take who look at a part of a message: they copy that alone.
+CROPS = "iceoryx2-crops"
 #: Enough for every buffer and mapping of a way to have been used.
 CHECKED = ways.DEPTH + 2
 #: Sets that are timed at least, however long they take.
@@ -128,7 +130,8 @@ def alone_of(pool, name):
 
 def row_of(name, way, nbytes, alone_ms):
     compute = sum(part["compute"] for part in alone_ms.values())
-    copies = alone_ms["giver"]["d2h"] + CONSUMERS * alone_ms["giver"]["h2d"]
+    part = scenes.SCENES[name][0].cropped_part if way == CROPS else 1
+    copies = alone_ms["giver"]["d2h"] + CONSUMERS * alone_ms["giver"]["h2d"] * part
     return {
         "scenario": name, "way": way, "consumers": CONSUMERS, "bytes": nbytes, "rounds": 0, "sets": 0, "runs_per_s": [], "lost": 0, "corrupt_words": 0,
         "compute_ms": round(compute, 3), "copy_ms": round(copies, 3), "transport_of_compute": round(copies / compute, 3),
@@ -190,8 +193,9 @@ def run(options, found, save, say):
     def attempt(round_number, number, name):
         """All ways of a scenario, whose makers are made once for them; each round begins with another way."""
         hows = []
-        for at in range(len(options.ways)):
-            way = options.ways[(at + round_number) % len(options.ways)]
+        these = [way for way in options.ways if way != CROPS or scenes.SCENES[name][0].cropped_part < 1]
+        for at in range(len(these)):
+            way = these[(at + round_number) % len(these)]
             if (name, way) in dead:
                 continue
             try:

@@ -322,6 +322,9 @@ WAYS = {
     "rgaps-put": (RgapsPutSender, RgapsReceiver, "rgaps, a tensor of one's own: one copy on the device", ["rgaps"]),
     "torch-ipc": (TorchSender, TorchReceiver, "torch.multiprocessing: CUDA IPC through a queue", []),
     "iceoryx2": (iceoryx.IceoryxSender, iceoryx.IceoryxReceiver, "pinned: D2H, iceoryx2, H2D", ["iceoryx2"]),
+    "iceoryx2-crops": (
+        iceoryx.IceoryxSender, iceoryx.IceoryxHostReceiver, "pinned: D2H, iceoryx2; each consumer crops on the host, H2D of the crops", ["iceoryx2"],
+    ),
     "iceoryx2-pageable": (iceoryx.IceoryxPageableSender, iceoryx.IceoryxPageableReceiver, "pageable: D2H, iceoryx2, H2D", ["iceoryx2"]),
     "iceoryx2-safetensors": (
         iceoryx.IceoryxSafetensorsSender, iceoryx.IceoryxSafetensorsReceiver, "pinned: D2H, safetensors, iceoryx2, safetensors, H2D", ["iceoryx2", "safetensors"],

@@ -66,10 +66,10 @@ def compare(device, finished=True):
     ]
     serialise = {"way": "pickle", "bytes": 4000000, "serialise": spread(700.0), "deserialise": spread(300.0)}
     return {
-        "tool": "compare", "device": device, "revision": "c0ffee", "command": "compare/run --only all",
+        "tool": "compare", "device": device, "sections": ["serialisation", "transfer", "pipeline", "sharing"], "revision": "c0ffee", "command": "compare/run --only all",
         "machine": {"gpu": "NVIDIA Test", "cores": 2, "cpu": "Some", "kernel": "6"},
         "failures": [{"name": "pipeline: iceoryx2, batch 4", "how": "it stood still"}],
-        "serialisation": {"rows": [serialise], "floor_copy": spread(250.0)},
+        "serialisation": {"finished": True, "rows": [serialise], "floor_copy": spread(250.0)},
         "transfer": {"finished": finished, "rows": rows, "floor_copy": [{"size": 4096} | spread(20.0), {"size": 65536} | spread(30.0)]},
         "pipeline": {"finished": finished, "rows": pipeline},
         "sharing": {"finished": finished, "rows": sharing},
@@ -125,7 +125,7 @@ def test_of_a_run_that_ended_early_only_the_finished_ways_are_drawn(tmp_path):
     plots, page, _ = draw(tmp_path, {"h200-2026-11-22/compare-all.json": compare("cuda", finished=False)})
     assert sorted(plots) == ["fan-out-rates", "transfer"]
     # The rows of the last way, hop, may not be all; no table has them.
-    assert "zenoh" in plots["transfer"] and "hop" not in page
+    assert "zenoh" in plots["transfer"] and "hop" not in page and page.count("The run ended early") == 4
 
 
 def link(size, subscribers, domain="cuda:GPU-0", tls=False):

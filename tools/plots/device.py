@@ -1,4 +1,6 @@
 """Device topics (kernels that publish to kernels) and RDMA that kernels post."""
+import re
+
 import matplotlib.pyplot as plt
 
 from look import COLOURS, Nothing, legend_below, line, size_axis, size_text
@@ -12,8 +14,15 @@ def place_of(value):
     return "one GPU, MPS" if value["domain"] == value["peer"] else "two GPUs, NVLink"
 
 
-def on_gpus(figures, kind, wanted=lambda value: True):
-    return newest([f for f in figures if f.kind == kind and f.value["back_end"] == "cuda" and wanted(f.value)])
+def on_gpus(figures, kind):
+    """Those of the day's last run, and of others of that day on GPUs of the same model, which its folder names."""
+    found = newest([f for f in figures if f.kind == kind and f.value["back_end"] == "cuda"])
+    found.sort(key=lambda f: f.source.path, reverse=True)
+    return [f for f in found if model_of(f) == model_of(found[0])]
+
+
+def model_of(figure):
+    return re.sub(r"(-x\d+)?-20\d\d-.*", "", figure.source.path.parent.name)
 
 
 def latency(figures):
@@ -33,8 +42,10 @@ def latency(figures):
         bare = [f.value["half_round_trip_p50_us"] for f in found if f.value["way"] == "bare" and place_of(f.value) == place]
         if bare:
             left.axhline(bare[0], color=colour, ls=":", lw=1, label=f"{place}: bare flag")
-    handed = [f for f in newest([f for f in figures if f.kind == "handoff" and f.value["mps"] and f.name.startswith("device")])
-              if f.source.date == found[0].source.date]
+    handed = [
+        f for f in newest([f for f in figures if f.kind == "handoff" and f.value["mps"] and f.name.startswith("device")])
+        if (f.source.date, model_of(f)) == (found[0].source.date, model_of(found[0]))
+    ]
     for f in handed:
         launched = [(each["size"], each["p50_us"]) for each in f.value["sizes"] if each["kernel_us"]]
         line(left, launched, "kernels launched by hosts, queued before", COLOURS["copied"], "-", "s")

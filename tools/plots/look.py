@@ -6,7 +6,7 @@ import matplotlib.pyplot as plt
 
 COLOURS = {
     "rgaps": "#0072b2", "rgaps-put": "#56b4e9", "torch-ipc": "#009e73", "iceoryx2": "#e69f00", "iceoryx2-pageable": "#f0c060",
-    "iceoryx2-safetensors": "#8c510a", "iceoryx2-safetensors-pageable": "#bf812d", "zenoh": "#d55e00", "zenoh-bytes": "#f4a582",
+    "iceoryx2-crops": "#a6761d", "iceoryx2-safetensors": "#8c510a", "iceoryx2-safetensors-pageable": "#bf812d", "zenoh": "#d55e00", "zenoh-bytes": "#f4a582",
     "floor": "#777777", "copied": "#cc79a7",
 }
 plt.rcParams.update({

@@ -1,4 +1,6 @@
 """docs/performance/results.md: plots and tables, what each shows, and at the end where the figures are from."""
+from ways import is_finished
+
 SAYS = {
     "latency": ("Latency against size", """From the call of publish to the return of `recv`, one subscriber, one message at a time. The
 *floor* is a 64-byte slot between the same processes, in the same run: the receiver polls it, or sleeps on it with a futex. *Copied* is the path
@@ -80,6 +82,12 @@ def command_of(source):
     return f"dist/gpu-check --only {section} --match {name}" if name else "dist/gpu-check"
 
 
+def ended_early(figures):
+    """What is said of figures of a run of bench/compare that did not end by itself."""
+    is_whole = all(is_finished(figure.value) for figure in figures if figure.kind == "compare")
+    return "" if is_whole else "\n\nThe run ended early; only the ways that it finished are shown."
+
+
 def text(drawn, tables, left_out, results):
     parts = [
         "# Results\n\nThese plots and tables are drawn by `make plots` from the files in `bench/results`, which the"
@@ -89,10 +97,10 @@ def text(drawn, tables, left_out, results):
     shown = []
     for name, (title, says) in SAYS.items():
         if name in drawn:
-            parts.append(f"## {title}\n\n{says}\n\n![{title}](plots/{name}.svg)")
+            parts.append(f"## {title}\n\n{says}{ended_early(drawn[name])}\n\n![{title}](plots/{name}.svg)")
             shown.append((title, drawn[name]))
     for title, (says, found, table) in tables.items():
-        parts.append("\n\n".join(filter(None, [f"## {title}", says, table])))
+        parts.append("\n\n".join(filter(None, [f"## {title}", says + ended_early(found), table])))
         shown.append((title, found))
     parts.append(f"## Sources\n\n{sources(shown, results)}")
     if left_out:

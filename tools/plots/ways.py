@@ -211,7 +211,7 @@ def fan_out_table(figures):
 
 
 def sharing_rows(figures):
-    """Every scenario: rgaps beside each other way, without MPS and under it; the document of each."""
+    """Every scenario: rgaps beside the row of each other way, without MPS and under it; the document of each."""
     found, rows = [], []
     for mps in (False, True):
         for figure in compared(figures, "sharing", mps):
@@ -219,9 +219,13 @@ def sharing_rows(figures):
             all_rows = finished_rows(figure.value, "sharing")
             for row in all_rows:
                 if row["way"] == "rgaps":
-                    others = {o["way"]: row["sets_per_s"] / o["sets_per_s"] for o in all_rows if o["scenario"] == row["scenario"] and o is not row}
+                    others = {o["way"]: o for o in all_rows if o["scenario"] == row["scenario"] and o is not row}
                     rows.append((mps, row, others))
     return found, rows
+
+
+def gain(row, other):
+    return row["sets_per_s"] / other["sets_per_s"]
 
 
 def sharing(figures):
@@ -237,12 +241,13 @@ def sharing(figures):
         for way in COLOURS:
             for is_swept, marker, style in ((True, "o", "-"), (False, "s", "")):
                 points = [
-                    (row["transport_of_compute"], others[way]) for row, others in these
+                    (others[way]["transport_of_compute"], gain(row, others[way])) for row, others in these
                     if way in others and row["scenario"].startswith("sweep") == is_swept
                 ]
                 line(axis, points, f"rgaps by {way}{'' if is_swept else ', other scenarios'}", COLOURS[way], style, marker)
         for row, others in these:
-            axis.annotate(row["scenario"], (row["transport_of_compute"], max(others.values())), fontsize=6, textcoords="offset points", xytext=(3, 4))
+            most = max(gain(row, other) for other in others.values())
+            axis.annotate(row["scenario"], (row["transport_of_compute"], most), fontsize=6, textcoords="offset points", xytext=(3, 4))
         models = sorted({(row["transport_of_compute"], row["model"]["in_turn"], row["model"]["overlapped"]) for row, _ in these})
         line(axis, [(x, turn) for x, turn, _ in models], "model: copies and work in turn", COLOURS["floor"], "--", "")
         line(axis, [(x, overlap) for x, _, overlap in models], "model: copies behind the work", COLOURS["floor"], ":", "")
@@ -262,10 +267,10 @@ def sharing_table(figures):
     cells = [
         (
             "yes" if mps else "no", row["scenario"], f"{row['bytes'] / (1 << 20):.1f}", row["sets_per_s"],
-            *(f"{others[way]:.2f}" if way in others else "" for way in ways),
+            *(f"{gain(row, others[way]):.2f}" if way in others else "" for way in ways),
             f"{row['transport_of_compute']:.2f}", f"{row['model']['overlapped']:.2f}-{row['model']['in_turn']:.2f}",
         )
-        for mps, row, others in sorted(rows, key=lambda each: min(each[2].values(), default=0))
+        for mps, row, others in sorted(rows, key=lambda each: min((gain(each[1], other) for other in each[2].values()), default=0))
     ]
     return found, ["MPS", "scenario", "MiB", "rgaps, sets/s", *(f"by {way}" for way in ways), "copies by work", "model"], cells
 

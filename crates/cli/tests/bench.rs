@@ -159,6 +159,8 @@ fn fanout_and_fanin_have_their_fields() {
             is_ordered(&count[way]["publish"], &["p50_us", "p99_us"]);
             is_ordered(&count[way]["latency"], &["p50_us", "p99_us"]);
             has(&count[way], &["spread", "floor", "wait"]);
+            let pairs = count[way]["pairs"].as_array().unwrap().len();
+            assert_eq!(pairs as u64, count["subscribers"].as_u64().unwrap());
         }
     }
     let report = realm.json(&[
