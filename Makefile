@@ -48,7 +48,7 @@ endif
 RUNNER = --config 'target."cfg(all())".runner="$(CURDIR)/tools/run-test.sh"'
 LOOM := --config 'target."cfg(all())".rustflags=["--cfg","loom"]' --target-dir target/loom
 
-.PHONY: help build links links-many test steady test-driver demo demo-hosts demo-kv demo-kv-rdma demo-rdma demo-record demo-remote test-remote check unit loom python wheel c-test chaos soak races kernel test-kernel test-kernel-debug test-providers test-rdma test-rdma-lossy test-rdma-kills test-netem test-device demo-device vm-programs vm-shell sim fuzz bench bench-rdma bench-dmaplane plots docs docs-test miri asan tsan aarch64 install uninstall dist clean setup test-gpu-verbs math-calls
+.PHONY: help build links links-many test steady test-driver demo demo-hosts demo-kv demo-kv-rdma demo-rdma demo-record demo-remote test-remote check unit loom python wheel c-test chaos soak races kernel test-kernel test-kernel-debug test-providers test-rdma test-rdma-lossy test-rdma-kills test-netem test-device demo-device vm-programs vm-shell sim fuzz bench bench-rdma bench-dmaplane plots docs docs-test miri asan tsan aarch64 install uninstall dist clean setup test-gpu-verbs test-view-page math-calls
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -145,6 +145,10 @@ test-driver:
 	@tools/setup.sh base rust
 	cargo build --release --locked --quiet $(TEST_DRIVER)
 
+test-view-page: wheel ## The page of rgaps view in headless Chromium (99 MB to download, 303 MB installed); screenshot in target/view/page.png
+	@tools/setup.sh chromium
+	@tools/pytest.sh -k test_view_page -rs
+
 wheel: build links ## The Python wheel with all programs, in target/wheels and in .venv
 	@tools/wheel.sh
 
@@ -163,7 +167,7 @@ chaos: test-driver ## Kill publishers, subscribers and the daemon: KILLS=1000 GP
 	  target/release/rgaps-chaos --domain $$domains --kills $(GPU_KILLS) --seed $(SEED) || exit 1; done
 	@target/release/rgaps-chaos --kills $(KILLS) --seed $(SEED)
 
-test-device: build test-driver ## Device topics: the protocol in a model checker, mutants of it, PTX for every GPU, processes on the test driver
+test-device: build links test-driver ## Device topics: the protocol in a model checker, mutants of it, PTX for every GPU, processes on the test driver
 	@tools/setup.sh nvcc
 	@tools/device/mutants.py --seconds 1
 	@tools/device/ptx.py
@@ -203,6 +207,8 @@ races: ## Kernels that write and read late, every byte checked: RACES="--message
 vm-programs:
 	@tools/setup.sh base rust vm kernel
 	cargo build --release --locked --quiet $(TEST_DRIVER) -p rgaps-verbs --features rgaps-verbs/raw --example verbs-check
+	cargo build --release --locked --quiet -p rgaps-gpu-verbs --example gpu-verbs-check
+	@tools/device/build.sh rdma-host
 	cargo build --locked --quiet $(DEBUG_PROGRAMS)
 	@tests/vm/programs.sh "$(VM_PROGRAMS)" crossing rdma dma_bufs host_memory
 	@kernel/build.sh 6.1

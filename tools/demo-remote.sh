@@ -3,7 +3,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck disable=SC2086 # several words
-cargo build --locked --quiet ${DEBUG_PROGRAMS:--p rgaps-cli -p rgaps-interpose -p rgaps-test-driver}
+cargo build --locked --quiet ${DEBUG_PROGRAMS:--p rgaps-cli -p rgaps-interpose -p rgaps-test-driver -p rgapsd}
 tools/gpu-libs.py build target/debug/librgaps_gpu.so target/debug/gpu-libs
 tests/remote/build.sh
 if [ "${SUITE:-0}" = 1 ]; then

@@ -22,7 +22,7 @@ mkdir dist/examples
 cp -r examples/python examples/kv-cache dist/examples/
 mkdir dist/demo
 cp demo/about.py dist/demo/
-cp bench/run.sh bench/python_latency.py bench/weights.py dist/bench/
+cp bench/run.sh bench/python_latency.py bench/weights.py bench/remoting_delay.py dist/bench/
 cp tools/gpu-check.py dist/gpu-check
 cp -r tools/gpu dist/
 chmod +x dist/gpu-check
@@ -50,6 +50,7 @@ GPU_LIBS=dist/gpu-libs tests/remote/build.sh
 find target/remote -maxdepth 1 -type f -executable ! -name absent -exec cp {} dist/remote/ ';'
 find dist/remote -maxdepth 1 -type f -exec strip {} +
 cp tests/remote/run.py tests/remote/torch_steps.py dist/remote/
+cc -O2 -pthread -o dist/bin/rgaps-delay bench/delay.c
 cp .cache/nvcc/nvidia/cu13/lib/libcudart.so.13 dist/remote/cudart/
 tools/device/build.sh cuda
 cp target/device/check-cuda dist/bin/rgaps-device-check
@@ -67,7 +68,7 @@ fi
 git rev-parse HEAD >dist/revision
 
 # The test programs that gpu-check runs: those that use what memory answers. Cargo names them as JSON.
-cargo test --release --locked --no-run --message-format=json -p rgaps-cuda -p rgaps-kernels -p rgaps -p rgaps-cli -p rgaps-recording \
+cargo test --release --locked --no-run --message-format=json -p rgaps-cuda -p rgaps-kernels -p rgaps -p rgaps-cli -p rgaps-recording -p rgaps-view \
   --test conformance --test direct --test kernels --test cuda --test several --test streams --test pubsub --test bench_gpu |
   .venv/bin/python -c '
 import json, shutil, sys

@@ -141,6 +141,7 @@ def tests(env, _folder):
         "rgaps-streams": [],
         "rgaps-pubsub": [],
         "recording-cuda": [],
+        "view-cuda": [],
         "kernels-kernels": [],
         "cli-bench_gpu": [],
     }
@@ -548,18 +549,87 @@ def timed(name, command, env, timeout=120):
     return found and dict(found, voluntary_switches=used.ru_nvcsw)
 
 
+def remoting_suite(folder, native, far, ways, more_env):
+    """The programs of tests/remote here and each way: the same outputs and error codes."""
+    programs = HERE / "remote"
+    suite = [sys.executable, programs / "run.py", "--programs", programs, "--match", "", "--jobs", 4]
+    saved = Path(folder) / "native.json"
+    out = run("remoting suite native", [*suite, "--save", saved], 300, native, accept=(0, 1))
+    yield "suite-native", document("remoting suite native", out)
+    for way, on in ways.items():
+        more = ["--rgaps", RGAPS, "--libraries", HERE / "gpu-libs", "--on", on, "--compare", saved]
+        out = run(f"remoting suite {way}", [*suite, *more], 300, dict(far, **more_env.get(way, {})))
+        yield f"suite-{way}", document(f"remoting suite {way}", out)
+
+
+def remoting_topics(folder, there, far, ways):
+    """Messages of this host that programs publish and receive at their addresses on the GPU: the programs' own; then a filter between a publisher and a
+    subscriber here, every byte compared."""
+    programs, libraries = HERE / "remote", HERE / "gpu-libs"
+    for way in ("tcp", "unix"):
+        words = [sys.executable, programs / "run.py", "--programs", programs, "--topics", "--rgaps", RGAPS, "--libraries", libraries, "--on", ways[way]]
+        yield f"topics-{way}", document(f"remoting topics {way}", run(f"remoting topics {way}", words, 120, far))
+    camera, back = Path(folder) / "camera", Path(folder) / "negative.raw"
+    camera.write_bytes(os.urandom(3 << 20))
+    words = [RGAPS, "gpu", "run", "--libraries", libraries, "--on", ways["tcp"], "--", programs / "negative", "t/camera", "t/negative", 1]
+    with open(out_folder / "remoting-filter.out", "w") as out:
+        filtering = subprocess.Popen([str(word) for word in words], env=far, stdout=out, stderr=subprocess.STDOUT)
+    try:
+        put = [RGAPS, "topic", "pub", "t/camera", "--file", camera, "--domain", "cuda", "--wait-subscribers", 1, "--timeout", 30]
+        take = [RGAPS, "topic", "echo", "t/negative", "--domain", "host", "--late", "all", "--count", 1, "--timeout", 30, "--save", back]
+        run("remoting filter publisher", put, 60, there)
+        run("remoting filter subscriber", take, 60, there)
+        is_equal = back.exists() and back.read_bytes() == bytes(255 - byte for byte in camera.read_bytes())
+        if filtering.wait(30) != 0 or not is_equal:
+            failed("remoting filter", f"exit {filtering.returncode}, equal: {is_equal}", Path(out.name).read_text())
+        yield "topics-filter", {"bytes": camera.stat().st_size, "equal": is_equal}
+    finally:
+        filtering.kill()
+        filtering.wait()
+
+
+def remoting_times(folder, native, far, ways, more_env):
+    """Programs that time themselves, in turns."""
+    programs = HERE / "remote"
+    repetitions, rounds = (3, 1) if quick else (5, 3)
+    # What several connections and threads give for the bytes of large copies.
+    single = {f"{way}-single": way for way in ("tcp", "unix")}
+    ways = {**ways, **{name: ways[way] for name, way in single.items()}}
+    more_env = {**more_env, **{name: {"RGAPS_GPU_STRIPES": "0"} for name in single}}
+    for name, (program, size) in REMOTE_PROGRAMS.items():
+        if match not in name:
+            continue
+        command = [programs / program, size, repetitions]
+        found = {"native": [], **{way: [] for way in ways}}
+        for turn in range(rounds):
+            found["native"].append(timed(f"remoting {name} native {turn}", command, native))
+            for way, on in ways.items():
+                through = [RGAPS, "gpu", "run", "--libraries", HERE / "gpu-libs", "--on", on, "--", *command]
+                statistics = Path(folder) / "statistics"
+                statistics.unlink(missing_ok=True)
+                result = timed(f"remoting {name} {way} {turn}", through, dict(far, RGAPS_GPU_STATISTICS=str(statistics), **more_env.get(way, {})))
+                if result and statistics.exists():
+                    result["statistics"] = json.loads(statistics.read_text().splitlines()[-1])
+                found[way].append(result)
+        least = {way: min((r["ms"] for r in results if r and "ms" in r), default=None) for way, results in found.items()}
+        ratios = {way: least[way] / least["native"] for way in ways if least[way] and least["native"]}
+        yield name, {"runs": found, "least_ms": least, "ratio_to_native": ratios}
+
+
 def remoting(env, folder):
     """CUDA programs here and through a server on this machine, over TCP and over a Unix socket: the same outputs, and times. The
     client finds no CUDA library but ours. `one-by-one` reconstructs GVirtuS's way over TCP: each call of the driver waits for its answer, and the
     server registers no buffers. (GVirtuS waits for each call of the runtime, of which there are more.)"""
-    programs, libraries, rgaps = HERE / "remote", HERE / "gpu-libs", HERE / "bin/rgaps"
     native = dict(env, LD_LIBRARY_PATH=f"{HERE / 'remote/cudart'}:{env.get('LD_LIBRARY_PATH', '')}")
     # Listing cases loads a runtime, too.
-    far = dict(env, LD_LIBRARY_PATH=str(libraries))
+    far = dict(env, LD_LIBRARY_PATH=str(HERE / "gpu-libs"))
+    configuration = Path(folder) / "remoting.toml"
+    configuration.write_text('[gpu]\ntopics = ["t/**"]\n[pool.cuda]\ncap = "64MiB"\n')
+    there = dict(env, RGAPS_CONFIG=str(configuration), RGAPS_SOCKET=f"{folder}/remoting.sock")
     log = open(out_folder / "remoting-server.log", "w")
     unix = f"unix:{folder}/gpu.sock"
-    serve = [rgaps, "gpu", "serve", "--json", "--clients", 64, "--listen", "127.0.0.1:0"]
-    start = lambda words: subprocess.Popen([str(w) for w in words], stdout=subprocess.PIPE, stderr=log, text=True, env=env)
+    serve = [RGAPS, "gpu", "serve", "--json", "--clients", 64, "--listen", "127.0.0.1:0"]
+    start = lambda words: subprocess.Popen([str(w) for w in words], stdout=subprocess.PIPE, stderr=log, text=True, env=dict(there, RUST_LOG="info"))
     server, plain = start([*serve, "--listen", unix]), start([*serve, "--no-pinning"])
     try:
         line, plain_line = server.stdout.readline(), plain.stdout.readline()
@@ -570,38 +640,16 @@ def remoting(env, folder):
         yield "server", serving
         ways = {"tcp": serving["listen"][0], "unix": unix, "one-by-one": json.loads(plain_line)["listen"][0]}
         blocking = {"one-by-one": {"RGAPS_GPU_BLOCKING": "1", "RGAPS_GPU_STRIPES": "0"}}
-        suite = [sys.executable, programs / "run.py", "--programs", programs, "--match", ""]
-        saved = Path(folder) / "native.json"
         if match in "suite":
-            out = run("remoting suite native", [*suite, "--jobs", 4, "--save", saved], 300, native, accept=(0, 1))
-            yield "suite-native", document("remoting suite native", out)
-            for way, on in ways.items():
-                more = ["--jobs", 4, "--rgaps", rgaps, "--libraries", libraries, "--on", on, "--compare", saved]
-                out = run(f"remoting suite {way}", [*suite, *more], 300, dict(far, **blocking.get(way, {})))
-                yield f"suite-{way}", document(f"remoting suite {way}", out)
-        repetitions, rounds = (3, 1) if quick else (5, 3)
-        # What several connections and threads give for the bytes of large copies.
-        single = {f"{way}-single": way for way in ("tcp", "unix")}
-        ways.update({name: ways[way] for name, way in single.items()})
-        more_env = {**blocking, **{name: {"RGAPS_GPU_STRIPES": "0"} for name in single}}
-        for name, (program, size) in REMOTE_PROGRAMS.items():
-            if match not in name:
-                continue
-            command = [programs / program, size, repetitions]
-            found = {"native": [], **{way: [] for way in ways}}
-            for turn in range(rounds):
-                found["native"].append(timed(f"remoting {name} native {turn}", command, native))
-                for way, on in ways.items():
-                    through = [rgaps, "gpu", "run", "--libraries", libraries, "--on", on, "--", *command]
-                    statistics = Path(folder) / "statistics"
-                    statistics.unlink(missing_ok=True)
-                    result = timed(f"remoting {name} {way} {turn}", through, dict(far, RGAPS_GPU_STATISTICS=str(statistics), **more_env.get(way, {})))
-                    if result and statistics.exists():
-                        result["statistics"] = json.loads(statistics.read_text().splitlines()[-1])
-                    found[way].append(result)
-            least = {way: min((r["ms"] for r in results if r and "ms" in r), default=None) for way, results in found.items()}
-            ratios = {way: least[way] / least["native"] for way in ways if least[way] and least["native"]}
-            yield name, {"runs": found, "least_ms": least, "ratio_to_native": ratios}
+            yield from remoting_suite(folder, native, far, ways, blocking)
+        if match in "topics":
+            yield from remoting_topics(folder, there, far, ways)
+        if match in "delays":
+            # Times behind a delay of 0, 20, 100 and 500 us.
+            words = [sys.executable, HERE / "bench/remoting_delay.py", "--rgaps", RGAPS, "--libraries", HERE / "gpu-libs", "--programs", HERE / "remote",
+                     "--relay", HERE / "bin/rgaps-delay", "--on", ways["tcp"], "--program", f"saxpy:{1 << 20}", "--program", "matmul:1024"]
+            yield "delays", document("remoting delays", run("remoting delays", words, 300, far))
+        yield from remoting_times(folder, native, far, ways, blocking)
     finally:
         for one in (server, plain):
             one.terminate()
@@ -643,6 +691,10 @@ def torch_run(prefix, env, steps, timeout):
         at = begun or left[0]
         if at not in found:
             found[at] = {"step": at, "error": how, "at": err[-1500:]}
+            if process.returncode < 0 and not env.get("MALLOC_CHECK_"):
+                # Again with a heap that finds damage earlier, each call waiting for its answer.
+                checked = dict(env, MALLOC_CHECK_="3", LD_PRELOAD="libc_malloc_debug.so.0", RGAPS_GPU_BLOCKING="1")
+                found[at]["checked"] = torch_run(prefix, checked, [at], timeout)[0]
         left = left[left.index(at) + 1:]
     return found, sorted(set(unsupported)), sorted(set(notices))
 
@@ -651,6 +703,26 @@ def is_near(one, other):
     if not isinstance(one, list) or not isinstance(other, list):
         return one == other
     return len(one) == len(other) and all(abs(a - b) <= 1e-3 * max(1, abs(a), abs(b)) for a, b in zip(one, other))
+
+
+def remoting_torch_delays(env, rgaps, libraries, on):
+    """Steps of torch behind a delay, which is added to each round trip."""
+    steps = ["transformer_step", "resnet50", "resnet50_training"]
+    address, port = on.rsplit(":", 1)
+    rows = {}
+    for delay in (0, 20, 100, 500):
+        relay = subprocess.Popen([str(HERE / "bin/rgaps-delay"), address, port, str(delay / 2)], stdout=subprocess.PIPE, text=True)
+        try:
+            at = f"127.0.0.1:{relay.stdout.readline().strip()}"
+            statistics = out_folder / f"torch-delay-{delay}.statistics"
+            far = dict(env, RGAPS_GPU_STATISTICS=str(statistics))
+            found, _, _ = torch_run([rgaps, "gpu", "run", "--libraries", libraries, "--on", at, "--"], far, steps, 180)
+            ran = [json.loads(line) for line in statistics.read_text().splitlines()] if statistics.exists() else []
+            rows[delay] = {"ms": {name: row.get("ms", row.get("error")) for name, row in found.items()}, "processes": ran}
+        finally:
+            relay.kill()
+            relay.wait()
+    yield "torch-delays", rows
 
 
 def remoting_torch(env, rgaps, libraries, ways):
@@ -693,7 +765,7 @@ def remoting_libs(env, folder):
     log = open(out_folder / "remoting-libs-server.log", "w")
     unix = f"unix:{folder}/gpu-libs.sock"
     serve = [rgaps, "gpu", "serve", "--json", "--clients", 64, "--listen", "127.0.0.1:0", "--listen", unix]
-    server = subprocess.Popen([str(word) for word in serve], stdout=subprocess.PIPE, stderr=log, text=True, env=native)
+    server = subprocess.Popen([str(word) for word in serve], stdout=subprocess.PIPE, stderr=log, text=True, env=dict(native, RUST_LOG="info"))
     try:
         line = server.stdout.readline()
         if not line:
@@ -714,6 +786,8 @@ def remoting_libs(env, folder):
                 yield f"{name}-{way}", document(name, run(f"remoting-libs {name} {way}", [*suite, *more], 300, far))
         if importlib.util.find_spec("torch"):
             yield from remoting_torch(env, rgaps, libraries, ways)
+            if match in "torch-delays":
+                yield from remoting_torch_delays(env, rgaps, libraries, ways["tcp"])
         else:
             skipped("remoting-libs torch", "this Python has no torch")
     finally:

@@ -25,7 +25,7 @@ for path in "$prefix" "$libdir"; do
 done
 
 if [ "${1:-}" = remove ]; then
-  rm -f "$root$prefix"/bin/{rgaps,rgapsd,rgaps-links} "$root$includedir"/rgaps.h "$root$includedir"/rgaps/{thesis.h,communicator.h,device.h,device_layout.h,device.cuh,device_rdma_layout.h,device_rdma.cuh} \
+  rm -f "$root$prefix"/bin/{rgaps,rgapsd,rgaps-links} "$root$includedir"/rgaps.h "$root$includedir"/rgaps/{thesis.h,communicator.h,gpu.h,device.h,device_layout.h,device.cuh,device_rdma_layout.h,device_rdma.cuh,device_link.cuh} \
     "$root$libdir"/librgaps.{a,so} "$root$libdir"/librgaps.so.* "$root$libdir"/pkgconfig/rgaps.pc \
     "$root$docdir"/LICENSE-{APACHE,MIT} "$root$gpudir"/librgaps_gpu.so "$root$gpudir"/libcu*.so.*
   for folder in "$root$includedir/rgaps" "$root$docdir" "$root$gpudir" "$root$prefix/lib/rgaps"; do
@@ -49,7 +49,7 @@ ln -sf "librgaps.so.$version" "$root$libdir/$soname"
 ln -sf "$soname" "$root$libdir/librgaps.so"
 stripped 644 librgaps.a "$libdir/librgaps.a"
 install -m 644 crates/capi/include/rgaps.h "$root$includedir/rgaps.h"
-install -m 644 crates/capi/include/rgaps/{thesis.h,communicator.h,device.h,device_layout.h,device.cuh,device_rdma_layout.h,device_rdma.cuh} "$root$includedir/rgaps/"
+install -m 644 crates/capi/include/rgaps/{thesis.h,communicator.h,gpu.h,device.h,device_layout.h,device.cuh,device_rdma_layout.h,device_rdma.cuh,device_link.cuh} "$root$includedir/rgaps/"
 install -m 644 LICENSE-APACHE LICENSE-MIT "$root$docdir/"
 sed -e "s|@PREFIX@|$prefix|; s|@LIBDIR@|$libdir|; s|@INCLUDEDIR@|$includedir|; s|@VERSION@|$version|" \
   crates/capi/rgaps.pc.in >"$root$libdir/pkgconfig/rgaps.pc"

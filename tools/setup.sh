@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the build needs, and nothing that is already there: a second call takes well under
-# a second. Each argument is a group: base, hosts, torch, vm, kernel, linux, valgrind, rust, python, docs, aarch64,
-# deny, nightly, miri, fuzz, nvcc, math.
+# a second. Each argument is a group: base, hosts, torch, vm, kernel, linux, valgrind, rust, python, docs, chromium,
+# aarch64, deny, nightly, miri, fuzz, nvcc, math.
 #
 # System packages come from apt-get (through sudo if we are not root), Rust parts from rustup,
 # Python packages go into .venv.
@@ -36,7 +36,7 @@ apt_need() {
     fail "no apt-get here; install the equivalents of these Debian packages: ${missing[*]}"
   say "apt-get install ${missing[*]}"
   as_root apt-get update -qq
-  as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null ||
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=600 install -y -qq --no-install-recommends "${missing[@]}" >/dev/null ||
     fail "apt-get could not install: ${missing[*]}"
 }
 
@@ -77,6 +77,11 @@ setup_kernel() {
 setup_linux() {
   setup_kernel
   apt_need flex bison libelf-dev
+}
+
+# Draws the page of `rgaps view`.
+setup_chromium() {
+  apt_need chromium-headless-shell
 }
 
 setup_valgrind() {

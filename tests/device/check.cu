@@ -8,6 +8,8 @@
  *     check accesses [--domain D] [--peer D]
  *     check rate    [--domain D] [--bytes N] [--blocks N] [--messages N]
  *     check meet    [--domain D] [--messages N] [--kills N] [--seed N]    with ordinary topics; wants a daemon
+ *     check seats   [--domain D] [--kills N] [--seed N]                   seats that the daemon frees; wants one with a short stall_ms
+ *     check far-publish|far-receive [--domain D] [--messages N]           one on each of two linked hosts; want daemons
  *
  * Each process is this program again. The last line is JSON; the exit code is 1 if a word was wrong, a message was lost
  * untold, a reliable subscriber missed one, or a job failed.
@@ -261,18 +263,20 @@ struct Topic {
     }
 };
 
+constexpr uint32_t own_seat = ~uint32_t(0);
+
 /* One process with one launch; what it needs to know is on its command line. */
 struct Work {
     std::string program = "work"; /* or bridge, which forwards the topic to `name` */
     std::string task; /* publish, receive, ping, pong */
     std::string domain, name;
     std::vector<std::string> topics, back; /* descriptors of each block's, or @ and a name */
-    std::vector<uint32_t> seats;
+    std::vector<uint32_t> seats; /* or own_seat: the process takes one */
     int boards_fd = -1;
     size_t boards_count = 0, board = 0; /* the first block's */
     uint64_t messages = 0, bytes = 8;
     uint32_t mode = 0, threads = default_threads;
-    bool is_varied = false;
+    bool is_varied = false, is_whole = false;
 
     std::vector<std::string> arguments() const {
         const auto joined = [](const auto &list, auto text) {
@@ -294,7 +298,8 @@ struct Work {
                 std::to_string(bytes),     "--mode",
                 std::to_string(mode),      "--threads",
                 std::to_string(threads),   "--varied",
-                is_varied ? "1" : "0"};
+                is_varied ? "1" : "0",     "--whole",
+                is_whole ? "1" : "0"};
     }
 };
 
@@ -333,10 +338,13 @@ int work(const Options &options) {
         job.board = boards + options.number("--board", 0) + i;
         job.messages = uint64_t(options.number("--messages", 0));
         job.bytes = uint64_t(options.number("--bytes", 8));
-        job.seat = i < seats.size() ? uint32_t(atol(seats[i].c_str())) : 0;
+        job.seat = i < seats.size() ? uint32_t(strtoul(seats[i].c_str(), nullptr, 10)) : 0;
+        if (job.seat == own_seat) job.seat = open.back().seat();
+        job.board->seat = job.seat;
         job.mode = uint32_t(options.number("--mode", 0));
         job.task = task;
         job.is_varied = options.number("--varied", 0) != 0;
+        job.is_whole = options.number("--whole", 0) != 0;
         all.push_back(job);
     }
     launch(all, uint32_t(options.number("--threads", default_threads)));
@@ -723,6 +731,8 @@ int rate(const Options &options) {
 }
 
 #include "meet.h"
+#include "far.h"
+#include "seats.h"
 
 }  // namespace
 
@@ -739,5 +749,8 @@ int main(int count, char **arguments) {
     if (command == "accesses") return accesses(options);
     if (command == "meet") return meet(options);
     if (command == "bridge") return bridge(options);
-    die("usage: check demo|latency|bare|rate|accesses|meet [--domain D] ...; see the top of tests/device/check.cu");
+    if (command == "seats") return seats(options);
+    if (command == "far-publish") return far_publish(options);
+    if (command == "far-receive") return far_receive(options);
+    die("usage: check demo|latency|bare|rate|accesses|meet|seats|far-publish|far-receive [--domain D] ...; see the top of tests/device/check.cu");
 }

@@ -38,6 +38,7 @@ struct Board {
     uint64_t current;
     Counts counts[2];
     uint64_t is_running;
+    uint64_t seat; /* that the process took for the job */
     uint64_t status; /* of the call that ended it, as int64_t */
     uint64_t ticks, nanoseconds; /* from the first message to the last */
     uint64_t alone; /* steps that the thread of rank 0 began without its warp: ping and pong */
@@ -106,6 +107,7 @@ struct Job {
     uint32_t mode;
     Task task;
     bool is_varied; /* lengths from 8 bytes to `bytes` */
+    bool is_whole;  /* publish and receive: the first word is one of the message's, and no time */
 };
 
 #if defined(__CUDA_ARCH__)
@@ -166,7 +168,7 @@ RGAPS_DEVICE_FN uint64_t wrong_words(const Group &group, const void *data, uint6
     return count->take(group);
 }
 
-/* Publishes until it has published `messages`, or is stopped. The first word is the time. */
+/* Publishes until it has published `messages`, or is stopped. The first word is the time, unless the job says otherwise. */
 template <class Group>
 RGAPS_DEVICE_FN void publish(const Group &group, const Job &job) {
     const bool leads = group.thread_rank() == 0;
@@ -186,8 +188,8 @@ RGAPS_DEVICE_FN void publish(const Group &group, const Job &job) {
             status = publisher.loan(group, bytes, &loan, wait_ticks);
         } while (status == Status::back_pressured || status == Status::no_block);
         if (status != Status::ok) break;
-        fill(group, loan.data, bytes, sequence, 1);
-        if (leads) *static_cast<uint64_t *>(loan.data) = now_ns();
+        fill(group, loan.data, bytes, sequence, job.is_whole ? 0 : 1);
+        if (leads && !job.is_whole) *static_cast<uint64_t *>(loan.data) = now_ns();
         publisher.publish(group, &loan);
         ++counts.messages;
         counts.last = sequence;
@@ -231,7 +233,7 @@ RGAPS_DEVICE_FN void receive(const Group &group, const Job &job, Count *count) {
         const uint64_t sent = *static_cast<const uint64_t *>(sample.data);
         if (begun == 0) begun = now;
         const uint64_t bytes = sample.bytes(job.topic);
-        uint64_t wrong = wrong_words(group, sample.data, bytes, sample.sequence, 1, count);
+        uint64_t wrong = wrong_words(group, sample.data, bytes, sample.sequence, job.is_whole ? 0 : 1, count);
         wrong += bytes != length_of(job, sample.sequence);
         const uint64_t sequence = sample.sequence, missed = sample.missed;
         status = subscriber.release(group, &sample);
@@ -240,7 +242,7 @@ RGAPS_DEVICE_FN void receive(const Group &group, const Job &job, Count *count) {
         counts.missed += missed;
         counts.last = sequence;
         counts.corrupt += wrong != 0;
-        if (leads && samples < samples_max) {
+        if (leads && samples < samples_max && !job.is_whole) {
             const uint64_t took = now - sent;
             board->samples[samples++] = took < 0xffffffffu ? static_cast<uint32_t>(took) : 0xffffffffu;
         }

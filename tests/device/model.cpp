@@ -13,6 +13,8 @@
 /* Fewer seats, so that a look at all of them is short. */
 #undef RGAPS_DEVICE_MAX_SUBSCRIBERS
 #define RGAPS_DEVICE_MAX_SUBSCRIBERS 2
+#undef RGAPS_DEVICE_PUBLISHER_ENDPOINT
+#define RGAPS_DEVICE_PUBLISHER_ENDPOINT 2
 /* Whoever is evicted is found out by the second try that comes to nothing. */
 #define RGAPS_DEVICE_TRIES_BETWEEN_LOOKS 2
 #define RGAPS_DEVICE_MEMORY "model_memory.h"

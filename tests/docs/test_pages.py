@@ -117,3 +117,11 @@ def test_the_reference_of_python_has_all_that_is_public():
     page = (ROOT / "docs/reference/python.md").read_text()
     assert len(names) > 10
     assert [name for name in sorted(names) if not re.search(rf"^::: rgaps(\._\w+)?\.{name}$", page, re.MULTILINE)] == []
+
+
+def test_the_units_of_the_page_say_what_those_of_the_source_say():
+    blocks = re.findall(r"```(?:ini|text)\n(.*?)```", (ROOT / "docs/how-to/systemd.md").read_text(), re.DOTALL)
+    units = ROOT / "packaging/systemd"
+    for name in ("rgapsd.service", "rgaps.sysusers", "user/rgapsd.service"):
+        source = set((units / name).read_text().splitlines())
+        assert any(set(filter(None, block.splitlines())) <= source for block in blocks), name

@@ -6,10 +6,11 @@ import re
 import pytest
 import rgaps
 import rgaps.kv
+import rgaps.services
 import rgaps.weights
 
 # Users get these from calls, and make none.
-GIVEN = {"Layer", "Load", "PrefillRequest"}
+GIVEN = {"Call", "Layer", "Load", "PrefillRequest", "Request"}
 
 
 def _calls():
@@ -18,13 +19,14 @@ def _calls():
     # The methods of Weights are below: the others are those of a mapping.
     public += [(name, getattr(rgaps.weights, name)) for name in rgaps.weights.__all__ if name != "Weights"]
     public += [(name, getattr(rgaps.kv, name)) for name in rgaps.kv.__all__]
+    public += [(name, getattr(rgaps.services, name)) for name in rgaps.services.__all__]
     for name, value in public:
         if not inspect.isclass(value):
             yield name, value
         elif not issubclass(value, BaseException):
             methods = (method for method in dir(value) if not method.startswith("_") and not hasattr(tuple, method))
             yield from ((f"{name}.{method}", getattr(value, method)) for method in methods)
-            if value.__module__.startswith(("rgaps.weights", "rgaps.kv")) and name not in GIVEN:
+            if value.__module__.startswith(("rgaps.weights", "rgaps.kv", "rgaps.services")) and name not in GIVEN:
                 yield name, value
     for method in ("changed_since", "info", "load_into", "pieces"):
         yield f"Weights.{method}", getattr(rgaps.weights.Weights, method)

@@ -100,9 +100,29 @@ def test_topics_and_a_start_can_be_chosen(file):
     assert recording.info()["messages"] == 53 and recording.info()["finished"]
 
 
+def test_a_topic_that_the_recording_does_not_have_is_an_error(file):
+    with pytest.raises(rgaps.NotFound, match="no topic that matches nix, no/\\*; it has: array, image, parts, plain"):
+        rgaps.open(file, topics=["nix", "no/*"])
+
+
+def test_a_shortened_loan_is_recorded_and_echoed_without_stale_bytes(tmp_path):
+    def publish():
+        with rgaps.publisher("short", transient_local=True, history=1) as short:
+            with short.loan(100) as loan:
+                loan.write(b"abc" + 97 * b"!")
+                loan.truncate(3)
+
+    assert record(tmp_path / "run.mcap", ["short"], publish) == 1
+    ((_, message),) = rgaps.open(tmp_path / "run.mcap")
+    assert (message.nbytes, bytes(memoryview(message))) == (3, b"abc")
+    echo = command("topic", "echo", "short", "--late", "latest", "--count", "1", "--format", "raw")
+    assert echo.communicate(timeout=120)[0] == "abc"
+
+
 def test_what_is_no_recording_says_so(tmp_path):
-    with pytest.raises(rgaps.SystemFailure, match="none.mcap cannot be read"):
-        rgaps.open(tmp_path / "none.mcap")
+    for kind in (FileNotFoundError, rgaps.RecordingNotFound, rgaps.SystemFailure):
+        with pytest.raises(kind, match="none.mcap cannot be read"):
+            rgaps.open(tmp_path / "none.mcap")
     (tmp_path / "text").write_text("not at all")
     with pytest.raises(rgaps.Damaged, match="not an MCAP file"):
         rgaps.open(tmp_path / "text")

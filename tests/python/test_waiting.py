@@ -231,7 +231,7 @@ def test_a_wait_set_tells_which_topics_have_messages(node):
         assert waiting.detach(subs[7]) and not waiting.detach(subs[7])
         pubs[7].put(b"not waited for")
         assert waiting.wait(0.05) == []
-        with pytest.raises(rgaps.InvalidArgument, match="already"):
+        with pytest.raises(rgaps.InvalidArgument, match="at a time"):
             waiting.attach(subs[0])
     with pytest.raises(rgaps.InvalidArgument, match="empty"):
         waiting.wait(1)
@@ -373,3 +373,17 @@ def test_ctrl_c_ends_every_wait(program, wait):
     asleep(run.process.pid)
     run.process.send_signal(signal.SIGINT)
     assert run.finish() == "interrupted"
+
+
+def test_a_subscriber_is_in_one_wait_set_at_a_time(node):
+    with node.subscriber("t") as sub, node.publisher("t") as pub:
+        with rgaps.WaitSet(sub) as waiting:
+            with pytest.raises(rgaps.InvalidArgument, match="topic 't' is in a wait set"):
+                rgaps.WaitSet(sub)
+            pub.put(b"x")
+            assert waiting.wait(60) == [sub]
+        other = rgaps.WaitSet(sub)
+        assert other.wait(60) == [sub]
+        # A set that nobody has any more does not live.
+        del other
+        assert rgaps.WaitSet(sub).wait(60) == [sub]

@@ -1,5 +1,5 @@
 /* The header with each kind of group, for tools/device/ptx.py: it has to compile for every GPU without a warning. */
-#include "rgaps/device_rdma.cuh"
+#include "rgaps/device_link.cuh"
 
 using namespace rgaps::device;
 namespace cg = cooperative_groups;
@@ -32,6 +32,24 @@ __device__ void receive(const Group &group, const rgaps_queue_pair_t &pair, uint
     queue.detach(group);
 }
 
+template <class Group>
+__device__ void egress(const Group &group, const rgaps_device_topic_t &topic, uint32_t seat, const rdma::LinkEnd &end, uint64_t ticks) {
+    rdma::Egress egress;
+    if (egress.attach(group, topic, seat, end) != Status::ok) return;
+    while (egress.forward(group, ticks) == Status::ok) {
+    }
+    egress.detach(group);
+}
+
+template <class Group>
+__device__ void ingress(const Group &group, const rgaps_device_topic_t &topic, const rdma::LinkEnd &end, uint64_t ticks) {
+    rdma::Ingress ingress;
+    if (ingress.attach(group, topic, end) != Status::ok) return;
+    while (ingress.forward(group, ticks) == Status::ok) {
+    }
+    ingress.detach(group);
+}
+
 #define KERNELS(name, group)                                                                                                 \
     __global__ void post_by_##name(rgaps_queue_pair_t pair, rdma::Buffer local, rdma::Buffer remote, uint64_t ticks,         \
                                    uint32_t *syndrome) {                                                                     \
@@ -41,7 +59,13 @@ __device__ void receive(const Group &group, const rgaps_queue_pair_t &pair, uint
                                     uint32_t *syndrome) {                                                                    \
         post<rdma::SharedQueuePair>(group, pair, local, remote, ticks, syndrome);                                            \
     }                                                                                                                        \
-    __global__ void receive_by_##name(rgaps_queue_pair_t pair, uint64_t ticks, uint32_t *sum) { receive(group, pair, ticks, sum); }
+    __global__ void receive_by_##name(rgaps_queue_pair_t pair, uint64_t ticks, uint32_t *sum) { receive(group, pair, ticks, sum); } \
+    __global__ void egress_by_##name(rgaps_device_topic_t topic, uint32_t seat, rdma::LinkEnd end, uint64_t ticks) {          \
+        egress(group, topic, seat, end, ticks);                                                                              \
+    }                                                                                                                        \
+    __global__ void ingress_by_##name(rgaps_device_topic_t topic, rdma::LinkEnd end, uint64_t ticks) {                       \
+        ingress(group, topic, end, ticks);                                                                                   \
+    }
 
 KERNELS(thread, Lane{})
 KERNELS(warp, cg::tiled_partition<32>(cg::this_thread_block()))

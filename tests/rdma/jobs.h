@@ -3,7 +3,7 @@
  * crates/gpu-verbs/examples/gpu_verbs_check/jobs.rs, too.
  */
 #pragma once
-#include "rgaps/device_rdma.cuh"
+#include "rgaps/device_link.cuh"
 
 #include <stddef.h>
 
@@ -27,7 +27,12 @@ enum class Task : uint32_t {
     pipelined = 6,
     shared = 7,
     /* Posting alone, without a card. */
-    enqueue = 8
+    enqueue = 8,
+    /* A device topic's publisher and subscriber, and the ends of a link between two: link_jobs.h. */
+    topic_publish = 9,
+    topic_receive = 10,
+    egress = 11,
+    ingress = 12
 };
 
 constexpr uint32_t slots_max = 64;
@@ -52,10 +57,14 @@ struct Job {
     uint64_t messages, ticks_max;
     uint32_t slots, slot_bytes, ring_every;
     Task task;
-    /* Of `fail`: 1 wrong remote key, 2 wrong local key, 3 outside of the memory, 4 no receive; and the syndrome that is due. */
+    /* Of `fail`: 1 wrong remote key, 2 wrong local key, 3 outside of the memory, 4 no receive; and the syndrome that is due.
+     * Of the ends of a link: 1 goes on when a wait ends. */
     uint32_t fault, syndrome;
+    /* Of the last four tasks. `slots` and `slot_bytes` are those of the link; the seat is that of the topic's one subscriber. */
+    rgaps_device_topic_t topic;
+    uint32_t seat, padding;
 };
-static_assert(sizeof(Buffer) == 16 && offsetof(Job, local) == 88 && offsetof(Job, board) == 120 && sizeof(Job) == 168, "jobs.rs");
+static_assert(sizeof(Buffer) == 16 && offsetof(Job, local) == 88 && offsetof(Job, board) == 120 && offsetof(Job, topic) == 168 && sizeof(Job) == 240, "jobs.rs");
 static_assert(sizeof(Board) == 80 + 8 * slots_max, "jobs.rs");
 
 RGAPS_DEVICE_FN uint64_t now_ns() {
@@ -372,6 +381,12 @@ RGAPS_DEVICE_FN void enqueue(const Job &job) {
     }
 }
 
+}  // namespace jobs
+
+#include "link_jobs.h"
+
+namespace jobs {
+
 RGAPS_DEVICE_FN void run(const Job &job) {
     switch (job.task) {
         case Task::send: send(job); break;
@@ -383,6 +398,10 @@ RGAPS_DEVICE_FN void run(const Job &job) {
         case Task::shared: climb<rdma::SharedQueuePair>(job); break;
         case Task::prepared: climb_prepared(job); break;
         case Task::enqueue: enqueue(job); break;
+        case Task::topic_publish: topic_publish(job); break;
+        case Task::topic_receive: topic_receive(job); break;
+        case Task::egress: carry(job, rdma::Egress()); break;
+        case Task::ingress: carry(job, rdma::Ingress()); break;
     }
     memory::store_release(&job.board->is_done, 1);
 }

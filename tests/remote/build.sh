@@ -9,6 +9,7 @@ tools/setup.sh nvcc math
 libraries=$(realpath "${GPU_LIBS:-target/debug/gpu-libs}")
 toolkit=$PWD/.cache/nvcc/nvidia/cu13
 mkdir -p "$out/link"
+ln -sf "$libraries/librgaps_gpu.so" "$out/link/librgaps_gpu.so"
 # The linker asks for the name without a number.
 ln -sf "$toolkit/lib/libcudart.so.13" "$out/link/libcudart.so"
 for library in cublas.so.13 cublasLt.so.13 curand.so.10 cufft.so.12 cudnn.so.9; do
@@ -19,13 +20,14 @@ compile() {
   program=$out/$(basename "$1" .cu)
   [ "$program" -nt "$1" ] && [ "$program" -nt tests/remote/case.h ] && return
   local more=()
-  case $1 in */blas.cu | */math.cu | */absent.cu) more=(-I.cache/math/include -lcublasLt -lcublas -lcurand -lcufft -lcudnn -Xlinker --allow-shlib-undefined) ;; esac
+  case $1 in */blas.cu | */math.cu | */absent.cu) more=(-I.cache/math/include -lcublasLt -lcublas -lcurand -lcufft -lcudnn -Xlinker --allow-shlib-undefined) ;;
+    */topics.cu | examples/*) more=(-Icrates/capi/include -lrgaps_gpu) ;; esac
   "$toolkit/bin/nvcc" -O1 -std=c++17 -cudart shared -cudadevrt none --no-compress -Wno-deprecated-gpu-targets \
     -gencode arch=compute_75,code=compute_75 "-L$out/link" -Itests/remote "${more[@]}" -o "$program" "$1"
 }
 export -f compile
 export out toolkit
-printf '%s\0' tests/remote/*.cu tests/remote/programs/*.cu | xargs -0 -n 1 -P 2 bash -c 'compile "$1"' _
+printf '%s\0' tests/remote/*.cu tests/remote/programs/*.cu examples/gpu-remoting/*.cu | xargs -0 -n 1 -P 2 bash -c 'compile "$1"' _
 # Without the shared runtime, to see that it is refused.
 static=$out/static
 [ "$static" -nt tests/remote/programs/saxpy.cu ] ||

@@ -41,6 +41,53 @@ CASE(nodes_are_counted) {
     size_t count = 0;
     OK(cudaGraphGetNodes(graph, nullptr, &count));
     EXPECT(count == 7);
+    std::vector<cudaGraphNode_t> nodes(count);
+    OK(cudaGraphGetNodes(graph, nodes.data(), &count));
+    EXPECT(count == 7);
+    for (size_t i = 1; i < count; i++) EXPECT(nodes[i] && nodes[i] != nodes[i - 1]);
+}
+CASE(what_the_next_node_depends_on) {
+    int *address = on_device(std::vector<int>(1, 0));
+    cudaStream_t on = stream();
+    cudaStreamCaptureStatus status;
+    unsigned long long id;
+    cudaGraph_t graph, ended;
+    const cudaGraphNode_t *nodes;
+    size_t count = 99;
+    OK(cudaStreamGetCaptureInfo(on, &status, &id, &graph, &nodes, nullptr, &count));
+    EXPECT(status == cudaStreamCaptureStatusNone);
+    OK(cudaStreamBeginCapture(on, cudaStreamCaptureModeRelaxed));
+    OK(cudaStreamGetCaptureInfo(on, &status, &id, &graph, &nodes, nullptr, &count));
+    EXPECT(status == cudaStreamCaptureStatusActive && count == 0);
+    add<<<1, 1, 0, on>>>(address, 1);
+    OK(cudaStreamGetCaptureInfo(on, &status, &id, nullptr, &nodes, nullptr, &count));
+    EXPECT(count == 1);
+    cudaGraphNode_t first = nodes[0];
+    add<<<1, 1, 0, on>>>(address, 2);
+    const cudaGraphEdgeData *edges;
+    OK(cudaStreamGetCaptureInfo(on, &status, &id, &graph, &nodes, &edges, &count));
+    EXPECT(count == 1 && nodes[0] != first);
+    OK(cudaStreamEndCapture(on, &ended));
+    EXPECT(ended == graph);
+}
+CASE(a_thread_has_a_mode_for_captures) {
+    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    OK(cudaThreadExchangeStreamCaptureMode(&mode));
+    EXPECT(mode == cudaStreamCaptureModeGlobal);
+    OK(cudaThreadExchangeStreamCaptureMode(&mode));
+    EXPECT(mode == cudaStreamCaptureModeRelaxed);
+    mode = (cudaStreamCaptureMode)7;
+    GIVES(cudaErrorInvalidValue, cudaThreadExchangeStreamCaptureMode(&mode));
+    // What torch does when it allocates while it records.
+    cudaStream_t on = stream();
+    cudaGraph_t graph;
+    void *memory;
+    OK(cudaStreamBeginCapture(on, cudaStreamCaptureModeGlobal));
+    mode = cudaStreamCaptureModeRelaxed;
+    OK(cudaThreadExchangeStreamCaptureMode(&mode));
+    OK(cudaMalloc(&memory, 4096));
+    OK(cudaThreadExchangeStreamCaptureMode(&mode));
+    OK(cudaStreamEndCapture(on, &graph));
 }
 CASE(a_graph_outlives_what_made_it) {
     int *address = on_device(std::vector<int>(1, 1));

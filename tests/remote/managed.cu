@@ -20,6 +20,46 @@ template <typename T> static T *managed(size_t count) {
     return address;
 }
 
+__managed__ int counter = 5;
+__managed__ float table[4] = {1, 2, 3, 4};
+__managed__ int *list_of_the_program;
+__global__ void use_variables() {
+    table[threadIdx.x] *= 2;
+    if (threadIdx.x == 0) counter += 10;
+}
+__global__ void use_list(int count) {
+    for (int i = 0; i < count; i++) list_of_the_program[i] += counter;
+}
+
+CASE(managed_variables_begin_with_their_values) {
+    EXPECT(counter == 5 && table[0] == 1 && table[3] == 4 && !list_of_the_program);
+    counter = 7;
+    use_variables<<<1, 4>>>();
+    OK(cudaDeviceSynchronize());
+    EXPECT(counter == 17 && table[0] == 2 && table[3] == 8);
+    for (int i = 0; i < 4; i++) table[i] = i;
+    use_variables<<<1, 4>>>();
+    OK(cudaDeviceSynchronize());
+    EXPECT(counter == 27 && table[3] == 6);
+    cudaPointerAttributes what;
+    OK(cudaPointerGetAttributes(&what, &counter));
+    EXPECT(what.type == cudaMemoryTypeManaged);
+}
+CASE(managed_variables_that_a_kernel_uses_first) {
+    use_variables<<<1, 4>>>();
+    OK(cudaDeviceSynchronize());
+    EXPECT(counter == 15 && table[2] == 6);
+}
+CASE(a_managed_variable_points_to_managed_memory) {
+    list_of_the_program = managed<int>(3);
+    for (int i = 0; i < 3; i++) list_of_the_program[i] = i;
+    use_list<<<1, 1>>>(3);
+    OK(cudaDeviceSynchronize());
+    for (int i = 0; i < 3; i++) EXPECT(list_of_the_program[i] == i + 5);
+    OK(cudaFree(list_of_the_program));
+    GIVES(cudaErrorInvalidValue, cudaFree(&counter));
+    EXPECT(counter == 5);
+}
 CASE(host_and_kernel_take_turns) {
     const int count = 3000;
     int *at = managed<int>(count);

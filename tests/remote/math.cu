@@ -165,6 +165,12 @@ CASE(tensors_of_the_graph_interface) {
     GOOD(cudnnBackendFinalize(tensor));
     GOOD(cudnnBackendGetAttribute(tensor, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 3, &count, found));
     EXPECT(count == 3 && !memcmp(found, dims, sizeof dims));
+    // As cuDNN's front end does: asked for more elements than there are, and than there is room for.
+    int64_t few[5] = {0, 0, 0, 77, 88};
+    GOOD(cudnnBackendGetAttribute(tensor, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 5, &count, nullptr));
+    EXPECT(count == 3);
+    GOOD(cudnnBackendGetAttribute(tensor, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 5, &count, few));
+    EXPECT(count == 3 && !memcmp(few, dims, sizeof dims) && few[3] == 77 && few[4] == 88);
     GOOD(cudnnBackendDestroyDescriptor(tensor));
     SAY("%s", cudnnGetErrorString(CUDNN_STATUS_SUCCESS));
 }

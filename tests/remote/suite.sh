@@ -63,6 +63,34 @@ said=$(target/debug/rgaps gpu run --libraries target/debug/gpu-libs --on "unix:$
 for word in 'no libcublas.so' 'no libcudnn.so' 'cublasLoggerConfigure is not forwarded'; do
   grep -q -- "$word" <<<"$said" || { echo "it does not say '$word': $said" >&2; exit 1; }
 done
+# Topics of the server's host: the program's own; then a filter of ours between a publisher and a subscriber on that host, every byte compared.
+cat >"$folder/topics.toml" <<END
+socket = "$folder/rgaps.sock"
+idle_exit_ms = 3000
+[gpu]
+topics = ["t/**"]
+[pool.cuda]
+cap = "16MiB"
+END
+driver=$PWD/target/debug/librgaps_test_driver.so
+there() { RGAPS_CUDA_LIBRARY=$driver RGAPS_TEST_DRIVER_DEVICES=2 RGAPS_CONFIG=$folder/topics.toml target/debug/rgaps "$@"; }
+export RGAPS_CONFIG=$folder/topics.toml
+libraries='' serve --listen "unix:$folder/topics" --listen 127.0.0.1:0
+export RGAPS_CONFIG=$folder/rgaps.toml
+topics=${said##*, }
+run --on "unix:$folder/topics" --topics
+run --on "$topics" --topics
+RGAPS_GPU_BLOCKING=1 run --on "$topics" --topics
+head -c 300000 /dev/urandom >"$folder/camera"
+target/debug/rgaps gpu run --libraries target/debug/gpu-libs --on "$topics" -- target/remote/negative t/camera t/negative 1 >"$folder/filter" &
+filter=$!
+there topic pub t/camera --file "$folder/camera" --domain cuda --wait-subscribers 1 --timeout 30 >/dev/null
+there topic echo t/negative --domain host --late all --count 1 --timeout 30 --save "$folder/negative.raw" >/dev/null &
+reader=$!
+wait "$filter"
+wait "$reader"
+python3 -c 'import sys; there, back = (open(name, "rb").read() for name in sys.argv[1:]); sys.exit(back != bytes(255 - byte for byte in there))' \
+  "$folder/camera" "$folder/negative.raw" || { echo "the filter gave other bytes" >&2; exit 1; }
 libraries=$PWD/target/remote/standins
 serve --listen "unix:$folder/socket" --listen 127.0.0.1:0
 RGAPS_GPU_STRIPES=2 run --on "${said##*, }" --math standins "$@"

@@ -16,7 +16,11 @@ runtime=$(mktemp -d)
 trap 'rm -rf "$runtime"' EXIT
 export RGAPS_DAEMON=$built/rgapsd RGAPS_IDLE_EXIT_MS=1000 RGAPS_POOL__HOST__CAP=64MiB RGAPS_POOL__CUDA__CAP=64MiB
 RGAPS_SOCKET=$runtime/host.sock $check meet --messages 2000 --kills 8 --seed "$seed"
+RGAPS_SOCKET=$runtime/seats.sock RGAPS_LIMITS__DEVICE_STALL_MS=5000 $check seats --kills 12 --seed "$seed"
 export RGAPS_CUDA_LIBRARY=$driver RGAPS_TEST_DRIVER_DEVICES=2 RGAPS_TEST_DRIVER_PEERS=all
 $check demo --domain cuda --seconds "$each" --kills 12 --seed "$seed"
 RGAPS_SOCKET=$runtime/cuda.sock $check meet --domain cuda --messages 1000 --kills 6 --seed "$seed"
 $check latency --domain cuda --peer cuda:1 --messages 500 --bytes 65536
+# Two hosts.
+unset RGAPS_CUDA_LIBRARY RGAPS_DAEMON RGAPS_IDLE_EXIT_MS RGAPS_POOL__HOST__CAP RGAPS_POOL__CUDA__CAP
+tools/device/far.sh

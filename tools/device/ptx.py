@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Compiles rgaps/device.cuh, or rgaps/device_rdma.cuh, with each kind of group to PTX, and from that to machine code, for every GPU that nvcc knows, with
+"""Compiles rgaps/device.cuh, or rgaps/device_rdma.cuh and device_link.cuh, with each kind of group to PTX, and from that to machine code, for every GPU that nvcc knows, with
 warnings as errors. Prints registers and sizes; nothing may spill.
 
 Usage: tools/device/ptx.py [--suite device|rdma] [ARCHITECTURE...], such as 90; tools/setup.sh nvcc installs nvcc.
 """
-import argparse, concurrent.futures, json, os, re, subprocess, sys
+import argparse, ast, concurrent.futures, json, os, re, subprocess, sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,11 +34,20 @@ def compiled(architecture, suite):
     registers = {}
     name = None
     for line in said.splitlines():
-        if found := re.search(r"entry function '_Z\d+((?:publish|receive|post|share)_by_[a-z_]+?)\d*rgaps", line):
+        if found := re.search(r"entry function '_Z\d+((?:publish|receive|post|share|egress|ingress)_by_[a-z_]+?)\d*rgaps", line):
             name = re.sub(r"\d+$", "", found[1])
         if found := re.search(r"Used (\d+) registers", line):
             registers[name] = int(found[1])
     return {"architecture": architecture, "ptx_bytes": ptx.stat().st_size, "cubin_bytes": cubin.stat().st_size, "registers": registers}
+
+
+def example(architecture):
+    """The kernel of the example with CuPy."""
+    script = ast.parse((ROOT / "examples/python/device_topic_cupy.py").read_text())
+    kernels = [node.value.value for node in script.body if isinstance(node, ast.Assign) and node.targets[0].id == "KERNEL"]
+    source = OUT / f"example-{architecture}.cu"
+    source.write_text(kernels[0])
+    tool(TOOLKIT / "bin/nvcc", *FLAGS, f"-arch=compute_{architecture}", "-ptx", source, "-o", source.with_suffix(".ptx"))
 
 
 def main():
@@ -51,6 +60,8 @@ def main():
     wanted = options.architectures or sorted(known, key=int)
     with concurrent.futures.ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         rows = list(pool.map(lambda architecture: compiled(architecture, options.suite), wanted))
+        if options.suite == "device":
+            list(pool.map(example, wanted))
     names = sorted(rows[0]["registers"])
     print("registers of each kernel; sizes of all together")
     print(f"{'':6} " + " ".join(f"{name.replace('_by_', ' '):>18}" for name in names) + f" {'PTX':>8} {'machine code':>13}")

@@ -338,7 +338,8 @@ size_t rgaps_loan_bytes(const rgaps_loan_t *loan);
 /* Copies bytes into the loan, to byte `at` and those behind it, from any host or device pointer. */
 rgaps_status_t rgaps_loan_write(rgaps_loan_t *loan, size_t at, const void *data, size_t bytes);
 
-/* Shortens the message to its first `bytes` bytes. */
+/* Shortens the message to its first `bytes` bytes. Its attachment stays. Publishing fails if its tensor or a part then lies
+ * outside of it. */
 rgaps_status_t rgaps_loan_truncate(rgaps_loan_t *loan, size_t bytes);
 
 /* Sets a number that travels with the message; its meaning is yours. Default: 0. */

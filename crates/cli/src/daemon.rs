@@ -6,7 +6,7 @@ use crate::status::describe_history;
 use crate::{links, mps, session, units};
 use anyhow::Context;
 use rgaps::{ClientError, KeptHistory, LinksInfo, LinksState, MpsInfo, Node};
-use rgaps_session::RefusalCode;
+use rgaps_session::{RefusalCode, LINKS_CLIENT};
 use serde::Serialize;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -120,8 +120,9 @@ fn foreground(common: &Common, mps: bool) -> anyhow::Result<()> {
 struct Stopped {
     stopped: bool,
     pid: u32,
-    /// History that went with the daemon.
+    /// History that closed or dead publishers left. It is lost, unless one of these clients hands it to the next daemon.
     dropped: KeptHistory,
+    clients: usize,
 }
 
 pub fn down(common: &Common, output: &mut Output) -> anyhow::Result<()> {
@@ -134,16 +135,29 @@ pub fn down(common: &Common, output: &mut Output) -> anyhow::Result<()> {
     }
     let node = session::look_to_stop(config)?;
     let status = node.status()?;
+    let own = std::process::id();
+    let clients = node.clients()?.into_iter().filter(|row| row.pid != own);
+    // The links end with the daemon.
+    let clients = clients.filter(|row| row.name != LINKS_CLIENT).count();
     node.stop_daemon()?;
     let stopped = Stopped {
         stopped: true,
         pid: status.pid,
         dropped: status.kept,
+        clients,
     };
     output.put(&stopped, |to| {
         write!(to, "process {} has stopped", stopped.pid)?;
         if stopped.dropped.messages > 0 {
-            write!(to, "; lost with it: {}", describe_history(&stopped.dropped))?;
+            let history = describe_history(&stopped.dropped);
+            match stopped.clients {
+                0 => write!(to, "; lost with it: {history}")?,
+                1 => write!(to, "; lost unless the client that still runs hands it to the next daemon: {history}")?,
+                clients => write!(
+                    to,
+                    "; lost unless one of the {clients} clients that still run hands it to the next daemon: {history}"
+                )?,
+            }
         }
         writeln!(to)
     })

@@ -4,6 +4,7 @@ use crate::output::OutputClosed;
 use rgaps::{ClientError, LoanError, OpenError, PublishError, PutError, RecvError};
 use rgaps_recording::{RecordError, ReplayError};
 use rgaps_session::{ConfigError, LaunchError, RefusalCode, SocketError};
+use rgaps_view::ViewError;
 use std::io::ErrorKind;
 use std::process::ExitCode;
 
@@ -56,7 +57,11 @@ pub fn code(result: anyhow::Result<()>) -> ExitCode {
 }
 
 fn number(error: &anyhow::Error) -> u8 {
-    if error.is::<Usage>() || error.is::<ConfigError>() {
+    let is_view_usage = matches!(
+        error.downcast_ref(),
+        Some(ViewError::NoToken { .. } | ViewError::ShortToken)
+    );
+    if is_view_usage || error.is::<Usage>() || error.is::<ConfigError>() {
         return USAGE;
     }
     if error.is::<NotInTime>() {

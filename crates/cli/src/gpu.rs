@@ -3,7 +3,7 @@
 use crate::args::{Common, Gpu, GpuBackend, GpuRun, GpuServe, GpuServer, GpuTop};
 use crate::exit::Usage;
 use crate::output::{table, Output};
-use crate::session::config;
+use crate::session::{config, config_without_warnings};
 use crate::units;
 use anyhow::Context;
 use rgaps_remoting::{
@@ -37,7 +37,7 @@ pub fn gpu(common: &Common, command: Gpu, output: &mut Output) -> anyhow::Result
         Gpu::Run(run) => self::run(common, &run),
         Gpu::List(server) => list(common, &server, output),
         Gpu::Top(top) => self::top(common, &top, output),
-        Gpu::Backend(backend) => self::backend(&backend),
+        Gpu::Backend(backend) => self::backend(common, &backend),
     }
 }
 
@@ -77,7 +77,7 @@ fn serve(common: &Common, serve: GpuServe, output: &mut Output) -> anyhow::Resul
         memory_limit: serve.memory.or(gpu.memory_max).map(|size| size.0),
         is_pinning: gpu.pinning && !serve.no_pinning,
         images: images(gpu.images.clone()),
-        backend: (program, ["gpu", "backend"].map(OsString::from).to_vec()),
+        backend: (program, backend_arguments(common)?),
     })?;
     let serving = Serving {
         devices: front.devices(),
@@ -92,6 +92,23 @@ fn serve(common: &Common, serve: GpuServe, output: &mut Output) -> anyhow::Resul
         )
     })?;
     Ok(front.serve()?)
+}
+
+/// The arguments of a backend, which works with the configuration of the server.
+fn backend_arguments(common: &Common) -> io::Result<Vec<OsString>> {
+    let mut arguments = Vec::new();
+    let mut add = |name: &str, value: &OsStr| arguments.extend([name.into(), value.to_owned()]);
+    if let Some(file) = &common.config {
+        add("--config", std::path::absolute(file)?.as_os_str());
+    }
+    if let Some(socket) = &common.socket {
+        add("--socket", socket.as_os_str());
+    }
+    if let Some(realm) = &common.realm {
+        add("--realm", realm.as_ref());
+    }
+    arguments.extend(["gpu", "backend"].map(OsString::from));
+    Ok(arguments)
 }
 
 fn endpoints(texts: &[String]) -> anyhow::Result<Vec<Endpoint>> {
@@ -123,7 +140,7 @@ fn images(named: Option<PathBuf>) -> Option<PathBuf> {
     }
 }
 
-fn backend(backend: &GpuBackend) -> anyhow::Result<()> {
+fn backend(common: &Common, backend: &GpuBackend) -> anyhow::Result<()> {
     let descriptor = |of: &dyn AsFd| of.as_fd().try_clone_to_owned();
     let socket = Socket::of_descriptor(descriptor(&io::stdin())?, &backend.kind);
     let board = File::from(descriptor(&io::stdout())?);
@@ -131,6 +148,8 @@ fn backend(backend: &GpuBackend) -> anyhow::Result<()> {
         memory_limit: backend.memory_bytes,
         is_pinning: !backend.no_pinning,
         images: backend.images.clone(),
+        config: config_without_warnings(common)?,
+        program: backend.program.clone(),
         parent: backend.parent,
     };
     Ok(run_backend(socket, board, &options)?)

@@ -2,6 +2,7 @@
 //! text for people or as JSON for programs (`--json`).
 #![forbid(unsafe_code)]
 
+mod absent;
 mod args;
 mod array;
 mod bench;
@@ -27,6 +28,7 @@ mod stop;
 mod top;
 mod topic;
 mod units;
+mod view;
 
 use args::{Cli, Command};
 use clap::CommandFactory;
@@ -58,6 +60,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Record(command) => recording::record(common, &command, &mut output),
         Command::Replay(command) => recording::replay(common, &command, &mut output),
         Command::Info(command) => recording::info(&command, &mut output),
+        Command::View(command) => view::view(common, &command, &mut output),
         Command::Top(command) => top::top(common, &command, &mut output),
         Command::Peers => peers::peers(common, &mut output),
         Command::Dmaplane(command) => dmaplane::dmaplane(&command, &mut output),

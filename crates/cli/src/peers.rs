@@ -2,12 +2,13 @@
 
 use crate::args::Common;
 use crate::output::{table, Output};
-use crate::top::{times, Times};
 use crate::{links, session, units};
 use rgaps::{
     Config, LaneEnd, LinkFigures, LinksInfo, LinksState, NotReached, PathKind, PeerRow, PeerState,
     PeerTopic, PeersInfo, RdmaFigures, Stage, TraceFigures,
 };
+use rgaps_session::Links;
+use rgaps_view::overview::{times, Times};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -71,14 +72,14 @@ struct Link {
     wire_bytes_out: u64,
     wire_bytes_in: u64,
     retained_bytes: u64,
-    left_out: u64,
+    skipped: u64,
     given_up: u64,
     missed: u64,
-    redelivered: u64,
+    resent: u64,
     duplicates: u64,
     connects: u64,
     lanes_ended: u64,
-    cut_off: u64,
+    violations: u64,
     /// Of the lanes that ended.
     ends: BTreeMap<&'static str, u64>,
     rdma: RdmaFigures,
@@ -93,14 +94,14 @@ impl From<&LinkFigures> for Link {
             wire_bytes_out: figures.wire_bytes_out,
             wire_bytes_in: figures.wire_bytes_in,
             retained_bytes: figures.retained_bytes,
-            left_out: figures.left_out,
+            skipped: figures.skipped,
             given_up: figures.given_up,
             missed: figures.missed,
-            redelivered: figures.redelivered,
+            resent: figures.resent,
             duplicates: figures.duplicates,
             connects: figures.connects,
             lanes_ended: figures.lanes_ended,
-            cut_off: figures.cut_off,
+            violations: figures.violations,
             ends: ends.map(|(end, count)| (end.name(), *count)).collect(),
             rdma: figures.rdma,
             stages: stages
@@ -211,7 +212,7 @@ pub fn peers(common: &Common, output: &mut Output) -> anyhow::Result<()> {
     }
     output.put(&report, |to| match report.host {
         "" => write_no_links(report.links.state, &config, to),
-        _ => write_text(&report, &config.links.connect, to),
+        _ => write_text(&report, &config.links, to),
     })?;
     failure.map_or(Ok(()), |failure| Err(failure.into()))
 }
@@ -231,14 +232,16 @@ fn write_no_links(state: LinksState, config: &Config, to: &mut dyn Write) -> io:
     }
 }
 
-/// `connect`: the endpoints of other hosts in the configuration.
-fn write_text(report: &Report<'_>, connect: &[String], to: &mut dyn Write) -> io::Result<()> {
+fn write_text(report: &Report<'_>, links: &Links, to: &mut dyn Write) -> io::Result<()> {
     writeln!(to, "this host is '{}'\n", report.host)?;
-    let peers: Vec<_> = report.peers.iter().map(cells).collect();
-    match (peers.is_empty(), report.not_reached, connect) {
+    let expects_rdma = links.trusted_fabric || has_rdma_card();
+    let peers = report.peers.iter().map(|peer| cells(peer, expects_rdma));
+    let peers: Vec<_> = peers.collect();
+    match (peers.is_empty(), report.not_reached, &links.connect[..]) {
         (true, [], [_, ..]) => {
-            for endpoint in connect {
-                writeln!(to, "connecting to {endpoint}")?;
+            // From this command's configuration; that of the daemon may be older.
+            for endpoint in &links.connect {
+                writeln!(to, "no host yet at {endpoint}, which rgaps.toml names")?;
             }
         }
         _ => table(to, &PEER_HEADS, &peers)?,
@@ -296,6 +299,11 @@ fn write_text(report: &Report<'_>, connect: &[String], to: &mut dyn Write) -> io
     table(to, &["NOT REACHED", "WHY"], &rows)
 }
 
+fn has_rdma_card() -> bool {
+    let cards = std::fs::read_dir("/sys/class/infiniband");
+    cards.is_ok_and(|mut cards| cards.next().is_some())
+}
+
 /// An endpoint that is not reached, the reason, and what to do where it is the system that has no way to it.
 fn why_not_reached(of: &NotReached) -> Vec<String> {
     let NotReached { endpoint, reason } = of;
@@ -310,15 +318,8 @@ fn why_not_reached(of: &NotReached) -> Vec<String> {
 
 /// The row of a host without a link.
 fn why_apart(peer: &Peer<'_>) -> Option<Vec<String>> {
-    let is_told = is_apart(peer) && !peer.detail.is_empty();
+    let is_told = peer.state.is_apart() && !peer.detail.is_empty();
     is_told.then(|| vec![peer.host.to_owned(), peer.detail.to_owned()])
-}
-
-fn is_apart(peer: &Peer<'_>) -> bool {
-    matches!(
-        peer.state,
-        PeerState::Joining | PeerState::Lost | PeerState::Refused
-    )
 }
 
 /// What crossed each link, and what went wrong on it.
@@ -338,7 +339,7 @@ fn write_links(links: &[(&str, &Link)], to: &mut dyn Write) -> io::Result<()> {
 fn wire_cells((host, link): &(&str, &Link)) -> Vec<String> {
     let stage = |name: &str| {
         let times = link.stages.get(name).copied().flatten();
-        times.map_or_else(|| "-".to_owned(), |times| times.to_string())
+        units::times(times)
     };
     vec![
         (*host).to_owned(),
@@ -353,12 +354,12 @@ fn wire_cells((host, link): &(&str, &Link)) -> Vec<String> {
 fn trouble_cells((host, link): &(&str, &Link)) -> Vec<String> {
     let counts = [
         link.connects,
-        link.left_out,
+        link.skipped,
         link.given_up,
         link.missed,
-        link.redelivered,
+        link.resent,
         link.duplicates,
-        link.cut_off,
+        link.violations,
     ];
     let mut cells = vec![(*host).to_owned()];
     cells.extend(counts.map(|count| count.to_string()));
@@ -377,7 +378,7 @@ fn lost(host: &str, row: &PeerTopic) -> Vec<String> {
     ]
 }
 
-fn cells(peer: &Peer<'_>) -> Vec<String> {
+fn cells(peer: &Peer<'_>, expects_rdma: bool) -> Vec<String> {
     let state = match peer.state {
         PeerState::Joining => "joining",
         PeerState::Linked => "linked",
@@ -394,21 +395,22 @@ fn cells(peer: &Peer<'_>) -> Vec<String> {
         peer.topics_in.to_string(),
         sum(peer.messages_out, peer.bytes_out),
         sum(peer.messages_in, peer.bytes_in),
-        how(peer),
+        how(peer, expects_rdma),
     ]
 }
 
-/// Over what messages cross, and why over nothing faster.
-fn how(peer: &Peer<'_>) -> String {
-    if is_apart(peer) {
+/// Over what messages cross; and why not over RDMA, where that could be expected.
+fn how(peer: &Peer<'_>, expects_rdma: bool) -> String {
+    if peer.state.is_apart() {
         return "-".to_owned();
     }
     if !peer.detail.is_empty() {
         return peer.detail.to_owned();
     }
     match (peer.over, peer.why_not) {
-        (over, "") => over.to_owned(),
         ("", why_not) => why_not.to_owned(),
+        (over, "") => over.to_owned(),
+        (over, _) if !expects_rdma => over.to_owned(),
         (over, why_not) => format!("{over} (no RDMA: {why_not})"),
     }
 }
@@ -423,13 +425,13 @@ mod tests {
         let figures = LinkFigures {
             wire_bytes_out: many,
             wire_bytes_in: many,
-            left_out: many,
+            skipped: many,
             given_up: many,
             missed: many,
-            redelivered: many,
+            resent: many,
             duplicates: many,
             connects: many,
-            cut_off: many,
+            violations: many,
             ..LinkFigures::default()
         };
         let link = Link::from(&figures);
@@ -445,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn a_healthy_link_says_over_what_and_why_nothing_faster() {
+    fn a_healthy_link_says_over_what_and_why_not_over_rdma_where_that_is_expected() {
         let link = |over: &str, why_not: &str, detail: &str| {
             let row = PeerRow {
                 state: PeerState::Linked,
@@ -454,14 +456,14 @@ mod tests {
                 detail: detail.to_owned(),
                 ..PeerRow::default()
             };
-            how(&Peer::from(&row))
+            [true, false].map(|expects_rdma| how(&Peer::from(&row), expects_rdma))
         };
-        assert_eq!(link("rdma on mlx5_0/1", "", ""), "rdma on mlx5_0/1");
-        assert_eq!(
-            link("tcp", "links.rdma is off", ""),
-            "tcp (no RDMA: links.rdma is off)"
-        );
-        assert_eq!(link("", "it has no lanes now", ""), "it has no lanes now");
+        let rdma = "rdma on mlx5_0/1";
+        assert_eq!(link(rdma, "", ""), [rdma; 2]);
+        let why_not = "tcp (no RDMA: links.rdma is off)";
+        assert_eq!(link("tcp", "links.rdma is off", ""), [why_not, "tcp"]);
+        let none = "it has no lanes now";
+        assert_eq!(link("", none, ""), [none; 2]);
     }
 
     #[test]
@@ -473,7 +475,7 @@ mod tests {
             ..PeerRow::default()
         };
         let peer = Peer::from(&row);
-        assert_eq!(how(&peer), "-");
+        assert_eq!(how(&peer, true), "-");
         let why = why_apart(&peer).unwrap();
         assert_eq!(why, ["robot", "the peer closed the link"]);
     }
@@ -507,11 +509,13 @@ mod tests {
             dma_bufs: None,
             traces: None,
         };
+        let mut links = Links::default();
+        links.connect.push("tcp/10.0.0.2:7447".to_owned());
         let mut out = Vec::new();
-        write_text(&report, &["tcp/10.0.0.2:7447".to_owned()], &mut out).unwrap();
+        write_text(&report, &links, &mut out).unwrap();
         let text = String::from_utf8(out).unwrap();
         assert!(
-            text.ends_with("\nconnecting to tcp/10.0.0.2:7447\n"),
+            text.ends_with("\nno host yet at tcp/10.0.0.2:7447, which rgaps.toml names\n"),
             "{text}"
         );
     }

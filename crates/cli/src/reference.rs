@@ -10,7 +10,9 @@ const HEAD: &str = "\
 
 Results go to standard output, everything else to standard error. Every command prints JSON with `--json`, one
 document per line; the fields keep their names, new fields may come, units are the end of a name, and a value that
-is not known yet is `null`.
+is not known yet is `null`. Every command takes `-h` (a summary) and `--help` (all of it); `rgaps` itself takes `-V`, `--version`, too.
+
+[`rgapsd`](#rgapsd) and [`rgaps-links`](#rgaps-links), the programs that run in the background, are at the end of the page.
 
 ";
 
@@ -81,7 +83,7 @@ fn is_standard(arg: &Arg) -> bool {
     matches!(arg.get_id().as_str(), "help" | "version")
 }
 
-/// `--shape <N,...>` or `TOPIC`.
+/// `-o, --output <FILE>`, `--shape <N,...>` or `TOPIC`.
 fn written(arg: &Arg) -> String {
     let names: Vec<_> = arg
         .get_value_names()
@@ -89,12 +91,15 @@ fn written(arg: &Arg) -> String {
         .iter()
         .map(|n| n.to_string())
         .collect();
+    let short = arg
+        .get_short()
+        .map_or_else(String::new, |short| format!("-{short}, "));
     match arg.get_long() {
         None => names.first().cloned().unwrap_or_default(),
         Some(long) if arg.get_action().takes_values() => {
-            format!("--{long} <{}>", names.join("> <"))
+            format!("{short}--{long} <{}>", names.join("> <"))
         }
-        Some(long) => format!("--{long}"),
+        Some(long) => format!("{short}--{long}"),
     }
 }
 
@@ -200,7 +205,12 @@ mod tests {
             "options of every command stand once"
         );
         assert!(page.contains("```sh\n# Start the daemon in the background.\nrgaps up\n"));
-        for hidden in ["bench-member", "bench path", "## rgaps reference", "--help"] {
+        for hidden in [
+            "bench-member",
+            "bench path",
+            "## rgaps reference",
+            "| `--help",
+        ] {
             assert!(!page.contains(hidden), "{hidden}");
         }
     }

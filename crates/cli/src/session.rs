@@ -10,11 +10,16 @@ const CLIENT_NAME: &str = "rgaps-cli";
 
 /// The configuration, with the command line over it.
 pub fn config(common: &Common) -> anyhow::Result<Config> {
-    let config = Config::load_from(common.config.as_deref(), &environment(common))?;
+    let config = config_without_warnings(common)?;
     for warning in config.warnings() {
         rgaps_session::tell_user(format_args!("rgaps: {warning}"));
     }
     Ok(config)
+}
+
+/// The same for a process that another one started, which has told the warnings.
+pub fn config_without_warnings(common: &Common) -> Result<Config, ConfigError> {
+    Config::load_from(common.config.as_deref(), &environment(common))
 }
 
 /// What the configuration depends on besides its file: variables, and the command line over them.

@@ -1,5 +1,6 @@
 //! Numbers as people write and read them.
 
+use rgaps_view::overview::Times;
 use std::time::Duration;
 
 /// A time in seconds, with a fraction if need be.
@@ -48,6 +49,12 @@ pub fn micros(us: f64) -> String {
         ..1e6 => format!("{:.1}ms", us / 1e3),
         _ => format!("{:.1}s", us / 1e6),
     }
+}
+
+/// Median and 99th percentile: `80us/1.5ms`.
+pub fn times(times: Option<Times>) -> String {
+    let written = |times: Times| format!("{}/{}", micros(times.p50_us), micros(times.p99_us));
+    times.map_or_else(|| "-".to_owned(), written)
 }
 
 /// A time between two events, in running text: `80.0 us`, `1.5 ms`, `-2.0 s`.

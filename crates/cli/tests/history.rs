@@ -138,7 +138,27 @@ fn down_says_which_history_goes_with_the_daemon() {
         "{down}"
     );
     realm.keep("map", "a");
+    let node = realm.node("reader");
+    let _reader = node.subscriber("map").create().unwrap();
     let down = realm.json(&["down"]);
+    assert_eq!(down["clients"], 1);
     assert_eq!(down["dropped"]["messages"], 1);
     assert_eq!(down["dropped"]["names"], serde_json::json!(["map"]));
+}
+
+#[test]
+fn down_does_not_call_history_lost_that_a_client_hands_to_the_next_daemon() {
+    let realm = Realm::new();
+    realm.keep("map", "a");
+    let node = realm.node("reader");
+    let _reader = node.subscriber("map").create().unwrap();
+    let down = realm.run(&["down"]).ok();
+    assert!(
+        down.contains(
+            "; lost unless the client that still runs hands it to the next daemon: 1 message"
+        ),
+        "{down}"
+    );
+    let echo = ["topic", "echo", "map", "--late", "latest", "--count", "1"];
+    assert_eq!(realm.run(&echo).ok(), "a\n");
 }

@@ -97,7 +97,7 @@ fn echo_prints_the_newest_message_unless_every_message_is_asked_for() {
 
 /// Issue 17: a line about missed messages stood before nearly every message, though the newest was asked for.
 #[test]
-fn echo_of_the_newest_says_at_its_end_how_many_it_skipped() {
+fn echo_of_the_newest_says_at_its_end_how_many_it_missed() {
     let realm = Realm::new();
     let newest = ["echo", "t", "--count", "1"];
     let newest_3 = ["echo", "t", "--count", "3", "--depth", "3"];
@@ -107,10 +107,11 @@ fn echo_of_the_newest_says_at_its_end_how_many_it_skipped() {
     };
     assert!(newest.stdout.ends_with("t\n"), "{}", newest.stdout);
     assert!(!newest.stdout.contains("missed"), "{}", newest.stdout);
-    let said = "rgaps: skipped 19 messages for newer ones; --all prints every message";
+    let said =
+        "rgaps: missed 19 messages, since echo prints the newest one; --all prints every message";
     assert!(newest.stderr.contains(said), "{}", newest.stderr);
     assert!(newest_3.stdout.starts_with("--- 17 messages missed ---\n"));
-    assert!(!newest_3.stderr.contains("skipped"));
+    assert!(!newest_3.stderr.contains("missed"));
 }
 
 /// `delay` measured how long messages waited in the history.

@@ -182,6 +182,40 @@ fn a_full_disk_ends_the_recording_and_leaves_a_readable_file() {
 }
 
 #[test]
+fn a_recorder_of_a_topic_that_nobody_has_says_so() {
+    let realm = Realm::new();
+    realm.json(&["up"]);
+    let node = realm.node("camera");
+    let _front = node.publisher("camera/front").create().unwrap();
+    let record = |file: &str, topic: &str| {
+        realm.run(&["record", "-o", file, "--duration", "0.1", "camera/*", topic])
+    };
+    let run = record("typo.mcap", "camera/fornt");
+    assert!(
+        run.stderr
+            .contains("no publisher of topic 'camera/fornt' yet")
+            && run.stderr.contains("Did you mean 'camera/front'?"),
+        "{run:?}"
+    );
+    run.ok();
+    let run = record("right.mcap", "camera/front");
+    assert!(!run.stderr.contains("no publisher"), "{run:?}");
+    run.ok();
+}
+
+#[test]
+fn a_recording_to_a_file_that_exists_or_to_no_folder_says_so() {
+    let realm = Realm::new();
+    realm.json(&["up"]);
+    std::fs::write(realm.path("run.mcap"), b"precious").unwrap();
+    let said = realm.run(&["record", "-o", "run.mcap", "**"]).fails_with(1);
+    assert!(said.contains("run.mcap exists already"), "{said}");
+    let said = realm.run(&["record", "-o", "no/run.mcap", "**"]);
+    let said = said.fails_with(1);
+    assert!(said.contains("its folder does not exist"), "{said}");
+}
+
+#[test]
 fn the_last_seconds_are_written_at_a_signal() {
     let realm = Realm::new();
     realm.json(&["up"]);

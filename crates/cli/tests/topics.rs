@@ -391,6 +391,44 @@ impl Drop for Limited {
 }
 
 #[test]
+fn info_has_the_type_of_each_member_and_no_path_where_nobody_matches() {
+    let realm = Realm::new();
+    realm.run(&["up"]).ok();
+    let node = realm.node("members");
+    let publisher = |name: &str| node.publisher("t").type_name(name).create().unwrap();
+    let _image = publisher("image");
+    let subscriber = node.subscriber("t").type_name("image").depth(3);
+    let subscriber = subscriber.create().unwrap();
+    let text = realm.run(&["topic", "info", "t"]).ok();
+    assert!(text.contains("depth 3") && !text.contains("TYPE"), "{text}");
+    assert!(text.contains("zero copy"), "{text}");
+    drop(subscriber);
+    let _cloud = publisher("cloud");
+    let _reader = node.subscriber("t").type_name("lidar").create().unwrap();
+    let text = realm.run(&["topic", "info", "t"]).ok();
+    for word in ["TYPE", "image", "cloud", "lidar"] {
+        assert!(text.contains(word), "'{word}' is not in {text}");
+    }
+    let info = realm.json(&["topic", "info", "t"]);
+    let path = &info["subscriber_list"][0]["path"];
+    assert_eq!(path, "none: no publisher matches it");
+}
+
+#[test]
+fn a_topic_that_is_not_there_is_answered_with_the_name_that_was_meant() {
+    let realm = Realm::new();
+    realm.run(&["up"]).ok();
+    let node = realm.node("camera");
+    let _front = node.publisher("camera/front").create().unwrap();
+    for command in ["info", "forget"] {
+        let said = realm.run(&["topic", command, "camera/fornt"]).fails_with(4);
+        assert!(said.contains("did you mean 'camera/front'?"), "{said}");
+    }
+    let said = realm.run(&["topic", "info", "imu"]).fails_with(4);
+    assert!(!said.contains("did you mean"), "{said}");
+}
+
+#[test]
 fn rates_are_measured() {
     let realm = Realm::new();
     let count = ["--count", "40", "--json", "--timeout", "60"];

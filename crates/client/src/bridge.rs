@@ -7,7 +7,8 @@
 //! seat. Where hosts publish, it is a reliable subscriber of the ordinary topic and the publisher of the device topic.
 //!
 //! The thread also tells the daemon once a second what the device topic is and how far everybody is. Listings show it, and other
-//! processes open the device topic by its name ([`Node::open_device`]).
+//! processes open the device topic by its name ([`Node::open_device`]). The daemon's answer names the seats that end, of processes that died
+//! and of subscribers for which the publisher has waited too long.
 
 use crate::client::{block_signals, Conductor};
 use crate::{
@@ -16,8 +17,8 @@ use crate::{
 };
 use rgaps_cuda::CudaStream;
 use rgaps_device::{DeviceError, DeviceTopic, Full, HostPublisher, HostSubscriber, Role, Waiting};
-use rgaps_layout::Domain;
-use rgaps_session::{DeviceRow, DeviceSeatRow, Member};
+use rgaps_layout::{device_owner, Domain, DEVICE_SEAT_FREE, MAX_DEVICE_SUBSCRIBERS};
+use rgaps_session::{DeviceRow, DeviceSeatRow, Member, SeatEnd};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -90,6 +91,8 @@ struct Worker {
     /// Of the bridge, where kernels publish.
     seat: Option<u32>,
     next_report: Instant,
+    /// Subscribers that were evicted because the daemon said so.
+    evictions: u64,
     _lock: OwnedFd,
 }
 
@@ -142,6 +145,7 @@ impl Node {
             direction,
             seat,
             next_report: Instant::now(),
+            evictions: 0,
             _lock: lock,
         };
         // Whoever has got the bridge finds the topic by its name.
@@ -156,16 +160,19 @@ impl Node {
     }
 
     /// Opens the device topic that a bridge forwards to or from the topic `name`. `domain` is the GPU whose kernels use it;
-    /// none takes that where it lies.
+    /// none takes that where it lies. Seats that are taken in it become free when this process has ended.
     pub fn open_device(
         &self,
         name: &str,
         domain: Option<Domain>,
         role: Role,
     ) -> Result<DeviceTopic, OpenError> {
-        let (row, fds) = self.conductor.open_device(name, role == Role::Publisher)?;
-        let domain = domain.unwrap_or(row.domain);
-        Ok(DeviceTopic::open(domain, fds, role)?)
+        let opened = self.conductor.open_device(name, role == Role::Publisher)?;
+        let domain = domain.unwrap_or(opened.row.domain);
+        let grant = opened.zone.grant();
+        let owner = device_owner(opened.zone.id(), grant.client_index, grant.client_id);
+        let topic = DeviceTopic::open(domain, opened.fds, role)?;
+        Ok(topic.owned_by(owner, Box::new(self.conductor.clone())))
     }
 }
 
@@ -363,14 +370,38 @@ impl Worker {
         for fd in fds {
             owned.push(fd.map_err(|error| OpenError::Thread(error.to_string()))?);
         }
-        Ok(self.conductor.tell_device(self.member, row, owned)?)
+        for end in self.conductor.tell_device(self.member, row, owned)? {
+            self.end_seat(end)?;
+        }
+        Ok(())
+    }
+
+    /// Does what the daemon wants done with a seat.
+    fn end_seat(&mut self, end: SeatEnd) -> Result<(), DeviceError> {
+        let owner = self.topic.owners().get(end.seat as usize).copied();
+        if owner != Some(end.owner) {
+            return Ok(());
+        }
+        let (_, evicted) = self.topic.taken_and_evicted();
+        self.evictions += u64::from(evicted >> end.seat & 1 == 0);
+        match end.is_free {
+            true => self.topic.leave_seat(end.seat),
+            false => self.topic.evict(end.seat),
+        }
     }
 
     fn row(&self) -> Result<DeviceRow, DeviceError> {
         let geometry = self.topic.geometry();
-        let (taken, evicted) = self.topic.taken_and_evicted();
-        let seats = self.topic.seats()?.into_iter().zip(0u32..);
-        let seats = seats.filter(|(_, seat)| taken >> seat & 1 != 0);
+        let (_, evicted) = self.topic.taken_and_evicted();
+        let newest = self.topic.newest_sequence()?;
+        let publisher_waits = self.topic.publisher_waits(newest)?;
+        let held = match publisher_waits {
+            true => self.topic.held_blocks()?,
+            false => [0; MAX_DEVICE_SUBSCRIBERS as usize],
+        };
+        let states = self.topic.seats()?.into_iter().zip(self.topic.owners());
+        let seats = (0u32..).zip(states);
+        let seats = seats.filter(|(_, (_, owner))| *owner != DEVICE_SEAT_FREE);
         Ok(DeviceRow {
             domain: self.topic.domain(),
             depth: geometry.depth,
@@ -378,18 +409,22 @@ impl Worker {
             block_bytes: geometry.block_bytes,
             kernels_publish: self.direction == Direction::ToHosts,
             takes_turns: self.topic.takes_turns(),
-            newest: self.topic.newest_sequence()?,
+            newest,
+            publisher_waits,
             forwarded: self.shared.forwarded.load(Ordering::Relaxed),
             refused: self.shared.refused.load(Ordering::Relaxed),
+            evictions: self.evictions,
             seats: seats
-                .map(|(state, seat)| DeviceSeatRow {
+                .map(|(seat, (state, owner))| DeviceSeatRow {
                     seat,
+                    owner,
                     joined: state.joined,
                     reliable: state.reliable,
                     evicted: evicted >> seat & 1 != 0,
                     is_bridge: self.seat == Some(seat),
                     next_sequence: state.next_sequence,
                     missed: state.missed,
+                    held: held[seat as usize],
                 })
                 .collect(),
         })

@@ -46,7 +46,7 @@ pub enum LoanError {
     },
     /// The message is larger than the pool, or than the limit of the history, and can never fit.
     #[error(
-        "a message of {bytes} bytes is over the limit of topic '{topic}' ({limit} bytes); {advice}"
+        "a message of {bytes} bytes for topic '{topic}' is over the limit of {limit} bytes; {advice}"
     )]
     TooLarge {
         /// Topic.

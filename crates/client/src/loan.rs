@@ -160,7 +160,8 @@ impl Loan {
         }
     }
 
-    /// Shortens the message to `bytes` bytes. It cannot become longer.
+    /// Shortens the message to `bytes` bytes. It cannot become longer. Its attachment stays. Publishing fails if its tensor or a
+    /// part then lies outside of it: set a smaller tensor, or loan smaller parts.
     pub fn truncate(&mut self, bytes: u64) {
         self.bytes = self.bytes.min(bytes);
     }

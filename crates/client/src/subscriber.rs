@@ -364,18 +364,18 @@ impl Subscriber {
     }
 
     /// Why no message may arrive: how many publishers match; or that there is none any more, or never was one, and which
-    /// similar name has some; and why others do not match. Asks the daemon only if there was no publisher or some do not
-    /// match, and only if it answers now.
+    /// similar name has some; why others do not match; and which hosts are not linked. Asks the daemon only if there is no
+    /// publisher, some do not match, or links are configured; and only if it answers now.
     pub fn silence(&self) -> String {
         let mismatched = self.mismatched();
         let mut text = match (self.publishers(), mismatched) {
             (0, 0) if self.core.slot.received().load(Ordering::Relaxed) > 0 => {
-                "its publisher has left: it was closed, or its process ended".to_owned()
+                "it has no publisher any more".to_owned()
             }
             (0, 0) => self.no_publisher(),
             (0, _) => "no publisher matches".to_owned(),
-            (1, _) => "its publisher published nothing in that time".to_owned(),
-            (n, _) => format!("its {n} publishers published nothing in that time"),
+            (1, _) => "nothing came from its publisher in that time".to_owned(),
+            (n, _) => format!("nothing came from its {n} publishers in that time"),
         };
         if mismatched > 0 {
             text += &match mismatched {
@@ -384,6 +384,12 @@ impl Subscriber {
             };
             for reason in self.mismatches().unwrap_or_default() {
                 text += &format!("; {reason}");
+            }
+        }
+        let conductor = &self.core.client.conductor;
+        if conductor.config().links.enabled {
+            for host in conductor.peers_now().unwrap_or_default().not_linked() {
+                text += &format!("; host '{host}' is not linked: see 'rgaps peers'");
             }
         }
         text
@@ -608,11 +614,25 @@ impl SubscriberCore {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has publishers ring this doorbell from now on; none: the subscriber's own.
-    pub(crate) fn set_doorbell(&self, doorbell: Option<u32>) {
-        let doorbell = doorbell.unwrap_or(self.own_doorbell);
-        self.doorbell.store(doorbell, Ordering::Release);
-        self.slot.doorbell().store(doorbell, Ordering::Release);
+    /// Has publishers ring a wait set's doorbell from now on. False: the subscriber is in a wait set.
+    pub(crate) fn join_wait_set(&self, doorbell: u32) -> bool {
+        let own = self.own_doorbell;
+        let joined = self
+            .doorbell
+            .compare_exchange(own, doorbell, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok();
+        if joined {
+            self.slot.doorbell().store(doorbell, Ordering::Release);
+        }
+        joined
+    }
+
+    /// Has publishers ring the subscriber's own doorbell again.
+    pub(crate) fn leave_wait_set(&self) {
+        self.slot
+            .doorbell()
+            .store(self.own_doorbell, Ordering::Release);
+        self.doorbell.store(self.own_doorbell, Ordering::Release);
     }
 
     /// First steps of a sleep: remember the doorbell, say that we sleep. Look once more after.

@@ -38,7 +38,7 @@ impl WaitSet {
         }
     }
 
-    /// Adds a subscriber of the same node. A subscriber may be in one wait set at a time.
+    /// Adds a subscriber of the same node. Fails if the subscriber is in a wait set: it may be in one at a time.
     pub fn attach(&mut self, subscriber: &Subscriber) -> Result<Token, ClientError> {
         let core = &subscriber.core;
         core.guard.check()?;
@@ -56,7 +56,13 @@ impl WaitSet {
                 doorbell
             }
         };
-        core.set_doorbell(Some(doorbell));
+        if !core.join_wait_set(doorbell) {
+            return Err(ClientError::Argument(format!(
+                "the subscriber of topic '{}' is in a wait set, and may be in one at a time; detach it there first, or \
+                 create another subscriber",
+                subscriber.topic()
+            )));
+        }
         let free = self.members.iter().position(Option::is_none);
         let index = free.unwrap_or_else(|| {
             self.members.push(None);
@@ -70,7 +76,7 @@ impl WaitSet {
     pub fn detach(&mut self, token: Token) -> bool {
         let member = self.members.get_mut(token.0).and_then(Option::take);
         if let Some(subscriber) = &member {
-            subscriber.core.set_doorbell(None);
+            subscriber.core.leave_wait_set();
         }
         member.is_some()
     }
@@ -137,7 +143,7 @@ impl Drop for WaitSet {
             if core.guard.is_child() {
                 return;
             }
-            core.set_doorbell(None);
+            core.leave_wait_set();
         }
         for (zone, doorbell) in self.doorbells.drain(..) {
             let _ = self.node.conductor.return_doorbell(zone, doorbell);

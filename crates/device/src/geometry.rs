@@ -66,9 +66,9 @@ impl Geometry {
         self.blocks_at() + u64::from(self.blocks) * self.block_bytes
     }
 
-    /// Where the holder words start in the words segment, behind the seats.
+    /// Where the holder words start in the words segment, behind the seats, of which the last is the publisher's.
     pub(crate) fn holders_at(&self) -> u64 {
-        u64::from(MAX_DEVICE_SUBSCRIBERS) * size_of::<DeviceSeat>() as u64
+        u64::from(MAX_DEVICE_SUBSCRIBERS + 1) * size_of::<DeviceSeat>() as u64
     }
 
     /// Bytes used of the words segment. All must be zero at first.

@@ -18,15 +18,17 @@
 mod geometry;
 mod memory;
 mod publisher;
+mod seats;
 mod subscriber;
 mod tensor;
 mod topic;
 
 pub use geometry::Geometry;
 pub use publisher::{Full, HostPublisher};
+pub use seats::SeatState;
 pub use subscriber::{HostSubscriber, Waiting};
 pub use tensor::{Outcome, TensorPublisher, TensorSubscriber};
-pub use topic::{DeviceTopic, Role, SeatState};
+pub use topic::{DeviceTopic, Role};
 
 /// Why a device topic cannot be made, opened or joined.
 #[derive(Debug, thiserror::Error)]

@@ -4,8 +4,8 @@
 use crate::memory::Segment;
 use crate::{DeviceError, DeviceTopic};
 use rgaps_layout::{
-    DEVICE_GENERATION_SHIFT, DEVICE_PRODUCER_BIT, DEVICE_RING_BIT, DEVICE_SEQUENCE_SHIFT,
-    MAX_DEVICE_SUBSCRIBERS,
+    DEVICE_GENERATION_SHIFT, DEVICE_PRODUCER_BIT, DEVICE_PUBLISHER_ENDPOINT, DEVICE_RING_BIT,
+    DEVICE_SEQUENCE_SHIFT, MAX_DEVICE_SUBSCRIBERS,
 };
 use std::sync::Arc;
 
@@ -86,7 +86,10 @@ impl HostPublisher {
         }
         let block = match self.find()? {
             Ok(block) => block,
-            Err(full) => return Ok(Err(full)),
+            Err(full) => {
+                self.note_waiting()?;
+                return Ok(Err(full));
+            }
         };
         let (sequence, slot) = (self.next, self.slot_of(self.next));
         let memory = self.topic.memory();
@@ -145,6 +148,12 @@ impl HostPublisher {
         }
         self.limit = oldest + u64::from(self.topic.geometry().depth);
         Ok(())
+    }
+
+    /// Which message waits for room.
+    fn note_waiting(&self) -> Result<(), DeviceError> {
+        let at = self.topic.seat_at(DEVICE_PUBLISHER_ENDPOINT);
+        Ok(self.topic.memory().store(Segment::Words, at, self.next)?)
     }
 
     fn slot_of(&self, sequence: u64) -> usize {

@@ -4,18 +4,19 @@ use crate::memory::{Memory, Segment};
 use crate::{DeviceError, Geometry};
 use rgaps_cuda::{CudaMapping, CudaSource, CudaStream, Driver, Registered};
 use rgaps_layout::{
-    DeviceControl, DeviceSeat, DeviceTopicView, Domain, DEVICE_CONTROL_BYTES, DEVICE_CURSOR_JOINED,
-    DEVICE_CURSOR_RELIABLE, DEVICE_CURSOR_SHIFT, DEVICE_HOLDER_BYTES, DEVICE_LAYOUT_VERSION,
-    DEVICE_MAGIC, DEVICE_PUBLISHER_ENDPOINT, DEVICE_SEQUENCE_SHIFT, MAX_DEVICE_SUBSCRIBERS,
+    DeviceControl, DeviceSeat, DeviceTopicView, Domain, DEVICE_CONTROL_BYTES, DEVICE_HOLDER_BYTES,
+    DEVICE_LAYOUT_VERSION, DEVICE_MAGIC, DEVICE_OWNER_UNKNOWN, DEVICE_PUBLISHER_ENDPOINT,
+    DEVICE_SEQUENCE_SHIFT, MAX_DEVICE_SUBSCRIBERS,
 };
 use rgaps_pool::{
     create_sealed_memfd, Access, HostConfig, HostMapping, HostSource, Mapping, PoolError,
     SegmentSource, SharedMap,
 };
 use rustix::fs::{FlockOperation, Mode, OFlags};
+use std::any::Any;
 use std::mem::{offset_of, size_of};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 
 /// Told to who opens a topic of another process.
@@ -32,19 +33,6 @@ pub enum Role {
     Subscriber,
 }
 
-/// How far a subscriber is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SeatState {
-    /// Whether a kernel has joined in the seat.
-    pub joined: bool,
-    /// Whether the publisher waits for it.
-    pub reliable: bool,
-    /// Sequence number of the message that it wants next, as far as it has said so.
-    pub next_sequence: u64,
-    /// Messages that it missed, ever.
-    pub missed: u64,
-}
-
 /// A device topic, mapped into this process and reachable by its kernels.
 ///
 /// Kernels that use it have ended before it is dropped.
@@ -56,6 +44,9 @@ pub struct DeviceTopic {
     fds: [OwnedFd; 3],
     geometry: Geometry,
     domain: Domain,
+    /// Who has the seats that are taken here, and what has to live as long.
+    pub(crate) owner: u64,
+    _kept: Option<Box<dyn Any + Send + Sync>>,
 }
 
 impl DeviceTopic {
@@ -136,7 +127,19 @@ impl DeviceTopic {
             fds,
             geometry,
             domain,
+            owner: DEVICE_OWNER_UNKNOWN,
+            _kept: None,
         })
+    }
+
+    /// Seats that are taken here from now on are those of a client of the daemon's ([`device_owner`](rgaps_layout::device_owner)), which
+    /// frees them when the client has ended. `kept` keeps it a client as long as the topic is mapped.
+    pub fn owned_by(self, owner: u64, kept: Box<dyn Any + Send + Sync>) -> DeviceTopic {
+        DeviceTopic {
+            owner,
+            _kept: Some(kept),
+            ..self
+        }
     }
 
     /// Writes what [`read_description`] reads. The magic number comes last.
@@ -198,56 +201,6 @@ impl DeviceTopic {
         ]
     }
 
-    /// Takes a seat for a subscriber, in which one kernel at a time may join.
-    pub fn take_seat(&self) -> Result<u32, DeviceError> {
-        let taken = self.control_word(offset_of!(DeviceControl, taken));
-        let mut seen = taken.load(Ordering::Relaxed);
-        let seat = loop {
-            let seat = (!seen).trailing_zeros();
-            if seat >= MAX_DEVICE_SUBSCRIBERS {
-                return Err(DeviceError::NoSeat(MAX_DEVICE_SUBSCRIBERS));
-            }
-            match taken.compare_exchange(
-                seen,
-                seen | 1 << seat,
-                Ordering::Acquire,
-                Ordering::Relaxed,
-            ) {
-                Ok(_) => break seat,
-                Err(now) => seen = now,
-            }
-        };
-        if let Err(error) = self.clear_seat(seat).and_then(|()| self.resume(seat)) {
-            taken.fetch_and(!(1 << seat), Ordering::Release);
-            return Err(error);
-        }
-        // The publisher ignores the seat until here. What its last subscriber held, the kernel that joins clears.
-        self.control_word(offset_of!(DeviceControl, evicted))
-            .fetch_and(!(1 << seat), Ordering::Release);
-        fence(Ordering::SeqCst);
-        Ok(seat)
-    }
-
-    /// Gives a seat back. Its kernels have ended, or their process has and its GPU work with it: a kernel that still used
-    /// the seat would take away what the next subscriber holds.
-    pub fn leave_seat(&self, seat: u32) -> Result<(), DeviceError> {
-        self.evict(seat)?;
-        // A publisher that sees no reliable cursor there need not ask the host who was evicted.
-        let cleared = self.clear_seat(seat);
-        self.control_word(offset_of!(DeviceControl, taken))
-            .fetch_and(!(1 << seat), Ordering::Release);
-        cleared
-    }
-
-    /// Takes from a subscriber what it holds, and has the publisher wait for it no longer. Its waits end, and its releases
-    /// say that it was evicted. The seat stays taken until it is left.
-    pub fn evict(&self, seat: u32) -> Result<(), DeviceError> {
-        check_endpoint(seat, MAX_DEVICE_SUBSCRIBERS)?;
-        self.control_word(offset_of!(DeviceControl, evicted))
-            .fetch_or(1 << seat, Ordering::Release);
-        Ok(())
-    }
-
     /// Ends the waits of a kernel: a seat's, or the publisher's ([`DEVICE_PUBLISHER_ENDPOINT`]).
     pub fn stop(&self, endpoint: u32) -> Result<(), DeviceError> {
         check_endpoint(endpoint, DEVICE_PUBLISHER_ENDPOINT + 1)?;
@@ -262,40 +215,6 @@ impl DeviceTopic {
         self.control_word(offset_of!(DeviceControl, stopped))
             .fetch_and(!(1 << endpoint), Ordering::Release);
         Ok(())
-    }
-
-    /// How far a subscriber is.
-    pub fn seat(&self, seat: u32) -> Result<SeatState, DeviceError> {
-        check_endpoint(seat, MAX_DEVICE_SUBSCRIBERS)?;
-        Ok(self.seats()?[seat as usize])
-    }
-
-    /// How far all are, also where nobody is.
-    pub fn seats(&self) -> Result<Vec<SeatState>, DeviceError> {
-        let words_each = size_of::<DeviceSeat>() / size_of::<u64>();
-        let count = MAX_DEVICE_SUBSCRIBERS as usize * words_each;
-        let words = self.memory.load_all(Segment::Words, 0, count)?;
-        let seats = words.chunks_exact(words_each).map(|words| {
-            let word = |field: usize| words[field / size_of::<u64>()];
-            let cursor = word(offset_of!(DeviceSeat, cursor));
-            SeatState {
-                joined: cursor & DEVICE_CURSOR_JOINED != 0,
-                reliable: cursor & DEVICE_CURSOR_RELIABLE != 0,
-                next_sequence: cursor >> DEVICE_CURSOR_SHIFT,
-                missed: word(offset_of!(DeviceSeat, missed)),
-            }
-        });
-        Ok(seats.collect())
-    }
-
-    /// Seats that are taken, and those that are evicted: a bit each.
-    pub fn taken_and_evicted(&self) -> (u64, u64) {
-        let [taken, evicted] = [
-            offset_of!(DeviceControl, taken),
-            offset_of!(DeviceControl, evicted),
-        ];
-        let load = |at| self.control_word(at).load(Ordering::SeqCst);
-        (load(taken), load(evicted))
     }
 
     /// The seat of the process that forwards to hosts, if one ever did.
@@ -370,21 +289,16 @@ impl DeviceTopic {
         self.geometry.holders_at() + u64::from(block) * DEVICE_HOLDER_BYTES
     }
 
-    fn clear_seat(&self, seat: u32) -> Result<(), DeviceError> {
-        let zeros = [0; size_of::<DeviceSeat>()];
-        Ok(self.memory.words.write(self.seat_at(seat), &zeros)?)
-    }
-
     pub(crate) fn seat_at(&self, seat: u32) -> u64 {
         u64::from(seat) * size_of::<DeviceSeat>() as u64
     }
 
-    fn control_word(&self, at: usize) -> &AtomicU64 {
+    pub(crate) fn control_word(&self, at: usize) -> &AtomicU64 {
         word(&self.control, at)
     }
 }
 
-fn check_endpoint(endpoint: u32, end: u32) -> Result<(), DeviceError> {
+pub(crate) fn check_endpoint(endpoint: u32, end: u32) -> Result<(), DeviceError> {
     if endpoint < end {
         return Ok(());
     }

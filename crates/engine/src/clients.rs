@@ -6,8 +6,8 @@ use crate::registry::RegistryFile;
 use crate::sessions::Session;
 use crate::sessions::SessionId;
 use crate::state_file::may_live;
-use rgaps_layout::{ClientRecord, MAX_CLIENTS, MAX_CLIENT_NAME, RECORD_LIVE};
-use rgaps_session::{Refusal, RefusalCode, LINKS_CLIENT};
+use rgaps_layout::{device_owner, ClientRecord, MAX_CLIENTS, MAX_CLIENT_NAME, RECORD_LIVE};
+use rgaps_session::{Refusal, RefusalCode, ZoneId, LINKS_CLIENT};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
@@ -30,6 +30,8 @@ pub(crate) struct Client {
     pub(crate) name: String,
     /// Since when its lock on the registry was found free.
     pub(crate) unlocked_since: Option<Instant>,
+    /// It may have seats in device topics.
+    pub(crate) has_devices: bool,
     /// Of links whose process has ended: until when their seats wait for the next links.
     pub(crate) vacant_until: Option<Instant>,
 }
@@ -45,6 +47,7 @@ impl Client {
             gid: of.peer.credentials.gid,
             name: of.name.clone(),
             unlocked_since: None,
+            has_devices: false,
             vacant_until: None,
         }
     }
@@ -133,6 +136,13 @@ impl Clients {
             Some(client) => format!("'{}' (process {})", client.name, client.pid),
             None => "a client".to_owned(),
         }
+    }
+
+    /// The client that has a seat of a device topic, in the zone of this number.
+    pub(crate) fn owner_of_seat(&mut self, zone: ZoneId, owner: u64) -> Option<&mut Client> {
+        let mut all = self.all.iter_mut();
+        let found = all.find(|(index, client)| device_owner(zone, **index, client.id) == owner);
+        found.map(|(_, client)| client)
     }
 
     pub(crate) fn is_links(&self, index: u32) -> bool {
@@ -278,6 +288,7 @@ fn client_of(record: &ClientRecord) -> Client {
         gid: record.gid,
         name,
         unlocked_since: None,
+        has_devices: false,
         vacant_until: None,
     }
 }

@@ -79,29 +79,33 @@ impl Zone {
         sources: &mut dyn Sources,
         out: &mut Vec<OwnedFd>,
     ) -> Result<(Seat, ZoneGrant), Refusal> {
+        let grant = self.admit(client, out)?;
+        let seat = self.join(grant.client_index, wish, sources);
+        if seat.is_err() {
+            self.remove_client(grant.client_index);
+        }
+        Ok((seat?, grant))
+    }
+
+    /// Takes a client into the zone, and opens registry and control segment for it.
+    pub(crate) fn admit(
+        &mut self,
+        client: Client,
+        out: &mut Vec<OwnedFd>,
+    ) -> Result<ZoneGrant, Refusal> {
+        let opened = self.registry.client_fd().and_then(|registry| {
+            out.extend([registry, self.control.fd().try_clone_to_owned()?]);
+            Ok(())
+        });
+        opened.map_err(|e| system("open the zone for you", e))?;
         let client_index = self
             .clients
             .add(&self.registry, self.limits.clients, client)?;
-        let seat = self.join(client_index, wish, sources).and_then(|seat| {
-            let opened = self.registry.client_fd().and_then(|registry| {
-                out.extend([registry, self.control.fd().try_clone_to_owned()?]);
-                Ok(())
-            });
-            opened.map_err(|e| {
-                self.remove_member(seat.member.topic, seat.member.side, seat.member.slot);
-                system("open the zone for you", e)
-            })?;
-            Ok(seat)
-        });
-        if seat.is_err() {
-            self.remove_client(client_index);
-        }
         let client_id = self.clients.get(client_index).map_or(0, |c| c.id);
-        let grant = ZoneGrant {
+        Ok(ZoneGrant {
             client_index,
             client_id,
-        };
-        Ok((seat?, grant))
+        })
     }
 
     fn join_topic(

@@ -150,9 +150,14 @@ impl Engine {
         let mut zones = self.zones.iter().filter(|zone| self.may_see(session, zone));
         let found = zones.find_map(|zone| Some((zone, zone.topics.get(zone.topics.find(name)?)?)));
         let (zone, topic) = found.ok_or_else(|| {
+            let may = if self.access.is_open() {
+                ""
+            } else {
+                " that you may see"
+            };
             refuse(
                 RefusalCode::NotFound,
-                format!("there is no topic '{name}' that you may see; see 'rgaps topic list'"),
+                format!("there is no topic '{name}'{may}; see 'rgaps topic list'"),
             )
         })?;
         Ok(Answer::Topic(TopicInfo {
@@ -400,6 +405,7 @@ fn path(topic: &Topic, subscriber: &Subscriber, memory: &Memory) -> String {
     let reads = subscriber.pool.filter(|pool| topic.pool != Some(*pool));
     match (&subscriber.path, reads) {
         _ if subscriber.closed => "none: it is closed, and holds samples".to_owned(),
+        _ if topic.matches_no_publisher(subscriber) => "none: no publisher matches it".to_owned(),
         (Some(path), _) => path.clone(),
         (None, None) => "zero copy".to_owned(),
         (None, Some(pool)) => format!(

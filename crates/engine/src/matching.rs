@@ -58,6 +58,15 @@ impl Topic {
         others.count() as u32
     }
 
+    /// Whether the topic has publishers, and the subscriber matches none of them.
+    pub(crate) fn matches_no_publisher(&self, subscriber: &Subscriber) -> bool {
+        self.mismatched_publishers(subscriber) > 0
+            && !self
+                .publishers
+                .iter()
+                .any(|publisher| Topic::matches(publisher, subscriber))
+    }
+
     /// Pairs that do not match, and why.
     pub(crate) fn mismatch_rows(&self) -> Vec<MismatchRow> {
         let rows = self.pairs().filter_map(|(publisher, subscriber)| {

@@ -148,6 +148,9 @@ fn is_on_gpus(zone: &Zone, client: u32) -> bool {
     if timelines.unclaimed || !timelines.of(client).is_empty() {
         return true;
     }
+    if zone.clients.get(client).is_some_and(|c| c.has_devices) {
+        return true;
+    }
     let members = zone.topics.members_of(client).into_iter();
     let mut pools = members
         .flat_map(|(topic, side, slot)| pools_of(zone.topics.get(topic), side, slot, &zone.memory));

@@ -7,10 +7,11 @@ use rgaps_layout::{
 use rgaps_session::{CameOver, Demand, DeviceRow, History, Offer, PathKind, RemoteRow, Ring};
 use rgaps_sync::atomic::Ordering;
 use rgaps_topic::{PublisherView, Shared, SubscriberView};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::mem::size_of;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Bytes of a topic's range in the control segment.
 pub(crate) const TOPIC_BYTES: u64 =
@@ -209,6 +210,8 @@ pub(crate) struct Device {
     pub(crate) row: DeviceRow,
     /// Of control, ring and words.
     pub(crate) fds: [OwnedFd; 3],
+    /// The seats that the publisher waits for: the message that each wants, and since when.
+    pub(crate) stalled: BTreeMap<u32, (u64, Instant)>,
 }
 
 /// A subscriber.

@@ -55,9 +55,11 @@ impl Zone {
         self.clients.remove(&self.registry, index);
     }
 
-    /// Whether the client has members, doorbells or timelines here.
+    /// Whether the client has members, doorbells, timelines or seats of device topics here.
     pub(crate) fn has_holdings(&self, client: u32) -> bool {
-        self.control.doorbells.count(client) > 0
+        let known = self.clients.get(client);
+        known.is_some_and(|client| client.has_devices)
+            || self.control.doorbells.count(client) > 0
             || !self.control.timelines.of(client).is_empty()
             || !self.topics.members_of(client).is_empty()
     }

@@ -3,7 +3,7 @@
 mod support;
 
 use rgaps_mps::{DeadClient, Mps};
-use rgaps_session::{MpsInfo, MpsState, Request, ZoneId};
+use rgaps_session::{MpsInfo, MpsState, Request, SeatEnd, ZoneId};
 use rgaps_sync::atomic::Ordering;
 use rgaps_topic::{timeline, Shared};
 use std::path::{Path, PathBuf};
@@ -131,6 +131,37 @@ fn what_the_dead_held_stays_until_the_proof_but_nobody_waits_for_them_to_read() 
     assert_eq!(world.status(&a).clients_reaped, 1);
     assert!(world.status(&a).warnings.is_empty());
     assert_eq!(world.leased_granules(&a), 2);
+}
+
+#[test]
+fn a_seat_of_a_device_topic_is_free_when_the_dead_ones_work_has_ended() {
+    let (mut world, mps) = world();
+    let [mut bridge, mut kernel] = ["bridge", "kernel"].map(|name| world.client(name));
+    let publishing = world.join(&mut bridge, "t", volatile());
+    world.report_device(&bridge, &publishing, device_row(0, &[]));
+    let owner = world.open_device(&mut kernel, "t");
+    let mut row = device_row(1, &[(owner, 1)]);
+    assert_eq!(
+        world.report_device(&bridge, &publishing, row.clone()),
+        vec![]
+    );
+    world.kill(kernel);
+    world.pass(Duration::from_secs(1));
+    let end = |is_free| SeatEnd {
+        seat: 0,
+        owner,
+        is_free,
+    };
+    let ends = world.report_device(&bridge, &publishing, row.clone());
+    assert_eq!(ends, [end(false)]);
+    row.seats[0].evicted = true;
+    assert_eq!(
+        world.report_device(&bridge, &publishing, row.clone()),
+        vec![]
+    );
+    mps.prove_all();
+    world.pass(Duration::from_secs(1));
+    assert_eq!(world.report_device(&bridge, &publishing, row), [end(true)]);
 }
 
 #[test]

@@ -23,6 +23,8 @@
 //! # drop(registration);
 //! # Ok(()) }
 //! ```
+//! [`LinkEnd`] is one end of a link between device topics of two hosts, whose messages kernels carry (`rgaps/device_link.cuh`).
+//!
 //! The decoder of the software card (`entry.rs`) shares nothing with the encoder of the kernels: each checks the other.
 //! `docs/decisions/0048-gpu-verbs.md` has the reasons, and says what is not proven.
 
@@ -31,6 +33,7 @@ mod card;
 mod engine;
 mod entry;
 mod lane;
+mod link;
 mod memory;
 pub mod mlx5;
 mod queue;
@@ -43,6 +46,7 @@ mod wire;
 pub use back_end::{choose, BackEnd, Choice};
 pub use card::{Card, QueuePair};
 pub use engine::{Behaviour, Counts};
+pub use link::{Buffer, LinkEnd, LinkEndView, LinkSizes};
 pub use memory::Memory;
 pub use queue::{Depths, QueueMemory, Rings};
 pub use regions::Registration;

@@ -3,7 +3,7 @@
 //! A program registers the fat binary of each of its files before `main`. Nothing is sent then: an image goes to the server when
 //! the first of its kernels or variables is used.
 
-use crate::{memory, notice, session, thread};
+use crate::{managed, memory, notice, session, thread};
 use rgaps_remoting::{digest_of, Call, Code, KernelId, KernelInfo, Value, IMAGE_KEPT_BYTES_MIN};
 use std::collections::{HashMap, HashSet};
 use std::ffi::{c_void, CStr, CString};
@@ -80,6 +80,8 @@ struct Registry {
     /// By the address of the function in the program that stands for the kernel.
     functions: HashMap<usize, &'static Kernel>,
     variables: HashMap<usize, Variable>,
+    /// Of managed variables: the library's handle, and where the program has its pointer to the variable. Until the program uses them.
+    managed: Vec<(usize, usize)>,
     handles: HashSet<usize>,
     libraries: HashSet<usize>,
 }
@@ -435,6 +437,25 @@ pub(crate) fn register_variable(library: &'static Library, variable: usize, name
         addresses: HashMap::new(),
     };
     registry().variables.insert(variable, entry);
+}
+
+/// Notes a managed variable, which was registered under the address of the program's pointer to it.
+pub(crate) fn register_managed(library: usize, pointer: usize) {
+    registry().managed.push((library, pointer));
+}
+
+/// Makes the managed variables of a library memory of this host, too, and tells the program their addresses.
+pub(crate) fn ready_managed(library: usize) -> Result<(), Code> {
+    let is_of = |entry: &(usize, usize)| entry.0 == library;
+    let all: Vec<_> = registry().managed.iter().copied().filter(is_of).collect();
+    for (_, pointer) in all {
+        let (address, bytes) = variable(pointer)?;
+        managed::adopt(address, bytes)?;
+        // SAFETY: nvcc's code registered the address of a pointer of its own, which stays as long as the program or library is loaded.
+        unsafe { (pointer as *mut u64).write(address) };
+    }
+    registry().managed.retain(|entry| !is_of(entry));
+    Ok(())
 }
 
 /// Address and bytes on the current device of a variable of the program.

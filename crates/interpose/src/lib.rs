@@ -26,5 +26,6 @@ mod properties;
 mod runtime;
 mod session;
 mod thread;
+mod topics;
 mod transfer;
 mod waits;

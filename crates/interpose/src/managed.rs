@@ -68,6 +68,19 @@ pub(crate) fn allocate(bytes: u64, flags: c_uint) -> Result<u64, Code> {
     Ok(start)
 }
 
+/// Takes over device memory that is a managed variable of the program: the host has what the device has.
+pub(crate) fn adopt(start: u64, bytes: u64) -> Result<(), Code> {
+    memory::open(start, bytes)?;
+    let managed = Managed {
+        bytes,
+        device: thread::device(),
+        is_on_device: true,
+    };
+    lock().get_or_insert_default().all.insert(start, managed);
+    IS_USED.store(true, Ordering::Release);
+    after()
+}
+
 /// Forgets an allocation that is given back, if it is managed.
 pub(crate) fn forget(start: u64) {
     if !IS_USED.load(Ordering::Acquire) {

@@ -47,6 +47,8 @@ enum Backing {
 #[derive(Default)]
 struct Tables {
     device: BTreeMap<u64, Range>,
+    /// Messages of topics, by number: two may be the same bytes.
+    messages: BTreeMap<u64, Range>,
     host: BTreeMap<u64, Host>,
     /// Reserved addresses, from start to end; they stay reserved, since the server gives the same addresses again.
     reserved: BTreeMap<u64, u64>,
@@ -55,6 +57,7 @@ struct Tables {
 fn tables() -> MutexGuard<'static, Tables> {
     static TABLES: Mutex<Tables> = Mutex::new(Tables {
         device: BTreeMap::new(),
+        messages: BTreeMap::new(),
         host: BTreeMap::new(),
         reserved: BTreeMap::new(),
     });
@@ -195,6 +198,26 @@ pub(crate) fn add_variable(start: u64, bytes: u64) -> Result<(), Code> {
     Ok(())
 }
 
+/// Notes a message of a topic; fails where something of the program's own is.
+pub(crate) fn add_message(number: u64, start: u64, bytes: u64) -> Result<(), ()> {
+    let mut tables = tables();
+    tables.reserve(start, bytes)?;
+    let range = Range {
+        start,
+        bytes,
+        device: thread::device(),
+        is_variable: false,
+    };
+    tables.messages.insert(number, range);
+    Ok(())
+}
+
+/// Forgets a message.
+pub(crate) fn forget_message(number: u64) -> Result<(), Code> {
+    let gone = tables().messages.remove(&number);
+    gone.map(drop).ok_or(Code::INVALID_HANDLE)
+}
+
 /// Forgets an allocation, which begins at `start`.
 pub(crate) fn forget(start: u64) -> Result<Range, Code> {
     let mut tables = tables();
@@ -210,14 +233,19 @@ pub(crate) fn reset() -> Result<(), Code> {
     session::wait_for_landings(0, u64::MAX)?;
     let device = thread::device();
     tables().device.retain(|_, range| range.device != device);
+    tables().messages.clear();
     session::call(&Call::Reset, &[]).map(drop)
 }
 
 /// The device memory at an address.
 pub(crate) fn device_at(address: u64) -> Option<Range> {
     let tables = tables();
-    let (start, range) = tables.device.range(..=address).next_back()?;
-    (address - start < range.bytes).then_some(*range)
+    let has = |range: &&Range| address - range.start < range.bytes;
+    let own = tables.device.range(..=address).next_back();
+    let own = own.map(|(_, range)| range).filter(has);
+    let holds = |range: &&Range| address >= range.start && has(range);
+    own.or_else(|| tables.messages.values().find(holds))
+        .copied()
 }
 
 /// Whether all of a range is device memory.

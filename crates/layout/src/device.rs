@@ -3,13 +3,14 @@
 //! ```text
 //! control segment, host memory       DeviceControl, then nothing
 //! ring segment, the topic's domain   slots[depth] | lengths[blocks] | blocks[blocks]
-//! words segment, the topic's domain  DeviceSeat[MAX_DEVICE_SUBSCRIBERS] | holders[blocks], one in each DEVICE_HOLDER_BYTES
+//! words segment, the topic's domain  DeviceSeat[MAX_DEVICE_SUBSCRIBERS + 1] | holders[blocks], one in each DEVICE_HOLDER_BYTES
 //!
 //! slot      sequence << 16 | block; 0: none yet
 //! length    bytes of the message in the block
 //! holder    generation << 18 | RING << 17 | PRODUCER << 16 | a bit for each seat;
 //!           the generation is the sequence number of the message that was published in the block
-//! cursor    sequence of the message that the subscriber wants next << 2 | JOINED << 1 | RELIABLE
+//! cursor    sequence of the message that the subscriber wants next << 2 | JOINED << 1 | RELIABLE;
+//!           in the last seat, the publisher's: sequence of the newest message for which it has waited for room
 //! ```
 //! Kernels are compiled against `rgaps/device_layout.h`, which [`device_header`] writes and a test of `rgaps-capi` compares.
 
@@ -19,7 +20,7 @@ use std::mem::{offset_of, size_of};
 /// First word of a device topic's control segment ("rgapsdev").
 pub const DEVICE_MAGIC: u64 = u64::from_le_bytes(*b"rgapsdev");
 /// Version of everything in this file.
-pub const DEVICE_LAYOUT_VERSION: u32 = 2;
+pub const DEVICE_LAYOUT_VERSION: u32 = 3;
 /// Subscribers of a device topic. One bit each in a holder word.
 pub const MAX_DEVICE_SUBSCRIBERS: u32 = 16;
 /// Longest ring of a device topic, in messages.
@@ -44,8 +45,12 @@ pub const DEVICE_CURSOR_SHIFT: u32 = 2;
 pub const DEVICE_CURSOR_RELIABLE: u64 = 1;
 /// Flag of a cursor: the subscriber has joined.
 pub const DEVICE_CURSOR_JOINED: u64 = 2;
-/// The publisher's bit in `stopped`; those of subscribers are their seats.
+/// The publisher's bit in `stopped`, and where its own words are; those of subscribers are their seats.
 pub const DEVICE_PUBLISHER_ENDPOINT: u32 = MAX_DEVICE_SUBSCRIBERS;
+/// In `owners`: nobody has the seat.
+pub const DEVICE_SEAT_FREE: u64 = 0;
+/// In `owners`: a process that the daemon does not look after.
+pub const DEVICE_OWNER_UNKNOWN: u64 = 1;
 /// Bytes of the control segment: a page of any host.
 pub const DEVICE_CONTROL_BYTES: u64 = 64 << 10;
 
@@ -72,10 +77,9 @@ define! {
          48 bridge: u64,
         /// Padding.
          56 padding: [u8; 72],
-        /// Seats that a process has, a bit each. Set by compare-and-swap.
-        128 taken: u64,
-        /// Padding.
-        136 taken_padding: [u8; 120],
+        /// Who has each seat: [`DEVICE_SEAT_FREE`], [`DEVICE_OWNER_UNKNOWN`], or a client of the daemon's ([`device_owner`]).
+        /// Taken by compare-and-swap.
+        128 owners: u64[16],
         /// Seats whose bits and cursors the publisher may ignore.
         256 evicted: u64,
         /// Padding.
@@ -86,7 +90,7 @@ define! {
         392 stopped_padding: [u8; 120],
     }
 
-    /// A subscriber's own words.
+    /// A subscriber's own words; or the publisher's.
     DeviceSeat [128] {
         /// See above.
           0 cursor: u64,
@@ -137,7 +141,21 @@ impl DeviceTopicView {
     }
 }
 
+/// In `owners`: a client of the daemon's, by its index in its zone, and parts of the zone's number and of its own, of which nobody
+/// else is to know the whole.
+pub fn device_owner(zone: u128, client_index: u32, client_id: u64) -> u64 {
+    u64::from(client_index + 1) << 48 | (zone as u64 & OWNER_ZONE_MASK) << 24 | client_id >> 40
+}
+
+/// Whether an owner is, or was, a client of a zone.
+pub fn is_device_owner_in(zone: u128, owner: u64) -> bool {
+    owner >> 48 != 0 && owner >> 24 & OWNER_ZONE_MASK == zone as u64 & OWNER_ZONE_MASK
+}
+
+const OWNER_ZONE_MASK: u64 = 0xff_ffff;
+
 const _: () = assert!(size_of::<DeviceTopicView>() == 64);
+const _: () = assert!(size_of::<[u64; MAX_DEVICE_SUBSCRIBERS as usize]>() == 128);
 const _: () = assert!(
     MAX_DEVICE_SUBSCRIBERS <= 32 && size_of::<DeviceControl>() as u64 <= DEVICE_CONTROL_BYTES
 );

@@ -76,7 +76,7 @@ pub struct EgressCounts {
     /// Their bytes.
     pub bytes: AtomicU64,
     /// Messages for which there was no room.
-    pub left_out: AtomicU64,
+    pub skipped: AtomicU64,
     /// How long it took.
     pub times: TimesOut,
     /// What is told of single messages.

@@ -3,6 +3,58 @@
 use crate::control_plane::PlaneEvent;
 use crate::host_link::{Flow, HostEvent};
 use crate::wire::FlowDescription;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
+
+/// The link that an event is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EventSource {
+    /// The host at its other end.
+    pub host: String,
+    /// Numbers all links. An event of a link that another has replaced is out of date.
+    pub link: u64,
+}
+
+/// An event, and the link that it is about.
+pub type SourcedEvent = (Option<EventSource>, ConductorEvent);
+
+/// Reports events of one link.
+#[derive(Clone)]
+pub struct LinkReporter {
+    source: EventSource,
+    to: Sender<SourcedEvent>,
+}
+
+impl LinkReporter {
+    /// Reports for the next link with a host.
+    pub fn new(host: &str, to: Sender<SourcedEvent>) -> LinkReporter {
+        static LINKS: AtomicU64 = AtomicU64::new(0);
+        let host = host.to_owned();
+        let link = LINKS.fetch_add(1, Ordering::Relaxed);
+        let source = EventSource { host, link };
+        LinkReporter { source, to }
+    }
+
+    /// The same for the link that replaces this one.
+    pub fn next(&self) -> LinkReporter {
+        LinkReporter::new(&self.source.host, self.to.clone())
+    }
+
+    /// Reports an event. After the conductor's end nobody is interested.
+    pub fn report(&self, event: ConductorEvent) {
+        let _ = self.to.send((Some(self.source.clone()), event));
+    }
+
+    /// The host at the link's other end.
+    pub fn host(&self) -> &str {
+        &self.source.host
+    }
+
+    /// Whether an event is about this link.
+    pub fn is_source(&self, source: &EventSource) -> bool {
+        self.source == *source
+    }
+}
 
 /// What links, and the threads that send to them, tell the conductor.
 #[derive(Debug)]
@@ -13,10 +65,10 @@ pub enum ConductorEvent {
     LinkMessage(Vec<u8>),
     /// A message that waited for memory may have some.
     Room,
-    /// Something happened to another host; it is said for no host.
+    /// Something happened to another host. It comes from no link.
     PlaneEvent(PlaneEvent),
     /// Publishers' flows begin, all of a group.
     Opened(Vec<(Flow, FlowDescription)>),
-    /// A publisher has published of which nothing is known yet; it is said for no host.
+    /// A publisher has published of which nothing is known yet. It comes from no link.
     Unknown,
 }

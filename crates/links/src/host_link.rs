@@ -6,7 +6,8 @@
 //! - *Groups.* Flows that begin together are one [`Group`], so that the receiver knows all of them before it takes messages.
 //! - *Restart.* Each flow retains its messages until they are acknowledged. When the host restarts, all flows are opened again, and
 //!   what they retain is sent again.
-//! - *Outage.* A host without lanes for `outage_ms` gets nothing of what was retained; before that, no more than `outage_max` for a flow.
+//! - *Outage.* A host without lanes for `outage_ms` gets nothing of what was retained. Before that, a reliable flow retains no more than
+//!   `outage_max`, and a best-effort one its newest message.
 //! - *Back-pressure.* A reliable flow holds its sender back at `in_flight_max`; a best-effort one gives up its oldest message instead,
 //!   of those of which no byte is on its way.
 //!
@@ -456,7 +457,11 @@ impl HostLink {
             if !is_sized || !is_next || sent.is_closing {
                 return Sent::Never;
             }
-            let max = if link.has_lanes() { all } else { outage };
+            let max = match (link.has_lanes(), reliable) {
+                (true, _) => all,
+                (false, true) => outage,
+                (false, false) => bytes,
+            };
             let holds_back = reliable && link.has_lanes();
             while sent.retained_bytes + bytes > max {
                 let oldest = match holds_back {

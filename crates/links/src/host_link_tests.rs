@@ -1,12 +1,13 @@
 //! What a peer says in OPEN, true or not, over links on loopback.
 
 use super::*;
-use crate::event::ConductorEvent;
+use crate::event::{ConductorEvent, SourcedEvent};
 use crate::ingress::LinkIngress;
 use crate::wire::{FlowDescription, Takes, Tree};
 use rgaps_client::links::Offer;
 use rgaps_client::History;
 use rgaps_transport::{EndpointConfig, LaneEnd, LaneKey, Security};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{channel, Receiver};
 
 const LIMIT: Duration = Duration::from_secs(120);
@@ -35,14 +36,7 @@ fn limits() -> RetainLimits {
 }
 
 /// The end that listens, of a link with the host of this incarnation, and what it reports.
-fn listen(
-    at: &Endpoint,
-    host: u64,
-) -> (
-    HostLink,
-    Receiver<(String, ConductorEvent)>,
-    Arc<LinkIngress>,
-) {
+fn listen(at: &Endpoint, host: u64) -> (HostLink, Receiver<SourcedEvent>, Arc<LinkIngress>) {
     let (to, heard) = channel();
     let landings = LinkIngress::new("peer", to, channel().0, None);
     let peer = Peer {
@@ -128,10 +122,7 @@ fn alone() -> Group {
     }
 }
 
-fn wait<T>(
-    heard: &Receiver<(String, ConductorEvent)>,
-    is: impl Fn(ConductorEvent) -> Option<T>,
-) -> T {
+fn wait<T>(heard: &Receiver<SourcedEvent>, is: impl Fn(ConductorEvent) -> Option<T>) -> T {
     loop {
         let (_, heard) = heard.recv_timeout(LIMIT).expect("it is reported");
         if let Some(found) = is(heard) {
@@ -364,4 +355,63 @@ fn no_more_flows_are_opened_than_a_link_has_and_each_group_comes_whole() {
         from.send((flow(publisher), true), 0, payload, Description::default())
     };
     assert_eq!([send(last - 1), send(last)], [Sent::Taken, Sent::Never]);
+}
+
+#[test]
+fn a_link_that_was_replaced_is_out_of_date() {
+    let (to, heard) = channel();
+    let first = LinkIngress::new("peer", to, channel().0, None);
+    let second = first.next();
+    let source = |ingress: &LinkIngress| {
+        ingress.event(HostEvent::Link(LinkEvent::Up));
+        let (source, _) = heard.recv_timeout(LIMIT).unwrap();
+        source.expect("it is of a link")
+    };
+    let (old, new) = (source(&first), source(&second));
+    assert!(first.is_source(&old) && second.is_source(&new));
+    assert!(!second.is_source(&old) && !first.is_source(&new));
+    // The counts go on.
+    assert_eq!(second.arrived.connects.load(Ordering::Relaxed), 2);
+}
+
+#[test]
+fn a_best_effort_flow_keeps_only_its_newest_message_while_the_host_is_away() {
+    // Nobody listens, so there are no lanes.
+    let sender = endpoint(2);
+    let (to, heard) = channel();
+    let quiet = LinkIngress::new("1", to, channel().0, None);
+    let peer = Peer {
+        incarnation: 1,
+        key: key(2),
+        dial: Vec::new(),
+    };
+    let config = (LinkConfig::default(), limits());
+    let link = HostLink::new(&sender, "1", config, peer, quiet).unwrap();
+    let new = |publisher| NewFlow {
+        flow: flow(publisher),
+        retained_max: u64::MAX,
+        description: described().encode(),
+        leads_on: false,
+    };
+    link.open(vec![new(1), new(2)]);
+    for (publisher, reliable) in [(1, false), (2, true)] {
+        for sequence in 0..10 {
+            let payload = Arc::new(vec![0_u8; 100]);
+            let sent = link.send(
+                (flow(publisher), reliable),
+                sequence,
+                payload,
+                Description::default(),
+            );
+            assert_eq!(sent, Sent::Taken);
+        }
+    }
+    assert_eq!(link.status().retained_bytes, 100 + 10 * 100);
+    for _ in 0..9 {
+        let given_up = wait(&heard, |heard| match heard {
+            ConductorEvent::Event(HostEvent::GaveUp(flow)) => Some(flow),
+            _ => None,
+        });
+        assert_eq!(given_up, flow(1));
+    }
 }

@@ -76,6 +76,13 @@ impl Node {
     }
 }
 
+/// Realm and host of a token, of whichever realm.
+pub(crate) fn realm_and_host(key: &str) -> Option<(&str, String)> {
+    let realm = key.strip_prefix("rgaps/")?.split('/').next()?;
+    let host = Token::parse(realm, key)?.node.host;
+    Some((realm, host))
+}
+
 pub(crate) fn is_host(host: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
     !host.is_empty() && host.len() <= MAX_HOST_NAME && host.chars().all(plain)
@@ -113,6 +120,9 @@ mod tests {
         let key = token().key("lab");
         assert_eq!(Token::parse("la", &key), None);
         assert_eq!(Token::parse("lab2", &key), None);
+        let robot = "robot-1".to_owned();
+        assert_eq!(realm_and_host(&key), Some(("lab", robot)));
+        assert_eq!(realm_and_host("rgaps/lab/meet/robot-1/feed"), None);
     }
 
     #[test]

@@ -12,15 +12,15 @@ use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 use std::sync::Arc;
 
-/// Carries the topics of a host to and from other hosts. The daemon starts it where rgaps.toml says
-/// `links.enabled = true`; there is no reason to start it by hand.
+/// Carries the topics of a host to and from other hosts. The daemon starts it if `links.enabled` is true, and restarts it
+/// when it ends; do not start it by hand.
 #[derive(Parser)]
-#[command(version, about)]
+#[command(version)]
 struct Arguments {
-    /// Reads this configuration instead of rgaps.toml in the usual places.
+    /// Read this configuration file instead of searching for rgaps.toml.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Ends when the process that started it does.
+    /// End when the process that started this one ends.
     #[arg(long)]
     with_parent: bool,
 }

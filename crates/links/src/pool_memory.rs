@@ -50,10 +50,9 @@ fn fetch(wanted: MemoryRequest) {
     let MemoryRequest {
         landing,
         bytes,
-        host,
-        to,
+        reporter,
     } = wanted;
     if landing.fetch(bytes) {
-        let _ = to.send((host, ConductorEvent::Room));
+        reporter.report(ConductorEvent::Room);
     }
 }

@@ -1,6 +1,7 @@
-//! Why hosts that the configuration names are not there. Zenoh tries them for ever and says little; so what it
-//! tries is tried here, too, now and then and only while hosts are missing, and what comes of it is told.
+//! Why hosts that the configuration names are not linked. Zenoh dials them without end and says little. So while hosts are
+//! missing, the probe dials each endpoint itself now and then, and asks the hosts that answer for their realms.
 
+use crate::keys::realm_and_host;
 use crate::wire::clip;
 use anyhow::Context;
 use rgaps_client::NotReached;
@@ -8,6 +9,7 @@ use rgaps_session::MAX_NOT_REACHED;
 use rgaps_transport::Tls;
 use std::collections::BTreeMap;
 use std::net::{TcpStream, ToSocketAddrs};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{channel, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -15,41 +17,45 @@ use zenoh::{Session, Wait};
 
 /// Pause between two looks.
 const LOOK: Duration = Duration::from_secs(2);
-/// How long one endpoint may take.
+/// How long one endpoint, or the question for realms, may take.
 const LIMIT: Duration = Duration::from_secs(2);
-/// Looks at which nobody was there before that is told of an endpoint that can be reached.
-const ALONE: u32 = 3;
+/// An endpoint is reported after so many looks in a row that reached it while no host was there: Zenoh needs a moment after
+/// a cable is back.
+const REACHED: u32 = 3;
 const STRANGE: &str = "it is reached, and nobody who speaks as this host does answers: do both have tls/, or both tcp/?";
+
 /// Looks at endpoints until it is dropped.
 pub struct Probe {
     board: Arc<Mutex<BTreeMap<String, String>>>,
+    knows_hosts: Arc<AtomicBool>,
     // Gone when this is dropped, which ends the thread in its next pause.
     _stop: Sender<()>,
 }
 
 impl Probe {
-    /// Starts to look at the endpoints `connect`.
-    pub fn start(session: Session, connect: &[String], tls: Option<Tls>) -> anyhow::Result<Probe> {
+    /// Starts to look at the endpoints `connect` for hosts of `realm`.
+    pub fn start(
+        session: Session,
+        realm: &str,
+        connect: &[String],
+        tls: Option<Tls>,
+    ) -> anyhow::Result<Probe> {
         let board = Arc::new(Mutex::new(BTreeMap::new()));
+        let knows_hosts = Arc::new(AtomicBool::new(false));
         let (stop, stopped) = channel::<()>();
-        let (reported, endpoints) = (board.clone(), connect.to_vec());
+        let mut prober = Prober {
+            session,
+            realm: realm.to_owned(),
+            endpoints: connect.iter().map(|of| (of.clone(), 0)).collect(),
+            tls,
+            knows_hosts: knows_hosts.clone(),
+        };
+        let reported = board.clone();
         std::thread::Builder::new()
             .name("rgaps-probe".to_owned())
             .spawn(move || {
-                let mut alone = 0;
                 while stopped.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
-                    let there = session.info().peers_zid().wait().count();
-                    alone = if there == 0 { alone + 1 } else { 0 };
-                    let mut found = match there < endpoints.len() {
-                        true => look(&endpoints, tls.as_ref()),
-                        false => BTreeMap::new(),
-                    };
-                    if alone >= ALONE {
-                        for endpoint in &endpoints {
-                            let why = found.entry(endpoint.clone());
-                            why.or_insert_with(|| STRANGE.to_owned());
-                        }
-                    }
+                    let found = prober.look();
                     let mut board = reported.lock().unwrap_or_else(PoisonError::into_inner);
                     for (endpoint, why) in &found {
                         if board.get(endpoint) != Some(why) {
@@ -60,7 +66,16 @@ impl Probe {
                 }
             })
             .context("creating a thread")?;
-        Ok(Probe { board, _stop: stop })
+        Ok(Probe {
+            board,
+            knows_hosts,
+            _stop: stop,
+        })
+    }
+
+    /// Tells the probe whether this host knows another host of its realm.
+    pub fn set_knows_hosts(&self, knows_hosts: bool) {
+        self.knows_hosts.store(knows_hosts, Ordering::Relaxed);
     }
 
     /// The endpoints that are not reached, and why.
@@ -74,12 +89,74 @@ impl Probe {
     }
 }
 
-fn look(endpoints: &[String], tls: Option<&Tls>) -> BTreeMap<String, String> {
-    let tried = endpoints.iter().filter_map(|endpoint| {
-        let why = attempt(endpoint, tls).err()?;
-        Some((endpoint.clone(), why))
-    });
-    tried.collect()
+/// What the probe's thread has.
+struct Prober {
+    session: Session,
+    realm: String,
+    /// With the number of looks in a row that reached the endpoint while no host was there.
+    endpoints: Vec<(String, u32)>,
+    tls: Option<Tls>,
+    knows_hosts: Arc<AtomicBool>,
+}
+
+impl Prober {
+    /// The endpoints that lead to no host of the realm, and why.
+    fn look(&mut self) -> BTreeMap<String, String> {
+        let before = self.hosts();
+        let mut found = match before < self.endpoints.len() {
+            true => self.dial(),
+            false => BTreeMap::new(),
+        };
+        if self.hosts() != before {
+            // A host came or went meanwhile; the next look is right.
+            return BTreeMap::new();
+        }
+        for (endpoint, reached) in &mut self.endpoints {
+            let is_reached = before == 0 && !found.contains_key(endpoint);
+            *reached = if is_reached { *reached + 1 } else { 0 };
+            if *reached >= REACHED {
+                found.insert(endpoint.clone(), STRANGE.to_owned());
+            }
+        }
+        if before > 0 && !self.knows_hosts.load(Ordering::Relaxed) {
+            if let Some(why) = self.other_realm() {
+                for (endpoint, _) in &self.endpoints {
+                    found.entry(endpoint.clone()).or_insert_with(|| why.clone());
+                }
+            }
+        }
+        found
+    }
+
+    /// How many hosts Zenoh is connected with, of any realm.
+    fn hosts(&self) -> usize {
+        self.session.info().peers_zid().wait().count()
+    }
+
+    /// The endpoints that accept no connection, and why.
+    fn dial(&self) -> BTreeMap<String, String> {
+        let tried = self.endpoints.iter().filter_map(|(endpoint, _)| {
+            let why = attempt(endpoint, self.tls.as_ref()).err()?;
+            Some((endpoint.clone(), why))
+        });
+        tried.collect()
+    }
+
+    /// Whether a host of another realm answers, in words.
+    fn other_realm(&self) -> Option<String> {
+        let tokens = self.session.liveliness().get("rgaps/*/node/**");
+        let replies = tokens.timeout(LIMIT).wait().ok()?;
+        let mut keys = replies.iter().filter_map(|reply| {
+            let sample = reply.into_result().ok()?;
+            Some(sample.key_expr().as_str().to_owned())
+        });
+        let key = keys.find(|key| realm_and_host(key).is_some_and(|(of, _)| of != self.realm))?;
+        let (realm, host) = realm_and_host(&key)?;
+        Some(format!(
+            "host '{host}' is of realm '{realm}', and this host of realm '{}': set the same realm on both hosts",
+            self.realm
+        ))
+    }
 }
 
 fn attempt(endpoint: &str, tls: Option<&Tls>) -> Result<(), String> {

@@ -267,6 +267,7 @@ impl RemoteHost {
             return;
         };
         self.status = None;
+        self.ingress = self.ingress.next();
         // A thread of it may be opening a lane, which takes up to two seconds.
         let closing = std::thread::Builder::new().name("link-close".to_owned());
         if let Err(error) = closing.spawn(move || link.close()) {

@@ -57,7 +57,7 @@ fn each_message_is_counted_and_timed_at_both_ends() {
     );
     assert_eq!((sent.messages_out, sent.bytes_out), (all, payload));
     assert_eq!((came.messages_in, came.bytes_in), (all, payload));
-    assert_eq!((sent.redelivered, sent.cut_off, sent.left_out), (0, 0, 0));
+    assert_eq!((sent.resent, sent.violations, sent.skipped), (0, 0, 0));
     assert_eq!((came.missed, came.duplicates, came.given_up), (0, 0, 0));
     // The host that dials and the one that accepts.
     assert_eq!((sent.connects, came.connects), (1, 1));

@@ -215,6 +215,11 @@ fn publishers_that_have_sent_nothing_keep_their_places_while_more_hosts_want_the
         publishers.iter().for_each(|p| {
             until("the last one to be gone", || p.subscribers() == 2);
         });
+        // Also those that ended count, until links have read all of theirs.
+        drop(publishers);
+        until("room for the next ones", || {
+            nodes[0].topic("photos").unwrap().publishers.is_empty()
+        });
     }
 }
 

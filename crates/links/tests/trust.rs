@@ -94,6 +94,28 @@ fn topics_cross_between_hosts_that_prove_who_they_are() {
     }
 }
 
+#[test]
+fn hosts_of_different_realms_say_so() {
+    let ports = ports(2);
+    let start = |name: &str, realm: &str, own: usize| {
+        let links = links(name, "tcp", ports[own], ports[1 - own], "");
+        Host::start_in_realm(realm, name, &links)
+    };
+    let hosts = [start("host-a", "lab", 0), start("host-b", "field", 1)];
+    for (host, says) in hosts.iter().zip([
+        "host 'host-b' is of realm 'field', and this host of realm 'lab'",
+        "host 'host-a' is of realm 'lab', and this host of realm 'field'",
+    ]) {
+        let node = host.node("peers");
+        until("the reason", || {
+            let peers = node.peers().unwrap_or_default();
+            assert_eq!(peers.peers, []);
+            let mut rows = peers.not_reached.iter();
+            rows.any(|row| row.reason.starts_with(says))
+        });
+    }
+}
+
 /// `host-a` and `host-c` of a realm, and a stranger that gets nothing of what they tell each other. `host-a` and the
 /// stranger say why, with one of these words.
 fn gets_nothing(stranger: &str, protocol: &str, why_here: &str, why_there: &str) {

@@ -1,32 +1,59 @@
 //! Arguments of calls. Each error names the argument and what it takes.
 //!
-//! pyo3 by itself does neither: its errors say only which type was found, and it takes True for 1.
+//! pyo3 by itself does neither: its errors say only which type was found, and it takes True for 1. It also prints what an
+//! object's `__str__` raises and goes on, where Rust formats the object: [`text_of`] passes that on.
 
-use crate::error::invalid;
+use crate::error::{invalid, unless_raised};
 use crate::subscriber::Subscriber;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyString};
+use pyo3::types::{PyBool, PyDict, PyMapping, PyString};
+use pyo3::PyTypeInfo;
 use rgaps_layout::{MAX_BLOCKS, MAX_DEPTH, MAX_HELD};
 use std::path::PathBuf;
 
 /// Of an object in an error, at most this many characters.
 const SHOWN_CHARS_MAX: usize = 60;
 
+/// `str(object)`.
+pub(crate) fn text_of(object: &Bound<'_, PyAny>) -> PyResult<String> {
+    Ok(object.str()?.to_string_lossy().into_owned())
+}
+
+/// An error about an object, which it shows.
+pub(crate) fn about(object: &Bound<'_, PyAny>, error: impl FnOnce(String) -> PyErr) -> PyErr {
+    shown(object).map_or_else(|interrupt| interrupt, error)
+}
+
 /// An object as an error shows it.
-pub(crate) fn shown(object: &Bound<'_, PyAny>) -> String {
-    let text = object.repr().map(|text| text.to_string());
-    let text = text.unwrap_or_else(|_| format!("a {}", type_name(object)));
-    match text.char_indices().nth(SHOWN_CHARS_MAX) {
+fn shown(object: &Bound<'_, PyAny>) -> PyResult<String> {
+    let text = match unless_raised(object.repr())? {
+        Some(text) => text.to_string_lossy().into_owned(),
+        None => format!("a {}", type_name(object)?),
+    };
+    Ok(match text.char_indices().nth(SHOWN_CHARS_MAX) {
         Some((end, _)) => format!("{}...", &text[..end]),
         None => text,
-    }
+    })
 }
 
 /// The name of an object's type.
-pub(crate) fn type_name(object: &Bound<'_, PyAny>) -> String {
-    let name = object.get_type().name();
-    name.map_or_else(|_| "?".to_owned(), |name| name.to_string())
+pub(crate) fn type_name(object: &Bound<'_, PyAny>) -> PyResult<String> {
+    let name = unless_raised(object.get_type().name())?;
+    Ok(name.map_or_else(
+        || "?".to_owned(),
+        |name| name.to_string_lossy().into_owned(),
+    ))
+}
+
+/// The object as a mapping, if it is one. pyo3's own cast drops what a question for the object's class raises.
+pub(crate) fn mapping<'a, 'py>(
+    object: &'a Bound<'py, PyAny>,
+) -> PyResult<Option<&'a Bound<'py, PyMapping>>> {
+    let is_mapping = object.is_instance_of::<PyDict>()
+        || object.is_instance(PyMapping::type_object(object.py()).as_any())?;
+    // SAFETY: Python says that it is one.
+    Ok(is_mapping.then(|| unsafe { object.cast_unchecked() }))
 }
 
 /// A whole number from `least` to `most`; none if the object is none at all (a bool, a float, text).
@@ -39,14 +66,15 @@ pub(crate) fn integer(
         return Ok(None);
     }
     // One that does not fit in 128 bits is out of range, too.
-    let number = object.extract::<i128>().ok();
+    let number = unless_raised(object.extract::<i128>())?;
     let number = number.and_then(|number| u64::try_from(number).ok());
     match number.filter(|number| (least..=most).contains(number)) {
         Some(number) => Ok(Some(number)),
-        None => Err(invalid(format!(
-            "{name}={} is outside the limits of {least} to {most}",
-            shown(object)
-        ))),
+        None => Err(about(object, |shown| {
+            invalid(format!(
+                "{name}={shown} is outside the limits of {least} to {most}"
+            ))
+        })),
     }
 }
 
@@ -99,7 +127,9 @@ pub(crate) fn length(object: &Bound<'_, PyAny>) -> PyResult<u64> {
 }
 
 fn wrong_type(object: &Bound<'_, PyAny>, name: &str, takes: &str) -> PyErr {
-    PyTypeError::new_err(format!("{name} must be {takes}, not {}", shown(object)))
+    about(object, |shown| {
+        PyTypeError::new_err(format!("{name} must be {takes}, not {shown}"))
+    })
 }
 
 fn text(object: &Bound<'_, PyAny>, name: &str) -> PyResult<String> {
@@ -123,25 +153,24 @@ fn path_or_none(object: &Bound<'_, PyAny>, name: &str) -> PyResult<Option<PathBu
     if object.is_none() {
         return Ok(None);
     }
-    let path = object.extract().map(Some);
-    path.map_err(|_| wrong_type(object, name, "a path or None"))
+    let path = unless_raised(object.extract())?;
+    path.map(Some)
+        .ok_or_else(|| wrong_type(object, name, "a path or None"))
 }
 
 fn yes_or_no(object: &Bound<'_, PyAny>, name: &str) -> PyResult<bool> {
-    object
-        .extract()
-        .map_err(|_| wrong_type(object, name, "True or False"))
+    unless_raised(object.extract())?.ok_or_else(|| wrong_type(object, name, "True or False"))
 }
 
-fn number(object: &Bound<'_, PyAny>) -> Option<f64> {
+fn number(object: &Bound<'_, PyAny>) -> PyResult<Option<f64>> {
     match object.is_instance_of::<PyBool>() {
-        true => None,
-        false => object.extract().ok(),
+        true => Ok(None),
+        false => unless_raised(object.extract()),
     }
 }
 
 fn seconds(object: &Bound<'_, PyAny>, name: &str) -> PyResult<f64> {
-    number(object).ok_or_else(|| wrong_type(object, name, "a number of seconds"))
+    number(object)?.ok_or_else(|| wrong_type(object, name, "a number of seconds"))
 }
 
 fn seconds_or_none(object: &Bound<'_, PyAny>, name: &str) -> PyResult<Option<f64>> {
@@ -149,7 +178,7 @@ fn seconds_or_none(object: &Bound<'_, PyAny>, name: &str) -> PyResult<Option<f64
         return Ok(None);
     }
     let takes = "a number of seconds, or None to wait without limit";
-    number(object)
+    number(object)?
         .map(Some)
         .ok_or_else(|| wrong_type(object, name, takes))
 }
@@ -184,16 +213,21 @@ named! {
 
 /// The path of a configuration, of an argument that may be a mapping instead.
 pub(crate) fn config_path(object: &Bound<'_, PyAny>) -> PyResult<PathBuf> {
-    let path = object.extract();
-    path.map_err(|_| wrong_type(object, "config", "a path, a mapping of keys, or None"))
+    let takes = "a path, a mapping of keys, or None";
+    unless_raised(object.extract())?.ok_or_else(|| wrong_type(object, "config", takes))
 }
 
 /// The name of a part, between the brackets after a loan or a sample.
 pub(crate) fn part_name(object: &Bound<'_, PyAny>) -> PyResult<String> {
-    text(object, "the name of a part").map_err(|error| {
-        let advice = "for elements, index an array over the message: message.numpy()[...]";
-        PyTypeError::new_err(format!("{}; {advice}", error.value(object.py())))
-    })
+    match object.cast::<PyString>() {
+        Ok(text) => text.extract(),
+        Err(_) => Err(about(object, |shown| {
+            PyTypeError::new_err(format!(
+                "the name of a part must be text, not {shown}; for elements, index an array over the message: \
+                 message.numpy()[...]"
+            ))
+        })),
+    }
 }
 
 /// The strides of a loan, in bytes.
@@ -202,8 +236,10 @@ pub(crate) fn strides(object: &Bound<'_, PyAny>) -> PyResult<Option<Vec<i64>>> {
         return Ok(None);
     }
     let takes = "a sequence of whole numbers (bytes per dimension) or None";
-    let strides = object.extract().map(Some);
-    strides.map_err(|_| wrong_type(object, "strides", takes))
+    let strides = unless_raised(object.extract())?;
+    strides
+        .map(Some)
+        .ok_or_else(|| wrong_type(object, "strides", takes))
 }
 
 /// A subscriber for a wait set.

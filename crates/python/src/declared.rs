@@ -1,8 +1,8 @@
 //! The type that a publisher or a subscriber declares for its messages, where it is a tensor's
 //! ([`TensorType`]): its type name is then a text like `float16[3,1080,1920]`.
 
-use crate::argument::shown;
-use crate::error::{invalid, raise};
+use crate::argument::about;
+use crate::error::{invalid, raise, unless_raised};
 use pyo3::prelude::*;
 use rgaps::{DType, TensorType};
 
@@ -47,13 +47,14 @@ pub(crate) fn check(
 
 /// Lengths as a user declares them.
 fn lengths(shape: &Bound<'_, PyAny>) -> PyResult<Vec<Option<u64>>> {
-    if let Ok(length) = shape.extract::<u64>() {
+    if let Some(length) = unless_raised(shape.extract::<u64>())? {
         return Ok(vec![Some(length)]);
     }
-    shape.extract::<Vec<Option<u64>>>().map_err(|_| {
-        invalid(format!(
-            "shape must be a length, or a sequence of lengths with None for any length, not {}",
-            shown(shape)
-        ))
+    unless_raised(shape.extract())?.ok_or_else(|| {
+        about(shape, |shown| {
+            invalid(format!(
+                "shape must be a length, or a sequence of lengths with None for any length, not {shown}"
+            ))
+        })
     })
 }

@@ -1,7 +1,8 @@
 //! Element types in the words of Python: numpy's names, the buffer protocol's letters, the array
 //! interface's codes.
 
-use crate::error::invalid;
+use crate::argument::text_of;
+use crate::error::{invalid, unless_raised};
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyType};
 use rgaps::DType;
@@ -109,20 +110,22 @@ pub(crate) fn of_typestr(text: &str) -> Result<DType, String> {
 /// `torch.float32`, or what numpy can make a type of.
 pub(crate) fn of_object(object: &Bound<'_, PyAny>) -> PyResult<DType> {
     let py = object.py();
-    let native = object
-        .getattr_opt("isnative")?
-        .is_none_or(|native| native.is_truthy().unwrap_or(true));
+    let native = match object.getattr_opt("isnative")? {
+        Some(native) => native.is_truthy()?,
+        None => true,
+    };
     if !native {
         return Err(invalid(format!(
-            "dtype {object} has the other byte order; convert it to the native one"
+            "dtype {} has the other byte order; convert it to the native one",
+            text_of(object)?
         )));
     }
     let name = match object.cast::<PyString>() {
-        Ok(text) => text.to_string(),
-        Err(_) if object.is_instance_of::<PyType>() => object.getattr("__name__")?.to_string(),
+        Ok(text) => text.extract()?,
+        Err(_) if object.is_instance_of::<PyType>() => text_of(&object.getattr("__name__")?)?,
         Err(_) => match object.getattr_opt("name")? {
-            Some(name) => name.to_string(),
-            None => object.str()?.to_string(),
+            Some(name) => text_of(&name)?,
+            None => text_of(object)?,
         },
     };
     if let Ok(dtype) = name.parse() {
@@ -132,14 +135,10 @@ pub(crate) fn of_object(object: &Bound<'_, PyAny>) -> PyResult<DType> {
     let by_numpy = py
         .import("rgaps._numpy")?
         .call_method1("dtype_name", (object,));
-    match by_numpy {
-        Ok(name) => name
-            .to_string()
-            .parse()
-            .map_err(|error: rgaps_layout::DTypeParseError| unknown(error.to_string())),
-        Err(_) => {
-            let error: Result<DType, _> = name.parse();
-            Err(unknown(error.err().map_or(name, |e| e.to_string())))
-        }
-    }
+    let name = match unless_raised(by_numpy)? {
+        Some(by_numpy) => text_of(&by_numpy)?,
+        None => name,
+    };
+    name.parse()
+        .map_err(|error: rgaps_layout::DTypeParseError| unknown(error.to_string()))
 }

@@ -1,5 +1,6 @@
 //! Rust's errors as Python's exceptions, which `rgaps/_errors.py` defines.
 
+use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 use rgaps::{ClientError, HeaderError, LoanError, OpenError, PublishError, RecvError, SlowReader};
@@ -19,6 +20,21 @@ pub(crate) fn raise(name: &'static str, message: String) -> PyErr {
 fn class<'py>(py: Python<'py>, name: &'static str) -> PyResult<Bound<'py, PyType>> {
     let found = py.import("rgaps._errors")?.getattr(name)?;
     Ok(found.cast_into::<PyType>()?)
+}
+
+/// Whether an exception that Python code raised may be answered in our own way: it is an `Exception`. Others, such as
+/// `KeyboardInterrupt`, always reach the user.
+pub(crate) fn is_answerable(error: &PyErr) -> bool {
+    Python::attach(|py| error.is_instance_of::<PyException>(py))
+}
+
+/// What Python code gave, or none where it raised an exception that is answerable.
+pub(crate) fn unless_raised<T>(outcome: Result<T, impl Into<PyErr>>) -> PyResult<Option<T>> {
+    match outcome.map_err(Into::into) {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if is_answerable(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// Warns by the category of that name, at the user's line. An error where the user makes warnings errors.

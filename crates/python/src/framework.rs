@@ -5,6 +5,7 @@
 //! on. Where anything else refers to the array (a view of it does not, it refers to the bytes) it
 //! is left alone, and the loan is published by a copy like any loan with a live view.
 
+use crate::error::unless_raised;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -37,7 +38,7 @@ impl Framework {
         // A type of numpy's, or an object that describes one. If numpy was not imported yet, it
         // is neither.
         let loaded = py.import("sys")?.getattr("modules")?;
-        let Ok(numpy) = loaded.get_item("numpy") else {
+        let Some(numpy) = unless_raised(loaded.get_item("numpy"))? else {
             return Ok(Framework::Any);
         };
         let is_dtype = dtype.is_instance(&numpy.getattr("dtype")?)?;

@@ -3,7 +3,7 @@
 use crate::argument;
 use crate::buffer::{with_buffer, Exporter, View};
 use crate::dlpack::dlpack_methods;
-use crate::error::{closed, invalid, warn, IntoPyErr};
+use crate::error::{closed, invalid, unless_raised, warn, IntoPyErr};
 use crate::framework::{Framework, Given};
 use crate::geometry::Geometry;
 use crate::metadata::Beside;
@@ -145,22 +145,19 @@ impl LoanBase {
         if let Some(loan) = block.take_unshared() {
             return Ok(loan);
         }
-        if !block.has_loan() {
-            return Err(closed("loan"));
-        }
+        let bytes = block.with_loan(|loan| Ok(loan.len()))?;
         let message = format!(
-            "the loan on topic '{}' is published by a copy of its {} bytes, since an array over it \
+            "the loan on topic '{}' is published by a copy of its {bytes} bytes, since an array over it \
              is still alive ({}): delete it first ('del array'), or write without keeping one \
              (loan.numpy()[...] = x)",
             self.sender.publisher.topic(),
-            block.bytes,
             block.views(),
         );
         warn(py, "CopyWarning", &message)?;
-        let mut copy = sender.loan(py, block.bytes)?;
+        let mut copy = sender.loan(py, bytes)?;
         // SAFETY: the block is mapped for its length as long as `block` has the loan, which it
         // keeps while views of it live.
-        py.detach(|| unsafe { order::copy(&mut copy, 0, block.address, block.bytes, &[stream]) })
+        py.detach(|| unsafe { order::copy(&mut copy, 0, block.address, bytes, &[stream]) })
             .map_err(IntoPyErr::into_py_err)?;
         block.with_loan(|loan| {
             if let Some(beside) = loan.metadata() {
@@ -184,10 +181,10 @@ impl LoanBase {
                 order::current_of_torch(py, device::ordinal(uuid)?)
             }
             (None, _, _) => Ok(block.last_stream().unwrap_or(Stream(0))),
-            (Some(number), _, _) if number.extract::<i64>().is_ok_and(|number| number == -1) => {
-                Ok(Stream::NONE)
-            }
-            (Some(_), _, _) => order::named(named),
+            (Some(object), _, _) => match unless_raised(object.extract::<i64>())? {
+                Some(-1) => Ok(Stream::NONE),
+                _ => order::named(named),
+            },
         }
     }
 
@@ -198,7 +195,7 @@ impl LoanBase {
         block: &mut Arc<Block>,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<u64> {
-        sender.check_room(py, block.bytes)?;
+        sender.check_room(py, block.with_loan(|loan| Ok(loan.len()))?)?;
         let form = lock(&self.form).clone();
         let tensor = match self.parts {
             Some(_) => None,
@@ -447,7 +444,9 @@ impl LoanBase {
                 "a loan with parts cannot be shortened; loan smaller parts",
             ));
         }
-        match lock(&self.form).shape.first_mut() {
+        let block = self.block()?;
+        let mut form = lock(&self.form);
+        match form.shape.first_mut() {
             Some(first) if length <= *first => *first = length,
             Some(first) => {
                 return Err(invalid(format!(
@@ -460,7 +459,11 @@ impl LoanBase {
                 ))
             }
         }
-        Ok(())
+        let (_, bytes) = form.tensor()?;
+        block.with_loan(|loan| {
+            loan.truncate(bytes);
+            Ok(())
+        })
     }
 
     /// A writable torch tensor over the bytes, without a copy, ordered on torch's current stream. Delete it before the loan is

@@ -1,12 +1,12 @@
 //! Headers and attachments: dictionaries and bytes that travel beside a message.
 
-use crate::argument::{shown, type_name};
-use crate::error::{invalid, IntoPyErr};
+use crate::argument::{about, mapping, type_name};
+use crate::error::{invalid, unless_raised, IntoPyErr};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{
-    PyBool, PyByteArray, PyBytes, PyDict, PyFloat, PyInt, PyList, PyMapping, PyMappingProxy,
-    PyMemoryView, PyString, PyTuple,
+    PyBool, PyByteArray, PyBytes, PyDict, PyFloat, PyInt, PyList, PyMappingProxy, PyMemoryView,
+    PyString, PyTuple,
 };
 use rgaps::{Header, HeaderError, Value, HEADER_DEPTH_MAX};
 use std::collections::BTreeMap;
@@ -46,11 +46,12 @@ impl Beside {
 
 /// The bytes of any object with the buffer protocol.
 pub(crate) fn bytes_of(object: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
-    let view = PyMemoryView::from(object).map_err(|_| {
-        PyTypeError::new_err(format!(
-            "attachment must be bytes or another object with the buffer protocol, not {}",
-            shown(object)
-        ))
+    let view = unless_raised(PyMemoryView::from(object))?.ok_or_else(|| {
+        about(object, |shown| {
+            PyTypeError::new_err(format!(
+                "attachment must be bytes or another object with the buffer protocol, not {shown}"
+            ))
+        })
     })?;
     let bytes = view.call_method0("tobytes")?;
     Ok(bytes.cast::<PyBytes>()?.as_bytes().to_vec())
@@ -58,11 +59,12 @@ pub(crate) fn bytes_of(object: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
 
 /// A header from a mapping.
 pub(crate) fn header_of(meta: &Bound<'_, PyAny>) -> PyResult<Header> {
-    let mapping = meta.cast::<PyMapping>().map_err(|_| {
-        invalid(format!(
-            "meta must be a dictionary with text keys, not {}",
-            shown(meta)
-        ))
+    let mapping = mapping(meta)?.ok_or_else(|| {
+        about(meta, |shown| {
+            invalid(format!(
+                "meta must be a dictionary with text keys, not {shown}"
+            ))
+        })
     })?;
     let mut header = Header::default();
     for item in mapping.items()? {
@@ -71,13 +73,14 @@ pub(crate) fn header_of(meta: &Bound<'_, PyAny>) -> PyResult<Header> {
         match key.as_str() {
             "capture_ns" | "frame_id" if value.is_none() => {}
             "capture_ns" => {
-                header.capture_ns = Some(value.extract().map_err(|_| {
+                header.capture_ns = Some(unless_raised(value.extract())?.ok_or_else(|| {
                     invalid("meta['capture_ns'] must be an integer of nanoseconds since 1970, from 0 to 2**64 - 1")
                 })?);
             }
             "frame_id" => {
-                let text = value.extract();
-                header.frame_id = Some(text.map_err(|_| invalid("meta['frame_id'] must be text"))?);
+                let text = unless_raised(value.extract())?;
+                header.frame_id =
+                    Some(text.ok_or_else(|| invalid("meta['frame_id'] must be text"))?);
             }
             _ => {
                 let value = value_of(&value, &format!("meta['{key}']"), 1)?;
@@ -89,12 +92,13 @@ pub(crate) fn header_of(meta: &Bound<'_, PyAny>) -> PyResult<Header> {
 }
 
 fn key_of(key: &Bound<'_, PyAny>) -> PyResult<String> {
-    key.extract().map_err(|_| {
-        invalid(format!(
+    match unless_raised(key.extract())? {
+        Some(key) => Ok(key),
+        None => Err(invalid(format!(
             "the keys of meta must be text, not {}",
-            type_name(key)
-        ))
-    })
+            type_name(key)?
+        ))),
+    }
 }
 
 /// `place` is what errors call the value; `depth` containers are around it.
@@ -109,9 +113,11 @@ fn value_of(object: &Bound<'_, PyAny>, place: &str, depth: usize) -> PyResult<Va
         return Ok(Value::Bool(value.is_true()));
     }
     if object.is_instance_of::<PyInt>() {
-        let signed = object.extract::<i64>().map(Value::Int);
-        let value = signed.or_else(|_| object.extract::<u64>().map(Value::Unsigned));
-        return value.map_err(|_| invalid(format!("{place} does not fit in 64 bits")));
+        let value = match unless_raised(object.extract())? {
+            Some(signed) => Some(Value::Int(signed)),
+            None => unless_raised(object.extract())?.map(Value::Unsigned),
+        };
+        return value.ok_or_else(|| invalid(format!("{place} does not fit in 64 bits")));
     }
     if object.is_instance_of::<PyFloat>() {
         return Ok(Value::Float(object.extract()?));
@@ -130,7 +136,7 @@ fn value_of(object: &Bound<'_, PyAny>, place: &str, depth: usize) -> PyResult<Va
         }
         return Ok(Value::List(values));
     }
-    if let Ok(mapping) = object.cast::<PyMapping>() {
+    if let Some(mapping) = mapping(object)? {
         let mut values = BTreeMap::new();
         for item in mapping.items()? {
             let (key, value): (Bound<'_, PyAny>, Bound<'_, PyAny>) = item.extract()?;
@@ -147,7 +153,7 @@ fn value_of(object: &Bound<'_, PyAny>, place: &str, depth: usize) -> PyResult<Va
     Err(invalid(format!(
         "{place} is of type {}; a header can have None, bool, int, float, str, bytes, arrays, and lists and dictionaries \
          of these",
-        type_name(object)
+        type_name(object)?
     )))
 }
 

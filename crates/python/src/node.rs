@@ -1,10 +1,10 @@
 //! Nodes.
 
-use crate::argument::{self, integer, shown};
+use crate::argument::{self, about, integer, mapping};
 use crate::declared;
 use crate::device;
 use crate::device_topic::{self, DeviceBridge, DeviceTopic};
-use crate::error::{in_python, invalid, warn, IntoPyErr};
+use crate::error::{in_python, invalid, unless_raised, warn, IntoPyErr};
 use crate::framework::Framework;
 use crate::handle::{drop_detached, Handle};
 use crate::publisher::{sliced, Publisher, Sender, Waits};
@@ -48,20 +48,19 @@ pub(crate) struct Node {
 }
 
 /// The program's name.
-fn default_name(py: Python<'_>) -> String {
+fn default_name(py: Python<'_>) -> PyResult<String> {
     let argument = py
         .import("sys")
         .and_then(|sys| sys.getattr("argv")?.get_item(0)?.extract::<PathBuf>());
-    let name = argument
-        .ok()
-        .and_then(|path| Some(path.file_name()?.to_str()?.to_owned()));
+    let name =
+        unless_raised(argument)?.and_then(|path| Some(path.file_name()?.to_str()?.to_owned()));
     let mut name = name
         .filter(|name| !name.is_empty())
         .unwrap_or_else(|| "python".to_owned());
     while name.len() > MAX_CLIENT_NAME {
         name.pop();
     }
-    name
+    Ok(name)
 }
 
 /// The configuration of this process with what the user gave: a file, or keys to set over it, which are named.
@@ -73,9 +72,9 @@ fn configuration(
     let mut environment = Environment::current();
     let mut file = None;
     if let Some(config) = config {
-        match config.cast::<PyMapping>() {
-            Ok(keys) => flatten(keys, "", &mut environment.arguments)?,
-            Err(_) => file = Some(argument::config_path(config)?),
+        match mapping(config)? {
+            Some(keys) => flatten(keys, "", &mut environment.arguments)?,
+            None => file = Some(argument::config_path(config)?),
         }
     }
     if let Some(realm) = realm {
@@ -100,9 +99,9 @@ fn flatten(
     for item in keys.items()? {
         let (key, value) = item.extract::<(String, Bound<'_, PyAny>)>()?;
         let key = format!("{prefix}{key}");
-        match value.cast::<PyMapping>() {
-            Ok(inner) => flatten(inner, &format!("{key}."), arguments)?,
-            Err(_) => arguments.push(Argument {
+        match mapping(&value)? {
+            Some(inner) => flatten(inner, &format!("{key}."), arguments)?,
+            None => arguments.push(Argument {
                 name: format!("argument config, key '{key}'"),
                 value: setting(&key, &value)?,
                 key,
@@ -131,7 +130,7 @@ fn setting(key: &str, value: &Bound<'_, PyAny>) -> PyResult<toml::Value> {
         let values = list.iter().map(|value| setting(key, &value));
         return Ok(toml::Value::Array(values.collect::<PyResult<_>>()?));
     }
-    if let Ok(keys) = value.cast::<PyMapping>() {
+    if let Some(keys) = mapping(value)? {
         let mut table = toml::Table::new();
         for item in keys.items()? {
             let (name, value) = item.extract::<(String, Bound<'_, PyAny>)>()?;
@@ -139,10 +138,12 @@ fn setting(key: &str, value: &Bound<'_, PyAny>) -> PyResult<toml::Value> {
         }
         return Ok(table.into());
     }
-    Err(invalid(format!(
-        "argument config, key '{key}': {value} is not a text, a number, a bool, a list or a mapping; leave the key out \
-         for its default"
-    )))
+    Err(about(value, |shown| {
+        invalid(format!(
+            "argument config, key '{key}': {shown} is not a text, a number, a bool, a list or a mapping; leave the key out \
+             for its default"
+        ))
+    }))
 }
 
 /// The folder of the programs that the wheel carries.
@@ -157,13 +158,14 @@ fn history(history: &Bound<'_, PyAny>) -> PyResult<History> {
         return Ok(History::KeepLast(n as u32));
     }
     let wrong = || {
-        invalid(format!(
-            "history must be a number of messages from 1 to {MAX_DEPTH}, or rgaps.KeepAll(messages, bytes), not {}",
-            shown(history)
-        ))
+        about(history, |shown| {
+            invalid(format!(
+                "history must be a number of messages from 1 to {MAX_DEPTH}, or rgaps.KeepAll(messages, bytes), not {shown}"
+            ))
+        })
     };
-    let pair = history.extract::<(Bound<'_, PyAny>, Bound<'_, PyAny>)>();
-    let (most, bytes) = pair.map_err(|_| wrong())?;
+    let pair = unless_raised(history.extract::<(Bound<'_, PyAny>, Bound<'_, PyAny>)>())?;
+    let (most, bytes) = pair.ok_or_else(wrong)?;
     let most = integer(&most, "messages of history", messages)?.ok_or_else(wrong)?;
     let bytes = integer(&bytes, "bytes of history", (1, u64::MAX))?.ok_or_else(wrong)?;
     Ok(History::KeepAll {
@@ -226,13 +228,14 @@ fn late(late: Option<&Bound<'_, PyAny>>) -> PyResult<Late> {
             Late::Last(n as u32)
         });
     }
-    match late.extract::<String>().as_deref() {
-        Ok("latest") => Ok(Late::Latest),
-        Ok("all") => Ok(Late::AllKept),
-        _ => Err(invalid(format!(
-            "late must be None, 'latest', 'all', or a number of messages, not {}",
-            shown(late)
-        ))),
+    match unless_raised(late.extract::<String>())?.as_deref() {
+        Some("latest") => Ok(Late::Latest),
+        Some("all") => Ok(Late::AllKept),
+        _ => Err(about(late, |shown| {
+            invalid(format!(
+                "late must be None, 'latest', 'all', or a number of messages, not {shown}"
+            ))
+        })),
     }
 }
 
@@ -293,7 +296,7 @@ impl Node {
         #[pyo3(from_py_with = argument::realm)] realm: Option<String>,
         #[pyo3(from_py_with = argument::socket)] socket: Option<PathBuf>,
     ) -> PyResult<Node> {
-        let name = name.unwrap_or_else(|| default_name(py));
+        let name = name.map_or_else(|| default_name(py), Ok)?;
         let (config, keys) = configuration(config, realm, socket)?;
         let address = config.clone();
         let builder = rgaps::Node::builder(&name)

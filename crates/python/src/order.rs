@@ -1,8 +1,8 @@
 //! Order on streams: the one place where handles of streams come in from Python and go out to
 //! `rgaps`.
 
-use crate::argument::shown;
-use crate::error::{invalid, IntoPyErr};
+use crate::argument::about;
+use crate::error::{invalid, unless_raised, IntoPyErr};
 use crate::wait::in_slices;
 use pyo3::prelude::*;
 use rgaps::{Domain, RecvError, Stream, Unpublished};
@@ -23,7 +23,7 @@ pub(crate) fn named(object: Option<&Bound<'_, PyAny>>) -> PyResult<Stream> {
             continue;
         };
         // A number mostly; an attribute that is not there costs more than the rest.
-        if let Ok(handle) = handle.extract() {
+        if let Some(handle) = unless_raised(handle.extract())? {
             return Ok(Stream(handle));
         }
         // numba's is an object of ctypes.
@@ -33,11 +33,12 @@ pub(crate) fn named(object: Option<&Bound<'_, PyAny>>) -> PyResult<Stream> {
         }
         return handle.extract().map(Stream);
     }
-    object.extract().map(Stream).map_err(|_| {
-        invalid(format!(
-            "stream must be a CUDA stream of torch or cupy, or its handle as a number, not {}",
-            shown(object)
-        ))
+    unless_raised(object.extract())?.map(Stream).ok_or_else(|| {
+        about(object, |shown| {
+            invalid(format!(
+                "stream must be a CUDA stream of torch or cupy, or its handle as a number, not {shown}"
+            ))
+        })
     })
 }
 
@@ -47,12 +48,12 @@ pub(crate) fn of_consumer(object: Option<&Bound<'_, PyAny>>) -> PyResult<Option<
     let Some(object) = object.filter(|object| !object.is_none()) else {
         return Ok(Some(LEGACY));
     };
-    match object.extract::<i64>() {
-        Ok(-1) => Ok(None),
-        Ok(0) => Err(invalid(
+    match unless_raised(object.extract::<i64>())? {
+        Some(-1) => Ok(None),
+        Some(0) => Err(invalid(
             "stream 0 is ambiguous: use 1 for the default stream, or 2 for the thread's own",
         )),
-        Ok(negative) if negative < 0 => Err(invalid(format!(
+        Some(negative) if negative < 0 => Err(invalid(format!(
             "there is no stream {negative}: use 1 for the default stream, or -1 for no order"
         ))),
         _ => named(Some(object)).map(Some),

@@ -118,14 +118,12 @@ pub(crate) struct Block {
     views: AtomicUsize,
     streams: Mutex<Vec<Stream>>,
     pub(crate) address: u64,
-    pub(crate) bytes: u64,
 }
 
 impl Block {
     pub(crate) fn new(loan: rgaps::Loan) -> Block {
         Block {
             address: loan.address(),
-            bytes: loan.len(),
             loan: Mutex::new(Some(loan)),
             views: AtomicUsize::new(0),
             streams: Mutex::default(),

@@ -1,8 +1,9 @@
 //! Parts of messages: named arrays in a loan or a sample.
 
+use crate::argument::about;
 use crate::buffer::{with_buffer, Exporter, View};
 use crate::dlpack::dlpack_methods;
-use crate::error::{closed, invalid, IntoPyErr};
+use crate::error::{closed, invalid, unless_raised, IntoPyErr};
 use crate::framework::Framework;
 use crate::geometry::Geometry;
 use crate::owner::{Block, Held, Owner, SampleView};
@@ -69,12 +70,12 @@ pub(crate) fn wrap<'py>(
 }
 
 /// Whose array a part becomes where nobody has said so.
-pub(crate) fn framework(py: Python<'_>, domain: Domain) -> Framework {
-    match domain {
-        Domain::Host => Framework::Numpy,
-        _ if py.import("torch").is_ok() => Framework::Torch,
-        _ => Framework::Any,
+pub(crate) fn framework(py: Python<'_>, domain: Domain) -> PyResult<Framework> {
+    if domain == Domain::Host {
+        return Ok(Framework::Numpy);
     }
+    let torch = unless_raised(py.import("torch"))?;
+    Ok(torch.map_or(Framework::Any, |_| Framework::Torch))
 }
 
 /// An array over a part of a sample, without a copy; the part itself on a GPU without torch.
@@ -83,7 +84,7 @@ pub(crate) fn as_array<'py>(
     domain: Domain,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = part.py();
-    match framework(py, domain) {
+    match framework(py, domain)? {
         Framework::Numpy => py.import("rgaps._numpy")?.call_method1("as_array", (part,)),
         Framework::Torch => py
             .import("rgaps._torch")?
@@ -131,12 +132,12 @@ pub(crate) fn wanted(
     let mut wanted = Wanted::new();
     for (name, form) in parts.iter() {
         let name = name_of(&name)?;
-        let (shape, dtype): (Bound<'_, PyAny>, Bound<'_, PyAny>) = form
-            .extract()
-            .map_err(|_| invalid(format!("part '{name}' needs a pair (shape, dtype)")))?;
+        let (shape, dtype): (Bound<'_, PyAny>, Bound<'_, PyAny>) =
+            unless_raised(form.extract())?
+                .ok_or_else(|| invalid(format!("part '{name}' needs a pair (shape, dtype)")))?;
         let framework = match Framework::of(&dtype)? {
             Framework::Torch => Framework::Torch,
-            _ => framework(py, domain),
+            _ => framework(py, domain)?,
         };
         let dtype = crate::dtype::of_object(&dtype)?;
         wanted.push((name, dtype, shape_of(&shape)?, framework));
@@ -153,8 +154,11 @@ pub(crate) fn detached<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, P
 }
 
 pub(crate) fn name_of(name: &Bound<'_, PyAny>) -> PyResult<String> {
-    name.extract()
-        .map_err(|_| invalid(format!("the name of a part must be text, not {name}")))
+    unless_raised(name.extract())?.ok_or_else(|| {
+        about(name, |shown| {
+            invalid(format!("the name of a part must be text, not {shown}"))
+        })
+    })
 }
 
 pub(crate) fn specs(wanted: &Wanted) -> Vec<PartSpec<'_>> {

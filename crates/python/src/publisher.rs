@@ -1,8 +1,8 @@
 //! Publishers.
 
-use crate::argument;
+use crate::argument::{self, about};
 use crate::declared;
-use crate::error::{closed, in_python, invalid, IntoPyErr};
+use crate::error::{closed, in_python, invalid, unless_raised, IntoPyErr};
 use crate::framework::Framework;
 use crate::handle::{drop_detached, Handle};
 use crate::loan::{self, Form, LoanBase};
@@ -225,13 +225,14 @@ impl Publisher {
 
 /// A shape: a number, or a sequence of numbers.
 fn shape(object: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
-    let lengths = match object.extract::<i64>() {
-        Ok(length) => vec![length],
-        Err(_) => object.extract::<Vec<i64>>().map_err(|_| {
-            invalid(format!(
-                "shape must be a length, a sequence of lengths, or a dictionary of parts, not {}",
-                argument::shown(object)
-            ))
+    let lengths = match unless_raised(object.extract::<i64>())? {
+        Some(length) => vec![length],
+        None => unless_raised(object.extract::<Vec<i64>>())?.ok_or_else(|| {
+            about(object, |shown| {
+                invalid(format!(
+                    "shape must be a length, a sequence of lengths, or a dictionary of parts, not {shown}"
+                ))
+            })
         })?,
     };
     let wrong = |length: i64| {
@@ -423,7 +424,7 @@ impl Publisher {
     ///     attachment: Instead of ``meta``, up to 4096 bytes that travel beside the message. Default: none.
     ///
     /// Returns:
-    ///     The loan. Its contents are undefined until you write them.
+    ///     The loan. It does not contain zeros: until you write them, its bytes are mostly those of an earlier message.
     ///
     /// Raises:
     ///     PoolFull: The pool is at its cap, and no memory was returned within ``loan_timeout``.

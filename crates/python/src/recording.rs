@@ -2,7 +2,7 @@
 
 use crate::buffer::{with_buffer, Exporter, View};
 use crate::dlpack::dlpack_methods;
-use crate::error::{raise, IntoPyErr};
+use crate::error::{raise, unless_raised, IntoPyErr};
 use crate::geometry::Geometry;
 use crate::owner::Owner;
 use crate::{argument, dlpack, metadata, part};
@@ -14,6 +14,7 @@ use pyo3::types::{PyBytes, PyIterator, PyList, PyMappingProxy, PyTuple, PyType};
 use rgaps::{Domain, Tensor};
 use rgaps_recording::{Message, Messages, PartEntry, ReadError, Selection};
 use std::cell::RefCell;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -29,6 +30,7 @@ thread_local! {
 
 fn error(error: &ReadError) -> PyErr {
     let name = match error {
+        ReadError::Io { error, .. } if error.kind() == ErrorKind::NotFound => "RecordingNotFound",
         ReadError::Io { .. } => "SystemFailure",
         _ => "Damaged",
     };
@@ -48,8 +50,13 @@ pub(crate) struct Recording {
 /// Args:
 ///     path: The file.
 ///     topics: A topic or a pattern, or several. Default: all topics.
-///     start: Where to begin, in seconds from the start of the recording. What transient-local publishers had published
-///         before comes first. Default: 0.
+///     start: Where to begin, in seconds from the file's own first message, as ``rgaps info`` counts them. What transient-local
+///         publishers had published before comes first. Default: 0.
+///
+/// Raises:
+///     RecordingNotFound: There is no such file.
+///     NotFound: The recording has none of the topics.
+///     Damaged: The file is not a recording, or its index is damaged.
 #[pyfunction]
 #[pyo3(signature = (path, *, topics=None, start=0.0))]
 pub(crate) fn open(
@@ -60,13 +67,14 @@ pub(crate) fn open(
 ) -> PyResult<Recording> {
     let topics = match topics {
         None => Vec::new(),
-        Some(topics) => match topics.extract::<String>() {
-            Ok(topic) => vec![topic],
-            Err(_) => topics.extract::<Vec<String>>().map_err(|_| {
-                let shown = argument::shown(topics);
-                PyTypeError::new_err(format!(
-                    "topics must be text or a list of texts, not {shown}"
-                ))
+        Some(topics) => match unless_raised(topics.extract::<String>())? {
+            Some(topic) => vec![topic],
+            None => unless_raised(topics.extract())?.ok_or_else(|| {
+                argument::about(topics, |shown| {
+                    PyTypeError::new_err(format!(
+                        "topics must be text or a list of texts, not {shown}"
+                    ))
+                })
             })?,
         },
     };
@@ -76,9 +84,16 @@ pub(crate) fn open(
         true => recording.begun_ns().saturating_add((start * 1e9) as u64),
         false => 0,
     };
+    let selection = Selection {
+        topics,
+        from_ns,
+        without_repeated: false,
+    };
+    let found = selection.check(recording.channels());
+    found.map_err(|error| raise("NotFound", error.to_string()))?;
     Ok(Recording {
         recording: Arc::new(recording),
-        selection: Selection { topics, from_ns },
+        selection,
     })
 }
 

@@ -5,7 +5,7 @@
 //! is read-only, which does not say whose line it was.
 
 use crate::device;
-use crate::error::{warn, IntoPyErr};
+use crate::error::{unless_raised, warn, IntoPyErr};
 use crate::order;
 use pyo3::prelude::*;
 use rgaps::Domain;
@@ -64,7 +64,8 @@ impl Shadow {
                 Memory::Device(buffer.map_err(IntoPyErr::into_py_err)?)
             }
         };
-        let taken = running_line(py).unwrap_or_else(|_| "an unknown line".to_owned());
+        let taken =
+            unless_raised(running_line(py))?.unwrap_or_else(|| "an unknown line".to_owned());
         Ok(Shadow { memory, sum, taken })
     }
 

@@ -3,7 +3,7 @@
 use crate::argument::type_name;
 use crate::buffer::{self, RawBuffer};
 use crate::dlpack::{self, Managed, ManagedVersioned};
-use crate::error::{invalid, IntoPyErr};
+use crate::error::{invalid, is_answerable, unless_raised, IntoPyErr};
 use crate::geometry::is_row_major;
 use crate::{device, dtype, order};
 use pyo3::exceptions::PyTypeError;
@@ -74,7 +74,7 @@ pub(crate) fn is_torchs(object: &Bound<'_, PyAny>, pool: Domain) -> PyResult<boo
     let py = object.py();
     // Only where it is there already: what is not imported has made no tensor.
     let loaded = py.import("sys")?.getattr("modules")?;
-    let Ok(torch) = loaded.get_item("torch") else {
+    let Some(torch) = unless_raised(loaded.get_item("torch"))? else {
         return Ok(false);
     };
     if torch.is_none() || !object.is_instance(&torch.getattr("Tensor")?)? {
@@ -84,17 +84,16 @@ pub(crate) fn is_torchs(object: &Bound<'_, PyAny>, pool: Domain) -> PyResult<boo
     copies.call1((object, pool != Domain::Host))?.is_truthy()
 }
 
-/// The error about an object that has no bytes, with what to give instead.
-fn unsupported(object: &Bound<'_, PyAny>) -> PyErr {
+/// Fails for an object that has no bytes, and says what to give instead.
+fn unsupported(object: &Bound<'_, PyAny>) -> PyResult<Source> {
     let py = object.py();
-    let name = type_name(object);
-    let has_numpy = py.import("numpy").is_ok();
+    let name = type_name(object)?;
+    let has_numpy = unless_raised(py.import("numpy"))?.is_some();
     let is_number = object.is_instance_of::<PyInt>() || object.is_instance_of::<PyFloat>();
     let is_list = object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>();
     // An image of PIL, a frame of pandas.
-    let is_array_like = ["__array_interface__", "__array__"]
-        .iter()
-        .any(|way| object.hasattr(*way).unwrap_or(false));
+    let has = |name| PyResult::Ok(unless_raised(object.hasattr(name))?.unwrap_or(false));
+    let is_array_like = has("__array_interface__")? || has("__array__")?;
     let advice = match has_numpy {
         true if is_array_like => "give numpy.asarray(data)",
         true if is_number || is_list => "give numpy.asarray(data, dtype=...), or bytes (struct.pack)",
@@ -108,7 +107,9 @@ fn unsupported(object: &Bound<'_, PyAny>) -> PyErr {
         _ => "give bytes, an array (numpy, array.array), a tensor, or a dictionary of named arrays; pickle.dumps(data) makes \
               bytes of other objects",
     };
-    PyTypeError::new_err(format!("a message cannot be made of type {name}: {advice}"))
+    Err(PyTypeError::new_err(format!(
+        "a message cannot be made of type {name}: {advice}"
+    )))
 }
 
 impl Source {
@@ -126,6 +127,7 @@ impl Source {
         if unsafe { buffer::PyObject_CheckBuffer(object.as_ptr()) } == 1 {
             match Source::of_buffer(object) {
                 Ok(source) => return Ok(source),
+                Err(error) if !is_answerable(&error) => return Err(error),
                 // Types of ml_dtypes; and what has both protocols may do better with the other.
                 Err(error) => {
                     if let Some(source) = Source::of_numpy(object)? {
@@ -143,7 +145,7 @@ impl Source {
         if object.hasattr("__cuda_array_interface__")? {
             return Source::of_cuda_interface(object, stream);
         }
-        Err(unsupported(object))
+        unsupported(object)
     }
 
     fn of_buffer(object: &Bound<'_, PyAny>) -> PyResult<Source> {
@@ -262,9 +264,9 @@ impl Source {
     ) -> PyResult<Source> {
         let interface = object.getattr("__cuda_array_interface__")?;
         let item = |name| interface.get_item(name);
-        let optional = |name| match interface.call_method1("get", (name,)) {
-            Ok(found) if !found.is_none() => Some(found),
-            _ => None,
+        let optional = |name| {
+            let found = unless_raised(interface.call_method1("get", (name,)))?;
+            PyResult::Ok(found.filter(|found| !found.is_none()))
         };
         let (address, _): (u64, bool) = item("data")?.extract()?;
         let shape: Vec<u64> = item("shape")?.extract()?;
@@ -272,7 +274,7 @@ impl Source {
         let dtype = dtype::of_typestr(&typestr).map_err(invalid)?;
         let (tensor, bytes) =
             rgaps::tensor::contiguous(dtype, &shape).map_err(|error| invalid(error.to_string()))?;
-        if let Some(strides) = optional("strides") {
+        if let Some(strides) = optional("strides")? {
             let strides: Vec<i64> = strides.extract()?;
             let each = dtype.element_bytes() as i64;
             let strides: Vec<i64> = strides.iter().map(|stride| stride / each).collect();
@@ -284,7 +286,7 @@ impl Source {
         // The stream that the interface names is the one to wait for; none means that there is
         // nothing to wait for.
         let mut after = vec![order::named(stream)?];
-        if let Some(named) = optional("stream") {
+        if let Some(named) = optional("stream")? {
             after.push(order::named(Some(&named))?);
         }
         let tensor = Tensor {

@@ -1,7 +1,7 @@
 //! Subscribers.
 
 use crate::argument;
-use crate::error::{in_python, raise, IntoPyErr};
+use crate::error::{in_python, is_answerable, raise, IntoPyErr};
 use crate::handle::{drop_detached, Handle};
 use crate::listener::{self, Listener};
 use crate::sample;
@@ -344,7 +344,7 @@ impl Subscriber {
         match self.receive(py, None) {
             Ok(Some(sample)) => self.wrap(py, sample).map(Some),
             Ok(None) => Err(raise("Error", "a wait without end ended".to_owned())),
-            Err(_) if !self.receiver.is_open() => Ok(None),
+            Err(error) if is_answerable(&error) && !self.receiver.is_open() => Ok(None),
             Err(error) => Err(error),
         }
     }

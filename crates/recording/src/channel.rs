@@ -15,12 +15,15 @@ pub(crate) struct Described {
     /// Unique in the recorder.
     pub(crate) id: u64,
     pub(crate) topic: String,
+    pub(crate) publisher_id: u64,
+    /// Late joiners get the publisher's history.
+    pub(crate) transient_local: bool,
     pub(crate) kind: Kind,
     pub(crate) metadata: BTreeMap<String, String>,
 }
 
-/// Writes down what is known of a publisher. None: it left before anyone could ask.
-pub(crate) fn metadata_of(
+/// What a channel says of its publisher and its messages. No row: the publisher left before anyone could ask.
+pub fn metadata_of(
     publisher_id: u64,
     row: Option<&PublisherRow>,
     description: Vec<(&'static str, String)>,

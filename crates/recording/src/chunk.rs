@@ -23,6 +23,8 @@ pub(crate) struct ChunkRange {
     /// The log times of its messages.
     pub(crate) start_ns: u64,
     pub(crate) end_ns: u64,
+    /// It repeats messages of files before its own.
+    pub(crate) repeats: bool,
 }
 
 /// A message as it lies in a chunk.

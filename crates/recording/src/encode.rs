@@ -1,17 +1,35 @@
-//! From a sample to the bytes of a message in a recording.
+//! From a sample to the bytes of a message in a recording, or of one that is looked at.
 
 use crate::schema::{Array, Beside, Envelope, Kind, NamedPart, DATA};
 use prost::encoding::{encode_key, encode_varint, WireType};
 use prost::Message as _;
 use prost_types::Timestamp;
-use rgaps::{DType, RecvError, Sample, Tensor};
+use rgaps::{DType, Domain, RecvError, Sample, Tensor};
 use rgaps_client::bindings::WithMetadata as _;
+use std::borrow::Cow;
 
-/// What a recording says about a message besides its bytes.
-pub(crate) struct Encoded {
-    pub(crate) kind: Kind,
+/// What is known about an encoded message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Encoded {
+    /// The type of the message.
+    pub kind: Kind,
     /// When the data was captured, if its header says so: nanoseconds since 1970.
-    pub(crate) capture_ns: Option<u64>,
+    pub capture_ns: Option<u64>,
+    /// Of an image, what its bytes are. They are the last of the encoded message.
+    pub image: Option<Image>,
+}
+
+/// An image of rows without gaps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Image {
+    /// Pixels of a row.
+    pub width: u32,
+    /// Rows.
+    pub height: u32,
+    /// What a pixel is, in Foxglove's words: `mono8`, `rgb8`, `rgba8`, `mono16`, `32FC1`.
+    pub encoding: &'static str,
+    /// Bytes of a row.
+    pub step: u32,
 }
 
 /// Appends the message of `sample`, which lies in host memory and is complete, to `to`. It was published at
@@ -21,29 +39,61 @@ pub(crate) fn encode(
     publish_ns: u64,
     to: &mut Vec<u8>,
 ) -> Result<Encoded, RecvError> {
-    let bytes = sample.as_slice()?;
+    let image = image_of(sample)?;
+    append(sample, publish_ns, sample.as_slice()?, image, to)
+}
+
+/// The same for a sample that somebody looks at, in any domain, with at most `bytes_max` bytes: of a larger image, every n-th
+/// pixel of every n-th row. None: the message is larger and no image, and nothing was appended.
+pub fn encode_within(
+    sample: &Sample,
+    publish_ns: u64,
+    bytes_max: u64,
+    to: &mut Vec<u8>,
+) -> Result<Option<Encoded>, RecvError> {
+    let image = image_of(sample)?;
+    if image.is_none() && sample.len() > bytes_max {
+        return Ok(None);
+    }
+    let mut bytes = match sample.domain() {
+        Domain::Host => Cow::Borrowed(sample.as_slice()?),
+        Domain::Cuda(_) => {
+            let mut bytes = vec![0; sample.len() as usize];
+            sample.read(0, &mut bytes)?;
+            Cow::Owned(bytes)
+        }
+    };
+    let small = image.map(|image| image.within(bytes_max));
+    if let (Some(whole), Some((small, nth))) = (image, small) {
+        if nth > 1 {
+            bytes = Cow::Owned(whole.every(nth, small, &bytes));
+        }
+    }
+    append(sample, publish_ns, &bytes, small.map(|small| small.0), to).map(Some)
+}
+
+fn append(
+    sample: &Sample,
+    publish_ns: u64,
+    bytes: &[u8],
+    image: Option<Image>,
+    to: &mut Vec<u8>,
+) -> Result<Encoded, RecvError> {
     // An attachment that is no header, whatever its publisher says, is kept as bytes.
     let header = sample.header().ok().flatten().unwrap_or_default();
     let capture_ns = header.capture_ns;
     let mut envelope = Envelope {
         timestamp: Some(timestamp(capture_ns.unwrap_or(publish_ns))),
         frame_id: header.frame_id.unwrap_or_default(),
-        rgaps: Some(beside(sample)?),
+        rgaps: Some(beside(sample, image)?),
         ..Envelope::default()
     };
-    let kind = match sample
-        .tensor()
-        .and_then(|tensor| image(tensor, sample.len()))
-    {
-        Some(image) if sample.parts()?.is_empty() => {
-            envelope.width = image.width;
-            envelope.height = image.height;
-            envelope.encoding = image.encoding.to_owned();
-            envelope.step = image.step;
-            Kind::Image
-        }
-        _ => Kind::Message,
-    };
+    if let Some(image) = image {
+        envelope.width = image.width;
+        envelope.height = image.height;
+        envelope.encoding = image.encoding.to_owned();
+        envelope.step = image.step;
+    }
     to.reserve(envelope.encoded_len() + bytes.len() + 16);
     envelope
         .encode(to)
@@ -53,16 +103,28 @@ pub(crate) fn encode(
         encode_varint(bytes.len() as u64, to);
         to.extend_from_slice(bytes);
     }
-    Ok(Encoded { kind, capture_ns })
+    let kind = match image {
+        Some(_) => Kind::Image,
+        None => Kind::Message,
+    };
+    Ok(Encoded {
+        kind,
+        capture_ns,
+        image,
+    })
 }
 
-fn beside(sample: &Sample) -> Result<Beside, RecvError> {
+fn beside(sample: &Sample, image: Option<Image>) -> Result<Beside, RecvError> {
     let parts = sample.parts()?;
+    let tensor = match (sample.tensor(), image) {
+        (Some(tensor), Some(image)) => Some(image.tensor(tensor)),
+        (tensor, _) => tensor.copied(),
+    };
     Ok(Beside {
         tag: sample.tag(),
         attachment: sample.attachment().unwrap_or_default().to_vec().into(),
         attachment_is_header: sample.metadata().is_some_and(|beside| beside.is_header()),
-        tensor: sample.tensor().map(array),
+        tensor: tensor.as_ref().map(array),
         parts: parts
             .iter()
             .map(|part| NamedPart {
@@ -95,11 +157,60 @@ pub(crate) fn timestamp(ns: u64) -> Timestamp {
     }
 }
 
-struct Image {
-    width: u32,
-    height: u32,
-    encoding: &'static str,
-    step: u32,
+impl Image {
+    fn bytes(self) -> u64 {
+        u64::from(self.step) * u64::from(self.height)
+    }
+
+    /// The image with every n-th pixel of every n-th row that has at most `bytes_max` bytes, or one pixel; and that n.
+    fn within(self, bytes_max: u64) -> (Image, u32) {
+        let pixel = self.step / self.width;
+        let taken = |nth| Image {
+            width: self.width.div_ceil(nth),
+            height: self.height.div_ceil(nth),
+            step: self.width.div_ceil(nth) * pixel,
+            encoding: self.encoding,
+        };
+        let side = self.width.max(self.height);
+        // The square root gives about the n that is looked for.
+        let least = (self.bytes() as f64 / bytes_max.max(1) as f64).sqrt() as u32;
+        let mut nth = least.clamp(1, side);
+        while nth < side && taken(nth).bytes() > bytes_max {
+            nth += 1;
+        }
+        (taken(nth), nth)
+    }
+
+    /// The bytes of `small`, which has every n-th pixel of every n-th row of this image.
+    fn every(self, nth: u32, small: Image, bytes: &[u8]) -> Vec<u8> {
+        let pixel = (self.step / self.width) as usize;
+        let mut taken = Vec::with_capacity(small.bytes() as usize);
+        let rows = bytes.chunks_exact(self.step as usize);
+        for row in rows.step_by(nth as usize) {
+            for bytes in row.chunks_exact(pixel).step_by(nth as usize) {
+                taken.extend_from_slice(bytes);
+            }
+        }
+        taken
+    }
+
+    /// What `tensor`, of which this image has some or all pixels, is for the image.
+    fn tensor(self, tensor: &Tensor) -> Tensor {
+        let mut shape = tensor.shape;
+        (shape[0], shape[1]) = (self.height.into(), self.width.into());
+        let shape = &shape[..usize::from(tensor.ndim)];
+        // Not larger than the sample's own.
+        rgaps::tensor::contiguous(tensor.dtype, shape).map_or(*tensor, |(tensor, _)| tensor)
+    }
+}
+
+/// The image that a sample is. Parts are no image.
+fn image_of(sample: &Sample) -> Result<Option<Image>, RecvError> {
+    if !sample.parts()?.is_empty() {
+        return Ok(None);
+    }
+    let tensor = sample.tensor();
+    Ok(tensor.and_then(|tensor| image(tensor, sample.len())))
 }
 
 /// The image that a message of `bytes` bytes is: uint8 or uint16 in rows without gaps, of one, three or four channels.
@@ -131,7 +242,7 @@ fn image(tensor: &Tensor, bytes: u64) -> Option<Image> {
 }
 
 /// What a channel says of its messages, for people: `image rgb8 1080x1920x3`.
-pub(crate) fn describe(sample: &Sample) -> Vec<(&'static str, String)> {
+pub fn describe(sample: &Sample) -> Vec<(&'static str, String)> {
     let shape = |tensor: &Tensor| {
         let dims = tensor.shape[..usize::from(tensor.ndim)].iter();
         dims.map(u64::to_string).collect::<Vec<_>>().join(",")
@@ -193,5 +304,39 @@ mod tests {
         let (tensor, bytes) = rgaps::tensor::contiguous(DType::U8, &[4, 6, 3]).unwrap();
         let image = image(&tensor, bytes).unwrap();
         assert_eq!((image.width, image.height, image.step), (6, 4, 18));
+    }
+
+    #[test]
+    fn an_image_is_made_as_small_as_needed_and_no_smaller() {
+        let (tensor, bytes) = rgaps::tensor::contiguous(DType::U8, &[1080, 1920, 3]).unwrap();
+        let whole = image(&tensor, bytes).unwrap();
+        assert_eq!(whole.within(bytes), (whole, 1));
+        let (half, nth) = whole.within(bytes - 1);
+        assert_eq!(
+            (half.width, half.height, half.step, nth),
+            (960, 540, 2880, 2)
+        );
+        assert_eq!(half.tensor(&tensor).shape[..3], [540, 960, 3]);
+        for bytes_max in [1, 2, 3, 7, 1000, 100_000, 1 << 20] {
+            let (small, nth) = whole.within(bytes_max);
+            assert!(small.bytes() <= bytes_max.max(3), "{bytes_max}: {small:?}");
+            let larger =
+                (1920u64.div_ceil(u64::from(nth) - 1) * 1080u64.div_ceil(u64::from(nth) - 1)) * 3;
+            assert!(larger > bytes_max || nth == 1920, "{bytes_max}: {nth}");
+        }
+    }
+
+    #[test]
+    fn a_small_image_has_every_nth_pixel() {
+        let (tensor, bytes) = rgaps::tensor::contiguous(DType::U8, &[3, 5, 3]).unwrap();
+        let whole = image(&tensor, bytes).unwrap();
+        let pixels: Vec<u8> = (0..45).collect();
+        let (small, nth) = whole.within(18);
+        assert_eq!((small.width, small.height, nth), (3, 2, 2));
+        let taken = whole.every(nth, small, &pixels);
+        assert_eq!(
+            taken,
+            [0, 1, 2, 6, 7, 8, 12, 13, 14, 30, 31, 32, 36, 37, 38, 42, 43, 44]
+        );
     }
 }

@@ -2,20 +2,33 @@
 
 use mcap::McapError;
 use rgaps::{ClientError, LoanError, OpenError, PublishError, RecvError};
+use std::io::ErrorKind;
 use std::path::PathBuf;
 
 /// A recording that cannot begin or go on.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecordError {
+    /// The file exists.
+    #[error("{} exists already, and a recording overwrites no file; choose another name with -o", path.display())]
+    Exists {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The folder does not exist.
+    #[error("{} cannot be created, since its folder does not exist; create the folder, or choose another with -o", path.display())]
+    NoFolder {
+        /// The file.
+        path: PathBuf,
+    },
     /// The file cannot be created.
-    #[error("{} cannot be created; choose another name with -o, and check the folder", path.display())]
+    #[error("{} cannot be created; choose another name with -o", path.display())]
     Create {
         /// The file.
         path: PathBuf,
         /// What the system said.
         #[source]
-        error: McapError,
+        error: std::io::Error,
     },
     /// No topic is meant.
     #[error("nothing to record: name a topic or a pattern, such as 'camera/*' or '**'")]
@@ -38,6 +51,25 @@ pub enum RecordError {
     /// A message cannot be received.
     #[error(transparent)]
     Recv(#[from] RecvError),
+}
+
+impl RecordError {
+    pub(crate) fn creating(path: PathBuf, error: McapError) -> RecordError {
+        let error = from_mcap(error);
+        match error.kind() {
+            ErrorKind::AlreadyExists => RecordError::Exists { path },
+            ErrorKind::NotFound => RecordError::NoFolder { path },
+            _ => RecordError::Create { path, error },
+        }
+    }
+}
+
+/// What the system said, without the words that the crate `mcap` puts around it.
+pub(crate) fn from_mcap(error: McapError) -> std::io::Error {
+    match error {
+        McapError::Io(error) => error,
+        other => std::io::Error::other(other),
+    }
 }
 
 /// A recording that cannot be read.
@@ -96,6 +128,16 @@ pub enum ReadError {
     },
 }
 
+/// The recording has none of the topics that are to be read.
+#[derive(Debug, thiserror::Error)]
+#[error("the recording has no topic that matches {patterns}; it has: {known}")]
+pub struct NoTopic {
+    /// What was asked for.
+    pub patterns: String,
+    /// The topics of the recording.
+    pub known: String,
+}
+
 /// A replay that cannot begin or go on.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -128,13 +170,8 @@ pub enum ReplayError {
         error: Box<PublishError>,
     },
     /// The recording has none of the topics.
-    #[error("the recording has no topic that matches {patterns}; it has: {known}")]
-    NoTopic {
-        /// What was asked for.
-        patterns: String,
-        /// The topics of the recording.
-        known: String,
-    },
+    #[error(transparent)]
+    NoTopic(#[from] NoTopic),
     /// A thread cannot be started.
     #[error("the thread that reads ahead cannot be started")]
     Thread(#[source] std::io::Error),

@@ -4,8 +4,8 @@
 //! process that is killed leaves at most the beginning of one chunk behind it, and a write that fails is cut off.
 
 use crate::channel::Described;
+use crate::entry::Entry;
 use crate::options::{Compression, Options};
-use crate::queue::Entry;
 use crate::schema::Kind;
 use mcap::records::{MessageHeader, Metadata};
 use mcap::{McapError, WriteOptions, Writer};
@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The longest that a message waits for its chunk to be full.
@@ -24,6 +25,8 @@ pub(crate) const ABOUT: &str = "rgaps";
 /// The metadata record at the end of each file: messages that were not written, by reason.
 pub(crate) const DROPPED: &str = "rgaps.dropped";
 pub(crate) const BEGUN_NS: &str = "begun_ns";
+/// In the first record: how many messages the first chunk repeats from files before it. There is no such chunk if it is missing.
+pub(crate) const REPEATED: &str = "repeated";
 
 /// A file to which nothing more is written after a write has failed.
 struct Output {
@@ -82,6 +85,9 @@ pub(crate) struct OpenFile {
     chunk_begun: Option<Instant>,
     /// Up to here the file is readable.
     whole_bytes: u64,
+    /// Bytes of the chunk that repeats messages of files before it.
+    repeated_bytes: u64,
+    has_messages: bool,
 }
 
 /// A file whose last write failed. It ends with its last whole chunk and has no index.
@@ -94,11 +100,12 @@ pub(crate) struct Failed {
 }
 
 impl OpenFile {
-    /// Creates the file, which must not exist.
+    /// Creates the file, which must not exist, and begins it with a chunk of messages of files before it.
     pub(crate) fn create(
         path: &Path,
         options: &Options,
         begun_ns: u64,
+        repeated: &[Arc<Entry>],
     ) -> Result<OpenFile, McapError> {
         let file = File::create_new(path)?;
         let same = file.try_clone()?;
@@ -131,15 +138,33 @@ impl OpenFile {
             chunk_messages: 0,
             chunk_begun: None,
             whole_bytes: 0,
+            repeated_bytes: 0,
+            has_messages: false,
         };
-        let about = BTreeMap::from([
+        let mut about = BTreeMap::from([
             ("version".to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
             (BEGUN_NS.to_owned(), begun_ns.to_string()),
             ("patterns".to_owned(), options.patterns.join(" ")),
         ]);
+        if !repeated.is_empty() {
+            about.insert(REPEATED.to_owned(), repeated.len().to_string());
+        }
         open.write_metadata(ABOUT, about)?;
         open.end_chunk()?;
+        open.repeat(repeated)?;
         Ok(open)
+    }
+
+    fn repeat(&mut self, messages: &[Arc<Entry>]) -> Result<(), McapError> {
+        let before = self.whole_bytes;
+        for entry in messages {
+            self.append(entry)?;
+        }
+        if !messages.is_empty() {
+            self.end_chunk()?;
+        }
+        self.repeated_bytes = self.whole_bytes - before;
+        Ok(())
     }
 
     fn write_metadata(
@@ -155,6 +180,16 @@ impl OpenFile {
     pub(crate) fn write(&mut self, entry: &Entry) -> Result<u64, McapError> {
         self.chunk_begun.get_or_insert_with(Instant::now);
         self.chunk_messages += 1;
+        self.has_messages = true;
+        self.append(entry)?;
+        match self.chunk_bytes >= self.chunk_bytes_max {
+            true => self.end_chunk(),
+            false => self.end_old_chunk(),
+        }
+    }
+
+    /// Adds a message to the chunk.
+    fn append(&mut self, entry: &Entry) -> Result<(), McapError> {
         let header = MessageHeader {
             channel_id: self.channel(&entry.channel)?,
             sequence: entry.sequence,
@@ -163,10 +198,7 @@ impl OpenFile {
         };
         self.writer.write_to_known_channel(&header, &entry.bytes)?;
         self.chunk_bytes += entry.bytes.len() as u64;
-        match self.chunk_bytes >= self.chunk_bytes_max {
-            true => self.end_chunk(),
-            false => self.end_old_chunk(),
-        }
+        Ok(())
     }
 
     fn channel(&mut self, channel: &Described) -> Result<u16, McapError> {
@@ -209,14 +241,19 @@ impl OpenFile {
         Ok(std::mem::take(&mut self.chunk_messages))
     }
 
-    /// Whether a message was written.
+    /// Whether a message was written that is in no file before it.
     pub(crate) fn has_messages(&self) -> bool {
-        !self.channels.is_empty()
+        self.has_messages
     }
 
-    /// Bytes of the whole chunks, and of the messages in the chunk that is being written.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.whole_bytes + self.chunk_bytes
+    /// Up to here the file is readable.
+    pub(crate) fn whole_bytes(&self) -> u64 {
+        self.whole_bytes
+    }
+
+    /// Bytes of the whole chunks, but for the one that repeats messages, and of the messages in the chunk that is being written.
+    pub(crate) fn own_bytes(&self) -> u64 {
+        self.whole_bytes - self.repeated_bytes + self.chunk_bytes
     }
 
     /// Ends the file: its last chunk, what was dropped, its index. Returns the number of messages whose chunk became whole,

@@ -17,7 +17,7 @@ pub struct Info {
     pub missing_bytes: u64,
     /// What is wrong there; none if nothing is.
     pub missing: Option<String>,
-    /// When the recording began: nanoseconds since 1970.
+    /// When the first message was published that is neither of a history nor repeated from a file before: nanoseconds since 1970.
     pub begun_ns: u64,
     /// From there to the last message.
     pub duration_s: f64,
@@ -94,6 +94,9 @@ fn content(metadata: &BTreeMap<String, String>) -> String {
         words.push(format!("{dtype}[{shape}]"));
     }
     words.extend(said("rgaps.parts").map(str::to_owned));
-    words.extend(said("rgaps.attachment").map(|attachment| format!("with {attachment}")));
+    words.extend(said("rgaps.attachment").map(|attachment| match attachment {
+        "bytes" => "with an attachment".to_owned(),
+        header => format!("with {header}"),
+    }));
     words.join(" ")
 }

@@ -9,6 +9,7 @@
 //!   that have no room in the queue between the two threads, and counts them by reason.
 //! - A [`Recording`] reads a file. If its recorder was killed, the file is readable up to its last whole chunk.
 //! - A [`Replay`] publishes the messages of recordings again, at their time.
+//! - [`encode_within`] encodes a message for who looks at it now (crate `view`), by the same schemas.
 //!
 //! Invariants: a file grows by whole chunks. A recorder copies the bytes of a message once, from the sample to the queue; a
 //! reader gets them as a slice of the chunk, without a copy.
@@ -19,9 +20,11 @@ mod chunk;
 mod clock;
 mod counts;
 mod encode;
+mod entry;
 mod error;
 mod file;
 mod info;
+mod latest;
 mod message;
 mod messages;
 mod options;
@@ -33,9 +36,11 @@ mod replay;
 mod schema;
 mod write;
 
-pub use channel::Channel;
+pub use channel::{metadata_of, Channel};
+pub use clock::WallClock;
 pub use counts::{Counts, Reason};
-pub use error::{ReadError, RecordError, ReplayError};
+pub use encode::{describe, encode_within, Encoded, Image};
+pub use error::{NoTopic, ReadError, RecordError, ReplayError};
 pub use info::{Info, TopicInfo};
 pub use message::Message;
 pub use messages::{Messages, Selection};
@@ -44,4 +49,5 @@ pub use recorder::Recorder;
 pub use recording::{Missing, Recording};
 pub use replay::{Replay, ReplayOptions, Replayed};
 pub use rgaps_layout::PartEntry;
+pub use schema::Kind;
 pub use write::Failure;

@@ -3,8 +3,9 @@
 //! Chunks follow one another nearly in order. So a chunk is read when it may hold the next message, and few are in memory
 //! at a time.
 
+use crate::channel::Channel;
 use crate::chunk::{read_chunk, Raw};
-use crate::error::ReadError;
+use crate::error::{NoTopic, ReadError};
 use crate::message::Message;
 use crate::recording::Recording;
 use rgaps_session::{explain, pattern_matches};
@@ -20,6 +21,8 @@ pub struct Selection {
     /// Log times from here on: nanoseconds since 1970. Of transient-local publishers also what is older, for that is what a
     /// late joiner would get.
     pub from_ns: u64,
+    /// Whether to leave out what the file repeats from those before it.
+    pub without_repeated: bool,
 }
 
 impl Selection {
@@ -28,6 +31,18 @@ impl Selection {
         let mut topics = self.topics.iter();
         self.topics.is_empty() || topics.any(|pattern| pattern_matches(pattern, topic))
     }
+
+    /// Fails if topics are named, and none of these channels is of one of them.
+    pub fn check<'a>(&self, channels: impl Iterator<Item = &'a Channel>) -> Result<(), NoTopic> {
+        let known: BTreeSet<_> = channels.map(|channel| channel.topic.as_str()).collect();
+        if self.topics.is_empty() || known.iter().any(|topic| self.has(topic)) {
+            return Ok(());
+        }
+        Err(NoTopic {
+            patterns: self.topics.join(", "),
+            known: Vec::from_iter(known).join(", "),
+        })
+    }
 }
 
 /// An iterator over messages. A damaged chunk or message is an error, and the next call goes on after it.
@@ -35,6 +50,7 @@ pub struct Messages {
     recording: Arc<Recording>,
     selected: BTreeSet<u16>,
     from_ns: u64,
+    without_repeated: bool,
     /// The next chunk to read.
     next: usize,
     /// Messages of chunks that were read, the earliest first.
@@ -88,6 +104,7 @@ impl Messages {
             selected: selected.map(|(id, _)| *id).collect(),
             recording,
             from_ns: selection.from_ns,
+            without_repeated: selection.without_repeated,
             next: 0,
             waiting: BinaryHeap::new(),
             failed: VecDeque::new(),
@@ -103,7 +120,8 @@ impl Messages {
             }
             self.next += 1;
             let may_have_kept = self.recording.has_transient_local();
-            if range.end_ns < self.from_ns && !may_have_kept {
+            let is_too_early = range.end_ns < self.from_ns && !may_have_kept;
+            if is_too_early || range.repeats && self.without_repeated {
                 continue;
             }
             match read_chunk(&self.recording.file, range, |_| Ok(())) {

@@ -3,24 +3,14 @@
 //! It is bounded in bytes. A recorder that keeps the last seconds in memory (`keep`) gives nothing out before it is told
 //! to, and forgets what is older.
 
-use crate::channel::Described;
+use crate::entry::Entry;
+use crate::latest::Latest;
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Buffers that are kept to be filled again: without them each large message costs the kernel a mapping.
 const SPARE_MAX: usize = 16;
-
-/// A message to write.
-pub(crate) struct Entry {
-    pub(crate) channel: Arc<Described>,
-    /// Nanoseconds since 1970.
-    pub(crate) log_ns: u64,
-    pub(crate) publish_ns: u64,
-    pub(crate) sequence: u32,
-    pub(crate) bytes: Vec<u8>,
-    pub(crate) received: Instant,
-}
 
 /// What the writer is to do next.
 pub(crate) enum Next {
@@ -38,6 +28,8 @@ struct State {
     entries: VecDeque<Entry>,
     bytes: u64,
     spare: Vec<Vec<u8>>,
+    /// Of messages that have left the queue; none if no further file will begin with them.
+    latest: Option<Latest>,
     /// Of a recorder that keeps the last seconds: how many entries to write.
     wanted: Option<usize>,
     ended: bool,
@@ -50,13 +42,33 @@ pub(crate) struct Queue {
     keep: Option<Duration>,
 }
 
+impl State {
+    /// Takes a message that left the queue: it may be needed again.
+    fn retire(&mut self, entry: Entry) {
+        let buffer = match &mut self.latest {
+            Some(latest) if entry.channel.transient_local => latest.replace(entry),
+            _ => Some(entry.bytes),
+        };
+        self.spare(buffer);
+    }
+
+    fn spare(&mut self, buffer: Option<Vec<u8>>) {
+        if let Some(mut buffer) = buffer.filter(|_| self.spare.len() < SPARE_MAX) {
+            buffer.clear();
+            self.spare.push(buffer);
+        }
+    }
+}
+
 impl Queue {
-    pub(crate) fn new(bytes_max: u64, keep: Option<Duration>) -> Queue {
+    /// `is_series`: whether there may be several files.
+    pub(crate) fn new(bytes_max: u64, keep: Option<Duration>, is_series: bool) -> Queue {
         Queue {
             state: Mutex::new(State {
                 entries: VecDeque::new(),
                 bytes: 0,
                 spare: Vec::new(),
+                latest: is_series.then(Latest::default),
                 wanted: None,
                 ended: false,
             }),
@@ -75,13 +87,20 @@ impl Queue {
         self.lock().spare.pop().unwrap_or_default()
     }
 
-    /// Takes back the buffer of a message that was written or dropped.
-    pub(crate) fn recycle(&self, mut buffer: Vec<u8>) {
-        buffer.clear();
-        let mut state = self.lock();
-        if state.spare.len() < SPARE_MAX {
-            state.spare.push(buffer);
-        }
+    /// Takes back the buffer of a message that was dropped.
+    pub(crate) fn recycle(&self, buffer: Vec<u8>) {
+        self.lock().spare(Some(buffer));
+    }
+
+    /// Takes back a message that was written.
+    pub(crate) fn retire(&self, entry: Entry) {
+        self.lock().retire(entry);
+    }
+
+    /// The messages with which a further file begins: the latest of each transient-local publisher that have left the queue.
+    pub(crate) fn latest(&self) -> Vec<Arc<Entry>> {
+        let state = self.lock();
+        state.latest.as_ref().map_or_else(Vec::new, Latest::all)
     }
 
     /// Whether a message of about `bytes` bytes has room. One always has room in an empty queue, and in one that pushes out
@@ -118,11 +137,7 @@ impl Queue {
                 pushed_out += u64::from(!is_old);
                 let old = state.entries.pop_front().expect("there are two");
                 state.bytes -= old.bytes.len() as u64;
-                if state.spare.len() < SPARE_MAX {
-                    let mut buffer = old.bytes;
-                    buffer.clear();
-                    state.spare.push(buffer);
-                }
+                state.retire(old);
             }
         }
         drop(state);

@@ -6,9 +6,10 @@ use crate::channel::{metadata_of, Described};
 use crate::clock::WallClock;
 use crate::counts::{Counters, Reason};
 use crate::encode::{describe, encode};
+use crate::entry::Entry;
 use crate::error::RecordError;
 use crate::options::Options;
-use crate::queue::{Entry, Queue};
+use crate::queue::Queue;
 use crate::schema::Kind;
 use rgaps::{Domain, Late, Node, RecvError, Sample, Subscriber, Token, WaitSet};
 use rgaps_session::{bare_topic_name, pattern_matches};
@@ -310,6 +311,8 @@ impl Receiver {
         let channel = Arc::new(Described {
             id: self.channels,
             topic,
+            publisher_id: key.0,
+            transient_local: row.is_some_and(|row| row.offer.transient_local),
             kind,
             metadata: metadata_of(key.0, row, describe(sample)),
         });

@@ -32,7 +32,11 @@ impl Recorder {
             return Err(RecordError::NoPattern);
         }
         let clock = WallClock::now();
-        let queue = Arc::new(Queue::new(options.queue_bytes, options.keep));
+        let queue = Arc::new(Queue::new(
+            options.queue_bytes,
+            options.keep,
+            options.is_series(),
+        ));
         let counters = Arc::<Counters>::default();
         let failure = Arc::<OnceLock<Failure>>::default();
         let stop = Arc::<AtomicBool>::default();

@@ -6,7 +6,7 @@
 use crate::channel::Channel;
 use crate::chunk::{read_chunk, read_record, ChunkRange, RECORD_HEAD};
 use crate::error::ReadError;
-use crate::file::{ABOUT, BEGUN_NS, DROPPED};
+use crate::file::{ABOUT, BEGUN_NS, DROPPED, REPEATED};
 use mcap::read::ChannelAccumulator;
 use mcap::records::{op, MetadataIndex, Record};
 use mcap::sans_io::{SummaryReadEvent, SummaryReader, SummaryReaderOptions};
@@ -34,6 +34,8 @@ pub struct Recording {
     pub(crate) file_bytes: u64,
     pub(crate) missing: Option<Missing>,
     begun_ns: Option<u64>,
+    /// Its first chunk repeats messages of files before it.
+    repeats: bool,
     /// Messages that were not written, by reason.
     pub(crate) dropped: BTreeMap<String, u64>,
 }
@@ -77,11 +79,16 @@ impl Recording {
             file_bytes,
             missing: None,
             begun_ns: None,
+            repeats: false,
             dropped: BTreeMap::new(),
         };
         match summary {
             Some(summary) => recording.take_summary(&summary)?,
             None => recording.scan(),
+        }
+        let first = recording.chunks.iter_mut().min_by_key(|range| range.at);
+        if let Some(first) = first.filter(|_| recording.repeats) {
+            first.repeats = true;
         }
         recording
             .chunks
@@ -107,6 +114,7 @@ impl Recording {
             bytes: index.chunk_length,
             start_ns: index.message_start_time,
             end_ns: index.message_end_time,
+            repeats: false,
         });
         // One that lies outside the file is damaged, and says so when it is read.
         self.chunks = chunks.collect();
@@ -126,7 +134,10 @@ impl Recording {
             return;
         };
         match record.name.as_str() {
-            ABOUT => self.begun_ns = record.metadata.get(BEGUN_NS).and_then(|ns| ns.parse().ok()),
+            ABOUT => {
+                self.begun_ns = record.metadata.get(BEGUN_NS).and_then(|ns| ns.parse().ok());
+                self.repeats = record.metadata.contains_key(REPEATED);
+            }
             DROPPED => {
                 let counts = record.metadata.into_iter();
                 let counts =
@@ -212,6 +223,7 @@ impl Recording {
             bytes,
             start_ns: u64::MAX,
             end_ns: 0,
+            repeats: false,
         };
         let mut channels = Vec::new();
         let messages = read_chunk(&self.file, range, |record| match record {
@@ -248,9 +260,10 @@ impl Recording {
         self.channels.values().map(|channel| &**channel)
     }
 
-    /// The first log time; the end of all times if there is none.
+    /// The first log time of messages that are in no file before it; the end of all times if there is none.
     pub(crate) fn first_ns(&self) -> u64 {
-        self.chunks.first().map_or(u64::MAX, |range| range.start_ns)
+        let mut own = self.chunks.iter().filter(|range| !range.repeats);
+        own.next().map_or(u64::MAX, |range| range.start_ns)
     }
 
     pub(crate) fn has_transient_local(&self) -> bool {
@@ -264,10 +277,13 @@ impl Recording {
         self.missing.as_ref()
     }
 
-    /// When the recording began: nanoseconds since 1970. Messages of histories are older.
+    /// When the file's own first message was published: nanoseconds since 1970. Messages of histories, and those that it repeats
+    /// from files before it, are older.
     pub fn begun_ns(&self) -> u64 {
-        let first = self.chunks.first().map_or(0, |range| range.start_ns);
-        self.begun_ns.unwrap_or(first)
+        match (self.begun_ns, self.first_ns()) {
+            (begun_ns, u64::MAX) => begun_ns.unwrap_or_default(),
+            (begun_ns, first_ns) => begun_ns.unwrap_or_default().max(first_ns),
+        }
     }
 
     /// The time of the last message: nanoseconds since 1970.

@@ -9,7 +9,7 @@ use crate::messages::Selection;
 use crate::recording::Recording;
 use rgaps::{Domain, Loan, Node, PublishError, Publisher, Unpublished};
 use rgaps_client::bindings::SetMetadata as _;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{sync_channel, Receiver, RecvTimeoutError, SyncSender};
 use std::sync::Arc;
@@ -92,22 +92,13 @@ impl Replay {
         recordings.sort_by_key(|recording| recording.first_ns());
         let selection = Selection {
             topics: options.topics.clone(),
-            from_ns: 0,
+            ..Selection::default()
         };
         let mut channels: Vec<Arc<Channel>> = recordings
             .iter()
             .flat_map(|recording| recording.channels.values().cloned())
             .collect();
-        if !options.topics.is_empty()
-            && !channels.iter().any(|channel| selection.has(&channel.topic))
-        {
-            let known = channels.iter().map(|channel| channel.topic.as_str());
-            let known: BTreeSet<_> = known.collect();
-            return Err(ReplayError::NoTopic {
-                patterns: options.topics.join(", "),
-                known: Vec::from_iter(known).join(", "),
-            });
-        }
+        selection.check(channels.iter().map(|channel| &**channel))?;
         channels.retain(|channel| selection.has(&channel.topic));
         channels.sort_by_key(|channel| !channel.transient_local);
         let mut replay = Replay {
@@ -196,12 +187,14 @@ impl Replay {
     }
 
     fn read_ahead(&self, to: &SyncSender<Ahead>, ended: &AtomicBool) {
-        let selection = Selection {
+        let mut selection = Selection {
             topics: self.options.topics.clone(),
             from_ns: self.start_ns(),
+            without_repeated: false,
         };
         loop {
-            for recording in &self.recordings {
+            for (number, recording) in self.recordings.iter().enumerate() {
+                selection.without_repeated = number > 0;
                 for message in recording.select(&selection) {
                     if ended.load(Ordering::Relaxed) || to.send(Some(message)).is_err() {
                         return;

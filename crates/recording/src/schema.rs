@@ -88,14 +88,16 @@ pub(crate) struct NamedPart {
 
 /// The type of a channel's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum Kind {
+pub enum Kind {
+    /// `foxglove.RawImage`.
     Image,
+    /// `rgaps.Message`.
     Message,
 }
 
 impl Kind {
     /// The name of its schema.
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Kind::Image => "foxglove.RawImage",
             Kind::Message => "rgaps.Message",
@@ -103,7 +105,7 @@ impl Kind {
     }
 
     /// Its description and those of all types that it uses, as an MCAP schema holds them.
-    pub(crate) fn descriptor(self) -> Vec<u8> {
+    pub fn descriptor(self) -> Vec<u8> {
         let mut files = vec![timestamp_file(), own_file()];
         if self == Kind::Image {
             files.push(image_file());

@@ -1,10 +1,11 @@
 //! The thread that writes: it takes messages from the queue and puts them into one file after the other.
 
 use crate::counts::{Counters, Reason};
+use crate::entry::Entry;
 use crate::error::RecordError;
 use crate::file::{Failed, OpenFile};
 use crate::options::Options;
-use crate::queue::{Entry, Next, Queue};
+use crate::queue::{Next, Queue};
 use mcap::McapError;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -53,15 +54,17 @@ impl Files {
         };
         if files.options.keep.is_none() {
             let path = files.options.path(0);
-            let opened = files.open_next();
-            opened.map_err(|error| RecordError::Create { path, error })?;
+            let opened = files.open_next(&[]);
+            opened.map_err(|error| RecordError::creating(path, error))?;
         }
         Ok(files)
     }
 
-    fn open_next(&mut self) -> Result<(), McapError> {
+    /// Begins the next file with these messages of files before it.
+    fn open_next(&mut self, repeated: &[Arc<Entry>]) -> Result<(), McapError> {
         let path = self.options.path(self.number);
-        self.open = Some(OpenFile::create(&path, &self.options, self.begun_ns)?);
+        let open = OpenFile::create(&path, &self.options, self.begun_ns, repeated)?;
+        self.open = Some(open);
         self.number += 1;
         self.counters.files.fetch_add(1, Ordering::Relaxed);
         Ok(())
@@ -72,8 +75,8 @@ impl Files {
         loop {
             match queue.next(SLICE) {
                 Next::Write(entry) => {
-                    self.write(&entry);
-                    queue.recycle(entry.bytes);
+                    self.write(&entry, queue);
+                    queue.retire(entry);
                 }
                 Next::Complete => self.finish(),
                 Next::Idle => self.end_old_chunk(),
@@ -82,10 +85,10 @@ impl Files {
         }
     }
 
-    fn write(&mut self, entry: &Entry) {
+    fn write(&mut self, entry: &Entry, queue: &Queue) {
         let is_full = self.open.as_ref().is_some_and(|open| {
             let (bytes, time) = (self.options.split_bytes, self.options.split_time);
-            bytes.is_some_and(|most| open.bytes() + entry.bytes.len() as u64 > most)
+            bytes.is_some_and(|most| open.own_bytes() + entry.bytes.len() as u64 > most)
                 && open.has_messages()
                 || time.is_some_and(|most| open.opened.elapsed() >= most)
         });
@@ -96,7 +99,7 @@ impl Files {
             return self.counters.count_dropped(Reason::WriteFailed, 1);
         }
         if self.open.is_none() {
-            if let Err(error) = self.open_next() {
+            if let Err(error) = self.open_next(&queue.latest()) {
                 self.counters.count_dropped(Reason::WriteFailed, 1);
                 let path = self.options.path(self.number);
                 return self.fail(path, &error, 0);
@@ -118,7 +121,7 @@ impl Files {
                 self.counters
                     .recorded
                     .fetch_add(messages, Ordering::Relaxed);
-                let bytes = self.open.as_ref().map_or(0, OpenFile::bytes);
+                let bytes = self.open.as_ref().map_or(0, OpenFile::whole_bytes);
                 self.counters.open_bytes.store(bytes, Ordering::Relaxed);
             }
             Some(Err(error)) => {
@@ -159,7 +162,10 @@ impl Files {
     }
 
     fn fail(&mut self, path: PathBuf, error: &McapError, readable_bytes: u64) {
-        let reason = rgaps_session::explain(error);
+        let reason = match error {
+            McapError::Io(error) => error.to_string(),
+            other => rgaps_session::explain(other),
+        };
         tracing::warn!("{} cannot be written: {reason}", path.display());
         // The first failure ends the recording; later ones follow from it.
         let _ = self.failure.set(Failure {

@@ -148,7 +148,12 @@ fn files_are_split_by_size() {
     for number in 0..counts.files {
         let path = folder.path().join(format!("run-{number:04}.mcap"));
         assert!(path.metadata().unwrap().len() < 50_000);
-        all.extend(numbers(&path).0);
+        let mut read = numbers(&path).0;
+        if let Some(last) = all.last() {
+            // A late joiner's message.
+            assert_eq!(read.remove(0), *last);
+        }
+        all.extend(read);
         recordings.insert(0, Arc::new(Recording::open(&path).unwrap()));
     }
     assert_eq!(all, (0..100).collect::<Vec<_>>());
@@ -202,8 +207,94 @@ fn the_last_seconds_are_written_when_it_is_told_to() {
     recorder.trigger();
     let second = folder.path().join("run-0001.mcap");
     until("a second file", || is_finished(&second));
-    assert_eq!(numbers(&second).0, [50, 51, 52]);
+    // The latest of the publisher before is what a late joiner would have got.
+    assert_eq!(numbers(&second).0, [49, 50, 51, 52]);
     assert_eq!(recorder.stop().0.files, 2);
+}
+
+/// What a file has, in the order of publishing: topics, and when they were published.
+fn rows(path: &Path) -> Vec<(String, u64)> {
+    let recording = Arc::new(Recording::open(path).unwrap());
+    let messages = recording.messages().map(Result::unwrap);
+    messages
+        .map(|message| (message.topic().to_owned(), message.log_ns()))
+        .collect()
+}
+
+/// A map that was published before the recording begins.
+fn map(node: &Node) -> rgaps::Publisher {
+    let map = node.publisher("map").keep_last(1).transient_local();
+    let map = map.create().unwrap();
+    map.put(&[0; 5000]).unwrap();
+    map
+}
+
+#[test]
+fn a_map_that_was_published_once_is_in_every_file_of_a_split_recording() {
+    let daemon = Daemon::start();
+    let node = daemon.node("test");
+    let folder = tempfile::tempdir().unwrap();
+    let _map = map(&node);
+    let publisher = node.publisher("number").create().unwrap();
+    let mut options = Options::new(["map", "number"], folder.path().join("run.mcap"));
+    // Each file has one message of its own.
+    options.split_bytes = Some(1);
+    let recorder = record(&node, options, 2);
+    until("the map", || recorder.counts().recorded == 1);
+    for number in 0..3 {
+        publisher.put(&message(number)).unwrap();
+    }
+    let (counts, _) = recorder.stop();
+    assert_eq!((counts.files, counts.recorded), (4, 4), "{counts:?}");
+    let file = |number| folder.path().join(format!("run-{number:04}.mcap"));
+    let first = rows(&file(0));
+    assert_eq!(first.len(), 1);
+    let mut files = vec![Arc::new(Recording::open(file(0)).unwrap())];
+    for number in 1..4 {
+        let rows = rows(&file(number));
+        assert_eq!((rows.len(), &rows[0]), (2, &first[0]));
+        // The time of a file begins with its own first message.
+        let recording = Recording::open(file(number)).unwrap();
+        assert_eq!(recording.info().begun_ns, rows[1].1);
+        assert_eq!(recording.info().duration_s, 0.0);
+        files.push(Arc::new(recording));
+    }
+    // The files together are one recording, in which the map was published once.
+    let options = ReplayOptions {
+        rate: 1e6,
+        ..ReplayOptions::default()
+    };
+    let replay = Replay::new(&node, files, options).unwrap();
+    assert_eq!(replay.run(&AtomicBool::new(false)).unwrap().replayed, 4);
+}
+
+#[test]
+fn a_map_from_before_the_last_seconds_is_in_the_file_of_the_last_seconds() {
+    let daemon = Daemon::start();
+    let node = daemon.node("test");
+    let folder = tempfile::tempdir().unwrap();
+    let _map = map(&node);
+    let publisher = node.publisher("number").create().unwrap();
+    let mut options = Options::new(["map", "number"], folder.path().join("run.mcap"));
+    // Only the newest message is kept.
+    options.keep = Some(Duration::ZERO);
+    let recorder = record(&node, options, 2);
+    until("the map", || recorder.counts().queue_messages == 1);
+    publisher.put(&message(1)).unwrap();
+    until("the number instead", || {
+        let counts = recorder.counts();
+        counts.queue_messages == 1 && counts.queue_bytes < 5000
+    });
+    recorder.trigger();
+    let file = folder.path().join("run-0000.mcap");
+    until("the file", || {
+        Recording::open(&file).is_ok_and(|recording| recording.missing().is_none())
+    });
+    let rows = rows(&file);
+    let topics: Vec<_> = rows.iter().map(|(topic, _)| topic.as_str()).collect();
+    assert_eq!(topics, ["map", "number"]);
+    assert_eq!(Recording::open(&file).unwrap().info().begun_ns, rows[1].1);
+    assert_eq!(recorder.stop().0.recorded, 1);
 }
 
 #[test]
@@ -258,8 +349,11 @@ fn a_file_that_exists_is_not_overwritten_and_other_mistakes_are_told() {
     let file = folder.path().join("run.mcap");
     std::fs::write(&file, b"precious").unwrap();
     let error = Recorder::start(node.clone(), Options::new(["**"], &file)).unwrap_err();
-    assert!(matches!(error, RecordError::Create { .. }), "{error}");
+    assert!(matches!(error, RecordError::Exists { .. }), "{error}");
     assert_eq!(std::fs::read(&file).unwrap(), b"precious");
+    let nowhere = folder.path().join("no/run.mcap");
+    let error = Recorder::start(node.clone(), Options::new(["**"], &nowhere)).unwrap_err();
+    assert!(error.to_string().contains("create the folder"), "{error}");
     let nothing: [&str; 0] = [];
     let error = Recorder::start(node, Options::new(nothing, &file)).unwrap_err();
     assert!(matches!(error, RecordError::NoPattern), "{error}");

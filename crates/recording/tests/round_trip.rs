@@ -226,7 +226,7 @@ fn messages_come_in_the_order_of_publishing_over_topics() {
     assert_eq!(numbers, (0..300).collect::<Vec<_>>());
     let selection = Selection {
         topics: vec!["t*".to_owned()],
-        from_ns: 0,
+        ..Selection::default()
     };
     let selected = recording.select(&selection);
     assert!(selected

@@ -7,7 +7,7 @@ use crate::digest::Digest;
 use serde::{Deserialize, Serialize};
 
 /// Changes with every change of this file or of frames.
-pub const PROTOCOL: u32 = 3;
+pub const PROTOCOL: u32 = 4;
 /// What each side says first.
 pub const MAGIC: [u8; 8] = *b"rgapsGPU";
 
@@ -291,7 +291,9 @@ pub enum Call<'a> {
     CaptureEnd { stream: u64, graph: u64 },
     /// `cuStreamGetCaptureInfo`. Gives the state and the number of the recording.
     CaptureStatus { stream: u64 },
-    /// `cuGraphGetNodes`. Gives how many there are.
+    /// The nodes of `cuStreamGetCaptureInfo`: those on which the next one will depend.
+    CaptureNodes { stream: u64 },
+    /// `cuGraphGetNodes`. Gives them.
     GraphNodes { graph: u64 },
     /// `cuGraphInstantiateWithFlags`.
     GraphInstantiate {
@@ -351,7 +353,7 @@ pub enum Call<'a> {
     LibraryNow { library: u64 },
     /// `cuLibraryUnload`.
     LibraryUnload { library: u64 },
-    /// `cuLibraryGetGlobal`. Gives address and bytes.
+    /// `cuLibraryGetGlobal`, or `cuLibraryGetManaged`. Gives address and bytes.
     Variable { library: u64, name: &'a str },
     /// `cuKernelGetAttribute`, all of them.
     KernelInfo { kernel: KernelId },
@@ -397,6 +399,37 @@ pub enum Call<'a> {
     StreamPriorities,
     /// Gives up everything on the device and its primary context.
     Reset,
+    /// Joins a topic of the server's host as a publisher, in the memory of the device.
+    TopicPublisher {
+        publisher: u64,
+        topic: &'a str,
+        options: TopicOptions,
+    },
+    /// Joins a topic as a subscriber, which reads in the memory of the device.
+    TopicSubscriber {
+        subscriber: u64,
+        topic: &'a str,
+        options: TopicOptions,
+    },
+    /// Copies a range of the device into a loan and publishes that, both behind the work of a stream. Gives the message's sequence number.
+    TopicPublish {
+        publisher: u64,
+        from: u64,
+        bytes: u64,
+        tensor: Option<Tensor>,
+        stream: u64,
+    },
+    /// Waits for the next message and has a stream wait for its bytes. Gives [`Value::Message`].
+    TopicReceive {
+        subscriber: u64,
+        message: u64,
+        timeout_ns: u64,
+        stream: u64,
+    },
+    /// Releases a message, once the work of a stream is done.
+    TopicRelease { message: u64, stream: u64 },
+    /// Leaves a topic. Messages that were received stay.
+    TopicLeave { member: u64 },
     /// Loads a library above the runtime, by its number in the table that both ends have (`math`).
     MathOpen { library: u8, fingerprint: u64 },
     /// Calls a function of one, by its number in the table. Gives [`Value::Math`].
@@ -415,6 +448,26 @@ pub enum Argument<'a> {
     Bytes(&'a [u8]),
     /// The address of so many bytes of the host, which come back.
     Room(u32),
+}
+
+/// What the bytes of a message are: an array in row-major order.
+#[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
+pub struct Tensor {
+    /// Its element type, as numpy and torch name it.
+    pub dtype: String,
+    /// Elements of each dimension.
+    pub shape: Vec<u64>,
+}
+
+/// How a member joins a topic.
+#[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TopicOptions {
+    /// Messages that a publisher keeps, or that wait for a subscriber; 0: as rgaps has it.
+    pub depth: u32,
+    /// Whether a subscriber misses no message.
+    pub is_reliable: bool,
+    /// Whether a publisher keeps its messages for those that come later, and a subscriber wants them.
+    pub is_transient_local: bool,
 }
 
 /// What is known of a kernel.
@@ -443,6 +496,23 @@ pub enum Value {
     Memory,
     /// Kernels of a library, in the order of their names.
     Kernels(Vec<KernelInfo>),
+    /// Nodes of a graph, as the driver names them. No call takes one.
+    Nodes(Vec<u64>),
+    /// Why a call of topics failed, and what to do.
+    Text(String),
+    /// A message of a topic, where it lies on the device.
+    Message {
+        /// Of its first byte.
+        address: u64,
+        /// Its length.
+        bytes: u64,
+        /// Its number at its publisher.
+        sequence: u64,
+        /// Messages of that publisher that the subscriber missed before it.
+        missed: u64,
+        /// What its publisher says of it.
+        tensor: Option<Tensor>,
+    },
     /// What a function of a library above the runtime gave, and the bytes of all its places, one behind the other.
     Math {
         /// Its status, number or address.

@@ -28,7 +28,9 @@ impl Code {
     pub const HOST_MEMORY_NOT_REGISTERED: Code = Code(713);
     pub const NOT_PERMITTED: Code = Code(800);
     pub const NOT_SUPPORTED: Code = Code(801);
+    pub const SYSTEM_NOT_READY: Code = Code(802);
     pub const STREAM_CAPTURE_UNSUPPORTED: Code = Code(900);
+    pub const TIMEOUT: Code = Code(909);
     pub const GRAPH_EXEC_UPDATE_FAILURE: Code = Code(910);
     pub const UNKNOWN: Code = Code(999);
 

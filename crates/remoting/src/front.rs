@@ -283,7 +283,7 @@ impl Shared {
         }
         let from = arrival.client.to_string();
         let (program, pid) = (arrival.program, arrival.pid);
-        match self.start(&arrival.client) {
+        match self.start(&arrival.client, &program) {
             Ok((child, board)) => {
                 tracing::info!(client = program, from, backend = child.id(), "client came");
                 let info = ClientInfo {
@@ -299,13 +299,18 @@ impl Shared {
         }
     }
 
-    fn start(&self, client: &Arc<dyn Communicator>) -> io::Result<(Child, File)> {
+    fn start(
+        &self,
+        client: &Arc<dyn Communicator>,
+        client_program: &str,
+    ) -> io::Result<(Child, File)> {
         let board = board_file()?;
         let (program, arguments) = &self.options.backend;
         let (kind, input) = connection_of(client)?;
         let mut command = Command::new(program);
         command.args(arguments).args(["--kind", kind]);
         command.args(["--parent", &std::process::id().to_string()]);
+        command.args(["--program", client_program]);
         if !self.options.is_pinning {
             command.arg("--no-pinning");
         }

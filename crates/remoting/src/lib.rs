@@ -34,7 +34,7 @@ pub use backend::{
 };
 pub use call::{
     row, Answer, Argument, Call, ClientInfo, DeviceInfo, Extent, Inventory, KernelId, KernelInfo,
-    Pitched, Status, Value,
+    Pitched, Status, Tensor, TopicOptions, Value,
 };
 pub use client::{status, ConnectError, Connection, From, Lost, Waited};
 pub use codes::Code;

@@ -40,6 +40,8 @@ pub const MARKS_MAX: u16 = 64;
 pub const HOST_FUNCTIONS_MAX: usize = 1 << 16;
 /// Most copies to the client whose bytes are expected and not waited for; each has a thread of the backend.
 pub const LANDINGS_MAX: usize = 32;
+/// Most publishers and subscribers of topics of a client.
+pub const TOPIC_MEMBERS_MAX: usize = 256;
 /// How long either end takes to connect and say hello.
 pub const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// Connections that have not said hello yet, at most. Each has a thread; those over TCP have limits by address before.

@@ -4,7 +4,8 @@
 mod seeded;
 
 use rgaps_remoting::{
-    decode_for_fuzzing, encode_for_fuzzing, Argument, Call, Extent, KernelId, Pitched,
+    decode_for_fuzzing, encode_for_fuzzing, Argument, Call, Extent, KernelId, Pitched, Tensor,
+    TopicOptions,
 };
 
 /// Calls of each kind of content.
@@ -107,6 +108,31 @@ fn seeds() -> Vec<Vec<u8>> {
             cooperative: true,
             attributes: vec![(8, &[0; 64])],
             parameters: &[1, 2, 3, 4, 5, 6, 7, 8],
+        },
+        Call::TopicSubscriber {
+            subscriber: 112,
+            topic: "camera/left",
+            options: TopicOptions {
+                depth: 4,
+                is_reliable: true,
+                is_transient_local: false,
+            },
+        },
+        Call::TopicPublish {
+            publisher: 96,
+            from: at.address,
+            bytes: 4096,
+            tensor: Some(Tensor {
+                dtype: "float32".to_owned(),
+                shape: vec![32, 32],
+            }),
+            stream: 2,
+        },
+        Call::TopicReceive {
+            subscriber: 112,
+            message: 128,
+            timeout_ns: u64::MAX,
+            stream: 1,
         },
         Call::Synchronize,
     ];

@@ -7,6 +7,31 @@ use rgaps::{
 use rgaps_testkit::{Daemon, LIMIT as SOON};
 
 #[test]
+fn a_shortened_message_has_its_attachment_and_no_stale_bytes() {
+    let daemon = Daemon::start();
+    let node = daemon.node("test");
+    let subscriber = node.subscriber("short").create().unwrap();
+    let publisher = node.publisher("short").create().unwrap();
+    let mut loan = publisher.loan(100).unwrap();
+    loan.write(0, &[b'!'; 100]).unwrap();
+    loan.set_attachment(b"beside").unwrap();
+    loan.set_shape(DType::U8, &[100]).unwrap();
+    loan.truncate(3);
+    let unpublished = loan.publish().unwrap_err();
+    let said = unpublished.error.to_string();
+    assert!(
+        said.contains("spans 100 bytes, but the message has 3"),
+        "{said}"
+    );
+    let mut loan = *unpublished.loan.unwrap();
+    loan.set_shape(DType::U8, &[3]).unwrap();
+    loan.publish().unwrap();
+    let sample = subscriber.recv_timeout(SOON).unwrap();
+    assert_eq!(sample.as_slice().unwrap(), b"!!!");
+    assert_eq!(sample.attachment(), Some(&b"beside"[..]));
+}
+
+#[test]
 fn an_attachment_is_the_message_s_own_and_outlives_the_ring() {
     let daemon = Daemon::start();
     let node = daemon.node("test");

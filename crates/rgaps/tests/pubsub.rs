@@ -343,6 +343,12 @@ fn a_wait_set_a_listener_and_a_descriptor_tell_of_messages() {
     let mut set = node.wait_set();
     let tokens: Vec<_> = subscribers.iter().map(|s| set.attach(s).unwrap()).collect();
     assert!(set.wait(Duration::from_millis(10)).unwrap().is_empty());
+    // While one wait set has it, another one does not get it.
+    let mut other = node.wait_set();
+    for set in [&mut other, &mut set] {
+        let error = set.attach(&subscribers[1]).unwrap_err().to_string();
+        assert!(error.contains("'b' is in a wait set"), "{error}");
+    }
     let late = publishers[1].clone();
     let thread = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(30));
@@ -351,6 +357,9 @@ fn a_wait_set_a_listener_and_a_descriptor_tell_of_messages() {
     assert_eq!(set.wait(SOON).unwrap(), [tokens[1]]);
     thread.join().unwrap();
     drop(set);
+    let token = other.attach(&subscribers[1]).unwrap();
+    assert_eq!(other.wait(SOON).unwrap(), [token]);
+    assert!(other.detach(token));
     assert_eq!(
         subscribers[1]
             .recv_timeout(SOON)

@@ -25,27 +25,27 @@ use std::time::{Duration, Instant};
 /// How long clients wait for MPS to run, at most, before they are served.
 const MPS_START_LIMIT: Duration = Duration::from_secs(12);
 
-/// Serves the clients of one realm until it is stopped ('rgaps down', SIGTERM) or nobody has
-/// needed it for a while. Clients start it by themselves; there is seldom a reason to.
+/// Serves the clients of one realm, until `rgaps down`, SIGTERM, or a minute without clients. The first client starts it;
+/// `rgaps up` or a systemd unit may.
 #[derive(Parser)]
-#[command(version, about)]
+#[command(version)]
 struct Arguments {
-    /// Reads this configuration instead of rgaps.toml in the usual places.
+    /// Read this configuration file instead of searching for rgaps.toml.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Listens at this path.
+    /// Listen at this Unix socket.
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// Serves this realm.
+    /// Serve this realm.
     #[arg(long, value_name = "NAME")]
     realm: Option<String>,
-    /// Stays in the foreground. It always does: whoever starts it detaches it, if at all.
+    /// Accepted, without effect: the daemon always runs in the foreground. To start one in the background, use `rgaps up`.
     #[arg(long)]
     foreground: bool,
-    /// Stays also when nobody needs it.
+    /// Keep running without clients.
     #[arg(long)]
     no_idle_exit: bool,
-    /// Runs CUDA's Multi-Process Service for its clients, or uses one that is there.
+    /// Start CUDA's Multi-Process Service (MPS) for clients, or use one that runs already.
     #[arg(long)]
     mps: bool,
 }

@@ -209,6 +209,11 @@ impl Access {
         Ok(Access { classes, default })
     }
 
+    /// Whether there are no rules: all topics are of one class, which everyone may use.
+    pub fn is_open(&self) -> bool {
+        self.classes.is_empty()
+    }
+
     /// The class of a topic: of the first rule with a pattern that stands for it.
     pub fn class_of(&self, topic: &str) -> &AccessClass {
         self.classes

@@ -23,10 +23,14 @@ pub struct DeviceRow {
     pub takes_turns: bool,
     /// Sequence number of its newest message; 0: there was none.
     pub newest: u64,
+    /// Whether the publisher has waited for room for the next message.
+    pub publisher_waits: bool,
     /// Messages that were forwarded.
     pub forwarded: u64,
     /// Messages that could not be forwarded: larger than a block, or aborted.
     pub refused: u64,
+    /// Subscribers that the daemon had evicted.
+    pub evictions: u64,
     /// Seats that are taken; at most [`MAX_DEVICE_SUBSCRIBERS`](rgaps_layout::MAX_DEVICE_SUBSCRIBERS).
     pub seats: Vec<DeviceSeatRow>,
 }
@@ -36,6 +40,8 @@ pub struct DeviceRow {
 pub struct DeviceSeatRow {
     /// Its number.
     pub seat: u32,
+    /// Who has it, as in the control segment (`rgaps_layout::device_owner`).
+    pub owner: u64,
     /// Whether somebody has joined in it.
     pub joined: bool,
     /// Whether the publisher waits for it.
@@ -48,12 +54,27 @@ pub struct DeviceSeatRow {
     pub next_sequence: u64,
     /// Messages that it missed.
     pub missed: u64,
+    /// Blocks that it holds, where none is free for the publisher; else 0.
+    pub held: u32,
+}
+
+/// What the daemon wants done with a seat, unless somebody else has it by now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SeatEnd {
+    /// Its number.
+    pub seat: u32,
+    /// Who has it.
+    pub owner: u64,
+    /// Whether it is free afterwards: its owner and the owner's work on GPUs have ended. Otherwise its subscriber is evicted and keeps it.
+    pub is_free: bool,
 }
 
 impl DeviceRow {
-    /// Whether the publisher waits for this seat's subscriber: it has not passed the oldest message of a full ring.
+    /// Whether the publisher waits for this seat's subscriber: it is reliable and has not passed the oldest message of a full ring, or it
+    /// has blocks of which none is left.
     pub fn waits_for(&self, seat: &DeviceSeatRow) -> bool {
-        let is_waited_for = seat.joined && seat.reliable && !seat.evicted;
-        is_waited_for && self.newest + 1 >= seat.next_sequence + u64::from(self.depth)
+        let is_behind = self.newest + 1 >= seat.next_sequence + u64::from(self.depth);
+        let holds_up = seat.held > 0 || seat.reliable && is_behind;
+        self.publisher_waits && seat.joined && !seat.evicted && holds_up
     }
 }

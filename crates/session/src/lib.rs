@@ -34,7 +34,7 @@ pub use config::{
     NumaPlace, PeerUse, Pools, Principal, Quota, Rdma, Traces, Watermark, LANE_PORT,
     RECONNECT_PAUSE_MAX_MS, RECOVERY_MS_MIN,
 };
-pub use device::{DeviceRow, DeviceSeatRow};
+pub use device::{DeviceRow, DeviceSeatRow, SeatEnd};
 pub use explain::explain;
 pub use launch::{
     connect, connect_or_start, find_daemon, list_paths, unblock_signals, LaunchError,

@@ -4,13 +4,13 @@
 //! encoded by postcard, with its file descriptors. Packets are bounded by [`MAX_PACKET_BYTES`]
 //! and [`MAX_PACKET_FDS`]; whoever sends more, or something that does not decode, is cut off.
 
-use crate::device::DeviceRow;
+use crate::device::{DeviceRow, SeatEnd};
 use crate::path::{CameOver, PathKind};
 use rgaps_layout::Domain;
 use serde::{Deserialize, Serialize};
 
 /// Version of everything in this module.
-pub const PROTOCOL_VERSION: u32 = 11;
+pub const PROTOCOL_VERSION: u32 = 12;
 /// Longest packet.
 pub const MAX_PACKET_BYTES: usize = 80 * 1024;
 /// Most file descriptors that one packet carries.
@@ -332,15 +332,16 @@ pub enum Request {
     },
     /// A publisher or subscriber forwards between its topic and a device topic, whose three descriptors the packet carries
     /// (control, ring, words). Said again and again, so that a listing is recent and the next daemon knows. Gone with the
-    /// member. Answer: [`Answer::Done`].
+    /// member. Answer: [`Answer::Seats`], which the client acts on.
     Device {
         /// The publisher or subscriber.
         member: Member,
         /// The device topic as it is now.
         device: Box<DeviceRow>,
     },
-    /// The device topic that somebody forwards to or from a topic. Answer: [`Answer::Device`]; its packet carries the three
-    /// descriptors.
+    /// The device topic that somebody forwards to or from a topic. The client enters the topic's zone, as with a join, and is the
+    /// owner of the seats that it takes. Answer: [`Answer::Device`]; its packet carries the three descriptors, and behind them
+    /// those of the zone if it comes with a grant.
     OpenDevice {
         /// The topic's name.
         topic: String,
@@ -559,7 +560,16 @@ pub enum Answer {
         ranges: Vec<Range>,
     },
     /// To `OpenDevice`.
-    Device(Box<DeviceRow>),
+    Device {
+        /// The device topic.
+        device: Box<DeviceRow>,
+        /// The topic's zone.
+        zone: ZoneId,
+        /// The client's place in it, if it was not in it.
+        grant: Option<ZoneGrant>,
+    },
+    /// To `Device`: seats whose subscribers are to be evicted.
+    Seats(Vec<SeatEnd>),
     /// To `TakeDoorbell`.
     Doorbell {
         /// Its index.
@@ -1048,6 +1058,14 @@ pub struct PeersInfo {
     pub traces: TraceFigures,
 }
 
+impl PeersInfo {
+    /// Hosts that messages neither come from nor go to now.
+    pub fn not_linked(&self) -> impl Iterator<Item = &str> {
+        let apart = self.peers.iter().filter(|peer| peer.state.is_apart());
+        apart.map(|peer| peer.host.as_str())
+    }
+}
+
 /// An endpoint of another host that cannot be reached.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NotReached {
@@ -1131,6 +1149,13 @@ pub enum PeerState {
     Through,
 }
 
+impl PeerState {
+    /// No messages cross to it or from it.
+    pub fn is_apart(self) -> bool {
+        matches!(self, Self::Joining | Self::Lost | Self::Refused)
+    }
+}
+
 /// Counters and histograms of the link to a host, since this host's links started.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)]
@@ -1145,18 +1170,18 @@ pub struct LinkFigures {
     pub wire_bytes_out: u64,
     pub wire_bytes_in: u64,
     /// Best-effort messages that were skipped because there was no room.
-    pub left_out: u64,
+    pub skipped: u64,
     /// Messages that were dropped in an outage.
     pub given_up: u64,
     /// Messages of the other host that were lost.
     pub missed: u64,
     /// Messages that were retransmitted after a lane was lost, and duplicates that were received and dropped.
-    pub redelivered: u64,
+    pub resent: u64,
     pub duplicates: u64,
     /// How often the link came up, how many lanes ended, and how often all lanes were closed because of a protocol violation.
     pub connects: u64,
     pub lanes_ended: u64,
-    pub cut_off: u64,
+    pub violations: u64,
     /// Lanes that ended, by reason, in the order of [`LaneEnd::ALL`].
     pub ends: [u64; 7],
     pub rdma: RdmaFigures,

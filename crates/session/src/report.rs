@@ -93,8 +93,12 @@ pub struct Device {
     pub kernels_publish: bool,
     pub takes_turns: bool,
     pub newest: u64,
+    /// Whether the publisher has waited for room for the next message.
+    pub publisher_waits: bool,
     pub forwarded: u64,
     pub refused: u64,
+    /// Subscribers that the daemon had evicted.
+    pub evictions: u64,
     pub seats: Vec<DeviceSeat>,
 }
 
@@ -109,6 +113,8 @@ pub struct DeviceSeat {
     pub is_bridge: bool,
     pub next_sequence: u64,
     pub missed: u64,
+    /// Blocks that it holds, where none is free for the publisher; else 0.
+    pub held: u32,
     /// The publisher waits for it.
     pub is_waited_for: bool,
 }
@@ -123,6 +129,7 @@ impl From<DeviceRow> for Device {
             is_bridge: seat.is_bridge,
             next_sequence: seat.next_sequence,
             missed: seat.missed,
+            held: seat.held,
             is_waited_for: row.waits_for(seat),
         });
         Device {
@@ -134,8 +141,10 @@ impl From<DeviceRow> for Device {
             kernels_publish: row.kernels_publish,
             takes_turns: row.takes_turns,
             newest: row.newest,
+            publisher_waits: row.publisher_waits,
             forwarded: row.forwarded,
             refused: row.refused,
+            evictions: row.evictions,
         }
     }
 }

@@ -33,8 +33,10 @@ impl Graph {
         self.lock().push(work);
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.lock().len()
+    /// Handles of its nodes, in the order in which they were recorded.
+    pub(crate) fn nodes(&self) -> Vec<usize> {
+        let first = std::ptr::from_ref(self) as usize;
+        (1..=self.lock().len()).map(|at| first + at).collect()
     }
 
     /// Its work as it is now.

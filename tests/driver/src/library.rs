@@ -116,13 +116,13 @@ impl Library {
         &self,
         g: &Global,
         context: &Context,
-        name: &str,
+        (name, is_managed): (&str, bool),
     ) -> Result<(u64, usize), Code> {
         let position = self
             .text
             .variables
             .iter()
-            .position(|variable| variable.name == name);
+            .position(|variable| variable.name == name && variable.is_managed == is_managed);
         let position = position.ok_or(Code::NOT_FOUND)?;
         let addresses = self.variables(g, context)?;
         Ok((addresses[position], self.text.variables[position].bytes))

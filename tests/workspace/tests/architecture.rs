@@ -4,7 +4,7 @@
 use rgaps_workspace_tests::{Package, Workspace};
 
 /// The layers in the data's order. A crate depends only on crates of earlier layers.
-const LAYERS: [&[&str]; 24] = [
+const LAYERS: [&[&str]; 25] = [
     &["layout"],
     &["sync"],
     &["dmaplane"],
@@ -22,6 +22,7 @@ const LAYERS: [&[&str]; 24] = [
     &["client"],
     &["rgaps"],
     &["recording"],
+    &["view"],
     &["links"],
     &["kernels"],
     &["bench"],

@@ -10,14 +10,14 @@ const AGREED: [(&str, &str, &str, u64); 2] = [
     (
         "crates/session/src/message.rs",
         "PROTOCOL_VERSION",
-        "11",
-        0x90f3_47da_6ab0_1579,
+        "12",
+        0x5006_1ed5_d140_ee19,
     ),
     (
         "crates/layout/src",
         "LAYOUT_VERSION",
         "7",
-        0xe10a_f9bd_0d5d_50cc,
+        0x174d_3835_c9df_c729,
     ),
 ];
 

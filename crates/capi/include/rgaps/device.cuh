@@ -86,7 +86,9 @@ enum class Status : int32_t {
     /* The host said stop. */
     stopped = -30,
     /* The subscriber was evicted; the bytes of its samples may have changed. */
-    evicted = -31
+    evicted = -31,
+    /* A link to another host has failed: rgaps/device_link.cuh. */
+    failed = -32
 };
 
 /* How a subscriber receives; add them up. */
@@ -174,6 +176,7 @@ inline uint64_t ticks() {
 /* A thread alone. */
 struct Lane {
     RGAPS_DEVICE_FN uint32_t thread_rank() const { return 0; }
+    RGAPS_DEVICE_FN uint32_t size() const { return 1; }
     RGAPS_DEVICE_FN void sync() const {}
     template <class T>
     RGAPS_DEVICE_FN T broadcast(T value) const {
@@ -490,8 +493,13 @@ private:
         return next_ + open_ < limit_;
     }
 
-    /* Whether a try that came to nothing may ask the host: seldom, or where that has helped before. */
-    RGAPS_DEVICE_FN bool may_ask_host() { return overrides_ || ++refused_ % detail::tries_between_looks == 0; }
+    /* Whether a try that came to nothing may ask the host: seldom, or where that has helped before. Seldom it also tells the host which
+     * message waits for room. */
+    RGAPS_DEVICE_FN bool may_ask_host() {
+        if (++refused_ % detail::tries_between_looks != 0) return overrides_;
+        memory::store(words_.seat(RGAPS_DEVICE_PUBLISHER_ENDPOINT, RGAPS_DEVICE_SEAT_CURSOR), next_);
+        return true;
+    }
 
     RGAPS_DEVICE_FN Status find(uint64_t bytes, uint32_t *found) {
         if (bytes > words_.topic.block_bytes) return Status::too_large;

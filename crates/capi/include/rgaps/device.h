@@ -1,6 +1,6 @@
 /*
  * Device topics: kernels publish messages to kernels of other processes, with no CPU on the way. This header sets them up;
- * rgaps/device.cuh has what kernels call. Conventions are those of rgaps.h. No daemon takes part, but in bridges.
+ * rgaps/device.cuh has what kernels call. Conventions are those of rgaps.h. No daemon takes part, but in topics with a bridge.
  *
  * One process makes the topic, and passes its three descriptors to the others (by fork, or over a Unix socket):
  *
@@ -65,7 +65,7 @@ rgaps_status_t rgaps_device_mapping_descriptors(const rgaps_device_mapping_t *ma
 rgaps_status_t rgaps_device_mapping_take_seat(const rgaps_device_mapping_t *mapping, uint32_t *seat);
 
 /* Gives a seat back. Its kernels have ended, or their process has and its GPU work with it. Any process with the topic may do
- * this for one that died. */
+ * this for one that died; the daemon does for one that had the topic by its name (rgaps_device_topic_attach()). */
 rgaps_status_t rgaps_device_mapping_leave_seat(const rgaps_device_mapping_t *mapping, uint32_t seat);
 
 /* Takes from a subscriber what it holds, and has the publisher wait for it no longer. */

@@ -15,6 +15,7 @@ Examples:
   rgaps replay run.mcap
   # Show what happens on this host, and what is missing on it.
   rgaps top
+  rgaps view
   rgaps doctor
 
 Exit codes:
@@ -47,7 +48,7 @@ Examples:
   # Stop the daemon of another realm.
   rgaps down --realm robot
 
-JSON fields: stopped, pid, dropped";
+JSON fields: stopped, pid, dropped, clients";
 
 pub const STATUS: &str = "\
 Examples:
@@ -55,8 +56,9 @@ Examples:
   # Print the names of the client processes.
   rgaps status --json | jq -r '.processes[].name'
 
-JSON fields: version, realm, pid, socket, uptime_ms, clients, topics, zones, rss_bytes, idle_exit_ms,
-clients_reaped, blocks_reclaimed, sessions_cut_off, recovering, kept, warnings, mps, processes, log";
+JSON fields: version, realm, pid, socket, uptime_ms, clients, topics, zones (groups of topics, one for each access rule), rss_bytes, idle_exit_ms,
+clients_reaped, blocks_reclaimed, sessions_cut_off, recovering, kept, warnings, links (the state of the links to other
+hosts, and why they failed), mps, processes, log, daemons (all daemons of the realm that this user can see)";
 
 pub const ENV: &str = "\
 Examples:
@@ -187,7 +189,7 @@ JSON fields: publishers, messages";
 
 pub const RECORD: &str = "\
 Examples:
-  # All topics, until Ctrl-C.
+  # All topics of this host, until Ctrl-C. Topics of other hosts need their exact names.
   rgaps record '**'
   rgaps record -o run.mcap camera/front 'lidar/*'
   # Files of 1 GiB, compressed.
@@ -216,6 +218,19 @@ Examples:
 JSON fields: file, file_bytes, finished, missing_bytes, missing, begun_ns, duration_s, chunks, messages,
 dropped_by, topics (topic, messages, publishers, type_name, schema, content, transient_local)";
 
+pub const VIEW: &str = "\
+Examples:
+  # Then open http://127.0.0.1:8765 in a browser, or connect Foxglove to ws://127.0.0.1:8765.
+  rgaps view
+  # Cameras only, 2 small images a second of each.
+  rgaps view 'camera/**' --rate 2 --max-bytes 100KiB
+  # For other hosts, who need the token: http://HOST:8765/?token=...
+  rgaps view --listen 0.0.0.0 --token-file view.token
+  # On a robot, for one who may log in there: no token, and the bytes are encrypted.
+  #   ssh -L 8765:127.0.0.1:8765 robot rgaps view
+
+JSON fields: address, url, websocket, foxglove, needs_token";
+
 pub const TOP: &str = "\
 Examples:
   rgaps top
@@ -230,7 +245,7 @@ Examples:
   # Print the bytes leased per domain.
   rgaps pool --json | jq '.[] | {domain, leased_bytes}'
 
-JSON fields of each pool: domain, access, zone, cap_bytes, segment_bytes, segments, leased_bytes, provider, pages,
+JSON fields of each pool: domain, access (the access rule of its topics), zone (a number for that rule), cap_bytes, segment_bytes, segments, leased_bytes, provider, pages,
 numa_node, numa_percent, copied_messages, copied_bytes, warnings";
 
 pub const PEERS: &str = "\

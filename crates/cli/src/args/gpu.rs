@@ -97,6 +97,9 @@ pub struct GpuBackend {
     /// The kind of connection on standard input.
     #[arg(long, value_parser = ["tcp", "unix", "relay"])]
     pub kind: String,
+    /// The client's program.
+    #[arg(long, allow_hyphen_values = true)]
+    pub program: String,
     /// The server's process id.
     #[arg(long)]
     pub parent: u32,

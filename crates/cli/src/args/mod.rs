@@ -9,6 +9,7 @@ mod examples;
 mod gpu;
 mod recording;
 mod topic;
+mod view;
 
 pub use bench::{
     Bench, BenchAlloc, BenchCopies, BenchFanin, BenchFanout, BenchHandoff, BenchLatency, BenchLink,
@@ -19,6 +20,7 @@ pub use dmaplane::{Dmaplane, DmaplaneBench};
 pub use gpu::{Gpu, GpuBackend, GpuRun, GpuServe, GpuServer, GpuTop};
 pub use recording::{Compression, Info, Record, Replay};
 pub use topic::{Echo, Format, Publish, ReadIn, Thumbnail, Topic, Watch};
+pub use view::View;
 
 use crate::units::period;
 use clap::builder::StyledStr;
@@ -107,18 +109,22 @@ pub enum Command {
     Up(Up),
     /// Stop the daemon.
     ///
-    /// Publishers and subscribers that have joined continue to exchange messages. The next daemon takes them over.
+    /// Publishers and subscribers that have joined continue to exchange messages, and the next daemon takes them over. Until then
+    /// a publisher that needs more memory, because its messages grow or its history fills, fails with DaemonUnavailable.
     #[command(after_help = examples::DOWN)]
     Down,
     /// Show the state of the daemon and list its clients.
+    ///
+    /// A zone is the topics of one access rule. The daemon closes the session of a client that violates the protocol: that client
+    /// has a bug, or is of another version.
     #[command(after_help = examples::STATUS)]
     Status,
-    /// Print the environment variables that a process needs to use the realm's MPS.
+    /// Print the environment variables with which processes share GPUs through CUDA's Multi-Process Service (MPS).
     ///
-    /// MPS is CUDA's Multi-Process Service. Without MPS this command prints no variables.
+    /// Without MPS this command prints no variables.
     #[command(after_help = examples::ENV)]
     Env,
-    /// Run a command with the environment variables of the realm's MPS. The exit code is that of the command.
+    /// Run a command with the variables of `rgaps env`, so that it shares GPUs through MPS. The exit code is that of the command.
     #[command(after_help = examples::RUN)]
     Run(Run),
     /// Test what this machine supports, and print how to fix what is missing.
@@ -142,7 +148,18 @@ pub enum Command {
     /// Show what is in a recording, and what is missing in one that was not finished.
     #[command(after_help = examples::FILE_INFO)]
     Info(Info),
+    /// Show topics in a browser, and in Foxglove.
+    ///
+    /// Listens on 127.0.0.1 until Ctrl-C. A browser shows who publishes and subscribes what, rates, links, pools, and a small
+    /// picture of each image topic. Foxglove, or another program that speaks its WebSocket protocol, connects to the same port.
+    /// Looking slows no publisher: each topic is read only while somebody looks at it, and only its newest message, at most as
+    /// often and as large as the options say.
+    #[command(after_help = examples::VIEW)]
+    View(View),
     /// Show rates of topics and links, and use of pools, live. Press q to quit.
+    ///
+    /// MISSED of a topic counts messages that subscribers on this host did not get, also those that a subscriber misses on
+    /// purpose (`depth`, `keep="latest"`). MISSED of a host is the sum of SKIPPED, GIVEN UP and MISSED of `rgaps peers`.
     #[command(after_help = examples::TOP)]
     Top(Top),
     /// List the pools of shared memory: their size, how much is leased, and where the memory is.
@@ -150,19 +167,25 @@ pub enum Command {
     Pool,
     /// List the other hosts of the realm and the links to them.
     ///
-    /// The first table has a line for each host. TOPICS OUT and IN count the topics that are sent to it and received from
-    /// it, SENT and RECEIVED their messages and bytes. HOW is what messages cross over, and why nothing faster.
-    /// The second table has the reason for each host without a link.
+    /// The first table has a line for each host. STATE is `joining` (known, not linked yet), `linked`, `through` (linked through
+    /// another host), `lost` (was linked) or `refused`. LANES are the connections that carry messages. TOPICS OUT and IN count the
+    /// topics that are sent to the host and received from it. SENT and RECEIVED are their messages and bytes. During an
+    /// outage SENT still grows: it counts messages that the link has taken, and keeps for the host. HOW is what messages
+    /// cross over; if RDMA could be expected, also why they do not use it. The second table has the reason for each host
+    /// without a link.
     ///
-    /// WIRE OUT and WIRE IN are the bytes on the network, with headers and all that was sent again. The times are the median
-    /// and the 99th percentile: WIRE, for messages that were sent there, from their first byte on the network until the
-    /// other host has them; TOTAL, for messages that came from there, from the publish call on that host until they are
-    /// published here. TOTAL includes the difference of the two hosts' clocks.
+    /// WIRE OUT and WIRE IN are the bytes on the network, with headers and retransmissions. They begin at 0 again when the
+    /// link is made anew, as after a restart of `rgaps-links` or a long outage. The times are the median and the 99th percentile, rounded up to a power of two:
+    /// WIRE, for messages that were sent there, from their first byte on the network until the other host has them; TOTAL,
+    /// for messages that came from there, from the publish call on that host until they are published here. A message
+    /// that waited for the end of an outage has its whole length in TOTAL. TOTAL includes the difference of the two hosts' clocks.
     ///
-    /// CONNECTS counts how often the link came up. SKIPPED are messages for best-effort subscribers that the link had no
-    /// room for. GIVEN UP are messages that an outage lasted too long for (links.outage_ms, links.outage_max). MISSED are
-    /// messages that subscribers were told they missed. RESENT were on their way when a connection was lost. DUPLICATES
-    /// came twice and were dropped. VIOLATIONS counts how often the other host violated the protocol.
+    /// CONNECTS counts how often the link came up. These counters say what was missed, by whom: SKIPPED and GIVEN UP count
+    /// messages that this host did not send to the other one, SKIPPED because the link had no room for messages of best-effort
+    /// subscribers, GIVEN UP because an outage was too long (links.outage_ms, links.outage_max). MISSED counts messages of the other host that
+    /// did not arrive here. Subscribers see them in `sample.missed`. RESENT counts messages that were sent again after a
+    /// connection was lost; DUPLICATES, messages that arrived twice, the second of which was dropped. VIOLATIONS counts
+    /// how often the other host broke the protocol between hosts, because it has a bug or is hostile; the link then closes all its lanes.
     #[command(after_help = examples::PEERS)]
     Peers,
     /// Show and measure what the kernel module dmaplane does on this machine.

@@ -17,6 +17,8 @@ pub enum Topic {
     ///
     /// TYPE is the type that publishers declare; a topic without one is `untyped`, and its messages are plain bytes or arrays
     /// of any type. MESSAGES and BYTES PUBLISHED count what its publishers have published since the topic exists.
+    ///
+    /// Topics of other hosts are listed only while a process of this host subscribes to them, by their exact names.
     #[command(after_help = examples::LIST)]
     List {
         /// Topics or patterns. In a pattern * matches any characters of one part of a name, ** any number of parts. A
@@ -25,6 +27,9 @@ pub enum Topic {
         topics: Vec<String>,
     },
     /// Show a topic: its publishers and subscribers, their quality of service, and the path that messages take.
+    ///
+    /// MISSED counts messages that the subscriber did not get, also those that it misses on purpose (`depth`,
+    /// `keep="latest"`). LAG is how many messages it has still to read. HELD are samples that it has not released.
     #[command(after_help = examples::INFO)]
     Info {
         /// The topic, or a pattern as in `rgaps topic list`, which shows one topic after the other. A leading / is ignored.
@@ -39,14 +44,13 @@ pub enum Topic {
     Bw(Watch),
     /// Measure the time from the publish call until this command receives the message.
     ///
-    /// Reads the newest message, and counts those that it skips as missed. A clock that was set back gives negative
-    /// times.
+    /// Reads the newest message each time; MISSED counts the others. A clock that was set back gives negative times.
     #[command(after_help = examples::DELAY)]
     Delay(Delay),
     /// Print the messages of a topic.
     ///
-    /// Prints the newest message; at its end it says how many it skipped. With --all, --late, --reliable or --format raw
-    /// it prints every message. With these and with --depth it says before each message how many were missed.
+    /// Prints the newest message each time, and when it exits, how many messages it missed. With --all, --late, --reliable
+    /// or --format raw it prints every message. With these options, and with --depth, it says before a message how many it missed.
     #[command(after_help = examples::ECHO)]
     Echo(Echo),
     /// Publish messages.
@@ -106,7 +110,7 @@ pub struct Queue {
     /// Read every message that publishers keep, not only the newest.
     #[arg(long)]
     pub all: bool,
-    /// Read the newest N of the messages that wait, and skip older ones. [default: 1]
+    /// Read the newest N of the messages that wait, and miss older ones. [default: 1]
     #[arg(long, value_name = "N", conflicts_with = "all", value_parser = clap::value_parser!(u32).range(1..=32_768))]
     pub depth: Option<u32>,
 }
@@ -186,8 +190,8 @@ pub struct Echo {
     /// Subscribe reliably: reliable publishers wait for this command rather than overwrite a message.
     #[arg(long)]
     pub reliable: bool,
-    /// Start with messages that transient-local publishers kept, also those that exited: the `latest`, `all`, or the
-    /// newest N, in the order of publishing.
+    /// Start with messages that transient-local publishers have kept, also those that exited: `latest` (the newest one),
+    /// `all`, or a number N (the newest N). They come in the order of publishing.
     #[arg(long, value_name = "WHICH", value_parser = late)]
     pub late: Option<rgaps::Late>,
     /// Read only messages of this type.

@@ -1,11 +1,14 @@
 //! `rgaps record`.
 
+use crate::absent;
 use crate::args::{Common, Compression, Record};
 use crate::output::Output;
 use crate::stop::Stop;
+use crate::topic::is_pattern;
 use crate::{session, units};
 use anyhow::{bail, Context};
 use rgaps_recording::{Counts, Options, Reason, Recorder};
+use rgaps_session::bare_topic_name;
 use serde::Serialize;
 use signal_hook::consts::SIGUSR1;
 use std::io::{IsTerminal as _, Write as _};
@@ -34,7 +37,11 @@ pub fn record(common: &Common, command: &Record, output: &mut Output) -> anyhow:
     signal_hook::flag::register(SIGUSR1, trigger.clone()).context("signals cannot be handled")?;
     let options = options(command);
     let file = options.file.display().to_string();
-    let recorder = Recorder::start(session::join(common)?, options)?;
+    let node = session::join(common)?;
+    let recorder = Recorder::start(node.clone(), options)?;
+    for topic in command.patterns.iter().filter(|topic| !is_pattern(topic)) {
+        absent::warn(&node, bare_topic_name(topic))?;
+    }
     let begun = Instant::now();
     let mut progress = Progress::new(&file, command.every);
     loop {

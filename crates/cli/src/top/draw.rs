@@ -1,6 +1,5 @@
 //! Draws a report.
 
-use super::data::{Link, Report, Times, Topic};
 use super::view::{Sort, View};
 use crate::units;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -9,6 +8,7 @@ use ratatui::text::Line;
 use ratatui::widgets::{Block, Paragraph, Row, Table};
 use ratatui::Frame;
 use rgaps::PeerState;
+use rgaps_view::overview::{Link, Report, Topic};
 
 /// Rows of hosts, pools and clients at most.
 const MOST: usize = 6;
@@ -19,7 +19,7 @@ const WARNING_LINES: usize = 3;
 /// From this width on, columns have room for units and long names.
 const WIDE: u16 = 112;
 const HELP: &str =
-    "q quit  s sort (n name m msgs b bytes l lost u subs)  r reverse  p pause  arrows";
+    "q quit  s sort (n name m msg b bytes i missed u sub)  r reverse  p pause  arrows";
 
 pub fn draw(frame: &mut Frame<'_>, view: &View, report: &Report) {
     let head = heading(view, report, frame.area().width);
@@ -170,7 +170,7 @@ fn draw_topics(frame: &mut Frame<'_>, area: Rect, view: &View, report: &Report) 
     // All but the name, with a space before each.
     let widths: &[u16] = match is_wide {
         true => &[16, 14, 4, 7, 9, 12, 9, 7, 6],
-        false => &[12, 9, 4, 5, 7, 8, 6, 5, 5],
+        false => &[12, 9, 4, 5, 7, 8, 7, 5, 5],
     };
     let others: u16 = widths[1..].iter().map(|width| width + 1).sum();
     let name = usize::from(area.width.saturating_sub(others));
@@ -189,7 +189,7 @@ fn draw_topics(frame: &mut Frame<'_>, area: Rect, view: &View, report: &Report) 
         mark(Sort::Subscribers, "SUB"),
         mark(Sort::Messages, "MSG/S"),
         mark(Sort::Bytes, if is_wide { "BYTES/S" } else { "B/S" }),
-        mark(Sort::Missed, "LOST"),
+        mark(Sort::Missed, "MISSED"),
         "KEPT".to_owned(),
         "HELD".to_owned(),
     ];
@@ -248,7 +248,7 @@ fn draw_links(frame: &mut Frame<'_>, area: Rect, report: &Report) {
                 "BYTES/S",
                 "WIRE p50/p99",
                 "TOTAL p50/p99",
-                "LOST",
+                "MISSED",
             ],
             &[12, 8, 5, 9, 11, 9, 11, 15, 15, 6],
         ),
@@ -263,9 +263,9 @@ fn draw_links(frame: &mut Frame<'_>, area: Rect, report: &Report) {
                 "B/S",
                 "WIRE50/99",
                 "ALL 50/99",
-                "LOST",
+                "MISSED",
             ],
-            &[8, 7, 2, 6, 7, 6, 7, 11, 11, 5],
+            &[8, 7, 2, 6, 7, 6, 7, 11, 11, 6],
         ),
     };
     let others: u16 = widths[1..].iter().map(|width| width + 1).sum();
@@ -283,10 +283,10 @@ fn link_row(link: &Link, host: usize, width: u16) -> Row<'static> {
         PeerState::Refused => "refused",
         PeerState::Through => "through",
     };
-    let stage = |name: &str| times(link.stages.get(name).copied().flatten());
-    let lost = link
+    let stage = |name: &str| units::times(link.stages.get(name).copied().flatten());
+    let missed = link
         .missed
-        .saturating_add(link.left_out)
+        .saturating_add(link.skipped)
         .saturating_add(link.given_up);
     Row::new([
         end_of(&link.host, host),
@@ -298,12 +298,8 @@ fn link_row(link: &Link, host: usize, width: u16) -> Row<'static> {
         size(link.bytes_in_per_s as u64, width),
         stage("wire"),
         stage("total"),
-        count(lost),
+        count(missed),
     ])
-}
-
-fn times(times: Option<Times>) -> String {
-    times.map_or_else(|| "-".to_owned(), |times| times.to_string())
 }
 
 fn draw_pools(frame: &mut Frame<'_>, area: Rect, report: &Report) {
@@ -335,10 +331,10 @@ fn draw_clients(frame: &mut Frame<'_>, area: Rect, report: &Report) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::data::{Client, Daemon, Pool};
     use super::*;
     use ratatui::backend::TestBackend;
     use ratatui::Terminal;
+    use rgaps_view::overview::{Client, Daemon, Pool, Times};
 
     fn screen(width: u16, height: u16, view: &View, report: &Report) -> Vec<String> {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
@@ -374,12 +370,12 @@ mod tests {
             wire_bytes_in: 0,
             retained_bytes: 0,
             missed: 1,
-            left_out: 2,
+            skipped: 2,
             given_up: 4,
-            redelivered: 0,
+            resent: 0,
             duplicates: 0,
             connects: 1,
-            cut_off: 0,
+            violations: 0,
             stages: [("wire", Some(wire)), ("total", None)].into(),
         }
     }
@@ -470,7 +466,7 @@ mod tests {
         report.links[0].host = "warehouse-robot-2".to_owned();
         (
             report.links[0].missed,
-            report.links[0].left_out,
+            report.links[0].skipped,
             report.links[0].given_up,
         ) = (99_999, 0, 0);
         let warning = "install rgaps-links beside rgapsd, or set RGAPS_LINKS_PROGRAM to its path, then 'rgaps down' \
@@ -480,7 +476,7 @@ mod tests {
         assert_has(
             line(&screen, "TOPIC"),
             &[
-                "TOPIC", "DOMAIN", "PUB", "SUB", "MSG/S", "B/S", "LOST", "KEPT", "HELD",
+                "TOPIC", "DOMAIN", "PUB", "SUB", "MSG/S", "B/S", "MISSED", "KEPT", "HELD",
             ],
         );
         let topic = line(&screen, "left/image");
@@ -488,7 +484,7 @@ mod tests {
         assert_has(topic, &["9.2G", "2.5G", " 16", " 8"]);
         let heads = line(&screen, "HOST");
         assert_has(heads, &["STATE", "LN", "OUT/S", "IN/S"]);
-        assert_has(heads, &["WIRE50/99", "ALL 50/99", "LOST"]);
+        assert_has(heads, &["WIRE50/99", "ALL 50/99", "MISSED"]);
         let link = line(&screen, "linked");
         assert_has(link, &["robot-2", "30.0", "1.0M", "80us/1.5ms", "99999"]);
         assert!(line(&screen, "1.0 GiB").contains("64.0 MiB"));

@@ -1,19 +1,16 @@
 //! `top`: what goes on, live.
 
-mod data;
 mod draw;
 mod view;
-
-pub use data::{times, Times};
 
 use crate::args::{Common, Top};
 use crate::exit::Usage;
 use crate::output::Output;
 use crate::stop::Stop;
 use crate::{session, units};
-use data::{Look, Report, Window};
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use rgaps::Node;
+use rgaps_view::overview::{Look, Report, Window};
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 use view::{Step, View};

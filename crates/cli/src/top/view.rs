@@ -1,7 +1,7 @@
 //! What the user has chosen to see.
 
-use super::data::{Report, Topic};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use rgaps_view::overview::{Report, Topic};
 
 /// What topics are ordered by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,7 +60,7 @@ impl View {
             KeyCode::Char('n') => self.sort = Sort::Name,
             KeyCode::Char('m') => self.sort = Sort::Messages,
             KeyCode::Char('b') => self.sort = Sort::Bytes,
-            KeyCode::Char('l') => self.sort = Sort::Missed,
+            KeyCode::Char('i') => self.sort = Sort::Missed,
             KeyCode::Char('u') => self.sort = Sort::Subscribers,
             KeyCode::Char('r') => self.reverse = !self.reverse,
             KeyCode::Char('p') | KeyCode::Char(' ') => self.paused = !self.paused,
@@ -138,7 +138,7 @@ mod tests {
         assert_eq!(names(&view), "acb");
         for (key, order) in [
             ('b', "bca"),
-            ('l', "cab"),
+            ('i', "cab"),
             ('n', "abc"),
             ('r', "cba"),
             ('s', "bca"),

@@ -2,11 +2,12 @@
 
 use super::content::{Content, Part};
 use super::header::{header_json, header_line, hex};
+use super::is_pattern;
 use super::message::{reader, Messages, Next};
 use super::save::Save;
 use super::thumbnail::{self, Style};
 use super::window::delay_ns;
-use super::{absent, is_pattern};
+use crate::absent;
 use crate::args::{Common, Echo, Format, Thumbnail};
 use crate::array::{summary, Number, Summary};
 use crate::exit::Usage;
@@ -158,7 +159,7 @@ pub fn echo(common: &Common, echo: &Echo, output: &mut Output) -> anyhow::Result
     absent::warn(&node, subscriber.topic())?;
     // Whoever reads the newest skips most of a fast topic, as it should.
     let tells_missed = echo.queue.depth.is_some() || qos.depth.is_none();
-    let mut skipped = Skipped::default();
+    let mut missed = Missed::default();
     let mut messages = Messages::new(&subscriber, &stop, echo.timeout);
     while left > 0 {
         let Next::Message(sample) = messages.next(None)? else {
@@ -171,7 +172,7 @@ pub fn echo(common: &Common, echo: &Echo, output: &mut Output) -> anyhow::Result
         }
         let mut message = describe(subscriber.topic(), &sample);
         if !tells_missed {
-            skipped.0 += message.missed;
+            missed.0 += message.missed;
         }
         match &mut save {
             Some(save) => save_files(save, &sample, &mut message)?,
@@ -196,16 +197,16 @@ fn save_files(save: &mut Save, sample: &Sample, message: &mut Message<'_>) -> an
     Ok(())
 }
 
-/// How many messages were skipped for newer ones, told at the end: also after an error, or when the reader of the output
+/// How many messages were missed for newer ones, told at the end: also after an error, or when the reader of the output
 /// has gone.
 #[derive(Default)]
-struct Skipped(u64);
+struct Missed(u64);
 
-impl Drop for Skipped {
+impl Drop for Missed {
     fn drop(&mut self) {
         if self.0 > 0 {
             rgaps_session::tell_user(format_args!(
-                "rgaps: skipped {} for newer ones; --all prints every message",
+                "rgaps: missed {}, since echo prints the newest one; --all prints every message",
                 units::counted(self.0, "message")
             ));
         }

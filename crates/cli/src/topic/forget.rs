@@ -1,12 +1,16 @@
 //! `topic forget`.
 
+use crate::absent;
 use crate::args::Common;
 use crate::output::Output;
 use crate::session;
 use crate::units::counted;
 
 pub fn forget(common: &Common, topic: &str, output: &mut Output) -> anyhow::Result<()> {
-    let forgotten = session::look(common)?.forget_topic(topic)?;
+    let node = session::look(common)?;
+    let forgotten = node
+        .forget_topic(topic)
+        .map_err(|error| absent::explain(&node, topic, error))?;
     output.put(&forgotten, |to| match forgotten.messages {
         0 => writeln!(
             to,

@@ -1,13 +1,14 @@
 //! `topic list` and `topic info`.
 
 use super::is_pattern;
+use crate::absent;
 use crate::args::Common;
 use crate::exit::NoSuchTopic;
 use crate::output::{table, Output};
 use crate::{session, units};
-use rgaps::{BlockSum, ClientError, MemoryUses, RefusalCode, RemoteRow, TopicRow};
-use rgaps_session::pattern_matches;
+use rgaps::{BlockSum, ClientError, MemoryUses, PeersInfo, RefusalCode, RemoteRow, TopicRow};
 use rgaps_session::report::{Device, Publisher, Subscriber, Topic, TopicDetails};
+use rgaps_session::{pattern_matches, LINKS_CLIENT};
 use std::io::{self, Write};
 
 pub fn list(common: &Common, wanted: &[String], output: &mut Output) -> anyhow::Result<()> {
@@ -39,7 +40,7 @@ fn cells(topic: &Topic) -> Vec<String> {
     };
     vec![
         topic.name.clone(),
-        type_or_untyped(topic),
+        type_or_untyped(&topic.type_name),
         domain_cell(topic),
         publishers,
         topic.subscribers.to_string(),
@@ -56,11 +57,13 @@ fn domain_cell(topic: &Topic) -> String {
     }
 }
 
-fn type_or_untyped(topic: &Topic) -> String {
-    match topic.type_name.as_str() {
-        "" => "untyped".to_owned(),
-        name => name.to_owned(),
-    }
+fn type_or_untyped(name: &str) -> String {
+    if name.is_empty() { "untyped" } else { name }.to_owned()
+}
+
+/// The type that a subscriber expects.
+fn type_or_any(name: &str) -> String {
+    if name.is_empty() { "any" } else { name }.to_owned()
 }
 
 fn blocks_cell(sum: &BlockSum) -> String {
@@ -80,8 +83,14 @@ fn shown_client(publisher: &Publisher) -> &str {
 pub fn info(common: &Common, name: &str, output: &mut Output) -> anyhow::Result<()> {
     let node = session::look(common)?;
     if !is_pattern(name) {
-        let info = TopicDetails::from(node.topic(name)?);
-        return output.put(&info, |to| show(&info, to));
+        let topic = node.topic(name);
+        let topic = topic.map_err(|error| absent::explain(&node, name, error))?;
+        let info = TopicDetails::from(topic);
+        let peers = node.peers()?;
+        return output.put(&info, |to| {
+            show(&info, to)?;
+            show_not_linked(&info, &peers, to)
+        });
     }
     let mut rows = node.topics()?;
     rows.retain(|row| pattern_matches(name, &row.name));
@@ -111,7 +120,7 @@ pub fn info(common: &Common, name: &str, output: &mut Output) -> anyhow::Result<
 fn show(info: &TopicDetails, to: &mut dyn Write) -> io::Result<()> {
     let topic = &info.topic;
     writeln!(to, "topic     {}", topic.name)?;
-    writeln!(to, "type      {}", type_or_untyped(topic))?;
+    writeln!(to, "type      {}", type_or_untyped(&topic.type_name))?;
     writeln!(to, "domain    {}", topic.domain.as_deref().unwrap_or("-"))?;
     if let Some(device) = &info.device {
         show_device(device, to)?;
@@ -122,9 +131,11 @@ fn show(info: &TopicDetails, to: &mut dyn Write) -> io::Result<()> {
         units::counted(topic.messages, "message"),
         units::bytes(topic.bytes)
     )?;
-    let publishers: Vec<_> = info.publisher_list.iter().map(publisher_cells).collect();
+    let types = have_several_types(info);
+    let publishers = info.publisher_list.iter();
+    let publishers: Vec<_> = publishers.map(|row| publisher_cells(row, types)).collect();
     let heads = ["PUBLISHER", "PID", "HISTORY", "QOS", "MESSAGES", "KEPT"];
-    table(to, &heads, &publishers)?;
+    table(to, &with_type(types, &heads), &publishers)?;
     writeln!(to)?;
     let memory: Vec<_> = info.publisher_list.iter().map(memory_cells).collect();
     let heads = [
@@ -138,7 +149,10 @@ fn show(info: &TopicDetails, to: &mut dyn Write) -> io::Result<()> {
     ];
     table(to, &heads, &memory)?;
     writeln!(to)?;
-    let subscribers: Vec<_> = info.subscriber_list.iter().map(subscriber_cells).collect();
+    let subscribers = info.subscriber_list.iter();
+    let subscribers: Vec<_> = subscribers
+        .map(|row| subscriber_cells(row, types))
+        .collect();
     let heads = [
         "SUBSCRIBER",
         "PID",
@@ -149,7 +163,7 @@ fn show(info: &TopicDetails, to: &mut dyn Write) -> io::Result<()> {
         "LAG",
         "PATH",
     ];
-    table(to, &heads, &subscribers)?;
+    table(to, &with_type(types, &heads), &subscribers)?;
     show_slow(info, to)?;
     if !info.mismatches.is_empty() {
         writeln!(to)?;
@@ -167,6 +181,44 @@ fn show(info: &TopicDetails, to: &mut dyn Write) -> io::Result<()> {
     writeln!(to)?;
     let hosts: Vec<_> = info.hosts.iter().map(remote_cells).collect();
     table(to, &["HOST", "SUBSCRIBERS", "READY", "PATH"], &hosts)
+}
+
+/// Whether the members of a topic name different types, so that each row has its own.
+fn have_several_types(info: &TopicDetails) -> bool {
+    let publishers = info.publisher_list.iter().map(|row| &row.type_name);
+    let subscribers = info.subscriber_list.iter().map(|row| &row.type_name);
+    let mut types = publishers
+        .chain(subscribers)
+        .filter(|name| !name.is_empty());
+    let first = types.next();
+    types.any(|name| Some(name) != first)
+}
+
+/// The heads of a table of members, with their types where these differ.
+fn with_type<'a>(types: bool, heads: &[&'a str]) -> Vec<&'a str> {
+    let mut heads = heads.to_vec();
+    if types {
+        heads.insert(2, "TYPE");
+    }
+    heads
+}
+
+/// Hosts whose publishers may be missing here.
+fn show_not_linked(info: &TopicDetails, peers: &PeersInfo, to: &mut dyn Write) -> io::Result<()> {
+    let is_local = |publisher: &Publisher| !publisher.gone && publisher.client != LINKS_CLIENT;
+    if info.publisher_list.iter().any(is_local) {
+        return Ok(());
+    }
+    for (at, host) in peers.not_linked().enumerate() {
+        if at == 0 {
+            writeln!(to)?;
+        }
+        writeln!(
+            to,
+            "host '{host}' is not linked, so nothing comes from its publishers: see 'rgaps peers'"
+        )?;
+    }
+    Ok(())
 }
 
 /// The device topic that messages come from or go to, and who is in its seats.
@@ -190,6 +242,13 @@ fn show_device(device: &Device, to: &mut dyn Write) -> io::Result<()> {
         device.forwarded,
         device.refused
     )?;
+    if device.evictions > 0 {
+        writeln!(
+            to,
+            "          {} evicted: the process ended, or received nothing for longer than limits.device_stall_ms",
+            units::counted(device.evictions, "subscriber")
+        )?;
+    }
     if device.takes_turns {
         writeln!(
             to,
@@ -208,12 +267,16 @@ fn show_device(device: &Device, to: &mut dyn Write) -> io::Result<()> {
                 seat.missed
             ),
         };
+        let holds = match seat.held {
+            0 => String::new(),
+            held => format!(", holds {}", units::counted(held.into(), "block")),
+        };
         let who = if seat.is_bridge { " (for hosts)" } else { "" };
         let waits = match seat.is_waited_for {
             true => "; the publisher waits for it",
             false => "",
         };
-        writeln!(to, "seat {:<4} {state}{waits}{who}", seat.seat)?;
+        writeln!(to, "seat {:<4} {state}{holds}{waits}{who}", seat.seat)?;
     }
     Ok(())
 }
@@ -268,7 +331,7 @@ fn remote_cells(remote: &RemoteRow) -> Vec<String> {
     ]
 }
 
-fn publisher_cells(publisher: &Publisher) -> Vec<String> {
+fn publisher_cells(publisher: &Publisher, types: bool) -> Vec<String> {
     let history = match publisher.history_bytes {
         Some(bytes) => format!(
             "{}({}, {})",
@@ -278,14 +341,18 @@ fn publisher_cells(publisher: &Publisher) -> Vec<String> {
         ),
         None => format!("{}({})", publisher.history, publisher.depth),
     };
-    vec![
+    let mut cells = vec![
         format!("{} {}", publisher.slot, shown_client(publisher)),
         publisher.pid.to_string(),
         history,
         qos(publisher.reliable, publisher.transient_local),
         publisher.messages.to_string(),
         publisher.kept.to_string(),
-    ]
+    ];
+    if types {
+        cells.insert(2, type_or_untyped(&publisher.type_name));
+    }
+    cells
 }
 
 /// What a publisher leases, and why: blocks and bytes by use, and what no block needs now.
@@ -308,17 +375,25 @@ fn memory_cells(publisher: &Publisher) -> Vec<String> {
     ]
 }
 
-fn subscriber_cells(subscriber: &Subscriber) -> Vec<String> {
-    vec![
+fn subscriber_cells(subscriber: &Subscriber, types: bool) -> Vec<String> {
+    let qos = qos(subscriber.reliable, subscriber.transient_local);
+    let mut cells = vec![
         format!("{} {}", subscriber.slot, subscriber.client),
         subscriber.pid.to_string(),
-        qos(subscriber.reliable, subscriber.transient_local),
+        match subscriber.depth {
+            0 => qos,
+            depth => format!("{qos}, depth {depth}"),
+        },
         subscriber.received.to_string(),
         subscriber.missed.to_string(),
         subscriber.held.to_string(),
         subscriber.lag.to_string(),
         subscriber.path.clone(),
-    ]
+    ];
+    if types {
+        cells.insert(2, type_or_any(&subscriber.type_name));
+    }
+    cells
 }
 
 fn qos(reliable: bool, transient_local: bool) -> String {

@@ -1,6 +1,5 @@
 //! `topic` and its commands.
 
-mod absent;
 mod content;
 mod describe;
 mod echo;
@@ -21,7 +20,7 @@ use crate::output::Output;
 use window::Rate;
 
 /// Whether it stands for all topics that match it.
-fn is_pattern(topic: &str) -> bool {
+pub fn is_pattern(topic: &str) -> bool {
     topic.contains(['*', '?'])
 }
 

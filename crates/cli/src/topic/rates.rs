@@ -1,8 +1,9 @@
 //! `topic hz`, `topic bw` and `topic delay`: figures of several topics, each over a window of its last messages.
 
+use super::is_pattern;
 use super::message::reader;
 use super::window::{Figures, Rate, Window};
-use super::{absent, is_pattern};
+use crate::absent;
 use crate::args::{Common, Watch};
 use crate::exit::NotInTime;
 use crate::output::{table, Output};

@@ -3,6 +3,7 @@
 mod liars;
 #[path = "../support/mod.rs"]
 mod support;
+mod topics;
 mod trust;
 
 use rgaps_remoting::{

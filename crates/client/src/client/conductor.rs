@@ -12,7 +12,7 @@ use rgaps_pool::Access;
 use rgaps_session::{
     bare_topic_name, Answer, CameOver, ClientRow, Config, DeviceRow, Forgotten, InterestRow,
     LinkFigures, Member, MpsInfo, PathKind, PeersInfo, PoolGrant, PoolRow, Range, RemoteRow,
-    Request, Ring, Role, Status, TopicInfo, TopicRow, ZoneId,
+    Request, Ring, Role, SeatEnd, Status, TopicInfo, TopicRow, ZoneId,
 };
 use rgaps_sync::atomic::Ordering;
 use rgaps_topic::{Shared, TopicView};
@@ -31,6 +31,15 @@ const PAGES_MAX: usize = 4096;
 
 /// Runs on the conductor's thread.
 pub(super) type Command = Box<dyn FnOnce(&mut Worker) + Send>;
+
+/// A device topic that was opened by name.
+pub(crate) struct OpenedDevice {
+    pub(crate) row: DeviceRow,
+    /// Of control, ring and words.
+    pub(crate) fds: [OwnedFd; 3],
+    /// In which this process has its seats.
+    pub(crate) zone: Arc<ZoneView>,
+}
 
 /// What came of a join.
 #[derive(Clone, Debug)]
@@ -244,29 +253,25 @@ impl Conductor {
         self.run(move |worker| worker.tell_path(member, path))
     }
 
-    /// Tells the daemon of the device topic that a member forwards to or from. Does not wait for a daemon to come.
+    /// Tells the daemon of the device topic that a member forwards to or from, and gets the seats that end. Does not wait for a daemon to
+    /// come.
     pub(crate) fn tell_device(
         &self,
         member: Member,
         device: DeviceRow,
         fds: Vec<OwnedFd>,
-    ) -> Result<(), ClientError> {
+    ) -> Result<Vec<SeatEnd>, ClientError> {
         self.run(move |worker| worker.tell_device(member, device, &fds))
     }
 
-    /// The descriptors of the device topic that a topic is forwarded to or from.
+    /// The device topic that a topic is forwarded to or from.
     pub(crate) fn open_device(
         &self,
         topic: &str,
         publishes: bool,
-    ) -> Result<(DeviceRow, [OwnedFd; 3]), ClientError> {
+    ) -> Result<OpenedDevice, ClientError> {
         let topic = bare_topic_name(topic).to_owned();
-        let request = Request::OpenDevice { topic, publishes };
-        let (answer, fds) = self.run(move |worker| worker.ask(&request))?;
-        match (answer, <[OwnedFd; 3]>::try_from(fds)) {
-            (Answer::Device(row), Ok(fds)) => Ok((*row, fds)),
-            (other, _) => Err(unexpected("a request for a device topic", &other)),
-        }
+        self.run(move |worker| worker.open_device(topic, publishes))
     }
 
     /// A pool that a descriptor names.
@@ -374,6 +379,14 @@ impl Conductor {
     /// The other hosts.
     pub(crate) fn peers(&self) -> Result<PeersInfo, ClientError> {
         match self.ask(Request::Peers)? {
+            Answer::Peers(peers) => Ok(peers),
+            other => Err(unexpected("a question for other hosts", &other)),
+        }
+    }
+
+    /// The same, if a daemon answers now.
+    pub(crate) fn peers_now(&self) -> Result<PeersInfo, ClientError> {
+        match self.run(move |worker| worker.ask_now(&Request::Peers))? {
             Answer::Peers(peers) => Ok(peers),
             other => Err(unexpected("a question for other hosts", &other)),
         }

@@ -1,12 +1,12 @@
 //! Joining and leaving, the doorbells of wait sets and the timelines of streams.
 
-use super::conductor::Joined;
+use super::conductor::{Joined, OpenedDevice};
 use super::daemon_session::Link;
 use super::session::CallError;
 use super::worker::{reason, unexpected, Worker};
 use super::zone_records::{MemberBook, ZoneBook};
 use super::{ClientError, ZoneView};
-use rgaps_session::{Answer, DeviceRow, Member, Request, Ring, ZoneGrant, ZoneId};
+use rgaps_session::{Answer, DeviceRow, Member, Request, Ring, SeatEnd, ZoneGrant, ZoneId};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -187,20 +187,49 @@ impl Worker {
         member: Member,
         device: DeviceRow,
         fds: &[OwnedFd],
-    ) -> Result<(), ClientError> {
+    ) -> Result<Vec<SeatEnd>, ClientError> {
         let Link::Up(session) = &mut self.link else {
-            return Ok(());
+            return Ok(Vec::new());
         };
         let device = Box::new(device);
         let fds: Vec<BorrowedFd<'_>> = fds.iter().map(OwnedFd::as_fd).collect();
         match session.call(&Request::Device { member, device }, &fds) {
-            Ok(_) => Ok(()),
+            Ok((Answer::Seats(ends), _)) => Ok(ends),
+            Ok((other, _)) => Err(unexpected("a device topic", &other)),
             Err(error @ (CallError::Lost(_) | CallError::NoAnswer { .. })) => {
                 self.lose(reason(error));
-                Ok(())
+                Ok(Vec::new())
             }
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// The device topic that `topic` is forwarded to or from, its descriptors, and the zone, of which this process's seats are then.
+    pub(super) fn open_device(
+        &mut self,
+        topic: String,
+        publishes: bool,
+    ) -> Result<OpenedDevice, ClientError> {
+        let request = Request::OpenDevice { topic, publishes };
+        let (answer, mut fds) = self.ask(&request)?;
+        let Answer::Device {
+            device,
+            zone,
+            grant,
+        } = answer
+        else {
+            return Err(unexpected("a request for a device topic", &answer));
+        };
+        let of_zone = fds.split_off(fds.len().min(3));
+        let zone = self.enter_zone(zone, grant, of_zone)?;
+        let fds = <[OwnedFd; 3]>::try_from(fds).map_err(|_| {
+            ClientError::Protocol("it gave a device topic without its memory".to_owned())
+        })?;
+        Ok(OpenedDevice {
+            row: *device,
+            fds,
+            zone,
+        })
     }
 
     pub(super) fn gpu_lost(&mut self, zone: ZoneId) -> Result<(), ClientError> {

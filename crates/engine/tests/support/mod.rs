@@ -3,14 +3,14 @@
 
 use rgaps_engine::{Engine, Opened, Peer, SessionId, Setup, Sources, Verdict};
 use rgaps_layout::{
-    Domain, GpuUuid, PublisherRegion, CONTROL_BYTES, GRANULE_BYTES, LAYOUT_VERSION,
+    device_owner, Domain, GpuUuid, PublisherRegion, CONTROL_BYTES, GRANULE_BYTES, LAYOUT_VERSION,
     SEGMENT_UNIT_BYTES,
 };
 use rgaps_pool::{Access, HostConfig, HostSource, PoolError, Segment, SegmentSource, SharedMap};
 use rgaps_session::{
-    Answer, Config, Credentials, Demand, History, Member, Offer, PoolGrant, PoolRow, Range,
-    Refusal, RefusalCode, Request, Ring, Role, Status, TopicInfo, TopicRow, ZoneGrant, ZoneId,
-    PROTOCOL_VERSION,
+    Answer, Config, Credentials, Demand, DeviceRow, DeviceSeatRow, History, Member, Offer,
+    PoolGrant, PoolRow, Range, Refusal, RefusalCode, Request, Ring, Role, SeatEnd, Status,
+    TopicInfo, TopicRow, ZoneGrant, ZoneId, PROTOCOL_VERSION,
 };
 use rgaps_topic::{Reader, RegionView, Shared, Start, TopicView, Writer};
 use std::collections::HashMap;
@@ -121,6 +121,20 @@ pub struct Sim {
     pub timelines: Vec<u32>,
 }
 
+impl Sim {
+    fn enter(&mut self, zone: ZoneId, grant: ZoneGrant, registry: OwnedFd, control: OwnedFd) {
+        let map = SharedMap::new(control.as_fd(), CONTROL_BYTES, Access::ReadWrite).unwrap();
+        let hold = Hold {
+            grant,
+            registry,
+            control,
+            map,
+        };
+        hold.lock();
+        self.holds.insert(zone, hold);
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct Seat {
     pub member: Member,
@@ -180,6 +194,37 @@ pub fn observer() -> Role {
         transient_local: true,
         depth: 9,
     })
+}
+
+/// A device topic of 4 messages, with these seats: the owner of each, and the message that it wants.
+pub fn device_row(newest: u64, seats: &[(u64, u64)]) -> DeviceRow {
+    let seats = seats.iter().zip(0..);
+    DeviceRow {
+        domain: Domain::Host,
+        depth: 4,
+        blocks: 6,
+        block_bytes: 256,
+        kernels_publish: true,
+        takes_turns: false,
+        newest,
+        publisher_waits: true,
+        forwarded: 0,
+        refused: 0,
+        evictions: 0,
+        seats: seats
+            .map(|((owner, next_sequence), seat)| DeviceSeatRow {
+                seat,
+                owner: *owner,
+                joined: true,
+                reliable: true,
+                evicted: false,
+                is_bridge: false,
+                next_sequence: *next_sequence,
+                missed: 0,
+                held: 0,
+            })
+            .collect(),
+    }
 }
 
 pub fn typed(topic: &str, type_name: &str, role: Role) -> Request {
@@ -360,15 +405,7 @@ impl World {
         if let Some(grant) = grant {
             let control = fds.pop().unwrap();
             let registry = fds.pop().unwrap();
-            let map = SharedMap::new(control.as_fd(), CONTROL_BYTES, Access::ReadWrite).unwrap();
-            let hold = Hold {
-                grant,
-                registry,
-                control,
-                map,
-            };
-            hold.lock();
-            sim.holds.insert(member.zone, hold);
+            sim.enter(member.zone, grant, registry, control);
         }
         assert!(fds.is_empty());
         Ok(Seat {
@@ -383,6 +420,39 @@ impl World {
 
     pub fn join(&mut self, sim: &mut Sim, topic: &str, role: Role) -> Seat {
         self.try_join(sim, wish(topic, role)).unwrap()
+    }
+
+    /// A bridge's report; the seats that end.
+    pub fn report_device(&mut self, sim: &Sim, seat: &Seat, row: DeviceRow) -> Vec<SeatEnd> {
+        let report = Request::Device {
+            member: seat.member,
+            device: Box::new(row),
+        };
+        let file = || std::fs::File::open("/dev/null").unwrap().into();
+        let answer = self.ask_with(sim, report, vec![file(), file(), file()]);
+        match answer.unwrap().0 {
+            Answer::Seats(ends) => ends,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Opens a device topic by its name; what its seats have as their owner.
+    pub fn open_device(&mut self, sim: &mut Sim, topic: &str) -> u64 {
+        let request = Request::OpenDevice {
+            topic: topic.into(),
+            publishes: true,
+        };
+        let (answer, fds) = self.ask_with(sim, request, vec![]).unwrap();
+        let Answer::Device { zone, grant, .. } = answer else {
+            panic!("{answer:?}")
+        };
+        let mut fds = fds.into_iter().skip(3);
+        if let Some(grant) = grant {
+            sim.enter(zone, grant, fds.next().unwrap(), fds.next().unwrap());
+        }
+        assert!(fds.next().is_none());
+        let grant = sim.holds[&zone].grant;
+        device_owner(zone, grant.client_index, grant.client_id)
     }
 
     pub fn leave(&mut self, sim: &Sim, seat: &Seat) {

@@ -1,7 +1,8 @@
 //! The library of jobs: `tests/rdma/jobs.h`, compiled for the host or for GPUs.
 
 use anyhow::{bail, Context, Result};
-use rgaps_gpu_verbs::QueuePairView;
+use rgaps_gpu_verbs::{Buffer, Memory, QueuePairView};
+use rgaps_layout::DeviceTopicView;
 use std::ffi::{c_char, c_int, c_void, CStr, CString};
 use std::mem::{offset_of, size_of};
 
@@ -21,15 +22,10 @@ pub enum Task {
     Pipelined = 6,
     Shared = 7,
     Enqueue = 8,
-}
-
-/// `rdma::Buffer`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Buffer {
-    pub address: u64,
-    pub key: u32,
-    pub padding: u32,
+    TopicPublish = 9,
+    TopicReceive = 10,
+    Egress = 11,
+    Ingress = 12,
 }
 
 /// `jobs::Job`.
@@ -48,6 +44,9 @@ pub struct Job {
     pub task: Task,
     pub fault: u32,
     pub syndrome: u32,
+    pub topic: DeviceTopicView,
+    pub seat: u32,
+    pub padding: u32,
 }
 
 /// `jobs::Board`.
@@ -67,8 +66,19 @@ pub struct Board {
     pub ends: [u64; SLOTS_MAX],
 }
 
+impl Board {
+    /// A board as it is now.
+    pub fn read(memory: &Memory) -> Board {
+        let mut bytes = [0u8; size_of::<Board>()];
+        memory.read(0, &mut bytes);
+        // SAFETY: a board is plain numbers, of which all bytes are values; the jobs that write it are done, or it is looked at
+        // for a number that says so.
+        unsafe { bytes.as_ptr().cast::<Board>().read_unaligned() }
+    }
+}
+
 const _: () = assert!(
-    offset_of!(Job, local) == 88 && offset_of!(Job, board) == 120 && size_of::<Job>() == 168
+    offset_of!(Job, local) == 88 && offset_of!(Job, board) == 120 && size_of::<Job>() == 240
 );
 const _: () = assert!(size_of::<Board>() == 80 + 8 * SLOTS_MAX);
 

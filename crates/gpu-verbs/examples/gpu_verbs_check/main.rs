@@ -4,14 +4,15 @@
 //! ```text
 //! gpu-verbs-check verify --jobs LIBRARY [--only TEST] [--messages N] [--bytes N] [--seed N] [--payload gpu] [--limit-s N]
 //! gpu-verbs-check ladder --jobs LIBRARY [--messages N] [--blocks N] [--warps N]
-//! gpu-verbs-check receive --jobs LIBRARY --listen ADDRESS:PORT [--messages N] [--bytes N]
-//! gpu-verbs-check send --jobs LIBRARY --peer ADDRESS:PORT [--messages N] [--bytes N]
+//! gpu-verbs-check receive --jobs LIBRARY --listen ADDRESS:PORT [--topics yes] [--device RDMA] [--messages N] [--bytes N]
+//! gpu-verbs-check send --jobs LIBRARY --peer ADDRESS:PORT [--topics yes] [--device RDMA] [--messages N] [--bytes N]
 //! gpu-verbs-check choose
 //! ```
 //! The last line is JSON; the exit code is 1 if anything was wrong. No figure here is one of RDMA: no network card takes part.
 
 mod jobs;
 mod ladder;
+mod links;
 mod peers;
 mod side;
 mod verify;

@@ -1,19 +1,30 @@
-//! Two processes, also of two hosts: one's kernel sends messages to the other's through proxies over TCP.
+//! Two processes, also of two hosts, whose proxies carry works over TCP or RDMA verbs: one's kernel sends messages to the other's; or,
+//! with `--topics yes`, what a kernel publishes in a device topic here, a kernel receives from a device topic there.
 
-use crate::jobs::{Buffer, Jobs, Task};
+use crate::jobs::{Board, Jobs, Task};
+use crate::links::LinkSide;
 use crate::side::{Side, Sizes};
 use crate::{kernels, Options};
 use anyhow::{Context, Result};
-use rgaps_gpu_verbs::Depths;
+use rgaps_gpu_verbs::{Buffer, Depths, VerbsLane};
 use rgaps_layout::Domain;
+use rgaps_verbs::{Access, Device, Verbs};
 use serde_json::json;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
 
 const DEPTHS: Depths = Depths {
     sends_log2: 6,
     receives_log2: 4,
 };
+const SLOTS: u32 = 16;
+
+/// The connection over which both ends agree, and that of the lane.
+struct Connections {
+    control: TcpStream,
+    lane: TcpStream,
+}
 
 /// The end that waits for the other, and receives.
 pub fn receive(jobs: &Jobs, options: &Options) -> Result<()> {
@@ -21,53 +32,100 @@ pub fn receive(jobs: &Jobs, options: &Options) -> Result<()> {
     let listener = TcpListener::bind(address)?;
     eprintln!("listening at {}", listener.local_addr()?);
     let (control, lane) = (listener.accept()?.0, listener.accept()?.0);
-    exchange(jobs, options, Task::Receive, control, lane)
+    run(jobs, options, Task::Receive, Connections { control, lane })
 }
 
 /// The end that connects, and sends.
 pub fn send(jobs: &Jobs, options: &Options) -> Result<()> {
     let address = options.text("peer").context("--peer is missing")?;
     let (control, lane) = (TcpStream::connect(address)?, TcpStream::connect(address)?);
-    exchange(jobs, options, Task::Send, control, lane)
+    run(jobs, options, Task::Send, Connections { control, lane })
 }
 
-fn exchange(
-    jobs: &Jobs,
-    options: &Options,
-    task: Task,
-    mut control: TcpStream,
-    lane: TcpStream,
-) -> Result<()> {
+fn run(jobs: &Jobs, options: &Options, task: Task, connections: Connections) -> Result<()> {
+    let device = options.text("device").map(open).transpose()?;
     let messages = options.number("messages", 2000)?;
     let sizes = Sizes {
-        slots: 16,
+        slots: SLOTS,
         slot_bytes: options.number("bytes", 4096)?.next_multiple_of(8) as u32,
         ticks_max: options.number("limit-s", 20)? * 1_000_000_000,
     };
-    let mut side = Side::new(kernels(jobs)?, Domain::Host, DEPTHS, sizes)?;
-    let remote = swap(&mut control, side.buffer())?;
-    side.pair.connect_tcp(lane)?;
-    jobs.run(&[side.job(task, messages, remote)], 1)?;
-    side.check(
-        if task == Task::Send {
-            "sender"
-        } else {
-            "receiver"
-        },
-        messages,
-    )?;
-    // The peer's last works want replies, so nobody leaves before the other is done.
-    swap(&mut control, Buffer::default())?;
-    let board = side.board();
+    let carried = match options.text("topics") {
+        Some(_) => topics(jobs, task, messages, sizes, device.as_ref(), connections)?,
+        None => works(jobs, task, messages, sizes, device.as_ref(), connections)?,
+    };
     let report = json!({
         "back_end": "proxy",
+        "lane": device.map_or("tcp".to_owned(), |_| "verbs".to_owned()),
         "kernels": if jobs.is_cuda { "cuda" } else { "host" },
-        "messages": board.messages,
-        "lost": messages - board.messages,
-        "corrupt": board.corrupt,
+        "topics": options.text("topics").is_some(),
+        "messages": carried.messages,
+        "lost": messages - carried.messages,
+        "corrupt": carried.corrupt,
     });
     println!("{report}");
     Ok(())
+}
+
+/// A port of an RDMA device, by the device's name.
+fn open(name: &str) -> Result<Arc<Device>> {
+    let port = Verbs::ports().into_iter().find(|port| port.device == name);
+    let port = port.with_context(|| format!("there is no RDMA device {name}"))?;
+    Ok(Verbs::load()?.open(&port)?)
+}
+
+/// Messages without topics: works, and immediates.
+fn works(
+    jobs: &Jobs,
+    task: Task,
+    messages: u64,
+    sizes: Sizes,
+    device: Option<&Arc<Device>>,
+    connections: Connections,
+) -> Result<Board> {
+    let Connections { mut control, lane } = connections;
+    let mut side = Side::new(kernels(jobs)?, Domain::Host, DEPTHS, sizes)?;
+    let remote = match device {
+        None => {
+            side.pair.connect_tcp(lane)?;
+            swap(&mut control, side.buffer())?
+        }
+        Some(device) => {
+            let mut lane = VerbsLane::new(device, DEPTHS)?;
+            let (address, key) = lane.register(&side.registration, Access::RemoteWrite)?;
+            let mine = Buffer {
+                address,
+                key: key.context("memory that the peer may write has a key")?,
+                padding: 0,
+            };
+            let remote = swap(&mut control, mine)?;
+            lane.meet(&mut control)?;
+            side.pair.connect_verbs(lane)?;
+            remote
+        }
+    };
+    jobs.run(&[side.job(task, messages, remote)], 1)?;
+    side.check(&format!("{task:?}"), messages)?;
+    // The peer's last works want replies, so nobody leaves before the other is done.
+    swap(&mut control, Buffer::default())?;
+    Ok(side.board())
+}
+
+/// What a kernel publishes in a device topic here, a kernel receives from a device topic there.
+fn topics(
+    jobs: &Jobs,
+    task: Task,
+    messages: u64,
+    sizes: Sizes,
+    device: Option<&Arc<Device>>,
+    connections: Connections,
+) -> Result<Board> {
+    let Connections { mut control, lane } = connections;
+    let side = LinkSide::new(kernels(jobs)?, task, sizes, device, lane)?;
+    jobs.run(&side.jobs(messages), 1)?;
+    let found = side.check(messages)?;
+    swap(&mut control, Buffer::default())?;
+    Ok(found)
 }
 
 /// Gives the peer where this side's memory is, and gets where the peer's is.

@@ -1,8 +1,8 @@
 //! One side of a test: a card, memory with slots and words, a queue pair, a board.
 
-use crate::jobs::{Board, Buffer, Job, Jobs, Task};
+use crate::jobs::{Board, Job, Jobs, Task};
 use anyhow::{bail, Result};
-use rgaps_gpu_verbs::{Card, Depths, Memory, QueuePair, Registration};
+use rgaps_gpu_verbs::{Buffer, Card, Depths, Memory, QueuePair, Registration};
 use rgaps_layout::Domain;
 use std::mem::{offset_of, size_of};
 use std::sync::Arc;
@@ -81,11 +81,7 @@ impl Side {
     }
 
     pub fn board(&self) -> Board {
-        let mut bytes = [0u8; size_of::<Board>()];
-        self.board.read(0, &mut bytes);
-        // SAFETY: a board is plain numbers, of which all bytes are values; the jobs that write it are done, or it is looked at
-        // for a number that says so.
-        unsafe { bytes.as_ptr().cast::<Board>().read_unaligned() }
+        Board::read(&self.board)
     }
 
     /// Waits until the job says that it runs, or has ended.

@@ -1,10 +1,11 @@
 //! Exchanges of messages over each lane, and what goes wrong.
 
-use crate::jobs::{Buffer, Job, Jobs, Task};
+use crate::jobs::{Job, Jobs, Task};
+use crate::links::LinkSide;
 use crate::side::{run_both, Side, Sizes};
 use crate::{kernels, Options};
 use anyhow::{bail, ensure, Result};
-use rgaps_gpu_verbs::{choose, Behaviour, Depths, Syndrome, VerbsLane, CAN_CHANGE};
+use rgaps_gpu_verbs::{choose, Behaviour, Buffer, Depths, Syndrome, VerbsLane, CAN_CHANGE};
 use rgaps_layout::Domain;
 use rgaps_verbs::in_process::{Faults, Network};
 use rgaps_verbs::{Access, ChannelAddress};
@@ -22,7 +23,7 @@ struct Test {
 
 type Check = fn(&Test) -> Result<()>;
 
-const TESTS: [(&str, Check); 15] = [
+const TESTS: [(&str, Check); 18] = [
     ("model", |test| test.model(Behaviour::default())),
     ("model_late", |test| {
         test.model(Behaviour {
@@ -40,6 +41,9 @@ const TESTS: [(&str, Check); 15] = [
     }),
     ("tcp", Test::tcp),
     ("verbs", Test::verbs),
+    ("verbs_topics", Test::verbs_topics),
+    ("egress_alone", |test| test.end_alone(0)),
+    ("ingress_alone", |test| test.end_alone(1)),
     ("wrong_remote_key", |test| {
         test.fails(1, Syndrome::RemoteAccess)
     }),
@@ -89,7 +93,7 @@ pub fn run(jobs: &Jobs, options: &Options) -> Result<()> {
         if only.is_some_and(|only| only != name) {
             continue;
         }
-        if name == "verbs" && test.payload != Domain::Host {
+        if name.starts_with("verbs") && test.payload != Domain::Host {
             println!("{name:24} skipped: a proxy over verbs takes host memory only");
             continue;
         }
@@ -201,6 +205,31 @@ impl Test {
         one.pair.connect_verbs(near)?;
         other.pair.connect_verbs(far)?;
         self.exchange(&one, &other, to_other, to_one)
+    }
+
+    /// A device topic whose messages reach another.
+    fn verbs_topics(&self) -> Result<()> {
+        let network = Network::new(Faults {
+            seed: self.seed,
+            delay_one_in: 2,
+            ..Faults::default()
+        });
+        let devices = [network.device("one")?, network.device("other")?];
+        let [near, far] = LinkSide::pair(self.kernels, self.sizes, Some(&devices), connected()?)?;
+        let work = [near.jobs(self.messages), far.jobs(self.messages)];
+        self.jobs.run(work.as_flattened(), 1)?;
+        near.check(self.messages)?;
+        far.check(self.messages).map(drop)
+    }
+
+    /// An end of a link whose other end has gone.
+    fn end_alone(&self, stays: usize) -> Result<()> {
+        let sides = LinkSide::pair(self.kernels, self.sizes, None, connected()?)?;
+        let mut sides = sides.into_iter();
+        let stays = sides.nth(stays).expect("one of two");
+        // Those before it have gone.
+        drop(sides);
+        stays.is_told(&self.jobs)
     }
 
     fn failing(&self, one: &Side, other: &Side, fault: u32, syndrome: Syndrome) -> Result<()> {

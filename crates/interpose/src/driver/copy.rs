@@ -43,8 +43,8 @@ driver! {
     }
 
     fn cuMemFree_v2(address: u64) {
-        managed::forget(address);
         memory::forget(address)?;
+        managed::forget(address);
         session::send(&Call::Free { address }, &[])
     }
 

@@ -1,7 +1,7 @@
 //! Start-up, errors, devices, and how functions are found.
 
 use super::driver;
-use crate::abi::{put_text, Address, Out, Text};
+use crate::abi::{put_text, Address, In, Out, Text};
 use crate::errors::ERRORS;
 use crate::{notice, session};
 use rgaps_remoting::Code;
@@ -131,12 +131,13 @@ driver! {
     }
 
     // CUDA's static runtime asks for private tables, one of which proves that the driver is NVIDIA's. No answer is made up.
-    fn cuGetExportTable(table: Out<Address>, _id: Address) {
+    fn cuGetExportTable(table: Out<Address>, id: In<[u8; 16]>) {
         table.put_if_wanted(std::ptr::null());
-        notice::once(
-            "this program has CUDA's runtime linked into it, or needs a private table of NVIDIA's driver; neither works with a \
-             GPU of another host: build the program with 'nvcc -cudart shared'",
-        );
+        let id: String = id.get()?.iter().map(|byte| format!("{byte:02x}")).collect();
+        notice::once(&format!(
+            "this program has CUDA's runtime linked into it, or needs a private table of NVIDIA's driver ({id}); neither works with a \
+             GPU of another host: build the program with 'nvcc -cudart shared'"
+        ));
         Err(Code::NOT_SUPPORTED)
     }
 }

@@ -34,6 +34,10 @@ driver! {
         callbacks::queue(stream, Function::Callback(callback, stream), data)
     }
 
+    fn cuThreadExchangeStreamCaptureMode(mode: Out<c_int>) {
+        mode.put(graphs::exchange_mode(mode.get()?)?)
+    }
+
     fn cuStreamBeginCapture_v2(stream: u64, mode: c_int) {
         graphs::begin(stream, mode)
     }

@@ -9,6 +9,7 @@ use crate::handles::streams;
 use crate::{managed, notice, session};
 use nodes::Executable;
 use rgaps_remoting::{Call, Code, Value};
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -71,6 +72,17 @@ impl Graphs {
     }
 }
 
+/// Gives the calling thread another mode for captures, and takes the one that it had. All captures are relaxed here, so none is stricter.
+pub(crate) fn exchange_mode(mode: i32) -> Result<i32, Code> {
+    thread_local! {
+        static MODE: Cell<i32> = const { Cell::new(0) };
+    }
+    match (0..=MODE_MAX).contains(&mode) {
+        true => Ok(MODE.replace(mode)),
+        false => Err(Code::INVALID_VALUE),
+    }
+}
+
 /// Begins to record a stream.
 pub(crate) fn begin(stream: u64, mode: i32) -> Result<(), Code> {
     streams::check(stream)?;
@@ -104,6 +116,18 @@ pub(crate) fn status(stream: u64) -> Result<(i32, u64), Code> {
         Value::Pair(status, number) => Ok((status as i32, number)),
         _ => Err(Code::UNKNOWN),
     }
+}
+
+fn nodes(call: &Call<'_>) -> Result<Vec<u64>, Code> {
+    match session::call(call, &[])? {
+        Value::Nodes(nodes) => Ok(nodes),
+        _ => Err(Code::UNKNOWN),
+    }
+}
+
+/// The nodes on which the next one that a stream records will depend.
+pub(crate) fn next_behind(stream: u64) -> Result<Vec<u64>, Code> {
+    nodes(&Call::CaptureNodes { stream })
 }
 
 /// The handle that the graph of a recording will have, which the server knows when it has ended.
@@ -161,14 +185,14 @@ pub(crate) fn copy(graph: u64) -> Result<u64, Code> {
     Ok(graphs.add(nodes))
 }
 
-/// How many nodes a graph has that a stream has recorded; `None` if the program makes it of nodes.
-pub(crate) fn recorded_nodes(graph: u64) -> Result<Option<usize>, Code> {
+/// The nodes of a graph that a stream has recorded; `None` if the program makes it of nodes.
+pub(crate) fn recorded_nodes(graph: u64) -> Result<Option<Vec<u64>>, Code> {
     match graphs().graphs.get(&graph) {
         Some(Graph::Recorded) => {}
         Some(Graph::Made(_)) => return Ok(None),
         None => return Err(Code::INVALID_VALUE),
     }
-    session::number(&Call::GraphNodes { graph }).map(|count| Some(count as usize))
+    nodes(&Call::GraphNodes { graph }).map(Some)
 }
 
 /// Makes a graph that can be launched.

@@ -109,6 +109,21 @@ fn call(number: u16, function: &'static Function, words: &[u64]) -> u64 {
         packing.bring(&bytes);
         return 0;
     }
+    match make(number, function, packing, key) {
+        Ok((_, Some(bytes))) if function.gives == Gives::Text => text(number, words, &bytes),
+        Ok((status, _)) => status,
+        Err(status) => failed(status),
+    }
+}
+
+/// Makes a call on the server: its result, with the bytes of a text; or a status that stands for a failure.
+fn make(
+    number: u16,
+    function: &'static Function,
+    packing: Packing<'_>,
+    key: Option<Vec<u8>>,
+) -> Result<(u64, Option<Vec<u8>>), i32> {
+    let lost = |code| lost(statuses(function), code);
     let arguments: Vec<Argument<'_>> = packing.packed.iter().map(Packed::argument).collect();
     let call = Call::Math {
         function: number,
@@ -116,34 +131,21 @@ fn call(number: u16, function: &'static Function, words: &[u64]) -> u64 {
     };
     let is_quiet = function.gives == Gives::Status && packing.outputs.is_empty();
     if is_quiet && !session::is_blocking() {
-        return match session::send(&call, &[]) {
-            Ok(()) => {
-                packing.finish();
-                0
-            }
-            Err(code) => failed(lost(statuses, code)),
-        };
+        session::send(&call, &[]).map_err(lost)?;
+        packing.finish();
+        return Ok((0, None));
     }
-    let answer = match session::ask(&call) {
-        Ok(answer) => answer,
-        Err(code) => return failed(lost(statuses, code)),
-    };
-    match result(function, answer) {
-        Ok((0, bytes)) => {
-            packing.bring(&bytes);
-            match key {
-                Some(key) => known::keep(key, bytes),
-                None => packing.finish(),
-            }
-            0
-        }
-        Ok((_, bytes)) if function.gives == Gives::Text => text(number, words, &bytes),
-        Ok((status, bytes)) => {
-            packing.bring(&bytes);
-            status
-        }
-        Err(status) => failed(status),
+    let (status, bytes) = result(function, session::ask(&call).map_err(lost)?)?;
+    if status != 0 && function.gives == Gives::Text {
+        return Ok((status, Some(bytes)));
     }
+    packing.bring(&bytes);
+    match key.filter(|_| status == 0) {
+        Some(key) => known::keep(key, bytes),
+        None if status == 0 => packing.finish(),
+        None => {}
+    }
+    Ok((status, None))
 }
 
 /// The status of a call that CUDA refuses.

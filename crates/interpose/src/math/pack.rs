@@ -81,13 +81,21 @@ impl Packed {
     }
 }
 
+/// A place for bytes that come back.
+pub(super) struct Output {
+    to: u64,
+    bytes: usize,
+    /// Of elements, so many bytes each, of which there may be fewer than there is room for: the output before says how many.
+    element_bytes: Option<usize>,
+}
+
 /// A call that is being packed, and what is to be done when it has been made.
 pub(super) struct Packing<'a> {
     function: &'static Function,
     words: &'a [u64],
     pub(super) packed: Vec<Packed>,
     /// Where bytes that come back belong.
-    pub(super) outputs: Vec<(u64, usize)>,
+    pub(super) outputs: Vec<Output>,
     /// Handles that it makes: where they belong, number, handle.
     made: Vec<(u64, u64, Handle)>,
     /// Nothing has to be asked.
@@ -235,12 +243,20 @@ impl<'a> Packing<'a> {
 
     fn room(&mut self, output: u64, size: Size) -> Result<Packed, i32> {
         let bytes = self.size(size)?;
-        self.outputs.push((output, bytes));
+        self.outputs.push(Output {
+            to: output,
+            bytes,
+            element_bytes: None,
+        });
         Ok(Packed::Room(bytes as u32))
     }
 
     fn both(&mut self, output: u64, bytes: usize) -> Packed {
-        self.outputs.push((output, bytes));
+        self.outputs.push(Output {
+            to: output,
+            bytes,
+            element_bytes: None,
+        });
         Packed::Memory(output, bytes)
     }
 
@@ -253,7 +269,14 @@ impl<'a> Packing<'a> {
             kind if ATTRIBUTE_HANDLES.contains(&kind) => {
                 Ok(Packed::Memory(address, self.size(size)?))
             }
-            _ if is_given => self.room(address, size),
+            _ if is_given => {
+                let room = self.room(address, size)?;
+                let is_counted = self.words[at - 1] != 0;
+                if let Some(output) = self.outputs.last_mut().filter(|_| is_counted) {
+                    output.element_bytes = Some(attribute_bytes(kind));
+                }
+                Ok(room)
+            }
             ATTRIBUTE_POINTER => {
                 let bytes = self.size(size)?;
                 Ok(Packed::Bytes(pointers(address, bytes / 8)))
@@ -294,12 +317,17 @@ impl<'a> Packing<'a> {
         key
     }
 
-    /// Puts bytes where they belong.
+    /// Puts bytes where they belong. A library writes no more elements than there are, and programs rely on that: cuDNN's own front end asks for
+    /// more elements than it has room for.
     pub(super) fn bring(&self, mut bytes: &[u8]) {
-        for (output, room) in &self.outputs {
-            let (own, rest) = bytes.split_at((*room).min(bytes.len()));
-            bring(*output, own);
-            bytes = rest;
+        let mut before = &[][..];
+        for output in &self.outputs {
+            let (own, rest) = bytes.split_at(output.bytes.min(bytes.len()));
+            let there = output.element_bytes.map_or(own.len(), |bytes| {
+                count_in(before).saturating_mul(bytes).min(own.len())
+            });
+            bring(output.to, &own[..there]);
+            (before, bytes) = (own, rest);
         }
     }
 
@@ -350,6 +378,14 @@ impl<'a> Packing<'a> {
 /// As many bytes as there are up to a limit and to the end of the page.
 fn bounded(start: u64, bytes: usize) -> usize {
     bytes.min((PAGE_BYTES - start % PAGE_BYTES) as usize)
+}
+
+/// The count that a library has written.
+fn count_in(bytes: &[u8]) -> usize {
+    let count = bytes
+        .first_chunk()
+        .map_or(0, |count| i64::from_le_bytes(*count));
+    usize::try_from(count).unwrap_or(0)
 }
 
 fn bring(output: u64, bytes: &[u8]) {

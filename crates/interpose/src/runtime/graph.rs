@@ -2,25 +2,51 @@
 
 use super::node::put_list;
 use super::{runtime, runtime_12, runtime_on_stream, stream_of};
-use crate::abi::{Address, GraphUpdated, Out};
+use crate::abi::{GraphUpdated, Out};
 use crate::graphs;
-use crate::notice;
 use rgaps_remoting::Code;
+use std::cell::RefCell;
 use std::ffi::{c_int, c_uint, c_ulonglong};
 
-/// Whether a stream records, the number of the recording, and its graph to be. The server has its nodes, without handles here.
+/// Nodes that a program was told, and as many edges of the usual kind.
+#[derive(Default)]
+struct Listed {
+    nodes: Vec<u64>,
+    edges: Vec<u64>,
+}
+
+thread_local! {
+    /// They stay until the thread asks again.
+    static LISTED: RefCell<Listed> = RefCell::default();
+}
+
+/// Where a program wants nodes, their edges, and how many there are.
+struct Wanted {
+    nodes: Out<usize>,
+    edges: Out<usize>,
+    count: Out<usize>,
+}
+
+/// Whether a stream records, the number of the recording, its graph to be, and the nodes on which the next one will depend. The nodes are the
+/// server's: a program can compare and count them.
 fn capture_info(
     stream: u64,
     status: Out<c_int>,
     id: Out<u64>,
-    (graph, nodes, count): (Out<u64>, Out<u64>, Out<usize>),
+    (graph, wanted): (Out<u64>, Wanted),
 ) -> Result<(), Code> {
     status.check()?;
     let (found, number) = graphs::status(stream)?;
     if found != 0 {
-        if nodes.check().is_ok() || count.check().is_ok() {
-            notice::unsupported("cudaStreamGetCaptureInfo with places for the graph's nodes");
-            return Err(Code::NOT_SUPPORTED);
+        if wanted.nodes.check().is_ok() || wanted.count.check().is_ok() {
+            let nodes = graphs::next_behind(stream)?;
+            LISTED.with_borrow_mut(|listed| {
+                listed.edges = vec![0; nodes.len()];
+                listed.nodes = nodes;
+                wanted.count.put_if_wanted(listed.nodes.len());
+                wanted.nodes.put_if_wanted(listed.nodes.as_ptr() as usize);
+                wanted.edges.put_if_wanted(listed.edges.as_ptr() as usize);
+            });
         }
         if graph.check().is_ok() {
             graph.put(graphs::recorded(number)?)?;
@@ -32,17 +58,21 @@ fn capture_info(
 
 runtime_12! {
     fn cudaStreamGetCaptureInfo(stream: usize, status: Out<c_int>, id: Out<u64>) {
-        let none = Out::none();
-        capture_info(stream as u64, status, id, (none, none, Out::none()))
+        let (nodes, edges, count) = (Out::none(), Out::none(), Out::none());
+        capture_info(stream as u64, status, id, (Out::none(), Wanted { nodes, edges, count }))
     }
 
     fn cudaStreamGetCaptureInfo_ptsz(stream: usize, status: Out<c_int>, id: Out<u64>) {
-        let none = Out::none();
-        capture_info(stream_of(stream, super::PER_THREAD), status, id, (none, none, Out::none()))
+        let (nodes, edges, count) = (Out::none(), Out::none(), Out::none());
+        capture_info(stream_of(stream, super::PER_THREAD), status, id, (Out::none(), Wanted { nodes, edges, count }))
     }
 }
 
 runtime! {
+    fn cudaThreadExchangeStreamCaptureMode(mode: Out<c_int>) {
+        mode.put(graphs::exchange_mode(mode.get()?)?)
+    }
+
     fn cudaGraphDestroy(graph: u64) {
         graphs::destroy(graph)
     }
@@ -74,14 +104,11 @@ runtime! {
 
     fn cudaGraphGetNodes(graph: u64, nodes: Out<u64>, count: Out<usize>) {
         count.check()?;
-        match graphs::recorded_nodes(graph)? {
-            None => put_list(nodes, count, &graphs::with(graph, |nodes| Ok(nodes.nodes()))?),
-            Some(found) if nodes.check().is_err() => count.put(found),
-            Some(_) => {
-                notice::unsupported("cudaGraphGetNodes with room for nodes that a stream has recorded");
-                Err(Code::NOT_SUPPORTED)
-            }
-        }
+        let nodes_of = |graph| match graphs::recorded_nodes(graph)? {
+            None => graphs::with(graph, |nodes| Ok(nodes.nodes())),
+            Some(found) => Ok(found),
+        };
+        put_list(nodes, count, &nodes_of(graph)?)
     }
 }
 
@@ -103,23 +130,24 @@ runtime_on_stream! {
     }
 
     fn cudaStreamGetCaptureInfo "_ptsz" (
-        default; stream: usize, status: Out<c_int>, id: Out<u64>, graph: Out<u64>, nodes: Out<u64>, _data: Address,
+        default; stream: usize, status: Out<c_int>, id: Out<u64>, graph: Out<u64>, nodes: Out<usize>, edges: Out<usize>,
         count: Out<usize>
     ) {
-        capture_info(stream_of(stream, default), status, id, (graph, nodes, count))
+        capture_info(stream_of(stream, default), status, id, (graph, Wanted { nodes, edges, count }))
     }
 
     fn cudaStreamGetCaptureInfo_v2 "_ptsz" (
-        default; stream: usize, status: Out<c_int>, id: Out<u64>, graph: Out<u64>, nodes: Out<u64>, count: Out<usize>
+        default; stream: usize, status: Out<c_int>, id: Out<u64>, graph: Out<u64>, nodes: Out<usize>, count: Out<usize>
     ) {
-        capture_info(stream_of(stream, default), status, id, (graph, nodes, count))
+        let wanted = Wanted { nodes, edges: Out::none(), count };
+        capture_info(stream_of(stream, default), status, id, (graph, wanted))
     }
 
     fn cudaStreamGetCaptureInfo_v3 "_ptsz" (
-        default; stream: usize, status: Out<c_int>, id: Out<u64>, graph: Out<u64>, nodes: Out<u64>, _data: Address,
+        default; stream: usize, status: Out<c_int>, id: Out<u64>, graph: Out<u64>, nodes: Out<usize>, edges: Out<usize>,
         count: Out<usize>
     ) {
-        capture_info(stream_of(stream, default), status, id, (graph, nodes, count))
+        capture_info(stream_of(stream, default), status, id, (graph, Wanted { nodes, edges, count }))
     }
 
     fn cudaGraphUpload "_ptsz" (default; executable: u64, stream: usize) {

@@ -99,8 +99,8 @@ runtime! {
         if address == 0 {
             return check_alive();
         }
-        managed::forget(address);
         memory::forget(address)?;
+        managed::forget(address);
         session::send(&Call::Free { address }, &[])
     }
 

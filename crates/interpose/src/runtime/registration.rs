@@ -6,6 +6,7 @@ use crate::kernels::{self, Kernel, Library};
 use crate::notice;
 use rgaps_remoting::Code;
 use std::ffi::{c_char, c_int};
+use std::panic::catch_unwind;
 
 #[export_name = "rgaps_rt___cudaRegisterFatBinary"]
 extern "C" fn register_fat_binary(wrapper: Address) -> usize {
@@ -23,8 +24,16 @@ extern "C" fn register_fat_binary_end(_library: usize) {}
 #[export_name = "rgaps_rt___cudaUnregisterFatBinary"]
 extern "C" fn unregister_fat_binary(_library: usize) {}
 
+// Called before the host's first use of a managed variable.
 #[export_name = "rgaps_rt___cudaInitModule"]
-extern "C" fn init_module(_library: usize) -> c_char {
+extern "C" fn init_module(library: usize) -> c_char {
+    let ready = catch_unwind(|| kernels::ready_managed(library));
+    if let Err(code) = ready.unwrap_or(Err(Code::UNKNOWN)) {
+        notice::once(&format!(
+            "the program's __managed__ variables cannot be made (CUDA error {}); the program ends where it uses them",
+            code.0
+        ));
+    }
     1
 }
 
@@ -65,8 +74,21 @@ extern "C" fn register_variable(
 }
 
 #[export_name = "rgaps_rt___cudaRegisterManagedVar"]
-extern "C" fn register_managed_variable() {
-    notice::once("the program has __managed__ variables, which are not supported: their use fails");
+#[allow(clippy::too_many_arguments, reason = "they are CUDA's")]
+extern "C" fn register_managed_variable(
+    library: usize,
+    pointer: usize,
+    _device_address: usize,
+    name: Text,
+    _external: c_int,
+    _bytes: usize,
+    _constant: c_int,
+    _global: c_int,
+) {
+    if let (Ok(of), Ok(name)) = (Library::of(library), name.get()) {
+        kernels::register_variable(of, pointer, name);
+        kernels::register_managed(library, pointer);
+    }
 }
 
 runtime! {

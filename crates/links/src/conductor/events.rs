@@ -3,7 +3,7 @@
 use super::hosts::ASK_AGAIN;
 use super::{egress_thread, LinksConductor};
 use crate::egress::EgressCommand;
-use crate::event::ConductorEvent;
+use crate::event::{ConductorEvent, EventSource, SourcedEvent};
 use crate::host_link::{Flow, HostEvent};
 use crate::keys::Node;
 use crate::remote_host::RemoteHost;
@@ -17,7 +17,21 @@ fn violates(host: &str, error: &anyhow::Error) {
 }
 
 impl LinksConductor {
-    pub(super) fn handle(&mut self, host: &str, event: ConductorEvent) {
+    pub(super) fn handle(&mut self, (source, event): SourcedEvent) {
+        // A link that was given up ends while the next one begins. What it gave up is still counted, and memory that it frees
+        // is the next one's, too.
+        let is_lasting = matches!(
+            event,
+            ConductorEvent::Event(HostEvent::GaveUp(_)) | ConductorEvent::Room
+        );
+        let is_current = |source: &EventSource| {
+            let peer = self.peers.get(&source.host);
+            peer.is_some_and(|peer| peer.ingress.is_source(source))
+        };
+        if !is_lasting && source.as_ref().is_some_and(|source| !is_current(source)) {
+            return;
+        }
+        let host = source.as_ref().map_or("", |source| &source.host);
         match event {
             ConductorEvent::PlaneEvent(event) => self.plane_event(event),
             // Whoever publishes is looked for at once.

@@ -76,9 +76,7 @@ impl LinksConductor {
             if self.peers.len() >= MAX_PEERS {
                 let given_up = self.peers.iter().find(|(_, peer)| peer.given_up);
                 if let Some(host) = given_up.map(|(host, _)| host.clone()) {
-                    if let Some(peer) = self.peers.remove(&host) {
-                        peer.linked().iter().for_each(|link| link.close());
-                    }
+                    self.peers.remove(&host);
                 }
             }
             if self.peers.len() >= MAX_PEERS {

@@ -23,7 +23,7 @@ use self::transits::Transits;
 use crate::control_plane::{ControlPlane, PlaneEvent, PlaneListener};
 use crate::delivered::DeliveredFile;
 use crate::egress::{start_transit, EgressThread};
-use crate::event::ConductorEvent;
+use crate::event::{ConductorEvent, SourcedEvent};
 use crate::host_link::HostLink;
 use crate::ingress::MemoryRequest;
 use crate::keys::{number_of, Node as Host};
@@ -98,8 +98,8 @@ pub struct LinksConductor {
     rows: BTreeMap<String, InterestRow>,
     /// Of the rows, and of the daemon that told them.
     version: (u64, u64),
-    events: Receiver<(String, ConductorEvent)>,
-    event_sender: Sender<(String, ConductorEvent)>,
+    events: Receiver<SourcedEvent>,
+    event_sender: Sender<SourcedEvent>,
     /// The thread that asks the daemon for memory.
     memory: Sender<MemoryRequest>,
     report: Report,
@@ -159,8 +159,8 @@ impl LinksConductor {
         let egress = start_egress(&node, &own_publishers, &event_sender)?;
         let reported = listener(event_sender.clone(), listens_to);
         let plane = ControlPlane::join(&config.realm, links, own.clone(), lanes.clone(), reported)?;
-        let probe = Probe::start(plane.session(), &links.connect, tls)?;
         let realm = &config.realm;
+        let probe = Probe::start(plane.session(), realm, &links.connect, tls)?;
         tracing::info!(host = own.host, realm, ?lanes, rdma = %over, "links are ready");
         Ok(LinksConductor {
             node,
@@ -200,8 +200,8 @@ impl LinksConductor {
         while !stop.load(Ordering::Relaxed) {
             let begun = Instant::now();
             // What links tell is what others wait for; the rest has time.
-            while let Ok((host, events)) = self.events.try_recv() {
-                self.handle(&host, events);
+            while let Ok(event) = self.events.try_recv() {
+                self.handle(event);
             }
             let looked = self.look();
             if let Err(error) = &looked {
@@ -241,8 +241,8 @@ impl LinksConductor {
                 false => left,
             };
             match self.events.recv_timeout(pause) {
-                Ok((host, events)) => {
-                    self.handle(&host, events);
+                Ok(event) => {
+                    self.handle(event);
                     // What others wait for is done at once; how far messages are is heard often.
                     if self.dirty || Instant::now() >= until {
                         return;
@@ -359,7 +359,7 @@ fn open_committed(config: &Config, node: &Node) -> anyhow::Result<DeliveredFile>
 fn start_egress(
     node: &Node,
     own_publishers: &OwnPublishers,
-    event_sender: &Sender<(String, ConductorEvent)>,
+    event_sender: &Sender<SourcedEvent>,
 ) -> anyhow::Result<Vec<EgressThread>> {
     let start = |_| EgressThread::start(node, own_publishers.clone(), event_sender.clone());
     let egress = (0..EGRESS_THREADS)
@@ -370,12 +370,12 @@ fn start_egress(
 
 /// Reports what happens on the control plane, as far as it is heard.
 fn listener(
-    to: Sender<(String, ConductorEvent)>,
+    to: Sender<SourcedEvent>,
     listens_to: impl Fn(&PlaneEvent) -> bool + Send + Sync + 'static,
 ) -> PlaneListener {
     Arc::new(move |event| {
         if listens_to(&event) {
-            let _ = to.send((String::new(), ConductorEvent::PlaneEvent(event)));
+            let _ = to.send((None, ConductorEvent::PlaneEvent(event)));
         }
     })
 }

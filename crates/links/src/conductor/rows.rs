@@ -135,6 +135,7 @@ impl LinksConductor {
         if let Some(why) = self.endpoint.take_refusal() {
             tracing::debug!("a lane was refused: {why}");
         }
+        self.probe.set_knows_hosts(!self.peers.is_empty());
         let mut report = std::mem::take(&mut self.report);
         report.peers(&self.node, || self.peers_info());
         report.figures(&self.node, self.peers.values());

@@ -175,16 +175,17 @@ impl LinksConductor {
         if let Some(plan) = self.transits.plans.get(&key) {
             return Some(plan.transit.clone());
         }
-        let incoming = self.peers.get(host)?.incoming.get(&flow)?;
-        let description = incoming.description.clone();
+        let peer = self.peers.get(host)?;
+        let ingress = peer.ingress.clone();
+        let description = peer.incoming.get(&flow)?.description.clone();
         if !description.tree.leads_on() {
             return None;
         }
         self.transits.count += 1;
         let number = self.transits.count;
-        let of = (number, host, description.publisher);
-        let (commands, events) = (self.transits.commands.clone(), self.event_sender.clone());
-        let transit = Transit::new(of, commands, events, self.config.links.landing_max.0);
+        let of = (number, description.publisher);
+        let (commands, reporter) = (self.transits.commands.clone(), ingress.reporter());
+        let transit = Transit::new(of, commands, reporter, self.config.links.landing_max.0);
         let mut plan = TransitPlan {
             number,
             description,

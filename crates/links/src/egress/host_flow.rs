@@ -241,8 +241,8 @@ impl HostFlow {
     }
 
     fn leave_out(&self, messages: u64) {
-        let left_out = &self.route.sent.left_out;
-        left_out.fetch_add(messages, Ordering::Relaxed);
+        let skipped = &self.route.sent.skipped;
+        skipped.fetch_add(messages, Ordering::Relaxed);
     }
 
     fn send(&self, topic: &str, message: &OutgoingMessage) -> Sent {

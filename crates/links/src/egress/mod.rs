@@ -15,7 +15,7 @@ pub use self::transit::{start_transit, InTransit, Transit, TransitChild, Transit
 
 use self::topic::EgressTopic;
 use crate::counts::EgressCounts;
-use crate::event::ConductorEvent;
+use crate::event::{ConductorEvent, SourcedEvent};
 use crate::host_link::{Flow, HostLink};
 use crate::issues::TopicIssues;
 use crate::own_publishers::OwnPublishers;
@@ -131,7 +131,7 @@ impl EgressThread {
     pub fn start(
         node: &Node,
         own_publishers: OwnPublishers,
-        events: Sender<(String, ConductorEvent)>,
+        events: Sender<SourcedEvent>,
     ) -> std::io::Result<EgressThread> {
         let (commands, received) = std::sync::mpsc::channel();
         let set = node.wait_set();
@@ -188,7 +188,7 @@ struct Thread {
     /// Topics that are to be looked at.
     due: BTreeSet<String>,
     own_publishers: OwnPublishers,
-    events: Sender<(String, ConductorEvent)>,
+    events: Sender<SourcedEvent>,
 }
 
 /// What there is to do after topics were looked at.
@@ -249,7 +249,7 @@ impl Thread {
             seen.grew |= topic.grow(&name);
             let more = topic.egress(&name, &self.own_publishers);
             if topic.asks() {
-                let _ = self.events.send((String::new(), ConductorEvent::Unknown));
+                let _ = self.events.send((None, ConductorEvent::Unknown));
             }
             let (held_up, growing) = (topic.held_up, topic.is_growing());
             match (held_up, topic.token) {

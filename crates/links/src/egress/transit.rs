@@ -15,7 +15,7 @@
 use super::host_flow::HostFlow;
 use super::message::{MessageInfo, OutgoingMessage, RetainedMessage};
 use super::{FlowTarget, HELD_UP};
-use crate::event::ConductorEvent;
+use crate::event::{ConductorEvent, LinkReporter};
 use crate::wire::{monotonic_ns, Flow};
 use rgaps_transport::machine::PrefixMemory;
 use rgaps_transport::{Description, Payload};
@@ -53,11 +53,11 @@ pub enum TransitCommand {
 /// A flow of another host whose messages go on from here.
 pub struct Transit {
     number: u64,
-    /// The host that they come from, and their publisher there.
-    host: String,
+    /// Their publisher, on the host that they come from.
     pub publisher: u64,
     commands: Sender<TransitCommand>,
-    events: Sender<(String, ConductorEvent)>,
+    /// Of the link that they come over.
+    reporter: LinkReporter,
     /// Bytes of messages that are here, and how many there may be.
     bytes: AtomicU64,
     bytes_max: u64,
@@ -104,8 +104,7 @@ impl Drop for TransitMessage {
         let bytes = self.memory.bytes() as u64;
         transit.bytes.fetch_sub(bytes, Ordering::AcqRel);
         if transit.is_full.swap(false, Ordering::AcqRel) {
-            let room = (transit.host.clone(), ConductorEvent::Room);
-            let _ = transit.events.send(room);
+            transit.reporter.report(ConductorEvent::Room);
         }
     }
 }
@@ -120,19 +119,18 @@ pub struct InTransit {
 }
 
 impl Transit {
-    /// One with this number, of a publisher whose messages come from a host. `bytes_max`: more are not here at a time.
+    /// One with this number, of a publisher whose messages come over a link. `bytes_max`: more are not here at a time.
     pub fn new(
-        (number, host, publisher): (u64, &str, u64),
+        (number, publisher): (u64, u64),
         commands: Sender<TransitCommand>,
-        events: Sender<(String, ConductorEvent)>,
+        reporter: LinkReporter,
         bytes_max: u64,
     ) -> Arc<Transit> {
         Arc::new(Transit {
             number,
-            host: host.to_owned(),
             publisher,
             commands,
-            events,
+            reporter,
             bytes: AtomicU64::new(0),
             bytes_max,
             is_full: AtomicBool::new(false),
@@ -186,7 +184,7 @@ impl Transit {
                 meta: Description::new(description).unwrap_or_default(),
                 published_ns: now_ns,
                 taken_ns: now_ns,
-                received_from: Some(self.host.clone()),
+                received_from: Some(self.reporter.host().to_owned()),
             },
         };
         let mut in_transit = InTransit {
@@ -419,19 +417,20 @@ impl Child {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::event::SourcedEvent;
 
     const LARGE: u64 = GROWING_BYTES_MIN;
 
     struct Sides {
         transit: Arc<Transit>,
         commands: Receiver<TransitCommand>,
-        events: Receiver<(String, ConductorEvent)>,
+        events: Receiver<SourcedEvent>,
     }
 
     fn begin(bytes_max: u64) -> Sides {
         let (to, commands) = channel();
         let (report, events) = channel();
-        let transit = Transit::new((1, "a", 5), to, report, bytes_max);
+        let transit = Transit::new((1, 5), to, LinkReporter::new("a", report), bytes_max);
         Sides {
             transit,
             commands,
@@ -492,8 +491,8 @@ mod tests {
         assert!(first.is_some() && sides.transit.receive(1, &[], LARGE).is_none());
         assert!(sides.events.try_recv().is_err());
         assert_eq!(sent(&sides.commands), [0]);
-        let (host, event) = sides.events.try_recv().unwrap();
-        assert!(host == "a" && matches!(event, ConductorEvent::Room));
+        let (source, event) = sides.events.try_recv().unwrap();
+        assert!(source.unwrap().host == "a" && matches!(event, ConductorEvent::Room));
         assert!(sides.transit.is_idle() && sides.transit.receive(1, &[], LARGE).is_some());
     }
 }

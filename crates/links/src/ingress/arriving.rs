@@ -347,7 +347,7 @@ impl ReceiveBuffer for ControlBuffer {
 
     fn deliver(mut self: Box<Self>, _: u64, _: &[u8]) -> Result<(), Box<dyn ReceiveBuffer>> {
         let said = ConductorEvent::LinkMessage(std::mem::take(&mut self.bytes));
-        self.room.report(said);
+        self.room.reporter.report(said);
         Ok(())
     }
 }

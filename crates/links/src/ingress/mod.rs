@@ -9,7 +9,7 @@ pub use self::remote_publisher::{ArrivalLimits, MemoryRequest, RemotePublisher};
 use self::arriving::{receive_buffer, ControlBuffer};
 use crate::counts::IngressCounts;
 use crate::egress::Transit;
-use crate::event::ConductorEvent;
+use crate::event::{ConductorEvent, EventSource, LinkReporter, SourcedEvent};
 use crate::host_link::{Flow, Group, HostEvent, Ingress};
 use crate::issues::TopicIssues;
 use crate::traces::LinkTraces;
@@ -56,26 +56,18 @@ pub struct LinkIngress {
 
 /// Whom a host's messages ask for memory, and who is told when there is some.
 struct RoomRequests {
-    host: String,
-    to: Sender<(String, ConductorEvent)>,
+    reporter: LinkReporter,
     memory: Sender<MemoryRequest>,
 }
 
-impl RoomRequests {
-    fn report(&self, event: ConductorEvent) {
-        let _ = self.to.send((self.host.clone(), event));
-    }
-}
-
 impl LinkIngress {
-    /// Those of a host. What the link tells goes to `to`, what has to be asked of the daemon to `memory`.
+    /// Those of a host's first link. What the link tells goes to `to`, what has to be asked of the daemon to `memory`.
     pub fn new(
         host: &str,
-        to: Sender<(String, ConductorEvent)>,
+        to: Sender<SourcedEvent>,
         memory: Sender<MemoryRequest>,
         traces: Option<LinkTraces>,
     ) -> Arc<LinkIngress> {
-        let host = host.to_owned();
         Arc::new(LinkIngress {
             flows: Mutex::default(),
             arrived: Arc::new(IngressCounts {
@@ -83,8 +75,34 @@ impl LinkIngress {
                 ..IngressCounts::default()
             }),
             issues: Arc::default(),
-            room: Arc::new(RoomRequests { host, to, memory }),
+            room: Arc::new(RoomRequests {
+                reporter: LinkReporter::new(host, to),
+                memory,
+            }),
         })
+    }
+
+    /// Those of the next link with the same host: it has no flows yet, and the counts go on.
+    pub fn next(&self) -> Arc<LinkIngress> {
+        Arc::new(LinkIngress {
+            flows: Mutex::default(),
+            arrived: self.arrived.clone(),
+            issues: self.issues.clone(),
+            room: Arc::new(RoomRequests {
+                reporter: self.room.reporter.next(),
+                memory: self.room.memory.clone(),
+            }),
+        })
+    }
+
+    /// Reports for this link.
+    pub fn reporter(&self) -> LinkReporter {
+        self.room.reporter.clone()
+    }
+
+    /// Whether an event is about this link.
+    pub fn is_source(&self, source: &EventSource) -> bool {
+        self.room.reporter.is_source(source)
     }
 
     fn flows(&self) -> MutexGuard<'_, IngressFlows> {
@@ -158,7 +176,7 @@ impl Ingress for LinkIngress {
         of_group.push((flow, description));
         if of_group.len() >= usize::from(group.flows) {
             let all = flows.groups.remove(&group.number).unwrap_or_default();
-            self.room.report(ConductorEvent::Opened(all));
+            self.room.reporter.report(ConductorEvent::Opened(all));
         }
         OpenReply::Waits
     }
@@ -203,6 +221,6 @@ impl Ingress for LinkIngress {
             }
             _ => {}
         }
-        self.room.report(ConductorEvent::Event(event));
+        self.room.reporter.report(ConductorEvent::Event(event));
     }
 }

@@ -2,13 +2,11 @@
 
 use super::RoomRequests;
 use crate::delivered::DeliveredRecord;
-use crate::event::ConductorEvent;
 use crate::own_publishers::OwnPublishers;
 use crate::quotas::Reserved;
 use rgaps_client::links::{LinksLoan, LinksPublisher};
 use rgaps_client::{Loan, LoanError, Publisher};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -45,10 +43,8 @@ pub struct MemoryRequest {
     pub landing: Arc<RemotePublisher>,
     /// For a message of so many bytes.
     pub bytes: u64,
-    /// The host that it comes from, and who is told that there is room.
-    pub host: String,
-    /// See `host`.
-    pub to: Sender<(String, ConductorEvent)>,
+    /// Who is told that there is room.
+    pub reporter: LinkReporter,
 }
 
 /// Memory that the daemon is asked for.
@@ -139,8 +135,7 @@ impl RemotePublisher {
         let wanted = MemoryRequest {
             landing: self.clone(),
             bytes,
-            host: room.host.clone(),
-            to: room.to.clone(),
+            reporter: room.reporter.clone(),
         };
         *fetched = match room.memory.send(wanted) {
             Ok(()) => SpareLoan::Asked,

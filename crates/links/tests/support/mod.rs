@@ -145,31 +145,38 @@ impl Host {
         let within = namespace.map_or_else(Vec::new, |name| {
             ["ip", "netns", "exec", name].map(str::to_owned).to_vec()
         });
-        let mut host = Host::with_daemon(within, name, links, POOL);
+        let mut host = Host::with_daemon(within, "default", name, links, POOL);
+        host.start_links();
+        host
+    }
+
+    /// In a realm of this name.
+    pub fn start_in_realm(realm: &str, name: &str, links: &str) -> Host {
+        let mut host = Host::with_daemon(Vec::new(), realm, name, links, POOL);
         host.start_links();
         host
     }
 
     /// Without links that the test starts.
     pub fn start_whole(name: &str, links: &str) -> Host {
-        Host::with_daemon(Vec::new(), name, links, POOL)
+        Host::with_daemon(Vec::new(), "default", name, links, POOL)
     }
 
     /// The same, with such a pool.
     pub fn start_whole_with_pool(name: &str, links: &str, pool: &str) -> Host {
-        Host::with_daemon(Vec::new(), name, links, pool)
+        Host::with_daemon(Vec::new(), "default", name, links, pool)
     }
 
     /// With such a pool, and as what `within` makes of the programs that it is followed by.
     pub fn start_with_pool(name: &str, links: &str, pool: &str, within: Vec<String>) -> Host {
-        let mut host = Host::with_daemon(within, name, links, pool);
+        let mut host = Host::with_daemon(within, "default", name, links, pool);
         host.start_links();
         host
     }
 
-    fn with_daemon(within: Vec<String>, name: &str, links: &str, pool: &str) -> Host {
+    fn with_daemon(within: Vec<String>, realm: &str, name: &str, links: &str, pool: &str) -> Host {
         let config = format!(
-            "log = \"warn,rgaps_links=info\"\n\
+            "realm = \"{realm}\"\nlog = \"warn,rgaps_links=info\"\n\
              [pool.host]\nsegment = \"8MiB\"\n{pool}\n[links]\n{links}\n"
         );
         let program = rgaps_links();

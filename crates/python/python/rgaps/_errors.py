@@ -103,7 +103,7 @@ class VersionMismatch(Error):
 
 
 class NotFound(Error, LookupError):
-    """There is no topic of this name."""
+    """There is no topic of this name, or a recording has none of the topics."""
 
 
 class ZoneLost(Error):
@@ -117,6 +117,10 @@ class DaemonUnavailable(Error, ConnectionError):
 
 class SystemFailure(Error, OSError):
     """A system call, or a call of the GPU driver, failed. The message has its name and error code."""
+
+
+class RecordingNotFound(SystemFailure, FileNotFoundError):
+    """There is no file of this name to open as a recording."""
 
 
 class Damaged(Error, ValueError):
@@ -155,3 +159,9 @@ class CopyWarning(RuntimeWarning):
 
 class WriteWarning(RuntimeWarning):
     """The program wrote to a received message. Only ``RGAPS_DEBUG=writes`` finds this."""
+
+
+for _class in list(globals().values()):
+    if isinstance(_class, type) and _class.__module__ == __name__:
+        # Tracebacks and pickles name it as users do.
+        _class.__module__ = "rgaps"

@@ -40,7 +40,9 @@ def as_array(exporter: Loan | Part | Recorded | Sample) -> npt.NDArray[Any]:
         raise TypeError(f"numpy has no {name}; use torch.from_dlpack(), or memoryview() for the bytes")
     try:
         import numpy as np
-    except ImportError as error:
+    except ModuleNotFoundError as error:
+        if error.name != "numpy":
+            raise
         raise ImportError(
             "numpy is not installed: install it (pip install numpy), or read and write the bytes by memoryview()"
         ) from error
@@ -81,7 +83,9 @@ def _ml_dtype(name: str) -> np.dtype[Any]:
 
     try:
         import ml_dtypes
-    except ImportError as error:
+    except ModuleNotFoundError as error:
+        if error.name != "ml_dtypes":
+            raise
         raise ImportError(
             f"numpy has no {name} of its own; install ml_dtypes (pip install rgaps[ml-dtypes])"
         ) from error

@@ -191,6 +191,7 @@ api! {
     library_unload = c"cuLibraryUnload"(usize);
     library_kernel = c"cuLibraryGetKernel"(*mut usize, usize, *const c_char);
     library_global = c"cuLibraryGetGlobal"(*mut u64, *mut usize, usize, *const c_char);
+    library_managed = c"cuLibraryGetManaged"(*mut u64, *mut usize, usize, *const c_char);
     kernel_parameter = c"cuKernelGetParamInfo"(usize, usize, *mut usize, *mut usize);
     kernel_attribute = c"cuKernelGetAttribute"(*mut c_int, c_int, usize, c_int);
     kernel_attribute_set = c"cuKernelSetAttribute"(c_int, c_int, usize, c_int);

@@ -72,8 +72,39 @@ impl Session {
                 };
                 Ok(Outcome::Now(Value::Pair(status as u64, id)))
             }
+            Call::CaptureNodes { stream } => {
+                let stream = self.stream(of, stream)?;
+                self.next_behind(stream)
+            }
             _ => Err(Code::INVALID_VALUE),
         }
+    }
+
+    /// The nodes on which the next one that a stream records will depend.
+    fn next_behind(&self, stream: usize) -> Result<Outcome, Code> {
+        let (mut status, mut nodes, mut count) = (0, 0, 0);
+        let null = std::ptr::null_mut();
+        // SAFETY: the out pointers are to variables of this function, or null where nothing is wanted; the stream is one of
+        // this session.
+        unsafe {
+            cu!(
+                self.api,
+                capture_info(
+                    stream,
+                    &mut status,
+                    std::ptr::null_mut(),
+                    null,
+                    &mut nodes,
+                    &mut count
+                )
+            )?
+        };
+        let found = match status != 0 && nodes != 0 {
+            // SAFETY: the driver's array of so many nodes, which stays until the stream's next call.
+            true => unsafe { std::slice::from_raw_parts(nodes as *const u64, count) },
+            false => &[],
+        };
+        Ok(Outcome::Now(Value::Nodes(found.to_vec())))
     }
 
     pub(super) fn graph_call(&mut self, of: &Header, call: &Call<'_>) -> Result<Outcome, Code> {
@@ -84,7 +115,13 @@ impl Session {
                 let mut count = 0;
                 // SAFETY: the out pointer is to a variable of this function; no nodes are asked for.
                 unsafe { cu!(api, graph_nodes(graph, std::ptr::null_mut(), &mut count))? };
-                number(count as u64)
+                let mut nodes = vec![0usize; count];
+                if count > 0 {
+                    // SAFETY: room for as many nodes as the driver has just counted.
+                    unsafe { cu!(api, graph_nodes(graph, nodes.as_mut_ptr(), &mut count))? };
+                }
+                let nodes = nodes.iter().take(count).map(|node| *node as u64);
+                Ok(Outcome::Now(Value::Nodes(nodes.collect())))
             }
             Call::GraphInstantiate {
                 graph,

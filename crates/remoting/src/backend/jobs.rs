@@ -5,11 +5,20 @@ use super::landing::Landing;
 use super::math_call::Prepared;
 use super::rows;
 use super::staging::Staging;
-use crate::call::{Extent, Pitched};
+use crate::call::{Extent, Pitched, Value};
 use crate::codes::Code;
 use crate::limits::STAGING_COUNT;
 use crate::pieces::Piece;
 use std::collections::VecDeque;
+
+/// Why a call of topics failed.
+pub(crate) struct Refused {
+    pub(crate) code: Code,
+    pub(crate) reason: String,
+}
+
+/// A call of topics that may wait.
+pub(crate) type Work = Box<dyn Fn() -> Result<Value, Refused> + Send>;
 
 /// What to wait for, by the driver's handles.
 pub(crate) enum Job {
@@ -23,6 +32,8 @@ pub(crate) enum Job {
     Function,
     /// A function of a library above the runtime, which may wait for anything.
     Math(Prepared),
+    /// A call of topics.
+    Topic(Work),
     /// Bytes of a region, once the GPU has copied them there.
     Land {
         landing: Landing,
@@ -57,7 +68,7 @@ impl Job {
                 Job::CopyOut(wanted) => cu!(api, stream_synchronize(wanted.stream)),
                 Job::Land { landing, .. } => landing.wait(api),
                 // The thread that answers waits, and has the number then.
-                Job::Function | Job::Math(_) => Ok(()),
+                Job::Function | Job::Math(_) | Job::Topic(_) => Ok(()),
             }
         }
     }

@@ -185,9 +185,18 @@ impl Session {
                 let library = self.libraries.get(library).ok_or(Code::INVALID_HANDLE)?.raw;
                 let name = c_string(name)?;
                 let (mut address, mut bytes) = (0, 0);
-                let (to, size) = (&mut address, &mut bytes);
+                let (to, size, name) = (&mut address, &mut bytes, name.as_ptr());
                 // SAFETY: both out pointers are to variables of this function; the library is one of this session.
-                unsafe { cu!(api, library_global(to, size, library, name.as_ptr()))? };
+                unsafe {
+                    match cu!(api, library_global(to, size, library, name)) {
+                        Err(Code::NOT_FOUND) => {
+                            // A managed one, which is there once the code is.
+                            cu!(api, library_module(&mut 0, library))?;
+                            cu!(api, library_managed(to, size, library, name))?;
+                        }
+                        found => found?,
+                    }
+                }
                 self.memory.add_variable(address, bytes as u64, of.device);
                 Ok(Outcome::Now(Value::Pair(address, bytes as u64)))
             }

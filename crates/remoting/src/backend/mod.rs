@@ -22,8 +22,11 @@ mod pools;
 mod regions;
 mod rows;
 mod session;
+mod shared;
 mod staging;
 mod stripes;
+mod topic_calls;
+mod topics;
 
 pub(crate) use stripes::hand_over;
 
@@ -36,9 +39,10 @@ use crate::limits::{IMAGE_BYTES_MAX, LANES_MAX};
 use crate::socket::{write_all, write_memory, Socket};
 use api::{cu, Api};
 use images::Images;
-use jobs::Job;
+use jobs::{Job, Refused};
 use landing::Landings;
 use rgaps_cuda::Library;
+use rgaps_session::Config;
 use session::{Outcome, Session};
 use staging::Staging;
 use std::collections::HashMap;
@@ -50,10 +54,13 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use stripes::Stripes;
+use topics::Topics;
 
 const READ_BUFFER_BYTES: usize = 256 << 10;
 /// Bytes of a piece when bytes are read and thrown away.
 const DRAIN_BYTES: usize = 64 << 10;
+/// Of the threads that make calls, as much as a main thread usually has: libraries compile code in them.
+const STACK_BYTES: usize = 8 << 20;
 /// How often the server's copy of the counters is renewed.
 const BOARD_INTERVAL: Duration = Duration::from_millis(200);
 
@@ -66,6 +73,10 @@ pub struct BackendOptions {
     pub is_pinning: bool,
     /// A folder for images of libraries, which the backends of a server share.
     pub images: Option<PathBuf>,
+    /// The configuration of this host, for topics.
+    pub config: Config,
+    /// The client's program.
+    pub program: String,
     /// The process that started this one, which it does not outlive.
     pub parent: u32,
 }
@@ -143,6 +154,7 @@ pub fn run(socket: Socket, board: File, options: &BackendOptions) -> Result<(), 
         devices,
         options.memory_limit,
         (landings.clone(), images),
+        Topics::new(options.config.clone(), &options.program),
     );
     let shared = Arc::new(Shared {
         core: Mutex::new(Core {
@@ -275,6 +287,7 @@ impl Shared {
         };
         std::thread::Builder::new()
             .name("lane".to_owned())
+            .stack_size(STACK_BYTES)
             .spawn(body)
             .map(drop)
     }
@@ -394,6 +407,14 @@ impl Shared {
             let sent = self.land(of, deferred, waited, (*start, *bytes));
             self.landings.end(landing);
             return Ok(sent?);
+        }
+        if let Job::Topic(work) = job {
+            let (code, value) = match work() {
+                Ok(value) => (Code::SUCCESS, value),
+                Err(Refused { code, reason }) => (code, Value::Text(reason)),
+            };
+            self.landings.settle(&self.api);
+            return Ok(self.answer(of, code, deferred, value)?);
         }
         let value = match job {
             Job::Function => Value::Number(functions::next()),

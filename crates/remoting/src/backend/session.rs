@@ -11,8 +11,9 @@ use super::jobs::{CopyOut, Job};
 use super::landing::Landings;
 use super::math_libraries::Math;
 use super::memory::Memory;
-use super::regions::{Mark, Regions};
+use super::regions::Regions;
 use super::rows;
+use super::topics::Topics;
 use crate::call::{row, Call, Extent, Pitched, Value};
 use crate::codes::Code;
 use crate::frame::Header;
@@ -49,13 +50,14 @@ pub(crate) struct Session {
     per_thread: HashMap<(u16, u16), usize>,
     events: HashMap<u64, (u16, usize)>,
     pub(super) libraries: HashMap<u64, Loaded>,
-    regions: Regions,
-    landings: Arc<Landings>,
+    pub(super) regions: Regions,
+    pub(super) landings: Arc<Landings>,
     pub(super) images: Images,
     pub(super) graphs: Graphs,
     pub(super) pools: Pools,
     pub(super) math: Math,
     pub(crate) memory: Memory,
+    pub(super) topics: Arc<Topics>,
 }
 
 pub(super) fn number(value: u64) -> Result<Outcome, Code> {
@@ -72,6 +74,7 @@ impl Session {
         devices: usize,
         memory_limit: Option<u64>,
         (landings, images): (Arc<Landings>, Images),
+        topics: Topics,
     ) -> Session {
         Session {
             api,
@@ -88,6 +91,7 @@ impl Session {
             pools: Pools::default(),
             math: Math::default(),
             memory: Memory::new(memory_limit),
+            topics: Arc::new(topics),
         }
     }
 
@@ -167,9 +171,34 @@ impl Session {
             | Call::PoolSet { .. }
             | Call::PoolGet { .. }
             | Call::PoolTrim { .. } => self.pool_call(of, call),
-            Call::CaptureBegin { .. } | Call::CaptureEnd { .. } | Call::CaptureStatus { .. } => {
-                self.capture_call(of, call)
-            }
+            Call::Synchronize
+            | Call::Limit { .. }
+            | Call::LimitSet { .. }
+            | Call::PeerEnable { .. }
+            | Call::PeerDisable { .. }
+            | Call::Reset => self.context_call(of, call),
+            Call::LibraryKnown { .. }
+            | Call::LibraryMore { .. }
+            | Call::LibraryNow { .. }
+            | Call::LibraryUnload { .. }
+            | Call::Variable { .. } => self.library_call(of, call),
+            Call::KernelInfo { .. }
+            | Call::KernelSet { .. }
+            | Call::Launch { .. }
+            | Call::Occupancy { .. }
+            | Call::OccupancyShared { .. } => self.kernel_call(of, call),
+            Call::MathOpen { .. } | Call::Math { .. } => self.math_call(of, call),
+            _ => self.dispatch_ordered(of, call),
+        }
+    }
+
+    /// The same for what orders work, and for topics.
+    fn dispatch_ordered(&mut self, of: &Header, call: &Call<'_>) -> Result<Outcome, Code> {
+        match call {
+            Call::CaptureBegin { .. }
+            | Call::CaptureEnd { .. }
+            | Call::CaptureStatus { .. }
+            | Call::CaptureNodes { .. } => self.capture_call(of, call),
             Call::GraphNodes { .. }
             | Call::GraphInstantiate { .. }
             | Call::GraphUpdate { .. }
@@ -192,27 +221,14 @@ impl Session {
             | Call::EventSynchronize { .. }
             | Call::EventQuery { .. }
             | Call::EventElapsed { .. } => self.event_call(of, call),
-            Call::Synchronize
-            | Call::Limit { .. }
-            | Call::LimitSet { .. }
-            | Call::PeerEnable { .. }
-            | Call::PeerDisable { .. }
-            | Call::Reset => self.context_call(of, call),
-            Call::LibraryKnown { .. }
-            | Call::LibraryMore { .. }
-            | Call::LibraryNow { .. }
-            | Call::LibraryUnload { .. }
-            | Call::Variable { .. } => self.library_call(of, call),
-            Call::KernelInfo { .. }
-            | Call::KernelSet { .. }
-            | Call::Launch { .. }
-            | Call::Occupancy { .. }
-            | Call::OccupancyShared { .. } => self.kernel_call(of, call),
-            Call::MathOpen { .. } | Call::Math { .. } => self.math_call(of, call),
-            // They come with bytes, which the caller of this function has.
-            Call::CopyIn { .. } | Call::CopyInRows { .. } | Call::LibraryLoad { .. } => {
-                Err(Code::INVALID_VALUE)
-            }
+            Call::TopicPublisher { .. }
+            | Call::TopicSubscriber { .. }
+            | Call::TopicPublish { .. }
+            | Call::TopicReceive { .. }
+            | Call::TopicRelease { .. }
+            | Call::TopicLeave { .. } => self.topic_call(of, call),
+            // Calls with bytes behind them, which the caller of this function has.
+            _ => Err(Code::INVALID_VALUE),
         }
     }
 
@@ -289,7 +305,7 @@ impl Session {
                 stream,
             } => {
                 self.memory.check(to, bytes)?;
-                self.memory.check(from, bytes)?;
+                self.readable(from, bytes)?;
                 let stream = self.stream(of, stream)?;
                 // SAFETY: both ranges are device memory of this session, as was just checked.
                 done(unsafe { cu!(api, copy(to, from, bytes as usize, stream)) })
@@ -301,16 +317,10 @@ impl Session {
                 stream,
             } => {
                 self.memory.check_rows(&to, &extent)?;
-                self.memory.check_rows(&from, &extent)?;
+                self.readable_rows(&from, &extent)?;
                 let stream = self.stream(of, stream)?;
-                let to = rows::Side::Device(to);
-                done(rows::copy(
-                    &api,
-                    to,
-                    rows::Side::Device(from),
-                    extent,
-                    stream,
-                ))
+                let (to, from) = (rows::Side::Device(to), rows::Side::Device(from));
+                done(rows::copy(&api, to, from, extent, stream))
             }
             Call::Fill {
                 to,
@@ -335,7 +345,7 @@ impl Session {
         extent: Extent,
         stream: u64,
     ) -> Result<Outcome, Code> {
-        self.memory.check_rows(&from, &extent)?;
+        self.readable_rows(&from, &extent)?;
         let stream = self.stream(of, stream)?;
         self.refuse_recording(stream)?;
         Ok(Outcome::Later(Job::CopyOut(CopyOut {
@@ -344,82 +354,6 @@ impl Session {
             stream,
             context: self.enter(of.device)?,
         })))
-    }
-
-    fn shared_call(&mut self, of: &Header, call: &Call<'_>) -> Result<Outcome, Code> {
-        let api = self.api.clone();
-        match call {
-            Call::Share { region, bytes } => {
-                let memory = self.regions.share(&api, of.device, *region, *bytes)?;
-                Ok(Outcome::Shared(memory))
-            }
-            Call::Unshare { region } => done(self.regions.release(&api, *region)),
-            Call::WaitForMarks { marks } => {
-                Ok(Outcome::Later(Job::Events(self.regions.events(marks)?)))
-            }
-            Call::CopyToRegion {
-                region,
-                offset,
-                from,
-                bytes,
-                stream,
-            } => self.land(of, (*region, *offset), (*from, *bytes), *stream),
-            Call::CopyShared {
-                region,
-                host,
-                device,
-                extent,
-                is_in,
-                stream,
-                mark,
-            } => {
-                self.memory.check_rows(device, extent)?;
-                let host = self
-                    .regions
-                    .locate(&api, of.device, (*region, host), extent)?;
-                let stream = self.stream(of, *stream)?;
-                if mark.is_some() || !of.is_quiet() {
-                    self.refuse_recording(stream)?;
-                }
-                rows::between(&api, *device, host, *extent, *is_in, stream)?;
-                let mark = match mark {
-                    Some(number) => Mark::Number(*number),
-                    None if of.is_quiet() => return done(Ok(())),
-                    None => Mark::Lane(of.lane),
-                };
-                let event = self.regions.mark(&api, mark, of.device, stream)?;
-                match of.is_quiet() {
-                    true => done(Ok(())),
-                    false => Ok(Outcome::Later(Job::Events(vec![event]))),
-                }
-            }
-            _ => Err(Code::INVALID_VALUE),
-        }
-    }
-
-    /// A copy to a region, whose bytes follow in an answer.
-    fn land(
-        &mut self,
-        of: &Header,
-        (region, offset): (u64, u64),
-        (from, bytes): (u64, u64),
-        stream: u64,
-    ) -> Result<Outcome, Code> {
-        let api = self.api.clone();
-        self.memory.check(from, bytes)?;
-        let (device, extent) = row(from, bytes);
-        let (host, _) = row(offset, bytes);
-        let host = self
-            .regions
-            .locate(&api, of.device, (region, &host), &extent)?;
-        let stream = self.stream(of, stream)?;
-        self.refuse_recording(stream)?;
-        rows::between(&api, device, host, extent, false, stream)?;
-        Ok(Outcome::Later(Job::Land {
-            landing: self.landings.begin(&api, of.device, stream)?,
-            start: host.address,
-            bytes,
-        }))
     }
 
     fn stream_call(&mut self, of: &Header, call: &Call<'_>) -> Result<Outcome, Code> {
@@ -566,6 +500,7 @@ impl Session {
 
     fn reset(&mut self, device: u16) -> Result<Outcome, Code> {
         let gone = |entry: &(u16, usize)| entry.0 == device;
+        self.topics.end();
         self.streams.retain(|_, entry| !gone(entry));
         self.events.retain(|_, entry| !gone(entry));
         self.per_thread.retain(|key, _| key.1 != device);

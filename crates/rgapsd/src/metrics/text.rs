@@ -251,9 +251,9 @@ const LINK: &[Family<LinkFigures>] = &[
     ),
     plain(
         Counter,
-        "rgaps_link_left_out_messages",
+        "rgaps_link_skipped_messages",
         "Messages for best-effort subscribers there for which the link had no room",
-        |l| l.left_out,
+        |l| l.skipped,
     ),
     plain(
         Counter,
@@ -269,9 +269,9 @@ const LINK: &[Family<LinkFigures>] = &[
     ),
     plain(
         Counter,
-        "rgaps_link_redelivered_messages",
+        "rgaps_link_resent_messages",
         "Messages that were on their way when a lane was lost, and were sent again",
-        |l| l.redelivered,
+        |l| l.resent,
     ),
     plain(
         Counter,
@@ -290,9 +290,9 @@ const LINK: &[Family<LinkFigures>] = &[
     }),
     plain(
         Counter,
-        "rgaps_link_cut_offs",
+        "rgaps_link_violations",
         "How often the host was cut off since what it sent could not be",
-        |l| l.cut_off,
+        |l| l.violations,
     ),
     plain(
         Counter,

@@ -28,6 +28,8 @@ pub struct Gpu {
     pub images: Option<PathBuf>,
     /// The hosts whose programs may use the server, by the names in their certificates. Empty: all hosts of the realm.
     pub allow: Vec<String>,
+    /// Patterns of the topics of this host that clients may publish and receive, with the rights of the server's user. Empty: none.
+    pub topics: Vec<String>,
     /// Libraries with further communicators, by the names under which addresses mention them.
     pub communicators: BTreeMap<String, PathBuf>,
 }
@@ -43,12 +45,18 @@ impl Default for Gpu {
             pinning: true,
             images: None,
             allow: Vec::new(),
+            topics: Vec::new(),
             communicators: BTreeMap::new(),
         }
     }
 }
 
 impl Gpu {
+    /// Whether clients may use a topic.
+    pub fn may_use(&self, topic: &str) -> bool {
+        super::rules::matches(&self.topics, topic)
+    }
+
     pub(super) fn check(&self, has_tls: bool) -> Result<(), String> {
         if self.clients == 0 || self.clients > CLIENTS_MAX {
             let clients = self.clients;
@@ -91,6 +99,9 @@ mod tests {
     fn what_cannot_be_is_named() {
         assert_eq!(parse("", false).unwrap(), Gpu::default());
         parse("allow = [\"a\"]", true).unwrap();
+        let topics = parse("topics = [\"camera/**\"]", false).unwrap();
+        assert!(topics.may_use("camera/left") && !topics.may_use("lidar"));
+        assert!(!Gpu::default().may_use("lidar"));
         parse("communicators = { vsock = \"/x.so\" }", false).unwrap();
         for (text, named) in [
             ("clients = 0", "gpu.clients"),

@@ -50,7 +50,7 @@ pub struct Links {
     pub insecure: bool,
     /// A host that is silent for this long counts as gone, in milliseconds.
     pub lease_ms: u64,
-    /// How long this host keeps messages of reliable topics for a host that is gone, in milliseconds.
+    /// How long this host keeps messages for a host that is gone, in milliseconds.
     pub outage_ms: u64,
     /// How many bytes of each publisher this host keeps for a host that is gone.
     pub outage_max: ByteSize,

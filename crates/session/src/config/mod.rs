@@ -303,6 +303,9 @@ pub struct Limits {
     pub connections_per_user: u32,
     /// Bytes of a pool that one publisher may have leased; none is the pool's cap.
     pub lease_per_publisher: Option<ByteSize>,
+    /// How long the publisher of a device topic waits for a subscriber that receives nothing, until the daemon has the
+    /// subscriber evicted. 0 waits for ever.
+    pub device_stall_ms: u64,
 }
 
 impl Default for Limits {
@@ -313,6 +316,7 @@ impl Default for Limits {
             connections: 2 * MAX_CLIENTS as u32,
             connections_per_user: MAX_CLIENTS as u32,
             lease_per_publisher: None,
+            device_stall_ms: 30_000,
         }
     }
 }

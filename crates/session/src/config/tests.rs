@@ -62,6 +62,7 @@ topics = 50
 connections = 7
 connections_per_user = 3
 lease_per_publisher = "1GiB"
+device_stall_ms = 500
 
 [[access]]
 name = "camera"
@@ -104,6 +105,7 @@ fn every_key_of_a_file() {
     };
     assert_eq!(config.pool.cuda, cuda);
     assert_eq!(config.limits.lease_per_publisher, Some(ByteSize(1 << 30)));
+    assert_eq!(config.limits.device_stall_ms, 500);
     assert_eq!(
         config.access[0].users,
         [Principal::Name("alice".into()), Principal::Id(1000)]

@@ -5,6 +5,7 @@ use crate::call::{call, put};
 use crate::context::current;
 use crate::graph::Graph;
 use crate::stream::Kind;
+use std::cell::RefCell;
 use std::ffi::{c_int, c_uint, c_ulonglong};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -30,7 +31,12 @@ extern "C" fn cuStreamBeginCapture_v2(stream: usize, _mode: c_int) -> c_int {
     })
 }
 
-/// Its graph and nodes are not given.
+thread_local! {
+    /// The nodes that a thread was told.
+    static LISTED: RefCell<Vec<usize>> = RefCell::default();
+}
+
+/// What is recorded last is that on which the next work depends.
 #[no_mangle]
 unsafe extern "C" fn cuStreamGetCaptureInfo_v2(
     stream: usize,
@@ -41,16 +47,32 @@ unsafe extern "C" fn cuStreamGetCaptureInfo_v2(
     count: *mut usize,
 ) -> c_int {
     call("cuStreamGetCaptureInfo", |g| {
-        if !(graph.is_null() && nodes.is_null() && count.is_null()) {
-            return Err(Code::NOT_SUPPORTED);
-        }
         let stream = current()?.stream(g, stream)?;
         let recorded = stream.recording();
-        let number = recorded.map_or(0, |recorded| Arc::as_ptr(&recorded) as c_ulonglong);
+        let address = |recorded: &Arc<Graph>| Arc::as_ptr(recorded) as c_ulonglong;
+        let number = recorded.as_ref().map_or(0, address);
+        let last = recorded
+            .iter()
+            .filter_map(|recorded| recorded.nodes().pop());
+        let told = LISTED.with_borrow_mut(|told| {
+            *told = last.collect();
+            (told.as_ptr() as usize, told.len())
+        });
+        let put_if_wanted = |to: *mut usize, value| match to.is_null() {
+            true => Ok(()),
+            // SAFETY: the caller's.
+            false => unsafe { put(to, value) },
+        };
+        put_if_wanted(graph, number as usize)?;
+        put_if_wanted(nodes, told.0)?;
+        put_if_wanted(count, told.1)?;
         // SAFETY: the caller's.
         unsafe {
             put(status, stream.capture.load(Ordering::Acquire) as c_int)?;
-            put(id, number)
+            match id.is_null() {
+                true => Ok(()),
+                false => put(id, number),
+            }
         }
     })
 }
@@ -87,11 +109,14 @@ unsafe extern "C" fn cuStreamEndCapture(stream: usize, graph: *mut usize) -> c_i
 #[no_mangle]
 unsafe extern "C" fn cuGraphGetNodes(graph: usize, nodes: *mut usize, count: *mut usize) -> c_int {
     call("cuGraphGetNodes", |g| {
-        let found = g.graphs.get(graph)?.len();
-        match nodes.is_null() {
-            // SAFETY: the caller's.
-            true => unsafe { put(count, found) },
-            false => Err(Code::NOT_SUPPORTED),
+        let found = g.graphs.get(graph)?.nodes();
+        // SAFETY: the caller's: room for as many nodes as it says.
+        unsafe {
+            if !nodes.is_null() {
+                let room = count.read().min(found.len());
+                nodes.copy_from_nonoverlapping(found.as_ptr(), room);
+            }
+            put(count, found.len())
         }
     })
 }

@@ -82,6 +82,29 @@ unsafe extern "C" fn cuLibraryGetKernel(
     })
 }
 
+/// # Safety
+/// Places for an address and a number, and null or a C string.
+unsafe fn put_variable(
+    g: &Global,
+    (address, bytes): (*mut u64, *mut usize),
+    library: usize,
+    (name, is_managed): (*const c_char, bool),
+) -> Result<(), Code> {
+    let context = current()?;
+    if name.is_null() {
+        return Err(Code::INVALID_VALUE);
+    }
+    // SAFETY: the caller's: a C string.
+    let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
+    let library = g.libraries.library(library)?;
+    let (start, size) = library.variable(g, &context, (&name, is_managed))?;
+    // SAFETY: the caller's.
+    unsafe {
+        put(address, start)?;
+        put(bytes, size)
+    }
+}
+
 #[no_mangle]
 unsafe extern "C" fn cuLibraryGetGlobal(
     address: *mut u64,
@@ -89,19 +112,22 @@ unsafe extern "C" fn cuLibraryGetGlobal(
     library: usize,
     name: *const c_char,
 ) -> c_int {
-    call("cuLibraryGetGlobal", |g| {
-        let context = current()?;
-        if name.is_null() {
-            return Err(Code::INVALID_VALUE);
-        }
-        // SAFETY: the caller's: a C string.
-        let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
-        let (start, size) = g.libraries.library(library)?.variable(g, &context, &name)?;
-        // SAFETY: the caller's.
-        unsafe {
-            put(address, start)?;
-            put(bytes, size)
-        }
+    // SAFETY: the caller's.
+    call("cuLibraryGetGlobal", |g| unsafe {
+        put_variable(g, (address, bytes), library, (name, false))
+    })
+}
+
+#[no_mangle]
+unsafe extern "C" fn cuLibraryGetManaged(
+    address: *mut u64,
+    bytes: *mut usize,
+    library: usize,
+    name: *const c_char,
+) -> c_int {
+    // SAFETY: the caller's.
+    call("cuLibraryGetManaged", |g| unsafe {
+        put_variable(g, (address, bytes), library, (name, true))
     })
 }
 

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 pub(crate) struct Variable {
     pub(crate) name: String,
     pub(crate) bytes: usize,
+    pub(crate) is_managed: bool,
     /// What it holds at first; the rest is zeros.
     pub(crate) initial: Vec<u8>,
 }
@@ -168,6 +169,7 @@ fn declare(text: &str, variables: &mut Vec<Variable>) -> Result<(), Code> {
     variables.push(Variable {
         name,
         bytes,
+        is_managed: text.contains(".managed"),
         initial,
     });
     Ok(())

@@ -1,4 +1,4 @@
-//! What there is at a moment, and what became of it since another.
+//! What a realm has at a moment, and how much of it came since another: what `rgaps top` and the page show.
 
 use rgaps::{
     ClientError, ClientRow, Histogram, LinkFigures, Node, PeerRow, PeerState, PoolRow, Stage,
@@ -14,6 +14,8 @@ const LINKS_SPAN: Duration = Duration::from_secs(4);
 const MAX_LOOKS: usize = 64;
 
 /// All that the daemon tells at a moment.
+#[allow(missing_docs)]
+#[derive(Debug)]
 pub struct Look {
     pub at: Instant,
     pub status: Status,
@@ -26,6 +28,7 @@ pub struct Look {
 }
 
 impl Look {
+    /// Asks the daemon.
     pub fn take(node: &Node) -> Result<Look, ClientError> {
         let peers = node.peers()?;
         Ok(Look {
@@ -41,6 +44,8 @@ impl Look {
     }
 }
 
+/// What happened between two looks.
+#[allow(missing_docs)]
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
     /// Of the rates of topics.
@@ -52,6 +57,8 @@ pub struct Report {
     pub clients: Vec<Client>,
 }
 
+/// The daemon.
+#[allow(missing_docs)]
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Daemon {
     pub version: String,
@@ -65,6 +72,8 @@ pub struct Daemon {
     pub warnings: Vec<String>,
 }
 
+/// A topic.
+#[allow(missing_docs)]
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Topic {
     pub topic: String,
@@ -86,6 +95,8 @@ pub struct Topic {
     pub waiting: u32,
 }
 
+/// Another host and the link to it.
+#[allow(missing_docs)]
 #[derive(Clone, Debug, Serialize)]
 pub struct Link {
     pub host: String,
@@ -103,16 +114,18 @@ pub struct Link {
     pub wire_bytes_in: u64,
     pub retained_bytes: u64,
     pub missed: u64,
-    pub left_out: u64,
+    pub skipped: u64,
     pub given_up: u64,
-    pub redelivered: u64,
+    pub resent: u64,
     pub duplicates: u64,
     pub connects: u64,
-    pub cut_off: u64,
+    pub violations: u64,
     /// Of the last seconds; null where nothing went.
     pub stages: BTreeMap<&'static str, Option<Times>>,
 }
 
+/// How long messages took.
+#[allow(missing_docs)]
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Times {
     pub count: u64,
@@ -120,13 +133,8 @@ pub struct Times {
     pub p99_us: f64,
 }
 
-impl std::fmt::Display for Times {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let us = crate::units::micros;
-        write!(f, "{}/{}", us(self.p50_us), us(self.p99_us))
-    }
-}
-
+/// A pool.
+#[allow(missing_docs)]
 #[derive(Clone, Debug, Serialize)]
 pub struct Pool {
     pub domain: String,
@@ -136,6 +144,8 @@ pub struct Pool {
     pub leased_bytes: u64,
 }
 
+/// A process that uses the realm.
+#[allow(missing_docs)]
 #[derive(Clone, Debug, Serialize)]
 pub struct Client {
     pub name: String,
@@ -145,7 +155,7 @@ pub struct Client {
 }
 
 /// The last look, and what links did in those before.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Window {
     last: Option<Look>,
     links: VecDeque<(Instant, Vec<LinkFigures>)>,
@@ -263,12 +273,12 @@ fn link(peer: &PeerRow, now: &LinkFigures, former: Option<&LinkFigures>, span: D
         wire_bytes_in: now.wire_bytes_in,
         retained_bytes: now.retained_bytes,
         missed: now.missed,
-        left_out: now.left_out,
+        skipped: now.skipped,
         given_up: now.given_up,
-        redelivered: now.redelivered,
+        resent: now.resent,
         duplicates: now.duplicates,
         connects: now.connects,
-        cut_off: now.cut_off,
+        violations: now.violations,
         stages: stages.collect(),
     }
 }

@@ -1,6 +1,7 @@
 //! A word about topics that nobody has: often the name is wrong.
 
-use rgaps::{Node, TopicRow};
+use crate::exit::NoSuchTopic;
+use rgaps::{ClientError, Node, RefusalCode, TopicRow};
 use rgaps_session::similar_name;
 
 /// Names that are listed at most.
@@ -18,6 +19,21 @@ pub fn warn(node: &Node, topic: &str) -> anyhow::Result<()> {
         rgaps_session::tell_user(format_args!("rgaps: {}", notice(topic, &known)));
     }
     Ok(())
+}
+
+/// The error about a topic of which the daemon knows nothing, with the name that was probably meant.
+pub fn explain(node: &Node, topic: &str, error: ClientError) -> anyhow::Error {
+    let ClientError::Refused(refusal) = &error else {
+        return error.into();
+    };
+    if refusal.code != RefusalCode::NotFound {
+        return error.into();
+    }
+    let rows = node.topics().unwrap_or_default();
+    match similar_name(topic, rows.iter().map(|row| row.name.as_str())) {
+        Some(meant) => NoSuchTopic(format!("{error}; did you mean '{meant}'?")).into(),
+        None => error.into(),
+    }
 }
 
 fn notice(topic: &str, known: &[&str]) -> String {

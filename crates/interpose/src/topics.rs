@@ -1,0 +1,360 @@
+//! Topics of the server's host: the functions of `rgaps/gpu.h`, which only this library has.
+//!
+//! A program publishes memory of the device, and receives messages at their addresses on the device. The server does both ([`Call::TopicPublish`],
+//! [`Call::TopicReceive`]); no bytes cross the connection. The addresses of a message are reserved here while the program holds it, as those of
+//! its own device memory are.
+//!
+//! Each function returns one of CUDA's errors; the text behind it is kept for the thread. None is kept for `cudaGetLastError`.
+
+use crate::abi::{In, Out, Text};
+use crate::handles::streams;
+use crate::{managed, memory, session};
+use rgaps_remoting::{Call, Code, Tensor, TopicOptions, Value};
+use std::cell::RefCell;
+use std::ffi::{c_char, c_int, CStr, CString};
+use std::panic::{catch_unwind, AssertUnwindSafe};
+
+thread_local! {
+    /// What the thread's last call that failed said.
+    static REASON: RefCell<CString> = RefCell::default();
+}
+
+/// Why a call failed.
+struct Failure {
+    code: Code,
+    reason: String,
+}
+
+impl From<Code> for Failure {
+    fn from(code: Code) -> Failure {
+        let reason = match code {
+            Code::STREAM_CAPTURE_UNSUPPORTED => {
+                "the stream records a graph, which cannot hold messages; end the capture first"
+                    .to_owned()
+            }
+            Code::INVALID_HANDLE => {
+                "there is no such publisher, subscriber, message or stream: it was destroyed or released before".to_owned()
+            }
+            code => format!("CUDA says error {}; an earlier call may have caused it", code.0),
+        };
+        Failure { code, reason }
+    }
+}
+
+/// `rgaps_gpu_options_t`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Options {
+    bytes: usize,
+    depth: u32,
+    reliable: u32,
+    transient_local: u32,
+}
+
+const DTYPE_BYTES: usize = 20;
+const DIMS_MAX: usize = 8;
+
+/// `rgaps_gpu_tensor_t`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct TensorOfC {
+    dtype: [u8; DTYPE_BYTES],
+    ndim: u32,
+    shape: [u64; DIMS_MAX],
+}
+
+/// `rgaps_gpu_message_t`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Message {
+    data: u64,
+    bytes: usize,
+    sequence: u64,
+    missed: u64,
+    number: u64,
+    tensor: TensorOfC,
+}
+
+const _: () = assert!(size_of::<Options>() == 24 && size_of::<Message>() == 128);
+
+impl TensorOfC {
+    fn read(&self) -> Result<Tensor, Failure> {
+        let shape = self.shape.get(..self.ndim as usize);
+        let dtype = CStr::from_bytes_until_nul(&self.dtype).ok();
+        match shape.zip(dtype.and_then(|dtype| dtype.to_str().ok())) {
+            Some((shape, dtype)) => Ok(Tensor {
+                dtype: dtype.to_owned(),
+                shape: shape.to_vec(),
+            }),
+            None => Err(invalid(
+                "the tensor has more than 8 dimensions, or the name of its element type does not end",
+            )),
+        }
+    }
+
+    /// None, if it is not of the kind that C can be told.
+    fn of(tensor: &Tensor) -> Option<TensorOfC> {
+        let mut found = TensorOfC {
+            ndim: tensor.shape.len() as u32,
+            ..TensorOfC::default()
+        };
+        let name = found.dtype[..DTYPE_BYTES - 1].get_mut(..tensor.dtype.len())?;
+        name.copy_from_slice(tensor.dtype.as_bytes());
+        let shape = found.shape.get_mut(..tensor.shape.len())?;
+        shape.copy_from_slice(&tensor.shape);
+        Some(found)
+    }
+}
+
+fn finish(body: impl FnOnce() -> Result<(), Failure>) -> c_int {
+    let defect = || {
+        Err(Failure {
+            code: Code::UNKNOWN,
+            reason: "a defect of rgaps; please report it".to_owned(),
+        })
+    };
+    let failure = match catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| defect()) {
+        Ok(()) => return Code::SUCCESS.0,
+        Err(failure) => failure,
+    };
+    REASON.set(CString::new(failure.reason.replace('\0', " ")).unwrap_or_default());
+    failure.code.0
+}
+
+fn invalid(reason: &str) -> Failure {
+    Failure {
+        code: Code::INVALID_VALUE,
+        reason: reason.to_owned(),
+    }
+}
+
+/// Makes a call; on failure with the server's reason.
+fn ask(call: &Call<'_>) -> Result<Value, Failure> {
+    let mut answer = session::ask(call)?;
+    let own = Code(answer.code);
+    if let Value::Text(reason) = &mut answer.value {
+        let reason = std::mem::take(reason);
+        // What an earlier call did is told by the next one.
+        return Err(Failure { code: own, reason });
+    }
+    let is_message = own == Code::SUCCESS && matches!(answer.value, Value::Message { .. });
+    let found = session::value(answer);
+    if let (Err(_), true, Call::TopicReceive { message, .. }) = (&found, is_message, call) {
+        // The error of an earlier call comes first, and nobody gets the message.
+        session::send(
+            &Call::TopicRelease {
+                message: *message,
+                stream: 0,
+            },
+            &[],
+        )?;
+    }
+    Ok(found?)
+}
+
+/// Reads the options that a program compiled with this header or an older one passes.
+fn options(of: In<Options>) -> Result<TopicOptions, Failure> {
+    if of.is_null() {
+        return Ok(TopicOptions::default());
+    }
+    let options = of.get()?;
+    if options.bytes != size_of::<Options>() {
+        return Err(invalid(
+            "options.size is not sizeof(rgaps_gpu_options_t): set it",
+        ));
+    }
+    Ok(TopicOptions {
+        depth: options.depth,
+        is_reliable: options.reliable != 0,
+        is_transient_local: options.transient_local != 0,
+    })
+}
+
+/// Joins a topic and gives the new handle.
+fn join(
+    topic: Text,
+    of: In<Options>,
+    to: Out<u64>,
+    call: impl Fn(u64, &str, TopicOptions) -> Result<Value, Failure>,
+) -> Result<(), Failure> {
+    to.check()?;
+    to.put(0)?;
+    let topic = topic.get().map_err(|_| invalid("topic is NULL"))?;
+    let topic = topic
+        .to_str()
+        .map_err(|_| invalid("the topic's name is not UTF-8"))?;
+    let handle = session::mint();
+    call(handle, topic, options(of)?)?;
+    Ok(to.put(handle)?)
+}
+
+fn leave(member: u64) -> Result<(), Failure> {
+    if member != 0 {
+        ask(&Call::TopicLeave { member })?;
+    }
+    Ok(())
+}
+
+fn publish(
+    publisher: u64,
+    (from, bytes): (u64, u64),
+    tensor: In<TensorOfC>,
+    stream: u64,
+) -> Result<u64, Failure> {
+    let tensor = match tensor.is_null() {
+        true => None,
+        false => Some(tensor.get()?.read()?),
+    };
+    streams::check(stream)?;
+    if bytes > 0 && memory::check(from, bytes).is_err() {
+        return Err(invalid(
+            "the bytes are not in device memory of this program: copy them there first",
+        ));
+    }
+    if managed::is_managed(from) {
+        managed::before(stream)?;
+    }
+    let sequence = ask(&Call::TopicPublish {
+        publisher,
+        from,
+        bytes,
+        tensor,
+        stream,
+    })?;
+    match sequence {
+        Value::Number(sequence) => Ok(sequence),
+        _ => Err(Code::UNKNOWN.into()),
+    }
+}
+
+fn receive(subscriber: u64, timeout_ns: u64, stream: u64) -> Result<Message, Failure> {
+    streams::check(stream)?;
+    let number = session::mint();
+    let found = ask(&Call::TopicReceive {
+        subscriber,
+        message: number,
+        timeout_ns,
+        stream,
+    })?;
+    let Value::Message {
+        address,
+        bytes,
+        sequence,
+        missed,
+        tensor,
+    } = found
+    else {
+        return Err(Code::UNKNOWN.into());
+    };
+    if memory::add_message(number, address, bytes).is_err() {
+        session::send(
+            &Call::TopicRelease {
+                message: number,
+                stream,
+            },
+            &[],
+        )?;
+        return Err(Failure {
+            code: Code::OUT_OF_MEMORY,
+            reason: "memory of this program has the message's address; the message is skipped, receive the next one"
+                .to_owned(),
+        });
+    }
+    Ok(Message {
+        data: address,
+        bytes: bytes as usize,
+        sequence,
+        missed,
+        number,
+        tensor: tensor.as_ref().and_then(TensorOfC::of).unwrap_or_default(),
+    })
+}
+
+#[no_mangle]
+extern "C" fn rgaps_gpu_publisher_create(topic: Text, of: In<Options>, to: Out<u64>) -> c_int {
+    finish(|| {
+        join(topic, of, to, |publisher, topic, options| {
+            ask(&Call::TopicPublisher {
+                publisher,
+                topic,
+                options,
+            })
+        })
+    })
+}
+
+#[no_mangle]
+extern "C" fn rgaps_gpu_publisher_destroy(publisher: u64) -> c_int {
+    finish(|| leave(publisher))
+}
+
+#[no_mangle]
+extern "C" fn rgaps_gpu_publisher_publish(
+    publisher: u64,
+    data: u64,
+    bytes: usize,
+    tensor: In<TensorOfC>,
+    stream: u64,
+    sequence: Out<u64>,
+) -> c_int {
+    finish(|| {
+        sequence.put_if_wanted(publish(publisher, (data, bytes as u64), tensor, stream)?);
+        Ok(())
+    })
+}
+
+#[no_mangle]
+extern "C" fn rgaps_gpu_subscriber_create(topic: Text, of: In<Options>, to: Out<u64>) -> c_int {
+    finish(|| {
+        join(topic, of, to, |subscriber, topic, options| {
+            ask(&Call::TopicSubscriber {
+                subscriber,
+                topic,
+                options,
+            })
+        })
+    })
+}
+
+#[no_mangle]
+extern "C" fn rgaps_gpu_subscriber_destroy(subscriber: u64) -> c_int {
+    finish(|| leave(subscriber))
+}
+
+#[no_mangle]
+extern "C" fn rgaps_gpu_subscriber_receive(
+    subscriber: u64,
+    timeout_ns: u64,
+    stream: u64,
+    message: Out<Message>,
+) -> c_int {
+    finish(|| {
+        message.check()?;
+        message.put(Message::default())?;
+        Ok(message.put(receive(subscriber, timeout_ns, stream)?)?)
+    })
+}
+
+#[no_mangle]
+extern "C" fn rgaps_gpu_message_release(message: Out<Message>, stream: u64) -> c_int {
+    finish(|| {
+        let held = message.get()?;
+        streams::check(stream)?;
+        memory::forget_message(held.number)?;
+        message.put(Message::default())?;
+        session::send(
+            &Call::TopicRelease {
+                message: held.number,
+                stream,
+            },
+            &[],
+        )?;
+        Ok(())
+    })
+}
+
+#[no_mangle]
+extern "C" fn rgaps_gpu_error_message() -> *const c_char {
+    // The text stays until the thread's next call that fails.
+    REASON.with_borrow(|reason| reason.as_ptr())
+}

@@ -1,0 +1,7 @@
+"""What goes wrong with requests only."""
+
+from .._errors import Error
+
+
+class ServiceError(Error):
+    """The service did not answer: its function raised an exception, it was busy, or it ended. The message says which."""

@@ -1,0 +1,16 @@
+//! A message on its way from the thread that receives to the file.
+
+use crate::channel::Described;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// A message to write.
+pub(crate) struct Entry {
+    pub(crate) channel: Arc<Described>,
+    /// Nanoseconds since 1970.
+    pub(crate) log_ns: u64,
+    pub(crate) publish_ns: u64,
+    pub(crate) sequence: u32,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) received: Instant,
+}

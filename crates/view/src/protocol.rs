@@ -1,0 +1,163 @@
+//! Foxglove's WebSocket protocol, versions `foxglove.sdk.v1` and `foxglove.websocket.v1`, which differ in their name only: the
+//! server announces channels, a client subscribes to them, the server sends messages. Text frames are JSON, binary frames have
+//! messages. See the specification at <https://github.com/foxglove/ws-protocol>.
+
+use data_encoding::BASE64;
+use rgaps_recording::Kind;
+use serde::Deserialize;
+use serde_json::{json, Value};
+use std::collections::BTreeMap;
+
+/// Names of the protocol, the preferred one first.
+const NAMES: [&str; 2] = ["foxglove.sdk.v1", "foxglove.websocket.v1"];
+/// Opcode of a frame with a message.
+const MESSAGE_DATA: u8 = 1;
+/// Before the bytes of a message: opcode, subscription, log time.
+pub(crate) const MESSAGE_HEAD: usize = 1 + 4 + 8;
+/// What the server does not offer, and some clients ask for all the same.
+const NOT_OFFERED: [&str; 9] = [
+    "advertise",
+    "unadvertise",
+    "getParameters",
+    "setParameters",
+    "subscribeParameterUpdates",
+    "unsubscribeParameterUpdates",
+    "subscribeConnectionGraph",
+    "unsubscribeConnectionGraph",
+    "fetchAsset",
+];
+
+/// What a client asks for.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Command {
+    Subscribe(Vec<Subscription>),
+    Unsubscribe(Vec<u32>),
+    /// A part of the protocol that the server does not offer.
+    NotOffered(String),
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Subscription {
+    /// Chosen by the client.
+    pub(crate) id: u32,
+    pub(crate) channel_id: u32,
+}
+
+/// The protocol to speak with a client that offers these, separated by commas.
+pub(crate) fn choose(offered: &str) -> Option<&'static str> {
+    let offers = |name: &&str| offered.split(',').any(|offer| offer.trim() == *name);
+    NAMES.into_iter().find(offers)
+}
+
+/// Reads a text frame of a client. The error is for the client.
+pub(crate) fn parse(text: &str) -> Result<Command, String> {
+    let mut parsed: Value = serde_json::from_str(text).map_err(|_| "this is no JSON".to_owned())?;
+    let op = match parsed.get("op") {
+        Some(Value::String(op)) => op.clone(),
+        _ => return Err("this has no op".to_owned()),
+    };
+    let wrong = |error: serde_json::Error| format!("op {op}: {error}");
+    match op.as_str() {
+        "subscribe" => serde_json::from_value(parsed["subscriptions"].take())
+            .map(Command::Subscribe)
+            .map_err(wrong),
+        "unsubscribe" => serde_json::from_value(parsed["subscriptionIds"].take())
+            .map(Command::Unsubscribe)
+            .map_err(wrong),
+        op if NOT_OFFERED.contains(&op) => Ok(Command::NotOffered(op.to_owned())),
+        _ => Err("this has an op that the protocol does not have".to_owned()),
+    }
+}
+
+pub(crate) fn server_info(name: &str, session: &str) -> String {
+    json!({"op": "serverInfo", "name": name, "capabilities": [], "sessionId": session}).to_string()
+}
+
+/// A channel as clients are told of it.
+pub(crate) fn channel(
+    id: u32,
+    topic: &str,
+    kind: Kind,
+    metadata: &BTreeMap<String, String>,
+) -> Value {
+    json!({
+        "id": id,
+        "topic": topic,
+        "encoding": "protobuf",
+        "schemaName": kind.name(),
+        "schemaEncoding": "protobuf",
+        "schema": BASE64.encode(&kind.descriptor()),
+        "metadata": metadata,
+    })
+}
+
+pub(crate) fn advertise(channels: &[Value]) -> String {
+    json!({"op": "advertise", "channels": channels}).to_string()
+}
+
+pub(crate) fn unadvertise(channel_ids: &[u32]) -> String {
+    json!({"op": "unadvertise", "channelIds": channel_ids}).to_string()
+}
+
+/// A warning that the client shows.
+pub(crate) fn warning(message: &str) -> String {
+    json!({"op": "status", "level": 1, "message": message}).to_string()
+}
+
+/// A frame with a message.
+pub(crate) fn message(subscription: u32, log_ns: u64, bytes: &[u8]) -> Vec<u8> {
+    let mut frame = Vec::with_capacity(MESSAGE_HEAD + bytes.len());
+    frame.push(MESSAGE_DATA);
+    frame.extend_from_slice(&subscription.to_le_bytes());
+    frame.extend_from_slice(&log_ns.to_le_bytes());
+    frame.extend_from_slice(bytes);
+    frame
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_protocol_is_chosen() {
+        assert_eq!(
+            choose("foxglove.websocket.v1, foxglove.sdk.v1"),
+            Some(NAMES[0])
+        );
+        assert_eq!(choose("x,foxglove.websocket.v1"), Some(NAMES[1]));
+        assert_eq!(choose("foxglove.sdk.v1.1"), None);
+        assert_eq!(choose(""), None);
+    }
+
+    #[test]
+    fn what_clients_say_is_read_or_refused() {
+        let said = r#"{"op":"subscribe","subscriptions":[{"id":3,"channelId":7}]}"#;
+        let (id, channel_id) = (3, 7);
+        let wanted = Command::Subscribe(vec![Subscription { id, channel_id }]);
+        assert_eq!(parse(said), Ok(wanted));
+        let said = r#"{"op":"unsubscribe","subscriptionIds":[3,4]}"#;
+        assert_eq!(parse(said), Ok(Command::Unsubscribe(vec![3, 4])));
+        let said = parse(r#"{"op":"fetchAsset","uri":"x"}"#);
+        assert_eq!(said, Ok(Command::NotOffered("fetchAsset".to_owned())));
+        for wrong in [
+            "",
+            "{",
+            "[]",
+            "{}",
+            r#"{"op":7}"#,
+            r#"{"op":"dance"}"#,
+            r#"{"op":"subscribe"}"#,
+            r#"{"op":"subscribe","subscriptions":[{"id":-1,"channelId":7}]}"#,
+        ] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_message_has_its_head() {
+        let frame = message(0x0403_0201, 5, b"xy");
+        assert_eq!(frame[..5], [1, 1, 2, 3, 4]);
+        assert_eq!(frame[5..], [5, 0, 0, 0, 0, 0, 0, 0, b'x', b'y']);
+    }
+}

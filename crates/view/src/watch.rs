@@ -1,0 +1,171 @@
+//! The thread that receives.
+//!
+//! It reads topics that somebody looks at, and each new topic until its first message tells what it is. It polls: a subscriber that
+//! sleeps costs its publishers a system call for each message, and this one never sleeps.
+
+use crate::hub::Hub;
+use crate::options::Options;
+use crate::outbox::Frame;
+use rgaps::{Late, Node, RecvError, Sample, Subscriber};
+use rgaps_recording::{describe, encode_within, metadata_of, Kind, WallClock};
+use rgaps_session::explain;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How often messages are looked for.
+const TICK: Duration = Duration::from_millis(10);
+/// The same while nothing is read. Whoever begins to look ends this wait.
+const IDLE: Duration = Duration::from_millis(100);
+/// How soon a topic is tried again that refused the server.
+const TRY_AGAIN: Duration = Duration::from_secs(5);
+
+/// A topic that is read.
+struct Reading {
+    subscriber: Subscriber,
+    /// A message whose GPU work is not complete.
+    pending: Option<Sample>,
+    /// When the next message may be sent.
+    due: Instant,
+}
+
+pub(crate) struct Watcher {
+    node: Node,
+    options: Options,
+    hub: Arc<Hub>,
+    clock: WallClock,
+    readings: BTreeMap<String, Reading>,
+    refused: BTreeMap<String, Instant>,
+}
+
+impl Watcher {
+    pub(crate) fn new(node: Node, options: Options, hub: Arc<Hub>) -> Watcher {
+        Watcher {
+            node,
+            options,
+            hub,
+            clock: WallClock::now(),
+            readings: BTreeMap::new(),
+            refused: BTreeMap::new(),
+        }
+    }
+
+    pub(crate) fn run(mut self, stop: &AtomicBool) {
+        while !stop.load(Ordering::Relaxed) {
+            self.open_and_close();
+            let names: Vec<String> = self.readings.keys().cloned().collect();
+            for name in names {
+                self.take(&name);
+            }
+            match self.readings.is_empty() {
+                true => self.hub.wait(IDLE),
+                false => std::thread::sleep(TICK),
+            }
+        }
+    }
+
+    /// Reads what is wanted, and nothing else.
+    fn open_and_close(&mut self) {
+        let (wanted, is_daemon_there) = self.hub.wanted();
+        self.readings.retain(|name, _| {
+            let stays = wanted.contains(name);
+            if !stays {
+                self.hub.close(name);
+            }
+            stays
+        });
+        for name in wanted {
+            let is_refused = self.refused.get(&name);
+            if !is_daemon_there
+                || self.readings.contains_key(&name)
+                || is_refused.is_some_and(|since| since.elapsed() < TRY_AGAIN)
+            {
+                continue;
+            }
+            // In the domain of the messages: publishers copy nothing for this subscriber.
+            let builder = self.node.subscriber(&name).observer();
+            match builder.keep_latest().late(Late::Latest).create() {
+                Ok(subscriber) => {
+                    if self.refused.remove(&name).is_some() {
+                        self.hub.refuse(&name, None);
+                    }
+                    let reading = Reading {
+                        subscriber,
+                        pending: None,
+                        due: Instant::now(),
+                    };
+                    self.readings.insert(name, reading);
+                }
+                Err(error) => {
+                    self.hub.refuse(&name, Some(explain(&error)));
+                    self.refused.insert(name, Instant::now());
+                }
+            }
+        }
+    }
+
+    /// Sends the newest message of a topic, if it is time for one and its GPU work is complete.
+    fn take(&mut self, name: &str) {
+        let Some(reading) = self.readings.get_mut(name) else {
+            return;
+        };
+        let now = Instant::now();
+        if now < reading.due {
+            return;
+        }
+        let sample = match reading.pending.take() {
+            Some(sample) => Ok(Some(sample)),
+            None => reading.subscriber.try_recv(),
+        };
+        let sample = match sample {
+            Ok(Some(sample)) => sample,
+            Ok(None) => return,
+            Err(error) => return self.skip(name, &error),
+        };
+        match sample.is_ready() {
+            Ok(true) => {}
+            Ok(false) => {
+                reading.pending = Some(sample);
+                return;
+            }
+            Err(error) => return self.skip(name, &error),
+        }
+        reading.due = now + self.options.period();
+        if let Err(error) = self.send(name, &sample) {
+            self.skip(name, &error);
+        }
+    }
+
+    fn skip(&self, name: &str, error: &RecvError) {
+        tracing::debug!(
+            "a message of topic '{name}' is not shown: {}",
+            explain(error)
+        );
+    }
+
+    fn send(&self, name: &str, sample: &Sample) -> Result<(), RecvError> {
+        let log_ns = self.clock.wall_ns(sample.publish_ns());
+        let mut bytes = Vec::new();
+        let encoded = encode_within(sample, log_ns, self.options.bytes_max, &mut bytes)?;
+        let kind = encoded.map_or(Kind::Message, |encoded| encoded.kind);
+        if !self.hub.has_channel(name, kind) {
+            let info = self.node.topic(name).ok();
+            let mut rows = info.iter().flat_map(|info| &info.publishers);
+            let row = rows.find(|row| row.slot == sample.publisher_slot());
+            let metadata = metadata_of(sample.publisher_id(), row, describe(sample));
+            self.hub.add_channel(name, kind, metadata);
+        }
+        let Some(encoded) = encoded else {
+            self.hub.count_too_large(name);
+            return Ok(());
+        };
+        let frame = Frame {
+            log_ns,
+            bytes,
+            image: encoded.image,
+        };
+        self.hub.deliver(name, kind, frame);
+        Ok(())
+    }
+}
