@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# `make test`: every step, in two tracks that run side by side, cheap ones first. Most steps of the second wait: for virtual
-# machines, or for one processor. Each step is a target of its own, so a failure can be looked at alone. Once a step has
-# failed, no other one begins.
+# `make test`: every step in order, cheap ones first, stopping at the first that fails. Each step is
+# a target of its own, so a failure can be looked at alone.
 #
 # A step that hangs is ended after STEP_SECONDS, with a listing of what its processes wait for. A step that
 # fails is run once more, so that the later steps run too. What passed only then is named at the end, and the
@@ -9,10 +8,10 @@
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
-FIRST=(check docs unit build c-test test-device test-gpu-verbs demo-device python docs-test chaos)
-SECOND=(loom aarch64 test-rdma test-netem)
+STEPS=(setup check docs unit build c-test test-device test-gpu-verbs demo-device python docs-test chaos loom test-rdma test-netem)
 # The kernel module, and NVIDIA's packages of compilers, are for x86-64.
-[ "$(uname -m)" != x86_64 ] || SECOND=(test-kernel "${SECOND[@]}" test-remote)
+[ "$(uname -m)" != x86_64 ] || STEPS+=(test-kernel test-remote)
+STEPS+=(aarch64)
 # On one kernel, with fewer kills than `make test-kernel` alone.
 export KERNEL_SERIES=${KERNEL_SERIES:-6.1} KERNEL_KILLS=${KERNEL_KILLS:-100} KERNEL_FUZZ_S=${KERNEL_FUZZ_S:-10}
 # A shorter crash test than `make chaos` alone; the seed is printed with every result.
@@ -53,9 +52,10 @@ end_leftovers() {
 }
 trap end_leftovers EXIT
 
+summary=()
 start_all=$SECONDS
-mkdir -p target/test
-rm -f target/unsteady target/test/*
+mkdir -p target
+rm -f target/unsteady
 
 run_step() {
   local left=$((TOTAL_SECONDS - (SECONDS - start_all)))
@@ -64,56 +64,30 @@ run_step() {
 
 # Runs a step, and once more if it fails.
 try_step() {
-  local step=$1
-  printf '\n==== make %s\n' "$step"
-  run_step "$step" && return
+  run_step "$1" && return
   [ "${RETRY:-1}" != 0 ] && [ $((SECONDS - start_all)) -le "$RETRY_SECONDS" ] || return
-  printf '\nmake test: step "%s" failed; once more\n' "$step" >&2
-  run_step "$step" || return
-  printf 'make %s\n' "$step" >>target/unsteady
+  printf '\nmake test: step "%s" failed; once more\n' "$1" >&2
+  run_step "$1" || return
+  printf 'make %s\n' "$1" >>target/unsteady
 }
 
-# Of all processes that a shell has waited for.
-cpu_seconds() { awk '{ print int(($16 + $17) / 100) }' "/proc/$1/stat"; }
+# Of all processes that this one has waited for.
+cpu_seconds() { awk '{ print int(($16 + $17) / 100) }' /proc/$$/stat; }
 
-# One step after the other, until one fails in any track.
-track() {
-  local step start cpu_before shell=$BASHPID
-  for step; do
-    [ ! -e target/test/failed ] || return 1
-    start=$SECONDS
-    cpu_before=$(cpu_seconds "$shell")
-    if ! try_step "$step"; then
-      printf '%s\n' "$step" >>target/test/failed
-      return 1
-    fi
-    printf '%-15s %4d s %5d s of processors\n' "$step" $((SECONDS - start)) $(($(cpu_seconds "$shell") - cpu_before)) >>target/test/summary
-  done
-}
-
-# What a track prints comes in one piece.
-quiet_track() {
-  local code=0
-  track "$@" >target/test/second.log 2>&1 || code=$?
-  cat target/test/second.log
-  return "$code"
-}
-
-track setup || exit 1
-quiet_track "${SECOND[@]}" &
-second=$!
-track "${FIRST[@]}"
-wait "$second"
-if [ -e target/test/failed ]; then
-  while read -r step; do
+for step in "${STEPS[@]}"; do
+  printf '\n==== make %s\n' "$step"
+  start=$SECONDS
+  cpu_before=$(cpu_seconds)
+  if ! try_step "$step"; then
     printf '\nmake test: FAILED in step "%s"; run "make %s" to see it alone\n' "$step" "$step" >&2
-  done <target/test/failed
-  exit 1
-fi
+    exit 1
+  fi
+  summary+=("$(printf '%-15s %4d s %5d s of processors' "$step" $((SECONDS - start)) $(($(cpu_seconds) - cpu_before)))")
+done
 
 printf '\n==== all steps ran\n'
-cat target/test/summary
-printf '%-15s %4d s %5d s of processors, %s of disk\n' all $((SECONDS - start_all)) "$(cpu_seconds $$)" "$(du -sh . | cut -f 1)"
+printf '%s\n' "${summary[@]}"
+printf '%-15s %4d s %5d s of processors, %s of disk\n' all $((SECONDS - start_all)) "$(cpu_seconds)" "$(du -sh . | cut -f 1)"
 if [ -e target/unsteady ]; then
   printf '\nmake test: FAILED: passed only when run once more, which is a bug:\n' >&2
   cat target/unsteady >&2

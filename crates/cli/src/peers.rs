@@ -268,28 +268,9 @@ fn write_text(report: &Report<'_>, links: &Links, to: &mut dyn Write) -> io::Res
         let heads = ["HOST", "TOPIC", "GIVEN UP", "MISSED", "REFUSED", "WHY"];
         table(to, &heads, &topics)?;
     }
-    match report.dma_bufs {
-        None => {}
-        Some(DmaBufs::Registered) => {
-            writeln!(to, "\nnetwork cards know the host's pools as dma-bufs")?
-        }
-        Some(DmaBufs::ByAddress(why)) => writeln!(
-            to,
-            "\nnetwork cards know the host's pools by their addresses, and not as dma-bufs: {why}"
-        )?,
-    }
+    write_dma_bufs(report.dma_bufs.as_ref(), to)?;
     if let Some(traces) = &report.traces {
-        write!(
-            to,
-            "\ntraces: {} to {}, {} dropped",
-            units::counted(traces.spans, "span"),
-            traces.endpoint,
-            traces.dropped
-        )?;
-        match traces.error {
-            "" => writeln!(to)?,
-            error => writeln!(to, ": {error}")?,
-        }
+        write_traces(traces, to)?;
     }
     if report.not_reached.is_empty() {
         return Ok(());
@@ -297,6 +278,34 @@ fn write_text(report: &Report<'_>, links: &Links, to: &mut dyn Write) -> io::Res
     let rows: Vec<_> = report.not_reached.iter().map(why_not_reached).collect();
     writeln!(to)?;
     table(to, &["NOT REACHED", "WHY"], &rows)
+}
+
+/// How network cards know the host's pools.
+fn write_dma_bufs(dma_bufs: Option<&DmaBufs<'_>>, to: &mut dyn Write) -> io::Result<()> {
+    match dma_bufs {
+        None => Ok(()),
+        Some(DmaBufs::Registered) => {
+            writeln!(to, "\nnetwork cards know the host's pools as dma-bufs")
+        }
+        Some(DmaBufs::ByAddress(why)) => writeln!(
+            to,
+            "\nnetwork cards know the host's pools by their addresses, and not as dma-bufs: {why}"
+        ),
+    }
+}
+
+fn write_traces(traces: &Traces<'_>, to: &mut dyn Write) -> io::Result<()> {
+    write!(
+        to,
+        "\ntraces: {} to {}, {} dropped",
+        units::counted(traces.spans, "span"),
+        traces.endpoint,
+        traces.dropped
+    )?;
+    match traces.error {
+        "" => writeln!(to),
+        error => writeln!(to, ": {error}"),
+    }
 }
 
 fn has_rdma_card() -> bool {

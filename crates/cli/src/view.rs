@@ -64,7 +64,7 @@ fn token(command: &View) -> anyhow::Result<Option<String>> {
 
 fn listening(address: SocketAddr, needs_token: bool) -> Listening {
     let here = match address.ip() {
-        // From elsewhere it is the name of this host.
+        // The addresses are for a browser on this host. On another host, use this host's name instead.
         IpAddr::V4(ip) if ip.is_unspecified() => format!("127.0.0.1:{}", address.port()),
         IpAddr::V6(ip) if ip.is_unspecified() => format!("[::1]:{}", address.port()),
         _ => address.to_string(),

@@ -51,9 +51,9 @@ impl Engine {
         let before = device.as_ref().map(|device| &device.stalled);
         let stalled = stalled(&row, before, now);
         let mut ends = Vec::new();
+        let limit = Duration::from_millis(stall_ms);
         for seat in &row.seats {
             let waited = stalled.get(&seat.seat).map(|(_, since)| now - *since);
-            let limit = Duration::from_millis(stall_ms);
             let is_stalled = stall_ms > 0 && waited.is_some_and(|waited| waited >= limit);
             ends.extend(end_of(seat, zone.id, &mut zone.clients, is_stalled, &name));
         }
@@ -135,7 +135,7 @@ impl Engine {
 
 /// Which seats the publisher waits for now, and since when they want the same message.
 fn stalled(row: &DeviceRow, before: Option<&Stalled>, now: Instant) -> Stalled {
-    // Where no block is left, others may wait for the publisher while they hold some: it is who holds most.
+    // Subscribers that hold blocks may themselves wait for the publisher. So when no block is left, the one that holds most is to blame.
     let most = row.seats.iter().map(|seat| seat.held).max();
     let waited_for = row.seats.iter().filter(|seat| Some(seat.held) == most);
     // A bridge waits for its hosts, which hold the publisher back by right.

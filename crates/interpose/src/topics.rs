@@ -141,15 +141,13 @@ fn ask(call: &Call<'_>) -> Result<Value, Failure> {
     let found = session::value(answer);
     if let (Err(_), true, Call::TopicReceive { message, .. }) = (&found, is_message, call) {
         // The error of an earlier call comes first, and nobody gets the message.
-        session::send(
-            &Call::TopicRelease {
-                message: *message,
-                stream: 0,
-            },
-            &[],
-        )?;
+        release(*message, 0)?;
     }
     Ok(found?)
+}
+
+fn release(message: u64, stream: u64) -> Result<(), Code> {
+    session::send(&Call::TopicRelease { message, stream }, &[])
 }
 
 /// Reads the options that a program compiled with this header or an older one passes.
@@ -170,12 +168,12 @@ fn options(of: In<Options>) -> Result<TopicOptions, Failure> {
     })
 }
 
-/// Joins a topic and gives the new handle.
+/// Joins a topic by a call, and gives the new handle.
 fn join(
     topic: Text,
     of: In<Options>,
     to: Out<u64>,
-    call: impl Fn(u64, &str, TopicOptions) -> Result<Value, Failure>,
+    call: impl for<'a> Fn(u64, &'a str, TopicOptions) -> Call<'a>,
 ) -> Result<(), Failure> {
     to.check()?;
     to.put(0)?;
@@ -184,7 +182,7 @@ fn join(
         .to_str()
         .map_err(|_| invalid("the topic's name is not UTF-8"))?;
     let handle = session::mint();
-    call(handle, topic, options(of)?)?;
+    ask(&call(handle, topic, options(of)?))?;
     Ok(to.put(handle)?)
 }
 
@@ -247,13 +245,7 @@ fn receive(subscriber: u64, timeout_ns: u64, stream: u64) -> Result<Message, Fai
         return Err(Code::UNKNOWN.into());
     };
     if memory::add_message(number, address, bytes).is_err() {
-        session::send(
-            &Call::TopicRelease {
-                message: number,
-                stream,
-            },
-            &[],
-        )?;
+        release(number, stream)?;
         return Err(Failure {
             code: Code::OUT_OF_MEMORY,
             reason: "memory of this program has the message's address; the message is skipped, receive the next one"
@@ -274,11 +266,11 @@ fn receive(subscriber: u64, timeout_ns: u64, stream: u64) -> Result<Message, Fai
 extern "C" fn rgaps_gpu_publisher_create(topic: Text, of: In<Options>, to: Out<u64>) -> c_int {
     finish(|| {
         join(topic, of, to, |publisher, topic, options| {
-            ask(&Call::TopicPublisher {
+            Call::TopicPublisher {
                 publisher,
                 topic,
                 options,
-            })
+            }
         })
     })
 }
@@ -307,11 +299,11 @@ extern "C" fn rgaps_gpu_publisher_publish(
 extern "C" fn rgaps_gpu_subscriber_create(topic: Text, of: In<Options>, to: Out<u64>) -> c_int {
     finish(|| {
         join(topic, of, to, |subscriber, topic, options| {
-            ask(&Call::TopicSubscriber {
+            Call::TopicSubscriber {
                 subscriber,
                 topic,
                 options,
-            })
+            }
         })
     })
 }
@@ -342,14 +334,7 @@ extern "C" fn rgaps_gpu_message_release(message: Out<Message>, stream: u64) -> c
         streams::check(stream)?;
         memory::forget_message(held.number)?;
         message.put(Message::default())?;
-        session::send(
-            &Call::TopicRelease {
-                message: held.number,
-                stream,
-            },
-            &[],
-        )?;
-        Ok(())
+        Ok(release(held.number, stream)?)
     })
 }
 

@@ -141,8 +141,8 @@ impl DeviceTopicView {
     }
 }
 
-/// In `owners`: a client of the daemon's, by its index in its zone, and parts of the zone's number and of its own, of which nobody
-/// else is to know the whole.
+/// The word in `owners` for a client of the daemon: its index in its zone, 24 bits of the zone's number and 24 bits of the client's. Both
+/// numbers are secrets, so the word, which others can read, has only a part of each.
 pub fn device_owner(zone: u128, client_index: u32, client_id: u64) -> u64 {
     u64::from(client_index + 1) << 48 | (zone as u64 & OWNER_ZONE_MASK) << 24 | client_id >> 40
 }

@@ -146,12 +146,11 @@ impl Prober {
     fn other_realm(&self) -> Option<String> {
         let tokens = self.session.liveliness().get("rgaps/*/node/**");
         let replies = tokens.timeout(LIMIT).wait().ok()?;
-        let mut keys = replies.iter().filter_map(|reply| {
+        let (realm, host) = replies.iter().find_map(|reply| {
             let sample = reply.into_result().ok()?;
-            Some(sample.key_expr().as_str().to_owned())
-        });
-        let key = keys.find(|key| realm_and_host(key).is_some_and(|(of, _)| of != self.realm))?;
-        let (realm, host) = realm_and_host(&key)?;
+            let (realm, host) = realm_and_host(sample.key_expr().as_str())?;
+            (realm != self.realm).then(|| (realm.to_owned(), host))
+        })?;
         Some(format!(
             "host '{host}' is of realm '{realm}', and this host of realm '{}': set the same realm on both hosts",
             self.realm

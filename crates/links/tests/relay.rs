@@ -215,7 +215,7 @@ fn publishers_that_have_sent_nothing_keep_their_places_while_more_hosts_want_the
         publishers.iter().for_each(|p| {
             until("the last one to be gone", || p.subscribers() == 2);
         });
-        // Also those that ended count, until links have read all of theirs.
+        // A publisher that was dropped takes a place in its topic until the links have read all of its messages.
         drop(publishers);
         until("room for the next ones", || {
             nodes[0].topic("photos").unwrap().publishers.is_empty()

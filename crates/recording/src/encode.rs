@@ -66,7 +66,11 @@ pub fn encode_within(
     let small = image.map(|image| image.within(bytes_max));
     if let (Some(whole), Some((small, nth))) = (image, small) {
         if nth > 1 {
-            bytes = Cow::Owned(whole.every(nth, small, &bytes));
+            let mut taken = Vec::with_capacity(small.bytes() as usize);
+            for pixel in whole.every(nth, &bytes) {
+                taken.extend_from_slice(pixel);
+            }
+            bytes = Cow::Owned(taken);
         }
     }
     append(sample, publish_ns, &bytes, small.map(|small| small.0), to).map(Some)
@@ -181,17 +185,12 @@ impl Image {
         (taken(nth), nth)
     }
 
-    /// The bytes of `small`, which has every n-th pixel of every n-th row of this image.
-    fn every(self, nth: u32, small: Image, bytes: &[u8]) -> Vec<u8> {
+    /// Every n-th pixel of every n-th row of this image, whose bytes are `bytes`.
+    pub fn every(self, nth: u32, bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
         let pixel = (self.step / self.width) as usize;
-        let mut taken = Vec::with_capacity(small.bytes() as usize);
         let rows = bytes.chunks_exact(self.step as usize);
-        for row in rows.step_by(nth as usize) {
-            for bytes in row.chunks_exact(pixel).step_by(nth as usize) {
-                taken.extend_from_slice(bytes);
-            }
-        }
-        taken
+        let rows = rows.step_by(nth as usize);
+        rows.flat_map(move |row| row.chunks_exact(pixel).step_by(nth as usize))
     }
 
     /// What `tensor`, of which this image has some or all pixels, is for the image.
@@ -333,7 +332,7 @@ mod tests {
         let pixels: Vec<u8> = (0..45).collect();
         let (small, nth) = whole.within(18);
         assert_eq!((small.width, small.height, nth), (3, 2, 2));
-        let taken = whole.every(nth, small, &pixels);
+        let taken: Vec<u8> = whole.every(nth, &pixels).flatten().copied().collect();
         assert_eq!(
             taken,
             [0, 1, 2, 6, 7, 8, 12, 13, 14, 30, 31, 32, 36, 37, 38, 42, 43, 44]

@@ -65,7 +65,7 @@ impl RecordError {
 }
 
 /// What the system said, without the words that the crate `mcap` puts around it.
-pub(crate) fn from_mcap(error: McapError) -> std::io::Error {
+fn from_mcap(error: McapError) -> std::io::Error {
     match error {
         McapError::Io(error) => error,
         other => std::io::Error::other(other),

@@ -280,9 +280,10 @@ impl Recording {
     /// When the file's own first message was published: nanoseconds since 1970. Messages of histories, and those that it repeats
     /// from files before it, are older.
     pub fn begun_ns(&self) -> u64 {
-        match (self.begun_ns, self.first_ns()) {
-            (begun_ns, u64::MAX) => begun_ns.unwrap_or_default(),
-            (begun_ns, first_ns) => begun_ns.unwrap_or_default().max(first_ns),
+        let begun_ns = self.begun_ns.unwrap_or_default();
+        match self.first_ns() {
+            u64::MAX => begun_ns,
+            first_ns => begun_ns.max(first_ns),
         }
     }
 

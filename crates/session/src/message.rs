@@ -568,7 +568,7 @@ pub enum Answer {
         /// The client's place in it, if it was not in it.
         grant: Option<ZoneGrant>,
     },
-    /// To `Device`: seats whose subscribers are to be evicted.
+    /// To `Device`: seats to free, and seats whose subscribers are to be evicted.
     Seats(Vec<SeatEnd>),
     /// To `TakeDoorbell`.
     Doorbell {

@@ -321,7 +321,7 @@ impl Hub {
         }
     }
 
-    /// A message was larger than the limit. Clients are told of the first one.
+    /// Counts a message that was larger than the limit, and warns clients at the first one.
     pub(crate) fn count_too_large(&self, name: &str) {
         let mut state = self.lock();
         let Some(topic) = state.topics.get_mut(name) else {

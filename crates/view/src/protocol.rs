@@ -74,7 +74,7 @@ pub(crate) fn server_info(name: &str, session: &str) -> String {
     json!({"op": "serverInfo", "name": name, "capabilities": [], "sessionId": session}).to_string()
 }
 
-/// A channel as clients are told of it.
+/// The description of a channel in an `advertise` message.
 pub(crate) fn channel(
     id: u32,
     topic: &str,

@@ -1,4 +1,4 @@
-//! What the page draws: the overview that `rgaps top` shows, and who publishes and subscribes what.
+//! What the page draws: the overview of `rgaps top`, and the publishers and subscribers of each topic.
 
 use crate::hub::{Figures, Hub, Shown};
 use crate::options::Options;

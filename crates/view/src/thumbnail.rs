@@ -28,11 +28,7 @@ pub(crate) fn png(frame: &Frame) -> Option<Vec<u8>> {
 
 /// Every n-th pixel of every n-th row, with 8 bits of each colour.
 fn pixels(image: Image, nth: u32, bytes: &[u8]) -> Option<(ColorType, Vec<u8>)> {
-    let pixel = (image.step / image.width) as usize;
-    let rows = bytes
-        .chunks_exact(image.step as usize)
-        .step_by(nth as usize);
-    let taken = rows.flat_map(|row| row.chunks_exact(pixel).step_by(nth as usize));
+    let taken = image.every(nth, bytes);
     Some(match image.encoding {
         "mono8" => (ColorType::Grayscale, taken.flatten().copied().collect()),
         "rgb8" => (ColorType::Rgb, taken.flatten().copied().collect()),

@@ -79,7 +79,7 @@ fn a_large_message_that_is_no_image_is_not_sent_and_the_client_is_told() {
     assert!(shown["too_large"].as_u64() >= Some(1), "{shown}");
 }
 
-/// It is an observer of the newest message, for which nobody waits; and it goes when nobody looks.
+/// The server subscribes as an observer of the newest message, so no publisher waits for it. It leaves when no client looks.
 #[test]
 fn a_topic_is_read_only_while_somebody_looks() {
     let view = View::start();

@@ -5,6 +5,7 @@ use rgaps_session::{
     Answer, Channel, ClientPacket, DaemonPacket, Demand, History, Member, Offer, Refusal, Request,
     Role, ZoneGrant, KERNEL_FDS_MAX, MAX_PACKET_BYTES, PROTOCOL_VERSION,
 };
+use rgaps_testkit::until;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use std::io::{IoSlice, Write};
@@ -48,10 +49,19 @@ impl Liar {
         }
     }
 
-    /// A session that has.
+    /// A session that has. While the daemon closes many descriptors of this user, it refuses the user's connections.
     pub fn welcomed(socket: &Path) -> Liar {
         let mut liar = Liar::connect(socket);
-        liar.ask(hello()).expect("not cut off").expect("welcome");
+        until("a welcome", || match liar.ask(hello()) {
+            Ok(answer) => {
+                answer.expect("welcome");
+                true
+            }
+            Err(CutOff) => {
+                liar = Liar::connect(socket);
+                false
+            }
+        });
         liar
     }
 

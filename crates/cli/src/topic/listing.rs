@@ -131,39 +131,8 @@ fn show(info: &TopicDetails, to: &mut dyn Write) -> io::Result<()> {
         units::counted(topic.messages, "message"),
         units::bytes(topic.bytes)
     )?;
-    let types = have_several_types(info);
-    let publishers = info.publisher_list.iter();
-    let publishers: Vec<_> = publishers.map(|row| publisher_cells(row, types)).collect();
-    let heads = ["PUBLISHER", "PID", "HISTORY", "QOS", "MESSAGES", "KEPT"];
-    table(to, &with_type(types, &heads), &publishers)?;
-    writeln!(to)?;
-    let memory: Vec<_> = info.publisher_list.iter().map(memory_cells).collect();
-    let heads = [
-        "MEMORY OF",
-        "LEASED",
-        "HISTORY",
-        "LOANS",
-        "HELD",
-        "REPLICAS",
-        "IDLE",
-    ];
-    table(to, &heads, &memory)?;
-    writeln!(to)?;
-    let subscribers = info.subscriber_list.iter();
-    let subscribers: Vec<_> = subscribers
-        .map(|row| subscriber_cells(row, types))
-        .collect();
-    let heads = [
-        "SUBSCRIBER",
-        "PID",
-        "QOS",
-        "RECEIVED",
-        "MISSED",
-        "HELD",
-        "LAG",
-        "PATH",
-    ];
-    table(to, &with_type(types, &heads), &subscribers)?;
+    show_publishers(info, to)?;
+    show_subscribers(info, to)?;
     show_slow(info, to)?;
     if !info.mismatches.is_empty() {
         writeln!(to)?;
@@ -181,6 +150,46 @@ fn show(info: &TopicDetails, to: &mut dyn Write) -> io::Result<()> {
     writeln!(to)?;
     let hosts: Vec<_> = info.hosts.iter().map(remote_cells).collect();
     table(to, &["HOST", "SUBSCRIBERS", "READY", "PATH"], &hosts)
+}
+
+fn show_publishers(info: &TopicDetails, to: &mut dyn Write) -> io::Result<()> {
+    let types = have_several_types(info);
+    let publishers = info.publisher_list.iter();
+    let publishers: Vec<_> = publishers.map(|row| publisher_cells(row, types)).collect();
+    let heads = ["PUBLISHER", "PID", "HISTORY", "QOS", "MESSAGES", "KEPT"];
+    table(to, &with_type(types, &heads), &publishers)?;
+    writeln!(to)?;
+    let memory: Vec<_> = info.publisher_list.iter().map(memory_cells).collect();
+    let heads = [
+        "MEMORY OF",
+        "LEASED",
+        "HISTORY",
+        "LOANS",
+        "HELD",
+        "REPLICAS",
+        "IDLE",
+    ];
+    table(to, &heads, &memory)?;
+    writeln!(to)
+}
+
+fn show_subscribers(info: &TopicDetails, to: &mut dyn Write) -> io::Result<()> {
+    let types = have_several_types(info);
+    let subscribers = info.subscriber_list.iter();
+    let subscribers: Vec<_> = subscribers
+        .map(|row| subscriber_cells(row, types))
+        .collect();
+    let heads = [
+        "SUBSCRIBER",
+        "PID",
+        "QOS",
+        "RECEIVED",
+        "MISSED",
+        "HELD",
+        "LAG",
+        "PATH",
+    ];
+    table(to, &with_type(types, &heads), &subscribers)
 }
 
 /// Whether the members of a topic name different types, so that each row has its own.

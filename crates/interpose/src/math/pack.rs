@@ -243,21 +243,21 @@ impl<'a> Packing<'a> {
 
     fn room(&mut self, output: u64, size: Size) -> Result<Packed, i32> {
         let bytes = self.size(size)?;
-        self.outputs.push(Output {
-            to: output,
-            bytes,
-            element_bytes: None,
-        });
+        self.expect(output, bytes);
         Ok(Packed::Room(bytes as u32))
     }
 
     fn both(&mut self, output: u64, bytes: usize) -> Packed {
+        self.expect(output, bytes);
+        Packed::Memory(output, bytes)
+    }
+
+    fn expect(&mut self, to: u64, bytes: usize) {
         self.outputs.push(Output {
-            to: output,
+            to,
             bytes,
             element_bytes: None,
         });
-        Packed::Memory(output, bytes)
     }
 
     fn attribute(&mut self, at: usize, address: u64) -> Result<Packed, i32> {

@@ -8,7 +8,7 @@ use rgaps_remoting::Code;
 use std::cell::RefCell;
 use std::ffi::{c_int, c_uint, c_ulonglong};
 
-/// Nodes that a program was told, and as many edges of the usual kind.
+/// The arrays that a program gets: the nodes, and for each an edge without properties.
 #[derive(Default)]
 struct Listed {
     nodes: Vec<u64>,

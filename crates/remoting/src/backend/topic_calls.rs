@@ -26,10 +26,7 @@ impl Session {
                 options,
             } => {
                 let (domain, topic) = (self.domain(of.device)?, topic.to_owned());
-                later(move || {
-                    topics.admit(&topic)?;
-                    topics.add(number, topics.publisher(&topic, domain, options)?)
-                })
+                later(move || topics.add(number, topics.publisher(&topic, domain, options)?))
             }
             Call::TopicSubscriber {
                 subscriber: number,
@@ -37,10 +34,7 @@ impl Session {
                 options,
             } => {
                 let (domain, topic) = (self.domain(of.device)?, topic.to_owned());
-                later(move || {
-                    topics.admit(&topic)?;
-                    topics.add(number, topics.subscriber(&topic, domain, options)?)
-                })
+                later(move || topics.add(number, topics.subscriber(&topic, domain, options)?))
             }
             Call::TopicLeave { member } => {
                 topics.find(member)?;

@@ -8,6 +8,7 @@
 //! until the client releases it. The end of the backend releases everything, as the end of any process does.
 
 use super::jobs::Refused;
+use super::lock;
 use crate::call::{Tensor, TopicOptions, Value};
 use crate::codes::Code;
 use crate::limits::TOPIC_MEMBERS_MAX;
@@ -15,13 +16,11 @@ use rgaps::{
     ClientError, Domain, Late, LoanError, Node, OpenError, PoolError, PublishError, Publisher,
     RecvError, RefusalCode, Sample, Stream, Subscriber, Unpublished,
 };
+use rgaps_layout::MAX_CLIENT_NAME;
 use rgaps_session::{bare_topic_name, Config};
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
-
-/// Longest name of a node.
-const NODE_NAME_BYTES_MAX: usize = 63;
 
 #[derive(Clone)]
 pub(super) enum Member {
@@ -47,14 +46,10 @@ pub(crate) struct Topics {
     messages: Mutex<HashMap<u64, Sample>>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Topics {
     pub(crate) fn new(config: Config, program: &str) -> Topics {
         let mut name = format!("gpu/{program}");
-        while name.len() > NODE_NAME_BYTES_MAX {
+        while name.len() > MAX_CLIENT_NAME {
             name.pop();
         }
         Topics {
@@ -83,10 +78,10 @@ impl Topics {
         }
     }
 
-    /// Whether the configuration lets clients use a topic.
-    pub(super) fn admit(&self, topic: &str) -> Result<(), Refused> {
+    /// The connection, for a topic that the configuration lets clients use.
+    fn node_for(&self, topic: &str) -> Result<Node, Refused> {
         match self.config.gpu.may_use(bare_topic_name(topic)) {
-            true => Ok(()),
+            true => self.node(),
             false => Err(Refused {
                 code: Code::NOT_PERMITTED,
                 reason: format!("clients of this GPU server may not use topic '{topic}'; add a pattern for it to gpu.topics in the server's rgaps.toml, then restart the server"),
@@ -100,7 +95,7 @@ impl Topics {
         domain: Domain,
         options: TopicOptions,
     ) -> Result<Member, Refused> {
-        let mut builder = self.node()?.publisher(topic).domain(domain);
+        let mut builder = self.node_for(topic)?.publisher(topic).domain(domain);
         if options.depth > 0 {
             builder = builder.keep_last(options.depth);
         }
@@ -116,7 +111,7 @@ impl Topics {
         domain: Domain,
         options: TopicOptions,
     ) -> Result<Member, Refused> {
-        let mut builder = self.node()?.subscriber(topic).domain(domain);
+        let mut builder = self.node_for(topic)?.subscriber(topic).domain(domain);
         if options.depth > 0 {
             builder = builder.depth(options.depth);
         }

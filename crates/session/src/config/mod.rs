@@ -304,7 +304,7 @@ pub struct Limits {
     /// Bytes of a pool that one publisher may have leased; none is the pool's cap.
     pub lease_per_publisher: Option<ByteSize>,
     /// How long the publisher of a device topic waits for a subscriber that receives nothing, until the daemon has the
-    /// subscriber evicted. 0 waits for ever.
+    /// subscriber evicted. 0: it waits without limit.
     pub device_stall_ms: u64,
 }
 
