@@ -2,6 +2,7 @@
 
 use super::RoomRequests;
 use crate::delivered::DeliveredRecord;
+use crate::event::LinkReporter;
 use crate::own_publishers::OwnPublishers;
 use crate::quotas::Reserved;
 use rgaps_client::links::{LinksLoan, LinksPublisher};
