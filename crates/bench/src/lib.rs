@@ -47,7 +47,7 @@ pub use fanout::{fanout, Fanout};
 pub use handoff::{handoff, Handoff};
 pub use handover::{handover, Handover};
 pub use latency::{latency, Latency, LatencyOptions};
-pub use link::{link, LinkOptions, LinkReport, Namespaces};
+pub use link::{link, tree, LinkOptions, LinkReport, Namespaces, TreeOptions, TreeReport};
 pub use machine::Machine;
 pub use memory::{memory, Memory};
 pub use path::{path, Path};

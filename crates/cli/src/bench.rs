@@ -10,7 +10,7 @@ use crate::args::{
 use crate::output::Output;
 use crate::{domain, session};
 use rgaps::Config;
-use rgaps_bench::{LatencyOptions, LinkOptions, Namespaces, Wait};
+use rgaps_bench::{LatencyOptions, LinkOptions, Namespaces, TreeOptions, Wait};
 use rgaps_session::PeerUse;
 use serde::Serialize;
 
@@ -124,6 +124,18 @@ fn fanin(config: &Config, of: &BenchFanin, output: &mut Output) -> anyhow::Resul
 }
 
 fn link(config: &Config, of: &BenchLink, output: &mut Output) -> anyhow::Result<()> {
+    if of.tree {
+        let options = TreeOptions {
+            hosts: of.hosts as usize,
+            size: of.size.0,
+            rate_mbit: of.rate_mbit.into(),
+            fanout: of.fanout,
+            messages: of.messages.unwrap_or(5).into(),
+        };
+        let report = rgaps_bench::tree(config, &options)?;
+        put(&report, output)?;
+        return whole(report.lost + report.duplicate, report.corrupt);
+    }
     let options = LinkOptions {
         rdma: of.transport == BenchTransport::Rdma,
         to: domain::parse(of.to.as_ref().unwrap_or(&of.domain))?,
@@ -133,7 +145,7 @@ fn link(config: &Config, of: &BenchLink, output: &mut Output) -> anyhow::Result<
         lanes: of.lanes,
         topics: of.topics as usize,
         tls: of.tls,
-        messages: of.messages.into(),
+        messages: of.messages.unwrap_or(100).into(),
         wait: wait(of.wait),
         namespaces: match of.namespaces {
             BenchNamespaces::Auto => Namespaces::Auto,

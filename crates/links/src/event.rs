@@ -45,6 +45,11 @@ impl LinkReporter {
         let _ = self.to.send((Some(self.source.clone()), event));
     }
 
+    /// The host at the link's other end.
+    pub fn host(&self) -> &str {
+        &self.source.host
+    }
+
     /// Whether an event is about this link.
     pub fn is_source(&self, source: &EventSource) -> bool {
         self.source == *source

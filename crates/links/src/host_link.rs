@@ -90,6 +90,8 @@ pub enum HostEvent {
     Refused(Flow, String, u64),
     /// All of a flow that arrives was delivered, and nothing follows.
     Closed(Flow),
+    /// The host has acknowledged all of a flow that is sent there, and knows that nothing follows.
+    Ended(Flow),
     /// To the link, and to no flow of it.
     Link(LinkEvent),
 }
@@ -100,7 +102,7 @@ pub trait Ingress: Send + Sync + 'static {
     fn opened(&self, flow: Flow, group: Group, description: &[u8]) -> OpenReply;
 
     /// Memory for a message. It may be called with the link locked: it is quick and does not call the link.
-    fn buffer(&self, flow: Flow, sequence: u64, bytes: u64) -> BufferReply;
+    fn buffer(&self, flow: Flow, sequence: u64, description: &[u8], bytes: u64) -> BufferReply;
 
     /// Memory for something that the host says.
     fn control_buffer(&self, bytes: u64) -> BufferReply;
@@ -313,10 +315,10 @@ impl HostUser {
 }
 
 impl LinkUser for HostUser {
-    fn buffer(&self, flow: FlowId, sequence: u64, _: &[u8], bytes: u64) -> BufferReply {
+    fn buffer(&self, flow: FlowId, sequence: u64, description: &[u8], bytes: u64) -> BufferReply {
         let name = self.received().get(&flow).copied();
         match name {
-            Some(flow) => self.ingress.buffer(flow, sequence, bytes),
+            Some(flow) => self.ingress.buffer(flow, sequence, description, bytes),
             None if flow.is_control() => self.ingress.control_buffer(bytes),
             None => BufferReply::Full,
         }
@@ -344,7 +346,6 @@ impl LinkUser for HostUser {
     fn event(&self, event: LinkEvent, link: &LinkRuntime) {
         let event = match event {
             LinkEvent::Acknowledged { flow, sequence } => return self.acknowledged(flow, sequence),
-            LinkEvent::Ended { flow } => return drop(self.end(flow)),
             LinkEvent::Missed { flow, next, .. } => {
                 let flow = self.received().get(&flow).copied();
                 return flow.map_or((), |flow| self.ingress.missed(flow, next));
@@ -357,6 +358,7 @@ impl LinkUser for HostUser {
                 let why = String::from_utf8_lossy(why.as_slice()).into_owned();
                 HostEvent::Refused(sent.of.flow, why, sent.retained.len() as u64)
             }),
+            LinkEvent::Ended { flow } => self.end(flow).map(|sent| HostEvent::Ended(sent.of.flow)),
             LinkEvent::Closed { flow, .. } => {
                 let flow = self.received().remove(&flow);
                 flow.map(HostEvent::Closed)
@@ -550,6 +552,13 @@ impl HostLink {
             }
         });
         self.user.report(given_up);
+    }
+
+    /// The first message of a flow that the host has not acknowledged: `u64::MAX` if there is none. None: the flow has ended.
+    pub fn unacknowledged(&self, flow: Flow) -> Option<u64> {
+        let sending = self.user.sending();
+        let first = sending.flows.get(&flow)?.retained.front();
+        Some(first.map_or(u64::MAX, |retained| retained.sequence))
     }
 
     /// There may be memory again, or a subscriber may take more.

@@ -5,8 +5,8 @@
 //! those hosts has acknowledged it. Of each publisher elsewhere it is a publisher here: what comes lands in
 //! its loans, is published once, and fans out without copies. Hosts find each other over Zenoh ([`control_plane`]);
 //! messages, what is said about them, routes and interest go through lanes
-//! (`rgaps-transport`, `rgaps-routing`). What is for a host that others reach only through this one is carried on. See
-//! `docs/decisions/0016-links-process.md` and `0018-relay.md`.
+//! (`rgaps-transport`, `rgaps-routing`). What is for hosts behind this one goes on while it
+//! arrives, over a tree that its origin names. See `docs/decisions/0016-links-process.md`, `0018-relay.md` and `0038-house.md`.
 #![deny(unsafe_code)]
 
 mod conductor;
@@ -21,16 +21,16 @@ mod ingress;
 mod issues;
 pub mod keys;
 mod network;
+mod own_publishers;
 mod pool_memory;
 mod probe;
 mod quotas;
 mod rails;
 mod rate;
-mod relay;
 mod remote_host;
 mod shares;
-mod through;
 mod traces;
+mod tree;
 pub mod wire;
 
 pub use conductor::{LinksConductor, Seats};

@@ -16,8 +16,8 @@ use crate::keys::{number_of, Node, TopicInterest, MAX_WANTED};
 use crate::wire::LinkMessage;
 use anyhow::{bail, ensure, Context};
 use rgaps_routing::{
-    ChannelEvent, Channels, ControlMessage, Datagram, Hop, HostId, InterestTable, Life, Path,
-    PathTable, Time, MAX_TOPICS,
+    build, ChannelEvent, Channels, ControlMessage, Datagram, Hop, HostId, InterestTable, Life,
+    Load, Path, PathTable, Time, Tree, MAX_TOPICS,
 };
 use rgaps_session::check_topic_name;
 use std::collections::{BTreeMap, BTreeSet};
@@ -294,6 +294,32 @@ impl Network {
         lives
             .map(|life| self.names.get(&life.host).cloned())
             .collect()
+    }
+
+    /// The paths of a tree from here to those of these hosts that are reached, as [`Network::path`] has them.
+    pub fn tree_paths<'a>(
+        &self,
+        ends: impl Iterator<Item = &'a String>,
+        load: Load,
+    ) -> BTreeMap<String, Vec<String>> {
+        let wanted = ends.filter_map(|end| Some(self.paths.path(id(end))?.end()));
+        let tree = build(&self.paths.graph(), &wanted.collect(), load);
+        let mut paths = BTreeMap::new();
+        let mut rest: Vec<(&Tree, Vec<String>)> = vec![(&tree, Vec::new())];
+        while let Some((tree, path)) = rest.pop() {
+            for child in &tree.children {
+                let Some(name) = self.names.get(&child.life.host) else {
+                    continue;
+                };
+                let mut path = path.clone();
+                path.push(name.clone());
+                if child.base.is_some() {
+                    paths.insert(name.clone(), path.clone());
+                }
+                rest.push((child, path));
+            }
+        }
+        paths
     }
 
     /// What a host wants.

@@ -4,8 +4,7 @@ use crate::counts::EgressCounts;
 use crate::host_link::{Flow, HostEvent, HostLink};
 use crate::ingress::{LinkIngress, RemotePublisher};
 use crate::keys::Node;
-use crate::through::Through;
-use crate::wire::{clip, clip_to, FlowDescription, LinkMessage};
+use crate::wire::{clip, clip_to, FlowDescription, LinkMessage, Tree};
 use rgaps_client::{LinkFigures, PathKind, PeerRow, PeerState};
 use rgaps_session::MAX_PEER_TOPICS;
 use rgaps_transport::{LaneKind, LaneStatus, LinkStatus};
@@ -18,6 +17,8 @@ use std::time::{Duration, Instant};
 const REPORT_GIVEN_UP: Duration = Duration::from_secs(1);
 /// Pause before a flow that was refused is opened again.
 const OPEN_AGAIN: Duration = Duration::from_millis(900);
+/// How long a stream of which a branch is broken waits for other routes.
+const BROKEN_LIMIT: Duration = Duration::from_secs(5);
 /// Streams whose topics are known.
 const MAX_NAMES: usize = 16384;
 
@@ -38,12 +39,17 @@ pub struct IngressPlan {
 }
 
 /// What of a topic goes there.
-#[derive(Default)]
 pub struct OutgoingStream {
     /// Publishers whose flows are opened.
     pub publishers: BTreeMap<u64, OutgoingFlow>,
+    /// The hosts that messages go to there.
+    pub tree: Tree,
     /// Messages were to go on from there.
     pub leads_on: bool,
+    /// When it began, and at which version of the network.
+    begun: (Instant, u64),
+    /// A host of the tree is not sent to there any more.
+    pub is_broken: bool,
     /// What was said of it since.
     pub reported: Option<LinkMessage>,
     /// What the host said of whether cards write there what they read here.
@@ -53,13 +59,33 @@ pub struct OutgoingStream {
 }
 
 impl OutgoingStream {
-    /// Whether messages of a publisher whose flow is open are for more hosts than OPEN said, and would not be carried on there.
-    pub fn lacks(&self, of: &FlowDescription) -> bool {
-        let known = self.publishers.get(&of.publisher);
-        known.is_some_and(|flow| {
-            let mut destinations = of.destinations.iter();
-            destinations.any(|on| !flow.description.destinations.contains(on))
-        })
+    fn new(tree: Tree, version: u64) -> OutgoingStream {
+        OutgoingStream {
+            publishers: BTreeMap::new(),
+            leads_on: tree.leads_on(),
+            tree,
+            begun: (Instant::now(), version),
+            is_broken: false,
+            reported: None,
+            written: None,
+            reached: BTreeMap::new(),
+        }
+    }
+
+    /// Whether its messages are to go to hosts, or on paths, that OPEN did not name; or it is broken, and routes have changed since.
+    pub fn is_to_begin_again(&self, wanted: &Tree, version: u64) -> bool {
+        let is_wanted = |end: &str| wanted.ends().any(|other| other == end);
+        let (at, before) = self.begun;
+        let is_due = self.is_broken && (version != before || at.elapsed() >= BROKEN_LIMIT);
+        is_due || self.tree.narrowed(is_wanted) != *wanted
+    }
+
+    /// Its messages go to fewer hosts from now on.
+    pub fn narrow(&mut self, tree: &Tree) {
+        self.tree = tree.clone();
+        for flow in self.publishers.values_mut() {
+            Arc::make_mut(&mut flow.description).tree = tree.clone();
+        }
     }
 }
 
@@ -89,8 +115,6 @@ pub struct RemoteHost {
     pub up: bool,
     /// Since when it has none.
     pub away: Option<Instant>,
-    /// What it was told of hosts behind this one.
-    pub through: Through,
     /// Owns the link.
     pub ingress: Arc<LinkIngress>,
     /// Counts.
@@ -185,7 +209,6 @@ impl RemoteHost {
             link: None,
             up: false,
             away: Some(Instant::now()),
-            through: Through::default(),
             ingress,
             departed,
             ask_at: None,
@@ -262,16 +285,39 @@ impl RemoteHost {
         }
         let incoming = self.incoming.values_mut();
         incoming.for_each(|flow| flow.written = None);
-        self.through = Through::default();
     }
 
     /// A stream of a topic goes there.
-    pub fn begin_stream(&mut self, number: u64, topic: &str) {
+    pub fn begin_stream(&mut self, number: u64, topic: &str, (tree, version): (Tree, u64)) {
         if self.names.len() >= MAX_NAMES {
             self.names.pop_first();
         }
         self.names.insert(number, (topic.to_owned(), false));
-        self.outgoing.insert(number, OutgoingStream::default());
+        self.outgoing
+            .insert(number, OutgoingStream::new(tree, version));
+    }
+
+    /// A flow of another host goes on there, as it is described.
+    pub fn begin_transit(&mut self, flow: Flow, description: Arc<FlowDescription>) {
+        if !self.outgoing.contains_key(&flow.topic) {
+            let tree = description.tree.clone();
+            self.begin_stream(flow.topic, &description.topic, (tree, 0));
+        }
+        if let Some(stream) = self.outgoing.get_mut(&flow.topic) {
+            let answer = None;
+            let known = stream.publishers.entry(flow.incarnation);
+            known.or_insert(OutgoingFlow {
+                description,
+                answer,
+            });
+        }
+    }
+
+    /// Whether it has refused a flow, and not accepted it since.
+    pub fn has_refused(&self, flow: Flow) -> bool {
+        let stream = self.outgoing.get(&flow.topic);
+        let known = stream.and_then(|stream| stream.publishers.get(&flow.incarnation));
+        known.is_some_and(|known| matches!(known.answer, Some(Err(_))))
     }
 
     /// The topic of a stream that went or goes there.

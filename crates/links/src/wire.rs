@@ -4,6 +4,7 @@
 
 pub use crate::host_link::Flow;
 use crate::keys::{is_host, Node};
+pub use crate::tree::{Takes, Tree};
 use anyhow::{bail, Context};
 use rgaps_client::links::{Metadata, MetadataLengths, Offer, MAX_METADATA_BYTES, MAX_REMOTE_HOSTS};
 use rgaps_client::{DType, Tensor};
@@ -140,6 +141,9 @@ pub enum LinkMessage {
     Reached(u64, String, Result<(), String>),
     /// Messages of a flow below a sequence are at all hosts that they are carried on to, or were given up.
     Confirmed(Vec<(Flow, u64)>),
+    /// What comes in flows of this number does not go on to this host any more, nor to those below it: the link to it is another
+    /// one now, or gone.
+    Broken(u64, String),
     /// What comes in flows of this number is written by network cards on the GPU that it lands on, where cards read it on the
     /// other host's, or why it is not.
     Written(u64, Result<(), String>),
@@ -159,8 +163,8 @@ pub struct FlowDescription {
     pub type_name: String,
     /// The hosts that they came through, without the one that says so; its own host is the first.
     pub via: Vec<String>,
-    /// The hosts that they are to be carried on to.
-    pub destinations: Vec<String>,
+    /// The hosts that they go to: the receiver, and those below it.
+    pub tree: Tree,
     /// Sequence below which its messages are history, published before the host asked for the topic.
     pub history: u64,
     /// Network cards read the messages on the GPU that they live on, or why they do not.
@@ -178,16 +182,16 @@ impl FlowDescription {
         let decoded = postcard::take_from_bytes::<FlowDescription>(from);
         let (mut description, rest) = decoded.map_err(|_| "its description does not decode")?;
         description.publisher = publisher;
-        let mut hosts = description.via.iter().chain(&description.destinations);
+        let mut hosts = description.via.iter();
         let is_bounded = description.via.len() < MAX_HOPS
             && description.type_name.len() <= MAX_TEXT
-            && description.destinations.len() <= MAX_REMOTE_HOSTS
             && fits(&description.read);
         match (rest.is_empty(), check_topic_name(&description.topic)) {
             (false, _) => Err("its description is longer than it says"),
             (_, Err(_)) => Err("its topic has no valid name"),
             _ if !is_bounded => Err("its description has too much to say"),
             _ if !hosts.all(|host| is_host(host)) => Err("it names a host that cannot be"),
+            _ if !description.tree.is_valid() => Err("its tree cannot be"),
             _ => Ok(description),
         }
     }
@@ -217,10 +221,13 @@ impl LinkMessage {
             {
                 bail!("it has too much to say")
             }
-            LinkMessage::Reached(_, host, _) if !is_host(host) => {
-                bail!("it reaches a host that cannot be")
+            LinkMessage::Reached(_, host, _) | LinkMessage::Broken(_, host) if !is_host(host) => {
+                bail!("it names a host that cannot be")
             }
-            LinkMessage::Reached(..) | LinkMessage::Written(..) | LinkMessage::Datagram(_) => {}
+            LinkMessage::Reached(..)
+            | LinkMessage::Broken(..)
+            | LinkMessage::Written(..)
+            | LinkMessage::Datagram(_) => {}
             LinkMessage::Paths(paths) => {
                 let fits = |path: &Vec<Node>| {
                     path.len() <= MAX_HOPS && path.iter().all(|node| is_host(&node.host))
@@ -399,6 +406,7 @@ mod tests {
             LinkMessage::Reached(3, "c".to_owned(), Ok(())),
             LinkMessage::Reached(3, "c".to_owned(), Err("a rule".to_owned())),
             LinkMessage::Confirmed(vec![PASSED; MAX_CONFIRMED]),
+            LinkMessage::Broken(3, "c".to_owned()),
             LinkMessage::Written(3, Ok(())),
             LinkMessage::Written(3, Err(clip(&"ä".repeat(500)))),
         ] {
@@ -416,6 +424,7 @@ mod tests {
             LinkMessage::Written(3, Err("x".repeat(301))),
             LinkMessage::Reached(3, "c".to_owned(), Err("x".repeat(301))),
             LinkMessage::Reached(3, "c/d".to_owned(), Ok(())),
+            LinkMessage::Broken(3, "c/d".to_owned()),
             LinkMessage::Paths(vec![path(&["b", "c d"])]),
             LinkMessage::Paths(vec![path(&["b"; MAX_HOPS + 1])]),
             LinkMessage::Paths(vec![path(&["b", "c"]); MAX_PATHS + 1]),

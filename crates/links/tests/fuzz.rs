@@ -9,7 +9,7 @@ use rgaps::tensor::strided;
 use rgaps::{DType, History};
 use rgaps_client::links::{Metadata, Offer};
 use rgaps_links::keys::{Node, Token, PLANE_VERSION};
-use rgaps_links::wire::{Flow, FlowDescription, LinkMessage, MessageDescription};
+use rgaps_links::wire::{Flow, FlowDescription, LinkMessage, MessageDescription, Takes, Tree};
 use rgaps_routing::{ChannelEnd, ControlMessage, Datagram, HostId, Life, Segment};
 
 /// All that a host may say over a control channel.
@@ -66,6 +66,7 @@ fn seeds() -> Vec<Vec<u8>> {
             },
             7,
         )]),
+        LinkMessage::Broken(9, "c".to_owned()),
         LinkMessage::Written(9, Err("no network card".to_owned())),
     ];
     let mut metadata = Metadata::EMPTY;
@@ -77,6 +78,8 @@ fn seeds() -> Vec<Vec<u8>> {
         tensor: Some(strided(DType::F32, &[3, 2, 2], &[4, 2, 1]).unwrap()),
         metadata,
     };
+    let mut tree = Tree::new("c");
+    tree.add(&["d".to_owned()], Takes::Reliable);
     let flow = FlowDescription {
         publisher: 5,
         topic,
@@ -88,7 +91,7 @@ fn seeds() -> Vec<Vec<u8>> {
         },
         type_name: "image".to_owned(),
         via: vec!["a".to_owned(), "b".to_owned()],
-        destinations: vec!["d".to_owned()],
+        tree,
         history: 3,
         read: Err("no network card".to_owned()),
     };

@@ -161,9 +161,9 @@ pub(crate) struct Wanted {
     pub namespaces: Namespaces,
 }
 
-struct Start<'a> {
-    crew: Crew,
-    board: &'a Board,
+pub(super) struct Start<'a> {
+    pub(super) crew: Crew,
+    pub(super) board: &'a Board,
 }
 
 impl Start<'_> {
@@ -180,7 +180,7 @@ impl Start<'_> {
     }
 }
 
-fn geometry() -> Geometry {
+pub(super) fn geometry() -> Geometry {
     Geometry {
         members: 1,
         samples: 1,
@@ -257,7 +257,7 @@ impl Hosts {
 }
 
 impl Start<'_> {
-    fn host(
+    pub(super) fn host(
         &mut self,
         config: Config,
         address: IpAddr,
@@ -295,7 +295,11 @@ fn node(config: &Config, name: &str) -> anyhow::Result<Node> {
     crate::stage::node(config, name)
 }
 
-fn until(crew: &mut Crew, what: &str, mut so: impl FnMut() -> bool) -> anyhow::Result<()> {
+pub(super) fn until(
+    crew: &mut Crew,
+    what: &str,
+    mut so: impl FnMut() -> bool,
+) -> anyhow::Result<()> {
     let begun = Instant::now();
     while !so() {
         crew.check()?;
@@ -305,29 +309,31 @@ fn until(crew: &mut Crew, what: &str, mut so: impl FnMut() -> bool) -> anyhow::R
     Ok(())
 }
 
-/// Two namespaces, which end with us, and a cable between them.
-fn lay_cable(start: &mut Start<'_>, config: &Config) -> anyhow::Result<[PathBuf; 2]> {
+/// A namespace that ends with us: a process in it, and its path.
+pub(super) fn name_space(start: &mut Start<'_>, config: &Config) -> anyhow::Result<(u32, PathBuf)> {
     anyhow::ensure!(
         rustix::process::geteuid().is_root(),
         "only root can make them"
     );
     let own = std::fs::read_link("/proc/self/ns/net")?;
-    let mut pids = Vec::new();
-    for _ in 0..2 {
-        let program = Program {
-            netns: None,
-            path: "unshare".into(),
-            arguments: ["--net", "sleep", "86400"].map(str::to_owned).into(),
-            environment: Vec::new(),
-        };
-        pids.push(start.start(program, config)?);
-    }
-    let paths = [pids[0], pids[1]].map(|pid| PathBuf::from(format!("/proc/{pid}/ns/net")));
-    for path in &paths {
-        until(&mut start.crew, "a network namespace", || {
-            std::fs::read_link(path).is_ok_and(|is| is != own)
-        })?;
-    }
+    let program = Program {
+        netns: None,
+        path: "unshare".into(),
+        arguments: ["--net", "sleep", "86400"].map(str::to_owned).into(),
+        environment: Vec::new(),
+    };
+    let pid = start.start(program, config)?;
+    let path = PathBuf::from(format!("/proc/{pid}/ns/net"));
+    until(&mut start.crew, "a network namespace", || {
+        std::fs::read_link(&path).is_ok_and(|is| is != own)
+    })?;
+    Ok((pid, path))
+}
+
+/// Two namespaces, and a cable between them.
+fn lay_cable(start: &mut Start<'_>, config: &Config) -> anyhow::Result<[PathBuf; 2]> {
+    let (first, second) = (name_space(start, config)?, name_space(start, config)?);
+    let (pids, paths) = ([first.0, second.0], [first.1, second.1]);
     let ends = ["a", "b"].map(|end| format!("rgb{}{end}", std::process::id()));
     let [first, second] = [pids[0], pids[1]].map(|pid| pid.to_string());
     run(
@@ -350,7 +356,7 @@ fn lay_cable(start: &mut Start<'_>, config: &Config) -> anyhow::Result<[PathBuf;
     Ok(paths)
 }
 
-fn run(program: &str, arguments: &[&str]) -> anyhow::Result<()> {
+pub(super) fn run(program: &str, arguments: &[&str]) -> anyhow::Result<()> {
     let output = Command::new(program)
         .args(arguments)
         .output()

@@ -9,6 +9,7 @@ mod hosts;
 mod report;
 mod run;
 mod subscribe;
+mod tree;
 mod wire;
 
 pub(crate) use hosts::Program;
@@ -16,6 +17,7 @@ pub use hosts::{enter, Host, Hosts, Namespaces};
 pub use report::LinkReport;
 pub use run::{link, link_beside, Round};
 pub(crate) use subscribe::{subscribe, Subscribe};
+pub use tree::{tree, TreeOptions, TreeReport};
 pub(crate) use wire::WireHost;
 pub use wire::{FloorBytes, SOURCE, TARGET};
 

@@ -206,15 +206,27 @@ pub struct BenchLink {
     /// Encrypt the link, with certificates created for this run.
     #[arg(long)]
     pub tls: bool,
-    /// Number of messages timed one by one, rounded up to whole rounds.
-    #[arg(long, value_name = "M", default_value = "100", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    pub messages: u32,
+    /// Number of messages timed one by one, rounded up to whole rounds. Default: 100; with --tree 5.
+    #[arg(long, value_name = "M", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub messages: Option<u32>,
     /// How subscribers wait for a message.
     #[arg(long, value_enum, default_value = "block")]
     pub wait: BenchWait,
     /// Run the hosts in two network namespaces with a virtual cable (needs root), or on loopback.
     #[arg(long, value_enum, default_value = "auto")]
     pub namespaces: BenchNamespaces,
+    /// Instead measure how long a message takes to all hosts over a tree, beside one hop and a star. Needs root.
+    #[arg(long)]
+    pub tree: bool,
+    /// With --tree: number of hosts, the publisher's included.
+    #[arg(long, value_name = "N", default_value = "8", value_parser = clap::value_parser!(u32).range(2..=32))]
+    pub hosts: u32,
+    /// With --tree: what the cable of each host carries, in Mbit/s in each direction.
+    #[arg(long, value_name = "MBIT", default_value = "1000", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub rate_mbit: u32,
+    /// With --tree: number of hosts that a host sends to itself, at most (links.fanout).
+    #[arg(long, value_name = "F", default_value = "2", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub fanout: u32,
 }
 
 #[derive(Args)]

@@ -375,7 +375,9 @@ Examples:
   # Small messages over four encrypted lanes.
   rgaps bench link --size 4KiB --lanes 4 --tls
   # From a GPU of one host to a GPU of the other.
-  rgaps bench link --domain cuda:0 --to cuda:1";
+  rgaps bench link --domain cuda:0 --to cuda:1
+  # 256 MiB from one host to seven others over a tree, with cables of 1 Gbit/s.
+  rgaps bench link --tree --hosts 8 --size 256MiB --rate-mbit 1000";
 
 pub const BENCH_COPIES: &str = "\
 Examples:

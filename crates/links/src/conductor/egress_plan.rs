@@ -1,14 +1,15 @@
 //! What of a topic goes to which host: its streams, and what rules and quotas let cross.
 
-use super::onward::{carried, Onward};
 use crate::egress::FlowLimits;
 use crate::keys::TopicInterest;
 use crate::quotas::{Kind, Quotas, Reserved};
 use crate::remote_host::{OutgoingStream, RemoteHost};
-use crate::wire::{clip, FlowDescription};
+use crate::wire::{clip, FlowDescription, Tree};
 use rgaps_client::links::{Demand, InterestPublisher, InterestRow, Links, LinksSubscriber, Quota};
 use rgaps_client::{Domain, PathKind, RemoteRow, Subscriber};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::atomic::AtomicU64;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// Publishers that are remembered when they are gone.
@@ -25,6 +26,10 @@ pub(super) struct EgressPlan {
     pub(super) streams: BTreeMap<String, (u64, TopicInterest)>,
     /// The hosts that each of these leads to, itself included, and what each wants.
     pub(super) hosts: Hosts,
+    /// The hosts that messages take to these, from each of those that it goes to on.
+    pub(super) trees: Trees,
+    /// Bytes of its largest message so far.
+    pub(super) largest: Arc<AtomicU64>,
     /// Streams that go where others went before.
     pub(super) takes_over: BTreeSet<u64>,
     /// Why there is no subscriber, and when that is tried again.
@@ -51,6 +56,9 @@ pub(super) struct EgressPlan {
 /// The hosts that a topic goes to, and those that each of them leads to: what each wants.
 pub(super) type Hosts = BTreeMap<String, BTreeMap<String, TopicInterest>>;
 
+/// The branches of the hosts that a topic goes to.
+pub(super) type Trees = BTreeMap<String, Tree>;
+
 /// What becomes of a topic's stream to a host.
 pub(super) struct StreamChange {
     /// It goes where others went: what links still hold goes there first.
@@ -71,7 +79,7 @@ pub(super) fn all_of<'a>(wants: impl Iterator<Item = &'a TopicInterest>) -> Topi
 }
 
 impl EgressPlan {
-    /// Publishers of this and other hosts are these now. Those that are gone, and those that are back.
+    /// Publishers of this host are these now. Those that are gone, and those that are back.
     pub(super) fn set_publishers(&mut self, publishers: BTreeSet<u64>) -> (Vec<u64>, Vec<u64>) {
         let ended: Vec<u64> = self.publishers.difference(&publishers).copied().collect();
         let come = publishers.difference(&self.publishers);
@@ -126,12 +134,9 @@ impl EgressPlan {
         // What it had and had not carried on goes there once more.
         let again =
             restarted.is_some_and(|stream| stream.leads_on || had.keys().any(|end| end != next));
-        let has_stream = self.streams.contains_key(next);
         StreamChange {
             takes_over: again || begun.clone().any(|(end, _)| is_moved(end)),
-            // A host that the topic goes to already gets what landed there.
-            begins_history: begun
-                .any(|(end, want)| want.demand.transient_local && !(has_stream && end == next)),
+            begins_history: begun.any(|(_, want)| want.demand.transient_local),
             wants_history: ends.iter().any(|(end, want)| {
                 let had = had.get(end);
                 want.demand.transient_local && had.is_some_and(|had| !had.demand.transient_local)
@@ -145,13 +150,11 @@ impl EgressPlan {
         name: &str,
         host: &str,
         row: Option<&InterestRow>,
-        onward: &[Onward],
     ) -> Vec<FlowDescription> {
-        let none = BTreeMap::new();
-        let leads_to = self.hosts.get(host).unwrap_or(&none);
+        let (Some(leads_to), Some(tree)) = (self.hosts.get(host), self.trees.get(host)) else {
+            return Vec::new();
+        };
         let here = row.map_or(&[][..], |row| &row.publishers[..]);
-        let behind = leads_to.keys().filter(|end| *end != host);
-        let destinations: Vec<String> = behind.cloned().collect();
         let mut sources: Vec<FlowDescription> = here
             .iter()
             .map(|publisher| FlowDescription {
@@ -160,12 +163,11 @@ impl EgressPlan {
                 offer: publisher.offer,
                 type_name: publisher.type_name.clone(),
                 via: Vec::new(),
-                destinations: destinations.clone(),
+                tree: tree.clone(),
                 history: self.history(leads_to, publisher.incarnation),
                 read: self.is_read(),
             })
             .collect();
-        sources.extend(carried(onward, host, leads_to, &self.is_read()));
         if let Some((FlowLimits { barred, asks, .. }, _)) = self.limits.get(host) {
             let goes = |of: &u64| !barred.contains(of) || asks.contains(of);
             sources.retain(|source| goes(&source.publisher));

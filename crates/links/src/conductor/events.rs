@@ -18,13 +18,17 @@ fn violates(host: &str, error: &anyhow::Error) {
 
 impl LinksConductor {
     pub(super) fn handle(&mut self, (source, event): SourcedEvent) {
-        // A link that was given up ends while the next one begins. What it gave up is still counted.
-        let is_count = matches!(event, ConductorEvent::Event(HostEvent::GaveUp(_)));
+        // A link that was given up ends while the next one begins. What it gave up is still counted, and memory that it frees
+        // is the next one's, too.
+        let is_lasting = matches!(
+            event,
+            ConductorEvent::Event(HostEvent::GaveUp(_)) | ConductorEvent::Room
+        );
         let is_current = |source: &EventSource| {
             let peer = self.peers.get(&source.host);
             peer.is_some_and(|peer| peer.ingress.is_source(source))
         };
-        if !is_count && source.as_ref().is_some_and(|source| !is_current(source)) {
+        if !is_lasting && source.as_ref().is_some_and(|source| !is_current(source)) {
             return;
         }
         let host = source.as_ref().map_or("", |source| &source.host);
@@ -58,12 +62,11 @@ impl LinksConductor {
     }
 
     /// How far messages are at hosts that another leads to. It changes nothing else.
-    fn confirmed(&self, host: &str, confirmed: &[(Flow, u64)]) {
-        let Some(peer) = self.peers.get(host) else {
-            return;
-        };
+    fn confirmed(&mut self, host: &str, confirmed: &[(Flow, u64)]) {
         for (flow, next) in confirmed {
-            if let Some(name) = peer.topic_of(flow.topic) {
+            self.child_confirmed(host, *flow, *next);
+            let peer = self.peers.get(host);
+            if let Some(name) = peer.and_then(|peer| peer.topic_of(flow.topic)) {
                 let command = EgressCommand::Confirmed(name.clone(), *flow, *next);
                 egress_thread(&self.egress, name).send(command);
             }
@@ -108,6 +111,15 @@ impl LinksConductor {
                     stream.reached.insert(end, outcome);
                 }
             }
+            LinkMessage::Broken(stream, end) => {
+                let topics = self.topics.values();
+                let own = topics.filter_map(|topic| topic.streams.get(host));
+                let is_own = own.into_iter().any(|(number, _)| *number == stream);
+                if let Some(stream) = peer.outgoing.get_mut(&stream).filter(|_| is_own) {
+                    stream.is_broken = true;
+                }
+                self.broken_below(host, stream, &end);
+            }
             LinkMessage::Confirmed(_) | LinkMessage::Datagram(_) => {}
         }
     }
@@ -120,7 +132,11 @@ impl LinksConductor {
         match event {
             HostEvent::Link(event) => self.link_changed(host, event),
             HostEvent::Accepted(_) | HostEvent::Refused(..) => peer.answered(event),
-            HostEvent::Closed(flow) => self.closed(host, flow),
+            HostEvent::Closed(flow) => {
+                peer.end_flow(flow);
+                self.close_transit(host, flow);
+            }
+            HostEvent::Ended(flow) => self.child_ended(host, flow),
             HostEvent::GaveUp(flow) => peer.has_given_up(flow),
         }
     }
@@ -161,6 +177,7 @@ impl LinksConductor {
                 self.routes.restarted.insert(host.to_owned());
                 peer.forget_control();
                 peer.end_life();
+                self.end_transits(host);
             }
             LinkEvent::LaneRefused { why } => {
                 let why = clip(&why);
@@ -175,17 +192,6 @@ impl LinksConductor {
         }
     }
 
-    /// Nothing more comes of a publisher; what is on its way on is not over.
-    fn closed(&mut self, host: &str, flow: Flow) {
-        let incoming = self
-            .peers
-            .get_mut(host)
-            .and_then(|peer| peer.end_flow(flow));
-        if let Some(incoming) = incoming {
-            self.routes.leave(host, flow, incoming);
-        }
-    }
-
     /// Cards read a stream's messages, or do not, and they are to go on to no other hosts than these.
     fn updated(&mut self, host: &str, stream: u64, read: Result<(), String>, ends: &[String]) {
         let Some(peer) = self.peers.get_mut(host) else {
@@ -194,15 +200,18 @@ impl LinksConductor {
         let mut narrower = Vec::new();
         for (flow, incoming) in peer.incoming.range_mut(Flow::all_of(stream)) {
             incoming.description.read.clone_from(&read);
-            let destinations = &mut incoming.description.destinations;
-            let before = destinations.len();
-            destinations.retain(|on| ends.contains(on));
-            if destinations.len() < before {
+            let tree = &mut incoming.description.tree;
+            let own = tree.root().to_owned();
+            let narrowed = tree.narrowed(|end| *end == own || ends.iter().any(|on| on == end));
+            if narrowed != *tree {
+                *tree = narrowed;
                 narrower.push(*flow);
             }
         }
         for flow in narrower {
-            self.take_messages(host, flow);
+            if self.narrow_transit(host, flow, ends) {
+                self.take_messages(host, flow);
+            }
         }
     }
 }

@@ -50,7 +50,7 @@ pub(super) fn incoming_path(
             let why = format!("{host} passes them on, out of its memory");
             (PathKind::Rdma, why)
         }
-        (PathKind::Rdma, ..) if relays && !source.destinations.is_empty() => {
+        (PathKind::Rdma, ..) if relays && source.tree.leads_on() => {
             let why = "they go on to other hosts, and so land in this one's memory";
             (PathKind::Rdma, why.to_owned())
         }

@@ -234,6 +234,7 @@ impl LinksConductor {
         // The host may not have noticed. With a new link it says everything again.
         peer.end_link();
         self.network.link_ended(host);
+        self.end_transits(host);
         self.dirty = true;
     }
 

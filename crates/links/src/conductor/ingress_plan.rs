@@ -1,13 +1,11 @@
 //! Publishers of other hosts, and those that stand for them here.
 
 use super::gpu_path::incoming_path;
-use super::routes::ROUTE_PATIENCE;
 use super::LinksConductor;
 use crate::host_link::Flow;
 use crate::ingress::{ArrivalLimits, RemotePublisher};
 use crate::quotas::Kind;
-use crate::relay::{Destinations, Relay};
-use crate::remote_host::IngressPlan;
+use crate::remote_host::{IngressPlan, RemoteHost};
 use crate::wire::{clip, FlowDescription};
 use rgaps_client::links::{Direction, LinksPublisherBuilder};
 use rgaps_client::{ClientError, OpenError, PublisherQos, RefusalCode};
@@ -89,27 +87,17 @@ impl LinksConductor {
 
     /// Messages of a flow are taken, if it has a place.
     pub(super) fn take_messages(&mut self, host: &str, flow: Flow) {
-        let Some(peer) = self.peers.get(host) else {
+        let incoming = |peer: &RemoteHost| {
+            let incoming = peer.incoming.get(&flow)?;
+            let is_admitted = incoming.refused.is_none() && incoming.waits.is_none();
+            is_admitted.then(|| incoming.landing.clone())
+        };
+        let Some(landing) = self.peers.get(host).and_then(incoming) else {
             return;
         };
-        let Some(incoming) = peer.incoming.get(&flow) else {
-            return;
-        };
-        if let Some(landing) = &incoming.landing {
-            let (links, of) = (&self.config.links, &incoming.description);
-            // What a rule forbids waits for nothing.
-            let may = |end: &str| links.may_cross(Direction::Send, end, &of.topic).is_ok();
-            let destinations = links
-                .relay
-                .then(|| Destinations::new(of, host, may))
-                .flatten();
-            if let Some(destinations) = &destinations {
-                // A host that was started again does not know whom it reaches, and those that it did may be away too.
-                let outage = Duration::from_millis(links.outage_ms);
-                let until = (Instant::now() + ROUTE_PATIENCE).max(self.begun + outage);
-                landing.relay.expect(destinations, until);
-            }
-            peer.ingress.accept(flow, landing.clone(), destinations);
+        let transit = self.begin_transit(host, flow);
+        if let Some(peer) = self.peers.get(host) {
+            peer.ingress.accept(flow, landing, transit);
         }
     }
 
@@ -127,8 +115,10 @@ impl LinksConductor {
             Ok(landing) => {
                 (incoming.refused, incoming.waits) = (None, None);
                 let publisher = flow.incarnation;
-                self.routes.landed(&topic, publisher, &landing);
-                incoming.landing = Some(landing);
+                landing
+                    .iter()
+                    .for_each(|landing| self.routes.landed(&topic, publisher, landing));
+                incoming.landing = landing;
                 peer.ingress.issues.allowed(&topic);
                 return;
             }
@@ -155,8 +145,12 @@ impl LinksConductor {
         }
     }
 
-    /// The publisher that stands for one of another host's.
-    fn landing_of(&mut self, host: &str, flow: Flow) -> Result<Arc<RemotePublisher>, NoRoom> {
+    /// The publisher that stands for one of another host's; none if its messages only go on.
+    fn landing_of(
+        &mut self,
+        host: &str,
+        flow: Flow,
+    ) -> Result<Option<Arc<RemotePublisher>>, NoRoom> {
         let incoming = self.peers.get(host).and_then(|p| p.incoming.get(&flow));
         let incoming = incoming.ok_or_else(|| NoRoom::lasting("it has ended".to_owned()))?;
         let of = &incoming.description;
@@ -168,13 +162,16 @@ impl LinksConductor {
         if let Some(why) = barred {
             return Err(NoRoom::lasting(why));
         }
+        if !of.tree.ends_here() {
+            return Ok(None);
+        }
         // The same publisher may come in a stream that takes the place of another, or through another host, and goes on
         // where that one stands.
         let known = incoming.landing.clone();
         let known = known.or_else(|| self.routes.landing(&of.topic, flow.incarnation));
         match known {
-            Some(landing) => Ok(landing),
-            None => self.create_landing(host, flow, of.clone()),
+            Some(landing) => Ok(Some(landing)),
+            None => self.create_landing(host, flow, of.clone()).map(Some),
         }
     }
 
@@ -219,8 +216,7 @@ impl LinksConductor {
         };
         Ok(RemotePublisher::new(
             created,
-            Relay::new(publisher, topic, &self.own_publishers),
-            self.own_publishers.clone(),
+            (publisher, self.own_publishers.clone()),
             self.committed.mark(publisher, topic),
             of.history,
             limits,

@@ -9,29 +9,30 @@ mod hosts;
 mod ingress_plan;
 mod landing_rules;
 mod lane_config;
-mod onward;
 mod report;
 mod routes;
 mod rows;
 mod topics;
+mod transits;
 
 use self::egress_plan::EgressPlan;
 use self::hosts::Life;
 use self::report::Report;
 use self::routes::Routes;
+use self::transits::Transits;
 use crate::control_plane::{ControlPlane, PlaneEvent, PlaneListener};
 use crate::delivered::DeliveredFile;
-use crate::egress::EgressThread;
+use crate::egress::{start_transit, EgressThread};
 use crate::event::{ConductorEvent, SourcedEvent};
 use crate::host_link::HostLink;
 use crate::ingress::MemoryRequest;
 use crate::keys::{number_of, Node as Host};
 use crate::network::Network;
+use crate::own_publishers::OwnPublishers;
 use crate::pool_memory;
 use crate::probe::Probe;
 use crate::quotas::Quotas;
 use crate::rails::{self, names, CardMemory, CardPreference};
-use crate::relay::OwnPublishers;
 use crate::remote_host::RemoteHost;
 use crate::traces::Tracer;
 use crate::wire::wall_ns;
@@ -93,6 +94,7 @@ pub struct LinksConductor {
     lives: Vec<Life>,
     topics: BTreeMap<String, EgressPlan>,
     routes: Routes,
+    transits: Transits,
     rows: BTreeMap<String, InterestRow>,
     /// Of the rows, and of the daemon that told them.
     version: (u64, u64),
@@ -178,6 +180,7 @@ impl LinksConductor {
             lives: Vec::new(),
             topics: BTreeMap::new(),
             routes: Routes::default(),
+            transits: Transits::new(start_transit().context("creating a thread")?),
             rows: BTreeMap::new(),
             version: (0, 0),
             events,
@@ -305,7 +308,7 @@ impl LinksConductor {
         self.dirty = true;
         for landed in rows.iter().flat_map(|row| &row.landed) {
             // Also those of a former life of ours.
-            self.own_publishers.insert(*landed, None);
+            self.own_publishers.insert(*landed);
         }
         self.rows = rows
             .into_iter()

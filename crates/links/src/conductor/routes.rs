@@ -1,22 +1,16 @@
 //! Which hosts are reached through which: what is said about that, and what comes of it.
 
-use super::egress_plan::EgressPlan;
-use super::onward::Onward;
-use super::{egress_thread, LinksConductor};
-use crate::egress::EgressCommand;
-use crate::host_link::Flow;
+use super::LinksConductor;
 use crate::ingress::RemotePublisher;
 use crate::keys::TopicInterest;
-use crate::remote_host::{IngressPlan, RemoteHost};
-use crate::through::Reached;
-use crate::wire::{clip, FlowDescription};
+use crate::remote_host::RemoteHost;
+use crate::wire::clip;
 use rgaps_client::{PeerRow, PeerState};
+use rgaps_routing::Load;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// How long messages wait for a way that is to be there, beside those of a host that was started again.
-pub(super) const ROUTE_PATIENCE: Duration = Duration::from_secs(3);
 /// How often ways are looked at when nothing has changed.
 const LOOK: Duration = Duration::from_millis(250);
 
@@ -42,13 +36,6 @@ impl Hop {
     }
 }
 
-/// Where a publisher's messages land.
-struct Landed {
-    landing: Weak<RemotePublisher>,
-    /// The hosts that they go on to, as the egress thread was told.
-    hosts: BTreeSet<String>,
-}
-
 /// What hosts are reached how.
 #[derive(Default)]
 pub(super) struct Routes {
@@ -56,9 +43,7 @@ pub(super) struct Routes {
     /// When hops were looked at, and at which version of the network.
     looked: Option<(Instant, u64)>,
     /// What lands here, by topics and publishers; it may come through several hosts.
-    landings: BTreeMap<(String, u64), Landed>,
-    /// Publishers that are gone, and of which something is on its way on; with the hosts they came from.
-    leaving: Vec<(String, Flow, FlowDescription, Arc<RemotePublisher>)>,
+    landings: BTreeMap<(String, u64), Weak<RemotePublisher>>,
     /// Hosts that were started again: what they had and did not carry on goes there once more.
     pub(super) restarted: BTreeSet<String>,
 }
@@ -72,49 +57,32 @@ impl Routes {
     /// Where a publisher's messages land, whatever host they come through.
     pub(super) fn landing(&self, topic: &str, publisher: u64) -> Option<Arc<RemotePublisher>> {
         let known = self.landings.get(&(topic.to_owned(), publisher))?;
-        known.landing.upgrade()
+        known.upgrade()
     }
 
     pub(super) fn landed(&mut self, topic: &str, publisher: u64, landing: &Arc<RemotePublisher>) {
         let key = (topic.to_owned(), publisher);
-        let known = self.landings.get(&key);
-        if known.is_none_or(|known| known.landing.as_ptr() != Arc::as_ptr(landing)) {
-            let landed = Landed {
-                landing: Arc::downgrade(landing),
-                hosts: BTreeSet::new(),
-            };
-            self.landings.insert(key, landed);
-        }
+        self.landings.insert(key, Arc::downgrade(landing));
     }
 
-    /// A publisher is gone; what is on its way on is not.
-    pub(super) fn leave(&mut self, host: &str, flow: Flow, incoming: IngressPlan) {
-        if let Some(landing) = incoming.landing.filter(|landing| !landing.relay.is_idle()) {
-            let host = host.to_owned();
-            self.leaving
-                .push((host, flow, incoming.description, landing));
-        }
+    /// The hosts on the way to another, the next one first, the other one last; as it is reached now.
+    pub(super) fn path(&self, end: &str) -> Option<Vec<String>> {
+        let hop = self.hops.get(end)?;
+        Some(
+            hop.between
+                .iter()
+                .cloned()
+                .chain([end.to_owned()])
+                .collect(),
+        )
     }
+}
 
-    /// Publishers elsewhere whose messages go on, or may still.
-    pub(super) fn publishers(&self, topic: &str) -> BTreeSet<u64> {
-        let of_topic = (topic.to_owned(), 0)..=(topic.to_owned(), u64::MAX);
-        let here = self.landings.range(of_topic);
-        let here = here.filter(|(_, landed)| landed.landing.strong_count() > 0);
-        here.map(|((_, publisher), _)| *publisher).collect()
-    }
-
-    /// The hosts between this one and another, as it is reached now.
-    pub(super) fn between(&self, end: &str) -> &[String] {
-        self.hops.get(end).map_or(&[], |hop| &hop.between)
-    }
-
-    /// How messages come to a host that another leads to, in words.
-    pub(super) fn through(&self, end: &str, next: &str) -> String {
-        match self.hops.get(end).filter(|hop| hop.next == next) {
-            Some(hop) => format!("through {}: ", hop.between.join(", ")),
-            None => format!("through {next}: "),
-        }
+/// How messages come to a host by these others, in words.
+pub(super) fn through(path: &[String]) -> String {
+    match path.split_last() {
+        Some((_, between)) if !between.is_empty() => format!("through {}: ", between.join(", ")),
+        _ => String::new(),
     }
 }
 
@@ -141,11 +109,8 @@ impl LinksConductor {
         let kept = self.peers.iter().filter(|(_, peer)| !peer.given_up);
         self.dirty |= self.network.expire(outage, kept.map(|(host, _)| host));
         self.routes
-            .leaving
-            .retain(|(.., landing)| !landing.relay.is_idle());
-        self.routes
             .landings
-            .retain(|_, landed| landed.landing.strong_count() > 0);
+            .retain(|_, landing| landing.strong_count() > 0);
         let ends = self.network.reached().chain(self.peers.keys());
         let ends: BTreeSet<&String> = ends.chain(self.routes.hops.keys()).collect();
         let hops = ends.into_iter();
@@ -201,141 +166,23 @@ impl LinksConductor {
         all
     }
 
-    /// What goes on from here, by topics.
-    pub(super) fn onward(&self) -> BTreeMap<String, Vec<Onward>> {
-        let mut all: BTreeMap<String, Vec<Onward>> = BTreeMap::new();
-        if !self.config.links.relay {
-            return all;
+    /// The paths of a tree to hosts for messages of so many bytes; none: each host is reached by its shortest path.
+    pub(super) fn tree_paths<'a>(
+        &self,
+        ends: impl Iterator<Item = &'a String>,
+        bytes: u64,
+    ) -> BTreeMap<String, Vec<String>> {
+        let links = &self.config.links;
+        if links.fanout == 0 || bytes < links.tree_min.0 {
+            return BTreeMap::new();
         }
-        let incoming = self.peers.iter().flat_map(|(host, peer)| {
-            let lands = |i: &&IngressPlan| i.orphaned.is_none() && i.landing.is_some();
-            let lands = peer.incoming.values().filter(lands);
-            lands.map(move |incoming| (host, &incoming.description))
-        });
-        let leaving = self.routes.leaving.iter();
-        let leaving = leaving.map(|(host, _, description, _)| (host, description));
-        for (host, description) in incoming.chain(leaving) {
-            if !description.destinations.is_empty() {
-                let of_topic = all.entry(description.topic.clone()).or_default();
-                of_topic.push(Onward {
-                    peer: host.clone(),
-                    source: description.clone(),
-                });
-            }
-        }
-        all
-    }
-
-    /// What lands here is held until it is there where this host reaches, and no longer.
-    pub(super) fn serve(&mut self, onward: &BTreeMap<String, Vec<Onward>>) {
-        let leaving = &self.routes.leaving;
-        for ((topic, publisher), landed) in &mut self.routes.landings {
-            let Some(landing) = landed.landing.upgrade() else {
-                continue;
-            };
-            let goes = onward.get(topic).is_some_and(|all| {
-                let mut all = all.iter();
-                all.any(|onward| onward.source.publisher == *publisher)
-            });
-            let of_topic = self.topics.get(topic).filter(|of| of.has.is_some());
-            let leaving = || leaving.iter().any(|(.., l)| Arc::ptr_eq(l, &landing));
-            let hosts: BTreeSet<String> = match of_topic {
-                Some(of_topic) if goes || leaving() => {
-                    let hosts = of_topic.hosts.values().flat_map(BTreeMap::keys);
-                    hosts.cloned().collect()
-                }
-                _ => BTreeSet::new(),
-            };
-            if hosts != landed.hosts {
-                landed.hosts.clone_from(&hosts);
-                let command = EgressCommand::Serve(landing.relay.clone(), hosts);
-                egress_thread(&self.egress, topic).send(command);
-            }
-        }
-    }
-
-    /// Tells other hosts how far their messages are that are carried on from here. Whether any are on their way.
-    pub(super) fn send_confirmed(&mut self) -> bool {
-        let mut in_transit = false;
-        for (host, peer) in self.peers.iter_mut().filter(|(_, peer)| peer.up) {
-            let mut all = BTreeMap::new();
-            let onward = peer.incoming.iter();
-            for (flow, incoming) in onward.filter(|(_, i)| !i.description.destinations.is_empty()) {
-                // What is refused here is nobody's to wait for. What waits for a place here, is.
-                let confirmed = peer.ingress.confirmed(*flow);
-                let confirmed = confirmed.unwrap_or(match incoming.refused {
-                    Some(_) => u64::MAX,
-                    None => 0,
-                });
-                let landing = incoming.landing.as_ref();
-                in_transit |= landing.is_some_and(|landing| !landing.relay.is_idle());
-                all.insert(*flow, confirmed);
-            }
-            let leaving = self.routes.leaving.iter().filter(|(of, ..)| of == host);
-            for (_, flow, _, landing) in leaving {
-                // All of it has come.
-                all.insert(*flow, landing.relay.floor());
-            }
-            for said in peer.through.send_confirmed(all) {
-                peer.say(&said);
-                // Something moved, and more may in a moment.
-                in_transit = true;
-            }
-        }
-        in_transit
-    }
-
-    /// Tells other hosts which of the hosts that they send for are reached.
-    pub(super) fn send_reached(&mut self) {
-        let mut all: BTreeMap<String, Reached> = BTreeMap::new();
-        for (host, peer) in self.peers.iter().filter(|(_, peer)| peer.up) {
-            let of_peer = all.entry(host.clone()).or_default();
-            for (flow, incoming) in &peer.incoming {
-                let of = &incoming.description;
-                for end in &of.destinations {
-                    let topic = self.topics.get(&of.topic);
-                    let outcome = match incoming.orphaned.is_some() || !self.config.links.relay {
-                        true => Err("this host carries nothing on".to_owned()),
-                        false => self.reaches(topic, end, host).map_err(|why| clip(&why)),
-                    };
-                    of_peer.insert((flow.topic, end.clone()), outcome);
-                }
-            }
-        }
-        for (host, reached) in all {
-            let Some(peer) = self.peers.get_mut(&host) else {
-                continue;
-            };
-            for said in peer.through.send_reached(reached) {
-                peer.say(&said);
-            }
-        }
-    }
-
-    /// Whether messages of a topic that come from a host reach another, or why not.
-    fn reaches(&self, topic: Option<&EgressPlan>, end: &str, from: &str) -> Result<(), String> {
-        let topic = topic.ok_or("the host between prepares")?;
-        if let Some((why, _)) = &topic.failed {
-            return Err(why.clone());
-        }
-        if let Some((_, why)) = topic.refused.get(end) {
-            return Err(why.clone());
-        }
-        let mut why = "the host between prepares".to_owned();
-        for (next, ends) in &topic.hosts {
-            if next == from || !ends.contains_key(end) {
-                continue;
-            }
-            let stream = topic.streams.get(next).zip(self.peers.get(next));
-            let Some(((number, _), peer)) = stream else {
-                continue;
-            };
-            match peer.reaches(*number, end) {
-                Ok(()) => return Ok(()),
-                Err(not) => why = not.to_owned(),
-            }
-        }
-        Err(why)
+        let load = Load {
+            message_bytes: bytes,
+            tree_bytes_min: links.tree_min.0,
+            fanout: links.fanout as usize,
+            lanes: links.lanes.into(),
+        };
+        self.network.tree_paths(ends, load)
     }
 
     /// Hosts that are reached through others, for the listing.

@@ -1,6 +1,7 @@
 //! What the daemon and its users see of other hosts.
 
 use super::egress_plan::EgressPlan;
+use super::routes::through;
 use super::LinksConductor;
 use crate::remote_host::{LinkPath, RemoteHost};
 use crate::wire::clip_to;
@@ -78,10 +79,9 @@ impl LinksConductor {
         end: &str,
     ) -> String {
         let next = &peer.node.host;
-        let through = match end == next {
-            true => String::new(),
-            false => self.routes.through(end, next),
-        };
+        let tree = topic.trees.get(next);
+        let path = tree.map_or_else(Vec::new, |tree| tree.path(end));
+        let through = through(&[std::slice::from_ref(next), &path].concat());
         let LinkPath { words, why_not, .. } = &peer.over;
         let no_better = match why_not.is_empty() {
             true => String::new(),

@@ -1,8 +1,7 @@
 //! Topics: what this host wants, and what goes from here to those that want it.
 
-use super::egress_plan::{all_of, EgressPlan, Hosts};
+use super::egress_plan::{all_of, EgressPlan, Hosts, Trees};
 use super::gpu_path::reads_in;
-use super::onward::{publishers, Onward};
 use super::{egress_thread, LinksConductor, GATHER, LOOK_ALL, TRY_AGAIN};
 use crate::control_plane::random_u64;
 use crate::egress::{EgressCommand, FlowTarget};
@@ -10,15 +9,24 @@ use crate::host_link::Flow;
 use crate::keys::{number_of, TopicInterest};
 use crate::quotas::Quotas;
 use crate::remote_host::{OutgoingFlow, RemoteHost};
-use crate::wire::{clip, LinkMessage};
+use crate::wire::{clip, LinkMessage, Takes, Tree};
 use rgaps_client::links::{Direction, Links, LinksSubscriberBuilder};
 use rgaps_client::{Domain, Late, Subscriber, SubscriberQos};
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// How often it is looked whether a stream of which a branch is broken begins again.
+const BROKEN_AGAIN: Duration = Duration::from_millis(500);
 
 /// Whether a topic goes to a host, as far as rules and the quotas of links say.
-fn may_go(links: &Links, quotas: &mut Quotas, host: &str, topic: &str) -> Result<(), String> {
+pub(super) fn may_go(
+    links: &Links,
+    quotas: &mut Quotas,
+    host: &str,
+    topic: &str,
+) -> Result<(), String> {
     links.may_cross(Direction::Send, host, topic)?;
     if let Some(quota) = links.quota(host, topic) {
         quotas.rate(links, quota, host, topic)?;
@@ -53,13 +61,9 @@ impl LinksConductor {
     fn end_publishers(&mut self) {
         for (name, topic) in &mut self.topics {
             let row = self.rows.get(name);
-            let mut publishers = self.routes.publishers(name);
-            publishers.extend(
-                row.iter()
-                    .flat_map(|row| &row.publishers)
-                    .map(|p| p.incarnation),
-            );
-            let (ended, back) = topic.set_publishers(publishers);
+            let publishers = row.iter().flat_map(|row| &row.publishers);
+            let publishers = publishers.map(|publisher| publisher.incarnation);
+            let (ended, back) = topic.set_publishers(publishers.collect());
             for (host, (stream, _)) in &topic.streams {
                 let Some(peer) = self.peers.get_mut(host) else {
                     continue;
@@ -89,7 +93,6 @@ impl LinksConductor {
         self.dirty = false;
         self.reconcile_at = now + LOOK_ALL;
         self.end_publishers();
-        let onward = self.onward();
         let wanted = self.all_wants();
         let over: Vec<String> = self
             .topics
@@ -101,11 +104,10 @@ impl LinksConductor {
             self.end_topic(&name);
         }
         for (name, wants) in wanted {
-            let onward = onward.get(&name).map_or(&[][..], Vec::as_slice);
-            self.reconcile_topic(&name, wants, onward);
+            self.reconcile_topic(&name, wants);
         }
         self.routes.restarted.clear();
-        self.serve(&onward);
+        self.reconcile_transits();
         self.send_reached();
         self.report_landings();
         self.admit_again();
@@ -114,8 +116,13 @@ impl LinksConductor {
         let mut incoming = self.peers.values().flat_map(|peer| peer.incoming.values());
         if outward.into_iter().any(EgressPlan::lacks_something)
             || incoming.any(|i| i.waits.is_some())
+            || self.any_transit_refused()
         {
             self.reconcile_at = now + TRY_AGAIN;
+        }
+        let mut streams = self.peers.values().flat_map(|peer| peer.outgoing.values());
+        if streams.any(|stream| stream.is_broken) {
+            self.reconcile_at = now + BROKEN_AGAIN;
         }
         if self.gathers() {
             self.reconcile_at = now;
@@ -133,7 +140,7 @@ impl LinksConductor {
     fn end_topic(&mut self, name: &str) {
         if let Some(topic) = self.topics.remove(name) {
             for (host, (stream, _)) in &topic.streams {
-                self.quotas.give(host, name);
+                self.give_rate(host, name);
                 if let Some(peer) = self.peers.get_mut(host) {
                     peer.end_stream(*stream, false);
                 }
@@ -142,75 +149,115 @@ impl LinksConductor {
         }
     }
 
-    /// The hosts that a topic goes to, and which of them lead to others: what rules and quotas let go.
-    fn set_hosts(&mut self, name: &str, wants: BTreeMap<String, TopicInterest>) -> Hosts {
+    /// The path of a topic's messages to a host, as far as rules and quotas let them go; or why they do not.
+    fn may_go_by(&mut self, name: &str, path: &[String]) -> Result<(), String> {
+        let links = &self.config.links;
+        let next = path.first().map_or("", String::as_str);
+        may_go(links, &mut self.quotas, next, name)?;
+        let mut on = path.iter();
+        on.try_for_each(|host| links.may_cross(Direction::Send, host, name))
+    }
+
+    /// The hosts that a topic goes to, which of them lead to others, and how.
+    fn set_hosts(&mut self, name: &str, wants: BTreeMap<String, TopicInterest>) -> (Hosts, Trees) {
+        let (mut hosts, mut trees) = (Hosts::new(), Trees::new());
         let Some(topic) = self.topics.get_mut(name) else {
-            return Hosts::new();
+            return (hosts, trees);
         };
         topic.refused.clear();
-        let mut hosts = Hosts::new();
+        let largest = topic.largest.load(Ordering::Relaxed);
+        let mut in_tree = self.tree_paths(wants.keys(), largest);
+        let mut moving = Vec::new();
         for (end, want) in wants {
-            let Some(hop) = self.routes.hop(&end) else {
+            let Some(mut path) = self.routes.path(&end) else {
                 continue;
             };
-            let next = &hop.next;
-            let links = &self.config.links;
-            let mut on = self.routes.between(&end).iter().chain([&end]);
-            let may = may_go(links, &mut self.quotas, next, name).and_then(|()| {
-                on.try_for_each(|host| links.may_cross(Direction::Send, host, name))
-            });
-            if let Err(why) = may {
-                let issues = self.peers.get(next).map(|peer| &peer.ingress.issues);
-                if issues.is_some_and(|issues| issues.refused(name, 0, &why)) {
-                    tracing::warn!(
-                        host = end,
-                        topic = name,
-                        "a topic is not sent to a host: {why}"
-                    );
-                }
-                topic.refused.insert(end.clone(), (want.subscribers, why));
+            let by_tree = in_tree.remove(&end);
+            if let Some(other) = by_tree.filter(|path| self.may_go_by(name, path).is_ok()) {
+                path = other;
+            } else if let Err(why) = self.may_go_by(name, &path) {
+                self.refuse_end(name, (&end, want.subscribers), &path[0], why);
                 continue;
             }
-            // The way before stays until this one is there.
-            if !topic.reaches(&self.peers, next, &end) {
-                for (before, ends) in &topic.hosts {
-                    let usable = self.peers.get(before).is_some_and(RemoteHost::is_usable);
-                    if before != next && usable && ends.contains_key(&end) {
-                        let of = hosts.entry(before.clone()).or_default();
-                        of.insert(end.clone(), want);
-                    }
-                }
-            }
+            let next = path.remove(0);
+            let takes = match want.demand.reliable {
+                true => Takes::Reliable,
+                false => Takes::BestEffort,
+            };
+            let tree = trees
+                .entry(next.clone())
+                .or_insert_with(|| Tree::new(&next));
+            tree.add(&path, takes);
             let of = hosts.entry(next.clone()).or_default();
             of.insert(end.clone(), want);
+            moving.push((next, end, want, takes));
         }
-        hosts
+        // The way before stays until this one is there.
+        let Some(topic) = self.topics.get(name) else {
+            return (hosts, trees);
+        };
+        moving.retain(|(next, end, ..)| !topic.reaches(&self.peers, next, end));
+        for (next, end, want, takes) in moving {
+            for (before, ends) in &topic.hosts {
+                let usable = self.peers.get(before).is_some_and(RemoteHost::is_usable);
+                if *before != next && usable && ends.contains_key(&end) {
+                    let path = topic.trees.get(before).map(|tree| tree.path(&end));
+                    let tree = trees
+                        .entry(before.clone())
+                        .or_insert_with(|| Tree::new(before));
+                    tree.add(&path.unwrap_or_default(), takes);
+                    let of = hosts.entry(before.clone()).or_default();
+                    of.insert(end.clone(), want);
+                }
+            }
+        }
+        (hosts, trees)
+    }
+
+    /// A topic does not go to a host that wants it, for this reason.
+    fn refuse_end(&mut self, name: &str, (end, subscribers): (&str, u32), next: &str, why: String) {
+        let issues = self.peers.get(next).map(|peer| &peer.ingress.issues);
+        if issues.is_some_and(|issues| issues.refused(name, 0, &why)) {
+            tracing::warn!(
+                host = end,
+                topic = name,
+                "a topic is not sent to a host: {why}"
+            );
+        }
+        if let Some(topic) = self.topics.get_mut(name) {
+            topic.refused.insert(end.to_owned(), (subscribers, why));
+        }
     }
 
     /// Ends the streams to hosts that a topic does not go to any more.
     fn end_streams(&mut self, name: &str, hosts: &Hosts) {
-        let Some(topic) = self.topics.get_mut(name) else {
+        let Some(topic) = self.topics.get(name) else {
             return;
         };
         let ended = topic.streams.keys();
         let ended = ended.filter(|host| !hosts.contains_key(*host));
         for host in ended.cloned().collect::<Vec<_>>() {
             let is_reached = |end| hosts.values().any(|ends| ends.contains_key(end));
+            let Some(topic) = self.topics.get_mut(name) else {
+                return;
+            };
             let ends = topic.hosts.get(&host);
             let moved = ends.is_some_and(|ends| ends.keys().all(is_reached));
-            self.quotas.give(&host, name);
             let stream = topic.streams.remove(&host);
             if let Some(((number, _), peer)) = stream.zip(self.peers.get_mut(&host)) {
                 peer.end_stream(number, moved);
             }
+            self.give_rate(&host, name);
         }
     }
 
     /// Begins streams, some of them again under another number. Whether something is to have history.
-    fn begin_streams(&mut self, name: &str, hosts: Hosts, onward: &[Onward]) -> bool {
-        let (Some(topic), row) = (self.topics.get_mut(name), self.rows.get(name)) else {
+    fn begin_streams(&mut self, name: &str, (hosts, trees): (Hosts, Trees)) -> bool {
+        let Some(topic) = self.topics.get_mut(name) else {
             return false;
         };
+        let version = self.network.version();
+        topic.trees = trees;
         let previous = std::mem::replace(&mut topic.hosts, hosts);
         let renews = std::mem::take(&mut topic.renews);
         let mut wants_history = false;
@@ -220,9 +267,9 @@ impl LinksConductor {
             };
             let known = topic.streams.get(&next);
             let known = known.and_then(|(number, _)| peer.outgoing.get(number));
-            let sources = || topic.sources(name, &next, row, onward);
+            let tree = &topic.trees[&next];
             let is_described_otherwise =
-                known.is_some_and(|known| renews || sources().iter().any(|of| known.lacks(of)));
+                known.is_some_and(|known| renews || known.is_to_begin_again(tree, version));
             let is_restarted = self.routes.restarted.contains(&next);
             let mut change = topic.change(&next, &previous, known.filter(|_| is_restarted));
             change.takes_over |= is_described_otherwise;
@@ -238,10 +285,10 @@ impl LinksConductor {
             let Ok(number) = random_u64() else {
                 continue;
             };
-            if let Some((previous, _)) = topic.streams.insert(next, (number, want)) {
+            if let Some((previous, _)) = topic.streams.insert(next.clone(), (number, want)) {
                 peer.end_stream(previous, true);
             }
-            peer.begin_stream(number, name);
+            peer.begin_stream(number, name, (topic.trees[&next].clone(), version));
             if change.takes_over {
                 topic.takes_over.insert(number);
             }
@@ -254,23 +301,18 @@ impl LinksConductor {
         wants_history
     }
 
-    /// `wants`: of all hosts; `onward`: publishers elsewhere whose messages go on.
-    fn reconcile_topic(
-        &mut self,
-        name: &str,
-        wants: BTreeMap<String, TopicInterest>,
-        onward: &[Onward],
-    ) {
+    /// `wants`: of all hosts.
+    fn reconcile_topic(&mut self, name: &str, wants: BTreeMap<String, TopicInterest>) {
         let gathers = self.gathers();
         self.topics.entry(name.to_owned()).or_default();
-        let hosts = self.set_hosts(name, wants);
+        let (hosts, trees) = self.set_hosts(name, wants);
         let Some(topic) = self.topics.get(name) else {
             return;
         };
         let (streams, ends) = (topic.streams.clone(), topic.hosts.clone());
         let limits = topic.limits.clone();
         self.end_streams(name, &hosts);
-        let wants_history = self.begin_streams(name, hosts, onward);
+        let wants_history = self.begin_streams(name, (hosts, trees));
         let Some(topic) = self.topics.get_mut(name) else {
             return;
         };
@@ -285,7 +327,7 @@ impl LinksConductor {
         let direct = reads_in(row, self.known.as_deref(), topic, &self.peers);
         let domain = direct.clone().unwrap_or(Domain::Host);
         topic.not_read = direct.err();
-        let publishers = publishers(row, onward);
+        let publishers = row.map_or_else(Vec::new, |row| row.publishers.clone());
         let of_links = (&self.config.links, &self.quotas);
         topic.set_limits(name, of_links, &self.peers, &publishers);
         if topic.has.is_none() && gathers {
@@ -297,13 +339,15 @@ impl LinksConductor {
             return;
         };
         topic.note_histories();
-        let described = self.describe(name, onward);
+        let described = self.describe(name);
         let Some(topic) = self.topics.get(name) else {
             return;
         };
         let goes_elsewhere = (&streams, &ends) != (&topic.streams, &topic.hosts);
         if described || goes_elsewhere || limits != topic.limits || subscriber.is_some() {
-            let command = EgressCommand::Topic(name.to_owned(), subscriber, self.routes_of(topic));
+            let largest = topic.largest.clone();
+            let routes = self.routes_of(topic);
+            let command = EgressCommand::Topic(name.to_owned(), subscriber, routes, largest);
             egress_thread(&self.egress, name).send(command);
         }
         self.announce(name);
@@ -362,11 +406,12 @@ impl LinksConductor {
     fn routes_of(&self, topic: &EgressPlan) -> Vec<FlowTarget> {
         let routes = topic.streams.iter().filter_map(|(host, (stream, want))| {
             let peer = self.peers.get(host)?;
-            let publishers = peer.outgoing.get(stream)?.publishers.values();
+            let of_stream = peer.outgoing.get(stream)?;
+            let publishers = of_stream.publishers.values();
             let publishers = publishers.map(|flow| flow.description.clone());
             Some(FlowTarget {
                 host: host.clone(),
-                leads_to: topic.hosts.get(host)?.keys().cloned().collect(),
+                tree: of_stream.tree.clone(),
                 link: peer.linked()?.clone(),
                 stream: *stream,
                 publishers: publishers.collect(),
@@ -375,7 +420,7 @@ impl LinksConductor {
                 issues: peer.ingress.issues.clone(),
                 limits: topic.limits.get(host)?.0.clone(),
                 takes_over: topic.takes_over.contains(stream),
-                unconfirmed_max: self.config.links.in_flight_max.0,
+                unconfirmed_max: Some(self.config.links.in_flight_max.0),
                 longest: longest(&self.config.links),
             })
         });
@@ -383,7 +428,7 @@ impl LinksConductor {
     }
 
     /// Describes publishers whose flows are to be opened. Whether there are any.
-    fn describe(&mut self, name: &str, onward: &[Onward]) -> bool {
+    fn describe(&mut self, name: &str) -> bool {
         let (Some(topic), row) = (self.topics.get(name), self.rows.get(name)) else {
             return false;
         };
@@ -393,8 +438,7 @@ impl LinksConductor {
             let Some(stream) = stream.and_then(|peer| peer.outgoing.get_mut(number)) else {
                 continue;
             };
-            for source in topic.sources(name, host, row, onward) {
-                stream.leads_on |= !source.destinations.is_empty();
+            for source in topic.sources(name, host, row) {
                 let flow = stream.publishers.entry(source.publisher);
                 flow.or_insert_with(|| {
                     any = true;
@@ -421,20 +465,11 @@ impl LinksConductor {
             let Some(stream) = peer.outgoing.get_mut(number) else {
                 continue;
             };
-            let ends = topic.hosts.get(host).into_iter().flat_map(BTreeMap::keys);
-            let ends: Vec<String> = ends.filter(|end| *end != host).cloned().collect();
             // If they are for more hosts again, the stream begins again.
-            for flow in stream.publishers.values_mut() {
-                if flow
-                    .description
-                    .destinations
-                    .iter()
-                    .any(|on| !ends.contains(on))
-                {
-                    let description = Arc::make_mut(&mut flow.description);
-                    description.destinations.retain(|on| ends.contains(on));
-                }
+            if let Some(tree) = topic.trees.get(host).filter(|tree| **tree != stream.tree) {
+                stream.narrow(tree);
             }
+            let ends = stream.tree.ends_below().cloned().collect();
             let said = LinkMessage::Update(*number, topic.is_read(), ends);
             if stream.reported.as_ref() != Some(&said) {
                 stream.reported = Some(said.clone());
@@ -445,7 +480,7 @@ impl LinksConductor {
 }
 
 /// Bytes of the longest message that can be in flight, and is kept for a host that is away for a while.
-fn longest(config: &Links) -> (u64, &'static str) {
+pub(super) fn longest(config: &Links) -> (u64, &'static str) {
     let keys = [
         (config.in_flight_max.0, "links.in_flight_max"),
         (config.outage_max.0, "links.outage_max"),

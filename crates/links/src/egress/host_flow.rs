@@ -5,7 +5,6 @@ use super::timed::Carried;
 use super::FlowTarget;
 use crate::host_link::{Flow, NewFlow, Sent};
 use crate::rate::Rate;
-use crate::relay::Destinations;
 use crate::wire::FlowDescription;
 use rgaps_transport::Payload;
 use std::collections::{HashMap, VecDeque};
@@ -91,7 +90,7 @@ impl HostFlow {
                 flow: self.flow(of.publisher),
                 retained_max: *limits.staging.get(&of.publisher).unwrap_or(&u64::MAX),
                 description: of.encode(),
-                leads_on: !of.destinations.is_empty(),
+                leads_on: self.route.is_in_transit() || of.tree.leads_on(),
             })
             .collect();
         self.next
@@ -169,17 +168,9 @@ impl HostFlow {
         }
     }
 
-    /// Whether it leads to other hosts, which are not to miss anything.
+    /// Whether it leads to other hosts, which are not to miss anything and of which this host knows what they have.
     fn leads_on(&self) -> bool {
-        self.leads_on_with(None)
-    }
-
-    /// The same for messages that are for these hosts; `None`: for all.
-    fn leads_on_with(&self, destinations: Option<&Destinations>) -> bool {
-        let is_for =
-            |end: &String| destinations.is_none_or(|destinations| destinations.hosts.contains(end));
-        let mut ends = self.route.leads_to.iter();
-        self.route.reliable && ends.any(|end| *end != self.route.host && is_for(end))
+        !self.route.is_in_transit() && self.route.tree.is_reliable_below()
     }
 
     /// Whether something of a publisher's waits to go before anything else.
@@ -202,17 +193,9 @@ impl HostFlow {
     /// False: not now.
     pub fn offer(&mut self, topic: &str, message: &OutgoingMessage) -> bool {
         let info = &message.info;
-        let (publisher, destinations) = (info.publisher, info.destinations.as_deref());
-        let FlowTarget {
-            host,
-            leads_to,
-            limits,
-            ..
-        } = &self.route;
-        if destinations.is_some_and(|destinations| !destinations.goes(host, leads_to))
-            || limits.refused.contains(&publisher)
-            || limits.barred.contains(&publisher) && !limits.asks.contains(&publisher)
-        {
+        let (publisher, limits) = (info.publisher, &self.route.limits);
+        let is_barred = limits.barred.contains(&publisher) && !limits.asks.contains(&publisher);
+        if limits.refused.contains(&publisher) || is_barred {
             return true;
         }
         let (next, limit) = match limits.asks.contains(&publisher) {
@@ -232,9 +215,9 @@ impl HostFlow {
             self.leave_out(1);
             return true;
         }
-        let leads_on = self.leads_on_with(destinations);
-        let unconfirmed = self.unconfirmed_bytes;
-        if leads_on && unconfirmed > 0 && unconfirmed + bytes > self.route.unconfirmed_max {
+        let (leads_on, unconfirmed) = (self.leads_on(), self.unconfirmed_bytes);
+        let most = self.route.unconfirmed_max.unwrap_or(u64::MAX);
+        if leads_on && unconfirmed > 0 && unconfirmed + bytes > most {
             return false;
         }
         let now_ns = self.now_ns();
@@ -280,8 +263,8 @@ impl HostFlow {
         } = &self.route;
         let traces = sent.traces.as_ref();
         let mut trace = traces.and_then(|traces| traces.pick(topic, publisher, sequence, bytes));
-        if let (Some(trace), Some(destinations)) = (&mut trace, &info.destinations) {
-            trace.received_from = destinations.via.last().cloned();
+        if let Some(trace) = &mut trace {
+            trace.received_from.clone_from(&info.received_from);
         }
         let (held, taken_ns) = (message.held.clone(), info.taken_ns);
         let carried = Carried::new(held, sent.clone(), taken_ns, trace.clone());
@@ -290,7 +273,7 @@ impl HostFlow {
         if outcome == Sent::Taken {
             sent.times.take.span(info.published_ns, taken_ns);
             if let (Some(traces), Some(trace)) = (traces, &trace) {
-                if info.destinations.is_none() && message.held.trace_once() {
+                if info.received_from.is_none() && message.held.trace_once() {
                     traces.taken(trace, info.published_ns, taken_ns);
                 }
             }

@@ -1,6 +1,5 @@
 //! Messages that links hold.
 
-use crate::relay::{Again, Destinations, InTransit};
 use rgaps_client::{Domain, RecvError, Sample};
 use rgaps_transport::{Description, Payload};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -14,29 +13,40 @@ pub struct RetainedMessage {
     ready: AtomicUsize,
     /// A trace says that it was taken.
     traced: AtomicBool,
-    /// Of a message from elsewhere: when this is dropped, it is where it was to go.
-    _in_transit: Option<InTransit>,
 }
 
 enum Bytes {
     Sample(Sample),
     /// On a GPU, where network cards read it; copied to the host if some of it has to go another way.
     OnGpu(Sample, OnceLock<Box<[u8]>>),
-    Copied(Box<[u8]>),
+    /// From another host, perhaps still arriving.
+    InTransit(Box<dyn Payload>),
 }
 
 impl RetainedMessage {
-    /// Of a sample, from elsewhere perhaps.
-    pub fn sample(sample: Sample, in_transit: Option<InTransit>) -> Arc<RetainedMessage> {
-        Arc::new(RetainedMessage {
-            bytes: sample.len().max(1) as usize,
-            of: match sample.domain() {
+    /// Of a sample.
+    pub fn sample(sample: Sample) -> Arc<RetainedMessage> {
+        let bytes = sample.len().max(1) as usize;
+        RetainedMessage::new(
+            bytes,
+            match sample.domain() {
                 Domain::Host => Bytes::Sample(sample),
                 Domain::Cuda(_) => Bytes::OnGpu(sample, OnceLock::new()),
             },
+        )
+    }
+
+    /// From another host.
+    pub fn in_transit(message: Box<dyn Payload>) -> Arc<RetainedMessage> {
+        RetainedMessage::new(message.bytes(), Bytes::InTransit(message))
+    }
+
+    fn new(bytes: usize, of: Bytes) -> Arc<RetainedMessage> {
+        Arc::new(RetainedMessage {
+            of,
+            bytes,
             ready: AtomicUsize::new(0),
             traced: AtomicBool::new(false),
-            _in_transit: in_transit,
         })
     }
 
@@ -49,7 +59,7 @@ impl RetainedMessage {
     pub fn look(&self) -> Result<usize, RecvError> {
         let sample = match &self.of {
             Bytes::Sample(sample) | Bytes::OnGpu(sample, _) => sample,
-            Bytes::Copied(_) => return Ok(self.bytes),
+            Bytes::InTransit(message) => return Ok(message.ready()),
         };
         let ready = match sample.ready_bytes()? {
             all if all == sample.len() => self.bytes,
@@ -67,12 +77,15 @@ impl Payload for RetainedMessage {
     }
 
     fn ready(&self) -> usize {
-        self.ready.load(Ordering::Acquire)
+        match &self.of {
+            Bytes::InTransit(message) => message.ready(),
+            Bytes::Sample(_) | Bytes::OnGpu(..) => self.ready.load(Ordering::Acquire),
+        }
     }
 
     fn slice(&self, from: usize, to: usize) -> &[u8] {
         let sample = match &self.of {
-            Bytes::Copied(bytes) => return &bytes[from..to],
+            Bytes::InTransit(message) => return message.slice(from, to),
             Bytes::OnGpu(sample, copy) => return &copy.get_or_init(|| fetch(sample))[from..to],
             Bytes::Sample(sample) => sample,
         };
@@ -122,8 +135,8 @@ pub struct MessageInfo {
     /// When it was published, and taken.
     pub published_ns: u64,
     pub taken_ns: u64,
-    /// Of a message from elsewhere: where it goes.
-    pub destinations: Option<Arc<Destinations>>,
+    /// The host that it came from, if it was not published here.
+    pub received_from: Option<String>,
 }
 
 /// A message that is on its way to the links.
@@ -133,33 +146,6 @@ pub struct OutgoingMessage {
 }
 
 impl OutgoingMessage {
-    /// One that was published here before.
-    pub fn again(
-        publisher: u64,
-        again: Again,
-        in_transit: InTransit,
-        now_ns: u64,
-    ) -> OutgoingMessage {
-        let bytes = again.bytes.len();
-        OutgoingMessage {
-            held: Arc::new(RetainedMessage {
-                of: Bytes::Copied(again.bytes),
-                bytes,
-                ready: AtomicUsize::new(bytes),
-                traced: AtomicBool::new(false),
-                _in_transit: Some(in_transit),
-            }),
-            info: MessageInfo {
-                publisher,
-                sequence: again.sequence,
-                meta: again.meta,
-                published_ns: now_ns,
-                taken_ns: now_ns,
-                destinations: Some(again.destinations),
-            },
-        }
-    }
-
     /// To find it again while a link holds it.
     pub fn kept(&self) -> RetainedReference {
         RetainedReference {

@@ -8,18 +8,21 @@ mod host_flow;
 mod message;
 mod timed;
 mod topic;
+mod transit;
 
 pub use self::message::RetainedMessage;
+pub use self::transit::{start_transit, InTransit, Transit, TransitChild, TransitCommand};
 
 use self::topic::EgressTopic;
 use crate::counts::EgressCounts;
 use crate::event::{ConductorEvent, SourcedEvent};
 use crate::host_link::{Flow, HostLink};
 use crate::issues::TopicIssues;
-use crate::relay::{OwnPublishers, Relay};
-use crate::wire::FlowDescription;
+use crate::own_publishers::OwnPublishers;
+use crate::wire::{FlowDescription, Tree};
 use rgaps_client::{Node, Subscriber, Token, WaitSet};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,8 +41,8 @@ const GROWS: Duration = Duration::from_micros(30);
 pub struct FlowTarget {
     /// Its name.
     pub host: String,
-    /// The hosts that it leads to, itself included.
-    pub leads_to: BTreeSet<String>,
+    /// The hosts that messages go to there, itself included.
+    pub tree: Tree,
     /// The link with it.
     pub link: HostLink,
     /// `Flow::topic` of its flows.
@@ -56,13 +59,18 @@ pub struct FlowTarget {
     pub limits: FlowLimits,
     /// It takes another's place: what is not known to have come there goes once more, this way.
     pub takes_over: bool,
-    /// Bytes that are held for hosts behind it, beyond those that it has.
-    pub unconfirmed_max: u64,
+    /// Bytes that are held for hosts behind it, beyond those that it has. None: another host holds them.
+    pub unconfirmed_max: Option<u64>,
     /// Bytes of the longest message that crosses, and the key that says so.
     pub longest: (u64, &'static str),
 }
 
 impl FlowTarget {
+    /// Whether the messages come from another host.
+    fn is_in_transit(&self) -> bool {
+        self.unconfirmed_max.is_none()
+    }
+
     /// Why a message is too long to go there, if it is.
     fn too_long(&self, bytes: u64) -> Option<String> {
         let (longest, key) = self.longest;
@@ -101,16 +109,15 @@ pub struct FlowLimits {
 
 /// What an egress thread is to do.
 pub enum EgressCommand {
-    /// A topic goes to these hosts. With a subscriber, it takes the place of the former one.
-    Topic(String, Option<Subscriber>, Vec<FlowTarget>),
+    /// A topic goes to these hosts. With a subscriber, it takes the place of the former one. The number becomes the bytes of the
+    /// topic's largest message.
+    Topic(String, Option<Subscriber>, Vec<FlowTarget>, Arc<AtomicU64>),
     /// Publishers of a topic that are gone, and those that were and are there again.
     Publishers(String, Vec<u64>, Vec<u64>),
     /// How far messages of a topic are at hosts that others lead to.
     Confirmed(String, Flow, u64),
     /// A topic goes nowhere any more.
     End(String),
-    /// Messages that come through here go to these hosts, as was ordered before.
-    Serve(Arc<Relay>, BTreeSet<String>),
 }
 
 /// A thread that forwards topics.
@@ -214,9 +221,6 @@ impl Thread {
             while let Ok(command) = commands.try_recv() {
                 self.perform(command);
             }
-            if self.own_publishers.any_again() {
-                self.due.extend(self.topics.keys().cloned());
-            }
             idle = match self.due.is_empty() {
                 true => (2 * idle).min(LOOK_IDLE),
                 false => LOOK,
@@ -293,9 +297,9 @@ impl Thread {
 
     fn perform(&mut self, command: EgressCommand) {
         match command {
-            EgressCommand::Topic(name, subscriber, routes) => {
+            EgressCommand::Topic(name, subscriber, routes, largest) => {
                 self.due.insert(name.clone());
-                self.set_topic(name, subscriber, routes);
+                self.set_topic(name, subscriber, (routes, largest));
             }
             EgressCommand::Publishers(name, ended, back) => {
                 self.due.insert(name.clone());
@@ -313,11 +317,15 @@ impl Thread {
                     self.take_leave(topic);
                 }
             }
-            EgressCommand::Serve(relay, hosts) => relay.serve(hosts),
         }
     }
 
-    fn set_topic(&mut self, name: String, subscriber: Option<Subscriber>, routes: Vec<FlowTarget>) {
+    fn set_topic(
+        &mut self,
+        name: String,
+        subscriber: Option<Subscriber>,
+        (routes, largest): (Vec<FlowTarget>, Arc<AtomicU64>),
+    ) {
         match (self.topics.get_mut(&name), subscriber) {
             (Some(topic), subscriber) => {
                 if let Some(subscriber) = subscriber {
@@ -330,7 +338,7 @@ impl Thread {
                 topic.set_routes(routes);
             }
             (None, Some(subscriber)) => {
-                let mut topic = EgressTopic::new(subscriber);
+                let mut topic = EgressTopic::new(subscriber, largest);
                 topic.set_routes(routes);
                 self.topics.insert(name, topic);
             }

@@ -6,12 +6,13 @@ use super::message::{
 };
 use super::FlowTarget;
 use crate::host_link::Flow;
-use crate::relay::{Destinations, InTransit, Origin, OwnPublishers, Relay};
+use crate::own_publishers::OwnPublishers;
 use crate::wire::{monotonic_ns, to_wall, FlowDescription, MessageDescription};
 use rgaps_client::links::WithMetadata;
 use rgaps_client::{Domain, RecvError, Sample, Subscriber, Token};
 use rgaps_transport::{Description, Payload};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 /// Messages of a topic before others get their turn.
@@ -41,6 +42,9 @@ pub struct EgressTopic {
     past: BTreeSet<u64>,
     /// The next look may find something without a doorbell.
     pub held_up: bool,
+    /// Bytes of the largest message, for the conductor, which is to look at it when that has doubled.
+    largest: Arc<AtomicU64>,
+    has_grown: bool,
 }
 
 /// A message that some route may not have had yet.
@@ -67,35 +71,9 @@ fn skip(topic: &str, error: &RecvError) -> Next {
     Next::Taken
 }
 
-/// Who published a message, and as which one. Of a message from elsewhere, also where it goes.
-struct Source {
-    publisher: u64,
-    sequence: u64,
-    onward: Option<(Arc<Destinations>, InTransit)>,
-}
-
-impl Source {
-    /// None: the message came from elsewhere, and goes nowhere.
-    fn of(sample: &Sample, relay: Option<Arc<Relay>>) -> Option<Source> {
-        let Some(relay) = relay else {
-            return Some(Source {
-                publisher: sample.publisher_id(),
-                sequence: sample.sequence(),
-                onward: None,
-            });
-        };
-        let (sequence, destinations, in_transit) = relay.take(sample.sequence())?;
-        Some(Source {
-            publisher: relay.publisher,
-            sequence,
-            onward: Some((destinations, in_transit)),
-        })
-    }
-}
-
 impl EgressTopic {
     /// One that goes nowhere yet.
-    pub fn new(subscriber: Subscriber) -> EgressTopic {
+    pub fn new(subscriber: Subscriber, largest: Arc<AtomicU64>) -> EgressTopic {
         EgressTopic {
             subscriber,
             previous: None,
@@ -109,6 +87,8 @@ impl EgressTopic {
             ended: Vec::new(),
             past: BTreeSet::new(),
             held_up: false,
+            largest,
+            has_grown: false,
         }
     }
 
@@ -175,30 +155,17 @@ impl EgressTopic {
 
     /// A route also opens flows of publishers that are gone, for what is sent of theirs again.
     fn with_past(&self, mut route: FlowTarget, backlog: &VecDeque<OutgoingMessage>) -> FlowTarget {
-        for MessageInfo {
-            publisher,
-            destinations,
-            ..
-        } in backlog.iter().map(|message| &message.info)
-        {
-            let is_described = |of: &Arc<FlowDescription>| of.publisher == *publisher;
+        for publisher in backlog.iter().map(|message| message.info.publisher) {
+            let is_described = |of: &Arc<FlowDescription>| of.publisher == publisher;
             if route.publishers.iter().any(is_described) {
                 continue;
             }
-            let Some(past) = self.described.get(publisher) else {
-                continue;
-            };
-            let is_for = |end: &&String| {
-                **end != route.host
-                    && destinations
-                        .as_ref()
-                        .is_none_or(|destinations| destinations.hosts.contains(*end))
-            };
-            let ends = route.leads_to.iter().filter(is_for).cloned().collect();
-            route.publishers.push(Arc::new(FlowDescription {
-                destinations: ends,
-                ..(**past).clone()
-            }));
+            if let Some(past) = self.described.get(&publisher) {
+                route.publishers.push(Arc::new(FlowDescription {
+                    tree: route.tree.clone(),
+                    ..(**past).clone()
+                }));
+            }
         }
         route
     }
@@ -225,10 +192,11 @@ impl EgressTopic {
         self.past.retain(|past| !back.contains(past));
     }
 
-    /// Whether somebody is to find out who publishes.
+    /// Whether the conductor is to find out who publishes, or over which tree.
     pub fn asks(&mut self) -> bool {
+        let has_grown = std::mem::take(&mut self.has_grown);
         let all = self.host_flows.iter_mut();
-        all.fold(false, |asks, host_flow| host_flow.asks() | asks)
+        all.fold(has_grown, |asks, host_flow| host_flow.asks() | asks)
     }
 
     /// Whether there are messages that are not whole yet.
@@ -301,26 +269,15 @@ impl EgressTopic {
 
     /// Takes the next message.
     fn take(&mut self, name: &str, own_publishers: &OwnPublishers) -> Next {
-        // Those are not after what is received next.
-        let again = own_publishers.again(name);
         let (sample, is_previous) = match self.receive() {
             Ok(Some(sample)) => sample,
-            Ok(None) if self.repeat(&again, u64::MAX) => return Next::Taken,
             Ok(None) => return Next::Nothing,
             // What the links hold comes back when it is acknowledged.
             Err(RecvError::TooManyHeld { .. } | RecvError::Client(_)) => return Next::Waits,
             Err(error) => return skip(name, &error),
         };
-        let relay = match own_publishers.origin(sample.publisher_id()) {
-            Origin::Here => None,
-            Origin::PreviousLife => return Next::Taken,
-            Origin::Remote(relay) => Some(relay),
-        };
-        if let Some(relay) = &relay {
-            if self.repeat(std::slice::from_ref(relay), sample.sequence()) {
-                self.unfinished = Some((sample, is_previous));
-                return Next::Taken;
-            }
+        if own_publishers.contains(sample.publisher_id()) {
+            return Next::Taken;
         }
         match sample.ready_bytes() {
             // The first part of it is enough.
@@ -335,20 +292,15 @@ impl EgressTopic {
         if let Some(Err(error)) = is_read_here.then(|| sample.ready_slice()) {
             return skip(name, &error);
         }
-        if let Some(source) = Source::of(&sample, relay) {
-            self.set_taken(sample, is_previous, source);
-        }
+        self.set_taken(sample, is_previous);
         Next::Taken
     }
 
     /// Describes a message that was taken, for all routes.
-    fn set_taken(&mut self, sample: Sample, is_previous: bool, source: Source) {
-        let Source {
-            publisher,
-            sequence,
-            onward,
-        } = source;
-        let (destinations, in_transit) = onward.unzip();
+    fn set_taken(&mut self, sample: Sample, is_previous: bool) {
+        let (publisher, sequence) = (sample.publisher_id(), sample.sequence());
+        let before = self.largest.fetch_max(sample.len(), Ordering::Relaxed);
+        self.has_grown |= sample.len() > before && sample.len().ilog2() > before.max(1).ilog2();
         let meta = MessageDescription {
             bytes: sample.len(),
             tag: sample.tag(),
@@ -362,9 +314,9 @@ impl EgressTopic {
             meta: Description::new(&meta.encode()).expect("descriptions are short"),
             published_ns: sample.publish_ns(),
             taken_ns: monotonic_ns(),
-            destinations,
+            received_from: None,
         };
-        let held = RetainedMessage::sample(sample, in_transit);
+        let held = RetainedMessage::sample(sample);
         // What it says is the links' to hear when they have the message.
         let ready = held.look().unwrap_or(0);
         if ready < held.bytes() {
@@ -376,19 +328,6 @@ impl EgressTopic {
             });
         }
         self.set_outgoing(OutgoingMessage { held, info }, is_previous);
-    }
-
-    /// Takes one of the messages that go again before this one. False: there is none.
-    fn repeat(&mut self, relays: &[Arc<Relay>], number: u64) -> bool {
-        let found = relays
-            .iter()
-            .find_map(|relay| Some((relay.publisher, relay.take_again(number)?)));
-        let Some((publisher, (again, in_transit))) = found else {
-            return false;
-        };
-        let message = OutgoingMessage::again(publisher, again, in_transit, monotonic_ns());
-        self.set_outgoing(message, false);
-        true
     }
 
     fn set_outgoing(&mut self, message: OutgoingMessage, is_previous: bool) {

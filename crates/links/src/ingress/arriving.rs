@@ -1,15 +1,16 @@
 //! Memory that messages land in, and what is done with them in their turn.
 
-use super::{Bound, LinkIngress, RemotePublisher};
+use super::{Bound, LinkIngress, RemotePublisher, RoomRequests};
 use crate::counts::IngressCounts;
-use crate::event::{ConductorEvent, LinkReporter};
+use crate::egress::InTransit;
+use crate::event::ConductorEvent;
 use crate::issues::TopicIssues;
-use crate::relay::Destinations;
 use crate::wire::{from_wall, monotonic_ns, MessageDescription};
 use rgaps_client::links::{LinksLoan, SetMetadata, StreamingCopy};
 use rgaps_client::{Domain, Loan, LoanError, PublishError};
-use rgaps_transport::machine::{BufferReply, CardBuffer, ReceiveBuffer};
-use std::sync::atomic::{AtomicU64, Ordering};
+use rgaps_transport::machine::{BufferReply, CardBuffer, PrefixMemory, ReceiveBuffer};
+use rgaps_transport::Payload;
+use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 /// Messages from this size on are copied to GPUs that they are read on while they land.
@@ -17,59 +18,53 @@ const STREAMING_BYTES_MIN: u64 = 1 << 20;
 
 /// The receive buffer of a message that comes in a flow; or why it has none, now or ever.
 pub(super) fn receive_buffer(
-    Bound {
-        landing,
-        destinations,
-        received,
-    }: Bound,
+    Bound { landing, transit }: Bound,
     sequence: u64,
+    description: &[u8],
     bytes: u64,
     owner: &LinkIngress,
 ) -> BufferReply {
-    let is_here = sequence < landing.next.load(Ordering::Acquire);
-    if is_here && destinations.is_none() || is_too_long(&landing, bytes, &owner.issues) {
+    let landing = landing.filter(|landing| sequence >= landing.next.load(Ordering::Acquire));
+    if landing.is_none() && transit.is_none() {
         return BufferReply::Refused;
     }
-    let arriving = landing.landing_bytes.load(Ordering::Relaxed);
-    // One message may be larger than what there may be.
-    if arriving > 0 && arriving + bytes > landing.limits.most() {
-        return BufferReply::Full;
-    }
-    if let Some(destinations) = destinations.clone().filter(|_| is_here) {
-        landing.landing_bytes.fetch_add(bytes, Ordering::Relaxed);
-        return BufferReply::Buffer(Box::new(Repeated {
-            bytes: vec![0; bytes as usize].into_boxed_slice(),
-            length: bytes,
-            landing,
-            destinations,
-            received,
-        }));
-    }
-    let mut loan = match landing.loan(bytes, owner) {
-        Ok(Some(loan)) => loan,
-        Ok(None) | Err(LoanError::TooManyLoans { .. } | LoanError::Client(_)) => {
-            return BufferReply::Full
-        }
-        Err(error) => {
-            tracing::warn!(%error, topic = landing.publisher.topic(), sequence, "a message of another host cannot be published here");
+    if let Some(landing) = &landing {
+        if is_too_long(landing, bytes, &owner.issues) {
             return BufferReply::Refused;
         }
-    };
-    landing.landing_bytes.fetch_add(bytes, Ordering::Relaxed);
-    // What goes on to other hosts is read on this one.
-    let lands_on_gpu = loan.domain() != Domain::Host && destinations.is_none();
-    BufferReply::Buffer(Box::new(ArrivingMessage {
-        copies: streaming_copy(&mut loan, bytes, lands_on_gpu),
-        loan: Some(loan),
-        bytes,
-        landing,
-        destinations,
-        received,
-        arrived: owner.arrived.clone(),
-        placed_ns: monotonic_ns(),
-        turn_ns: None,
-        issues: owner.issues.clone(),
-    }))
+        let arriving = landing.landing_bytes.load(Ordering::Relaxed);
+        // One message may be larger than what there may be.
+        if arriving > 0 && arriving + bytes > landing.limits.most() {
+            return BufferReply::Full;
+        }
+    }
+    let mut message = ArrivingMessage::new(bytes, owner);
+    if let Some(transit) = transit {
+        // It is copied into a loan in its turn.
+        let Some(in_transit) = transit.receive(sequence, description, bytes) else {
+            return BufferReply::Full;
+        };
+        message.transit = Some(in_transit);
+        message.publisher = transit.publisher;
+    } else if let Some(landing) = &landing {
+        let loan = match landing.loan(bytes, &owner.room) {
+            Ok(Some(loan)) => loan,
+            Ok(None) | Err(LoanError::TooManyLoans { .. } | LoanError::Client(_)) => {
+                return BufferReply::Full
+            }
+            Err(error) => {
+                tracing::warn!(%error, topic = landing.publisher.topic(), sequence, "a message of another host cannot be published here");
+                return BufferReply::Refused;
+            }
+        };
+        message.copies = streaming_copy(message.loan.insert(loan), bytes);
+        message.publisher = landing.origin;
+    }
+    if let Some(landing) = &landing {
+        landing.landing_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+    message.landing = landing;
+    BufferReply::Buffer(Box::new(message))
 }
 
 /// Whether a quota forbids a message of this length.
@@ -90,7 +85,8 @@ fn is_too_long(landing: &RemotePublisher, bytes: u64, issues: &TopicIssues) -> b
 }
 
 /// Begins the streaming copy of a message to GPUs, if it is one for that.
-fn streaming_copy(loan: &mut Loan, bytes: u64, lands_on_gpu: bool) -> Option<Arc<StreamingBuffer>> {
+fn streaming_copy(loan: &mut Loan, bytes: u64) -> Option<Arc<StreamingBuffer>> {
+    let lands_on_gpu = loan.domain() != Domain::Host;
     if !lands_on_gpu && bytes < STREAMING_BYTES_MIN {
         return None;
     }
@@ -99,20 +95,24 @@ fn streaming_copy(loan: &mut Loan, bytes: u64, lands_on_gpu: bool) -> Option<Arc
     Some(Arc::new(StreamingBuffer { address, copies }))
 }
 
-/// A message that lands.
+/// A message that lands, or goes on to other hosts, or both.
 pub(super) struct ArrivingMessage {
-    pub(super) loan: Option<Loan>,
+    loan: Option<Loan>,
+    /// Where it arrives if it goes on.
+    transit: Option<InTransit>,
     /// The streaming copy to GPUs, until the link asks.
-    pub(super) copies: Option<Arc<StreamingBuffer>>,
-    pub(super) bytes: u64,
-    pub(super) landing: Arc<RemotePublisher>,
-    pub(super) destinations: Option<Arc<Destinations>>,
-    pub(super) received: Arc<AtomicU64>,
-    pub(super) arrived: Arc<IngressCounts>,
+    copies: Option<Arc<StreamingBuffer>>,
+    bytes: u64,
+    /// Where it lands, if it does.
+    landing: Option<Arc<RemotePublisher>>,
+    /// Its publisher.
+    publisher: u64,
+    room: Arc<RoomRequests>,
+    arrived: Arc<IngressCounts>,
     /// When it had its place, and its turn.
-    pub(super) placed_ns: u64,
-    pub(super) turn_ns: Option<u64>,
-    pub(super) issues: Arc<TopicIssues>,
+    placed_ns: u64,
+    turn_ns: Option<u64>,
+    issues: Arc<TopicIssues>,
 }
 
 /// The streaming copy of a message to GPUs, while it arrives.
@@ -140,6 +140,11 @@ impl ReceiveBuffer for ArrivingMessage {
         Some(self.copies.take()?)
     }
 
+    fn prefix_memory(&mut self) -> Option<Arc<PrefixMemory>> {
+        let in_transit = self.transit.as_ref();
+        in_transit.map(|in_transit| in_transit.memory.clone())
+    }
+
     fn memory(&mut self) -> &mut [u8] {
         let loan = self.loan.as_mut().map(Loan::filled);
         // Of another length than was asked for: the link throws the message away.
@@ -151,46 +156,50 @@ impl ReceiveBuffer for ArrivingMessage {
         sequence: u64,
         description: &[u8],
     ) -> Result<(), Box<dyn ReceiveBuffer>> {
-        let landing = self.landing.clone();
-        if let Some(destinations) = &self.destinations {
-            if landing.relay.waits(destinations) {
-                return Err(self);
-            }
+        if let Some(in_transit) = &mut self.transit {
+            in_transit.deliver();
         }
+        let turn_ns = *self.turn_ns.get_or_insert_with(monotonic_ns);
+        let described =
+            MessageDescription::decode(description).filter(|meta| meta.bytes.max(1) == self.bytes);
+        let Some(landing) = self.landing.clone() else {
+            if let Some(meta) = described {
+                self.note_delivered("", sequence, &meta, turn_ns);
+            }
+            return Ok(());
+        };
         let _turn = landing.turn();
         if sequence < landing.next.load(Ordering::Acquire) {
             // It came another way meanwhile.
-            if let Some(destinations) = self.destinations.clone() {
-                let bytes: Box<[u8]> = self.memory().into();
-                landing.repeat(sequence, description, bytes, destinations);
-            }
-            self.received.fetch_max(sequence + 1, Ordering::AcqRel);
             return Ok(());
         }
-        let Some(loan) = self.loan.take() else {
+        let Some(meta) = described else {
+            tracing::warn!(
+                topic = landing.publisher.topic(),
+                sequence,
+                "a message's description does not decode; dropped"
+            );
+            landing.follow_history(sequence + 1);
             return Ok(());
         };
-        let described =
-            MessageDescription::decode(description).filter(|meta| meta.bytes.max(1) == self.bytes);
-        match described {
-            Some(meta) => {
+        match self.loan_to_publish(&landing, sequence) {
+            Ok(Some(loan)) => {
                 // A reliable subscriber here is slow: asked again in a moment.
-                if let Some(loan) = self.publish(loan, sequence, &meta) {
+                if let Some(loan) = self.publish(&landing, loan, sequence, &meta) {
                     self.loan = Some(loan);
                     return Err(self);
                 }
             }
-            None => tracing::warn!(
-                topic = landing.publisher.topic(),
-                sequence,
-                "a message's description does not decode; dropped"
-            ),
+            Ok(None) => {}
+            Err(NoLoan) => return Err(self),
         }
         landing.follow_history(sequence + 1);
-        self.received.fetch_max(sequence + 1, Ordering::AcqRel);
         Ok(())
     }
 }
+
+/// There is no memory now.
+struct NoLoan;
 
 /// A message is to have all that is known of it.
 fn describe(loan: &mut Loan, meta: &MessageDescription, topic: &str, sequence: u64) {
@@ -209,16 +218,59 @@ fn describe(loan: &mut Loan, meta: &MessageDescription, topic: &str, sequence: u
 }
 
 impl ArrivingMessage {
+    /// One without memory.
+    fn new(bytes: u64, owner: &LinkIngress) -> ArrivingMessage {
+        ArrivingMessage {
+            loan: None,
+            transit: None,
+            copies: None,
+            bytes,
+            landing: None,
+            publisher: 0,
+            room: owner.room.clone(),
+            arrived: owner.arrived.clone(),
+            placed_ns: monotonic_ns(),
+            turn_ns: None,
+            issues: owner.issues.clone(),
+        }
+    }
+
+    /// The loan that it landed in, or one that it is copied into. None: it is lost.
+    fn loan_to_publish(
+        &mut self,
+        landing: &Arc<RemotePublisher>,
+        sequence: u64,
+    ) -> Result<Option<Loan>, NoLoan> {
+        let Some(in_transit) = self.transit.as_ref().filter(|_| self.loan.is_none()) else {
+            return Ok(self.loan.take());
+        };
+        let copied = landing.loan(self.bytes, &self.room).and_then(|loan| {
+            let Some(mut loan) = loan else {
+                return Ok(None);
+            };
+            let bytes = in_transit.memory.slice(0, self.bytes as usize);
+            loan.filled()?.copy_from_slice(bytes);
+            Ok(Some(loan))
+        });
+        match copied {
+            Ok(Some(loan)) => Ok(Some(loan)),
+            Ok(None) | Err(LoanError::TooManyLoans { .. } | LoanError::Client(_)) => Err(NoLoan),
+            Err(error) => {
+                tracing::warn!(%error, topic = landing.publisher.topic(), sequence, "a message of another host cannot be published here");
+                Ok(None)
+            }
+        }
+    }
+
     /// Publishes it in its turn. Returns the loan if that has to wait for a subscriber.
     fn publish(
-        &mut self,
+        &self,
+        landing: &RemotePublisher,
         mut loan: Loan,
         sequence: u64,
         meta: &MessageDescription,
     ) -> Option<Loan> {
-        let landing = &self.landing;
         let topic = landing.publisher.topic();
-        let turn_ns = *self.turn_ns.get_or_insert_with(monotonic_ns);
         describe(&mut loan, meta, topic, sequence);
         landing.follow_history(sequence);
         let missed = landing.missed_before(sequence);
@@ -229,39 +281,34 @@ impl ArrivingMessage {
         landing
             .mark
             .begin(sequence, landing.publisher.id(), published);
-        landing
-            .relay
-            .begin(published, sequence, self.destinations.as_ref());
         match loan.try_publish() {
             Ok(number) => {
                 landing.published.store(number + 1, Ordering::Relaxed);
                 landing.missed.store(missed_so_far, Ordering::Relaxed);
                 landing.pass(sequence + 1);
                 self.note_missed(topic, missed);
-                self.note_published(topic, sequence, meta, turn_ns);
+                let turn_ns = self.turn_ns.unwrap_or(self.placed_ns);
+                self.note_delivered(topic, sequence, meta, turn_ns);
                 None
             }
-            Err(unpublished) => {
-                landing.relay.undo(published);
-                match (unpublished.error, unpublished.loan) {
-                    (PublishError::BackPressured { .. } | PublishError::Replica(_), Some(loan)) => {
-                        Some(*loan)
-                    }
-                    (error, _) => {
-                        tracing::warn!(%error, topic, sequence, "publishing a message of another host failed; the message is lost");
-                        None
-                    }
+            Err(unpublished) => match (unpublished.error, unpublished.loan) {
+                (PublishError::BackPressured { .. } | PublishError::Replica(_), Some(loan)) => {
+                    Some(*loan)
                 }
-            }
+                (error, _) => {
+                    tracing::warn!(%error, topic, sequence, "publishing a message of another host failed; the message is lost");
+                    None
+                }
+            },
         }
     }
 
-    fn note_published(&self, topic: &str, sequence: u64, meta: &MessageDescription, turn_ns: u64) {
+    /// It was published here, or has gone on.
+    fn note_delivered(&self, topic: &str, sequence: u64, meta: &MessageDescription, turn_ns: u64) {
         let times = [self.placed_ns, turn_ns, monotonic_ns()];
         self.arrived.times.published(times, meta.published_ns);
         if let Some(traces) = &self.arrived.traces {
-            let publisher = self.landing.relay.publisher;
-            let trace = traces.pick(topic, publisher, sequence, meta.bytes.max(1));
+            let trace = traces.pick(topic, self.publisher, sequence, meta.bytes.max(1));
             trace.inspect(|trace| traces.landed(trace, times));
         }
     }
@@ -279,58 +326,18 @@ impl ArrivingMessage {
 
 impl Drop for ArrivingMessage {
     fn drop(&mut self) {
-        self.landing
-            .landing_bytes
-            .fetch_sub(self.bytes, Ordering::Relaxed);
-    }
-}
-
-/// A message that was published here before, and goes on to other hosts.
-pub(super) struct Repeated {
-    pub(super) bytes: Box<[u8]>,
-    pub(super) length: u64,
-    pub(super) landing: Arc<RemotePublisher>,
-    pub(super) destinations: Arc<Destinations>,
-    pub(super) received: Arc<AtomicU64>,
-}
-
-impl ReceiveBuffer for Repeated {
-    fn memory(&mut self) -> &mut [u8] {
-        &mut self.bytes
-    }
-
-    fn deliver(
-        mut self: Box<Self>,
-        sequence: u64,
-        description: &[u8],
-    ) -> Result<(), Box<dyn ReceiveBuffer>> {
-        if self.landing.relay.waits(&self.destinations) {
-            return Err(self);
+        if let Some(landing) = &self.landing {
+            landing
+                .landing_bytes
+                .fetch_sub(self.bytes, Ordering::Relaxed);
         }
-        let described = MessageDescription::decode(description);
-        if described.is_some_and(|meta| meta.bytes.max(1) == self.length) {
-            let bytes = std::mem::take(&mut self.bytes);
-            let destinations = self.destinations.clone();
-            self.landing
-                .repeat(sequence, description, bytes, destinations);
-        }
-        self.received.fetch_max(sequence + 1, Ordering::AcqRel);
-        Ok(())
-    }
-}
-
-impl Drop for Repeated {
-    fn drop(&mut self) {
-        self.landing
-            .landing_bytes
-            .fetch_sub(self.length, Ordering::Relaxed);
     }
 }
 
 /// What the peer says.
 pub(super) struct ControlBuffer {
     pub(super) bytes: Vec<u8>,
-    pub(super) reporter: LinkReporter,
+    pub(super) room: Arc<RoomRequests>,
 }
 
 impl ReceiveBuffer for ControlBuffer {
@@ -340,7 +347,7 @@ impl ReceiveBuffer for ControlBuffer {
 
     fn deliver(mut self: Box<Self>, _: u64, _: &[u8]) -> Result<(), Box<dyn ReceiveBuffer>> {
         let said = ConductorEvent::LinkMessage(std::mem::take(&mut self.bytes));
-        self.reporter.report(said);
+        self.room.reporter.report(said);
         Ok(())
     }
 }

@@ -8,26 +8,24 @@ pub use self::remote_publisher::{ArrivalLimits, MemoryRequest, RemotePublisher};
 
 use self::arriving::{receive_buffer, ControlBuffer};
 use crate::counts::IngressCounts;
+use crate::egress::Transit;
 use crate::event::{ConductorEvent, EventSource, LinkReporter, SourcedEvent};
 use crate::host_link::{Flow, Group, HostEvent, Ingress};
 use crate::issues::TopicIssues;
-use crate::relay::Destinations;
 use crate::traces::LinkTraces;
 use crate::wire::{FlowDescription, MAX_LINK_MESSAGE_BYTES};
 use rgaps_transport::machine::BufferReply;
 use rgaps_transport::{Description, LinkEvent, OpenReply};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Where a flow's messages land, and where they go on to.
 #[derive(Clone)]
 struct Bound {
-    landing: Arc<RemotePublisher>,
-    destinations: Option<Arc<Destinations>>,
-    /// Messages below this one have come in the flow, or never will.
-    received: Arc<AtomicU64>,
+    landing: Option<Arc<RemotePublisher>>,
+    transit: Option<Arc<Transit>>,
 }
 
 /// A flow that its sender has opened.
@@ -48,12 +46,17 @@ struct IngressFlows {
 
 /// What messages from a host become here.
 pub struct LinkIngress {
-    reporter: LinkReporter,
     flows: Mutex<IngressFlows>,
     /// Counts.
     pub arrived: Arc<IngressCounts>,
     /// What did not come across.
     pub issues: Arc<TopicIssues>,
+    room: Arc<RoomRequests>,
+}
+
+/// Whom a host's messages ask for memory, and who is told when there is some.
+struct RoomRequests {
+    reporter: LinkReporter,
     memory: Sender<MemoryRequest>,
 }
 
@@ -66,31 +69,40 @@ impl LinkIngress {
         traces: Option<LinkTraces>,
     ) -> Arc<LinkIngress> {
         Arc::new(LinkIngress {
-            reporter: LinkReporter::new(host, to),
             flows: Mutex::default(),
             arrived: Arc::new(IngressCounts {
                 traces,
                 ..IngressCounts::default()
             }),
             issues: Arc::default(),
-            memory,
+            room: Arc::new(RoomRequests {
+                reporter: LinkReporter::new(host, to),
+                memory,
+            }),
         })
     }
 
     /// Those of the next link with the same host: it has no flows yet, and the counts go on.
     pub fn next(&self) -> Arc<LinkIngress> {
         Arc::new(LinkIngress {
-            reporter: self.reporter.next(),
             flows: Mutex::default(),
             arrived: self.arrived.clone(),
             issues: self.issues.clone(),
-            memory: self.memory.clone(),
+            room: Arc::new(RoomRequests {
+                reporter: self.room.reporter.next(),
+                memory: self.room.memory.clone(),
+            }),
         })
+    }
+
+    /// Reports for this link.
+    pub fn reporter(&self) -> LinkReporter {
+        self.room.reporter.clone()
     }
 
     /// Whether an event is about this link.
     pub fn is_source(&self, source: &EventSource) -> bool {
-        self.reporter.is_source(source)
+        self.room.reporter.is_source(source)
     }
 
     fn flows(&self) -> MutexGuard<'_, IngressFlows> {
@@ -104,26 +116,18 @@ impl LinkIngress {
         }
     }
 
-    /// An open flow's messages land there, and go on to others.
+    /// An open flow's messages land there, or go on to others.
     pub fn accept(
         &self,
         flow: Flow,
-        landing: Arc<RemotePublisher>,
-        destinations: Option<Arc<Destinations>>,
+        landing: Option<Arc<RemotePublisher>>,
+        transit: Option<Arc<Transit>>,
     ) {
         let mut flows = self.flows();
         let Some(standing) = flows.standing.get_mut(&flow) else {
             return;
         };
-        let received = match standing {
-            Standing::Lands(bound) => bound.received.clone(),
-            _ => Arc::default(),
-        };
-        let bound = Bound {
-            landing,
-            destinations,
-            received,
-        };
+        let bound = Bound { landing, transit };
         let before = std::mem::replace(standing, Standing::Lands(bound));
         drop(flows);
         drop(before);
@@ -134,15 +138,6 @@ impl LinkIngress {
         if let Some(standing @ Standing::Pending) = self.flows().standing.get_mut(&flow) {
             *standing = Standing::Refused(why.to_owned());
         }
-    }
-
-    /// A flow's messages below this are where they are to go. What was published here in a former life, or came another
-    /// way, is not unless it has come in this flow too: who sends it holds it for those that it goes on to.
-    pub fn confirmed(&self, flow: Flow) -> Option<u64> {
-        let bound = self.bound(flow)?;
-        // In this order: what comes between is not passed.
-        let received = bound.received.load(Ordering::Acquire);
-        Some(bound.landing.relay.floor().min(received))
     }
 
     /// A flow has ended.
@@ -181,16 +176,16 @@ impl Ingress for LinkIngress {
         of_group.push((flow, description));
         if of_group.len() >= usize::from(group.flows) {
             let all = flows.groups.remove(&group.number).unwrap_or_default();
-            self.reporter.report(ConductorEvent::Opened(all));
+            self.room.reporter.report(ConductorEvent::Opened(all));
         }
         OpenReply::Waits
     }
 
-    fn buffer(&self, flow: Flow, sequence: u64, bytes: u64) -> BufferReply {
+    fn buffer(&self, flow: Flow, sequence: u64, description: &[u8], bytes: u64) -> BufferReply {
         let Some(bound) = self.bound(flow) else {
             return BufferReply::Full;
         };
-        let room = receive_buffer(bound, sequence, bytes, self);
+        let room = receive_buffer(bound, sequence, description, bytes, self);
         if matches!(room, BufferReply::Buffer(_)) {
             self.arrived.messages.fetch_add(1, Ordering::Relaxed);
             self.arrived.bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -204,19 +199,17 @@ impl Ingress for LinkIngress {
         }
         BufferReply::Buffer(Box::new(ControlBuffer {
             bytes: vec![0; bytes as usize],
-            reporter: self.reporter.clone(),
+            room: self.room.clone(),
         }))
     }
 
     fn missed(&self, flow: Flow, next: u64) {
-        if let Some(Bound {
-            received, landing, ..
-        }) = self.bound(flow)
-        {
-            // The next message counts them: by its number, which no lost frame and no kill makes wrong.
-            received.fetch_max(next, Ordering::AcqRel);
-            landing.follow_history(next);
-        }
+        let Some(Bound { landing, transit }) = self.bound(flow) else {
+            return;
+        };
+        // The next message counts them: by its number, which no lost frame and no kill makes wrong.
+        landing.inspect(|landing| landing.follow_history(next));
+        transit.inspect(|transit| transit.pass(next));
     }
 
     fn event(&self, event: HostEvent) {
@@ -228,6 +221,6 @@ impl Ingress for LinkIngress {
             }
             _ => {}
         }
-        self.reporter.report(ConductorEvent::Event(event));
+        self.room.reporter.report(ConductorEvent::Event(event));
     }
 }

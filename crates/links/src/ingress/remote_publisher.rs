@@ -1,10 +1,10 @@
 //! A publisher elsewhere, as it publishes here.
 
-use super::LinkIngress;
+use super::RoomRequests;
 use crate::delivered::DeliveredRecord;
 use crate::event::LinkReporter;
+use crate::own_publishers::OwnPublishers;
 use crate::quotas::Reserved;
-use crate::relay::{Destinations, OwnPublishers, Relay};
 use rgaps_client::links::{LinksLoan, LinksPublisher};
 use rgaps_client::{Loan, LoanError, Publisher};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,8 +18,8 @@ const FETCH_AGAIN: Duration = Duration::from_millis(20);
 pub struct RemotePublisher {
     pub(super) publisher: Publisher,
     own_publishers: OwnPublishers,
-    /// For what goes on to other hosts.
-    pub relay: Arc<Relay>,
+    /// The publisher's number elsewhere.
+    pub(super) origin: u64,
     /// Messages may come through several links; one is published at a time.
     turn: Mutex<()>,
     /// What is published here, below which nothing is published again.
@@ -77,8 +77,7 @@ impl RemotePublisher {
     /// has subscribed to the publisher before. Otherwise some may be what subscribers have missed meanwhile, which is live.
     pub fn new(
         publisher: Publisher,
-        relay: Arc<Relay>,
-        own_publishers: OwnPublishers,
+        (origin, own_publishers): (u64, OwnPublishers),
         (mark, next): (DeliveredRecord, u64),
         history: u64,
         limits: ArrivalLimits,
@@ -88,11 +87,11 @@ impl RemotePublisher {
         if history == 0 {
             publisher.end_history();
         }
-        own_publishers.insert(publisher.id(), Some(relay.clone()));
+        own_publishers.insert(publisher.id());
         Arc::new(RemotePublisher {
             publisher,
             own_publishers,
-            relay,
+            origin,
             turn: Mutex::new(()),
             next: AtomicU64::new(next),
             mark,
@@ -114,7 +113,7 @@ impl RemotePublisher {
     pub(super) fn loan(
         self: &Arc<Self>,
         bytes: u64,
-        owner: &LinkIngress,
+        room: &RoomRequests,
     ) -> Result<Option<Loan>, LoanError> {
         let mut fetched = self.fetched();
         if matches!(&*fetched, SpareLoan::Here(loan, _) if loan.len() == bytes) {
@@ -137,9 +136,9 @@ impl RemotePublisher {
         let wanted = MemoryRequest {
             landing: self.clone(),
             bytes,
-            reporter: owner.reporter.clone(),
+            reporter: room.reporter.clone(),
         };
-        *fetched = match owner.memory.send(wanted) {
+        *fetched = match room.memory.send(wanted) {
             Ok(()) => SpareLoan::Asked,
             Err(_) => SpareLoan::Later(Instant::now() + FETCH_AGAIN),
         };
@@ -176,19 +175,6 @@ impl RemotePublisher {
 
     pub(super) fn turn(&self) -> MutexGuard<'_, ()> {
         self.turn.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A message that was published here before goes on.
-    pub(super) fn repeat(
-        &self,
-        sequence: u64,
-        meta: &[u8],
-        bytes: Box<[u8]>,
-        destinations: Arc<Destinations>,
-    ) {
-        let published = self.published.load(Ordering::Relaxed);
-        self.relay
-            .repeat(sequence, meta, bytes, destinations, published);
     }
 
     /// How many messages were missed before this one, which is about to be published: all that lie between it and the last

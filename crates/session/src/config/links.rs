@@ -12,6 +12,8 @@ use std::time::Duration;
 const MAX_HOST_NAME: usize = 64;
 /// Largest number of lanes of a link.
 const MAX_LANES: u32 = 8;
+/// Largest number of hosts that a host sends a topic's large messages to.
+const MAX_FANOUT: u32 = 64;
 /// Largest number of cards with RDMA that lanes use.
 const MAX_RAILS: usize = 4;
 /// How long threads of links spin, on machines with at least this many processors.
@@ -75,6 +77,11 @@ pub struct Links {
     pub rate_max: Option<ByteSize>,
     /// Whether this host carries messages between hosts that reach each other only through it.
     pub relay: bool,
+    /// How many hosts a host sends a topic's large messages to itself; the others get them from those. 0: it sends them to all that
+    /// it is linked with.
+    pub fanout: u32,
+    /// Topics with messages of this size or more are sent over trees, if there is a `fanout`.
+    pub tree_min: ByteSize,
     /// Certificates, with which hosts prove who they are.
     pub tls: LinksTls,
     /// Which topics may cross, and to or from which hosts.
@@ -165,6 +172,8 @@ impl Default for Links {
             rdma_watermark: Watermark::default(),
             rate_max: None,
             relay: true,
+            fanout: 0,
+            tree_min: ByteSize(64 << 10),
             tls: LinksTls::default(),
             rules: Vec::new(),
             quotas: Vec::new(),
@@ -287,6 +296,7 @@ impl Links {
             ("spin_us", u64::from(self.spin_us.unwrap_or(0)), 0, 10_000),
             ("lease_ms", self.lease_ms, LEASE_MS_MIN, WAIT_MS_MAX),
             ("outage_ms", self.outage_ms, 0, WAIT_MS_MAX),
+            ("fanout", u64::from(self.fanout), 0, u64::from(MAX_FANOUT)),
             (
                 "held_max",
                 u64::from(self.held_max),

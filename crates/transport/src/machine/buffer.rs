@@ -11,7 +11,9 @@
 //! A landed chunk is one bit, set by one atomic instruction. A new grant has a bitmap of its own, which begins with the prefix:
 //! so chunks behind a hole are written again. An unfinished buffer comes back from a grant only when no range is lent.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::payload::Payload;
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// Memory that a message arrives in. Dropped without [`ReceiveBuffer::deliver`], it is given up; that may happen while the link is
@@ -19,6 +21,12 @@ use std::sync::{Arc, Mutex};
 pub trait ReceiveBuffer: Send + 'static {
     /// As many bytes as were asked for. Called once; lanes write there until the message is delivered or the buffer dropped.
     fn memory(&mut self) -> &mut [u8];
+
+    /// Memory that others read while the message arrives; then lanes write there, and [`ReceiveBuffer::memory`] is not called.
+    /// Called once.
+    fn prefix_memory(&mut self) -> Option<Arc<PrefixMemory>> {
+        None
+    }
 
     /// Who follows the chunks as they land; it may have memory that the peer's network card should rather write: on a GPU. Called
     /// once, before `memory`, for large messages.
@@ -53,10 +61,12 @@ struct Memory {
     start: *mut u8,
     bytes: usize,
     card: Option<Arc<dyn CardBuffer>>,
+    /// If others read it: the bytes are its own.
+    prefix: Option<Arc<PrefixMemory>>,
 }
 
-// SAFETY: `owner` is a `Box` as a pointer, and the trait makes that box `Send`. `start` points to bytes that the box owns, so they
-// move with it. `card` and `bytes` are `Send` themselves.
+// SAFETY: `owner` is a `Box` as a pointer, and the trait makes that box `Send`. `start` points to bytes that the box owns, or
+// `prefix`, so they move with it. `card`, `prefix` and `bytes` are `Send` themselves.
 unsafe impl Send for Memory {}
 // SAFETY: threads that share a `Memory` reach the buffer in two ways. `take` moves the pointer out of the option under the mutex,
 // so one thread gets it. `WriteRange::as_mut_slice` writes bytes: `GrantedBuffer::lend`, which the link's lock serialises, gives each
@@ -89,15 +99,26 @@ impl UnfinishedBuffer {
     /// `None` if the buffer does not have so many bytes.
     pub(super) fn new(mut buffer: Box<dyn ReceiveBuffer>, bytes: u64) -> Option<Self> {
         let card = buffer.on_card();
+        let prefix = buffer.prefix_memory();
         let owner = Box::into_raw(buffer);
-        // SAFETY: `Box::into_raw` on the line before made a pointer to a live value, and no other pointer to it exists yet. The
-        // reference ends when `start` and `bytes` are copied out of it.
-        let memory = unsafe { (*owner).memory() };
+        let (start, length) = match &prefix {
+            Some(prefix) => {
+                let start = prefix.start();
+                start.map_or((std::ptr::null_mut(), 0), |start| (start, prefix.bytes()))
+            }
+            None => {
+                // SAFETY: `Box::into_raw` above made a pointer to a live value, and no other pointer to it exists yet. The
+                // reference ends when start and length are copied out of it.
+                let memory = unsafe { (*owner).memory() };
+                (memory.as_mut_ptr(), memory.len())
+            }
+        };
         let memory = Memory {
-            start: memory.as_mut_ptr(),
-            bytes: memory.len(),
+            start,
+            bytes: length,
             owner: Mutex::new(Some(owner)),
             card,
+            prefix,
         };
         let has_all = memory.bytes as u64 == bytes;
         let memory = Arc::new(memory);
@@ -112,6 +133,12 @@ impl UnfinishedBuffer {
     /// Bytes that have landed, from the start on without a hole.
     pub fn prefix(&self) -> u64 {
         self.prefix
+    }
+
+    /// Whether a grant of such chunks writes no byte again that others may read: it begins behind whole chunks.
+    pub(super) fn may_go_on(&self, chunk_bytes: u32) -> bool {
+        let is_whole = self.prefix == self.bytes();
+        self.memory.prefix.is_none() || is_whole || self.prefix % u64::from(chunk_bytes) == 0
     }
 
     /// Gives it to a grant. The first chunk that is missing; `None` if all have landed.
@@ -336,7 +363,7 @@ impl WriteRange {
     /// The chunk's bytes.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         let (start, end) = self.chunks.range(self.chunk);
-        // SAFETY: `start..end` lies within the memory that `ReceiveBuffer::memory` gave: `lend` checked the chunk's number, and `range`
+        // SAFETY: `start..end` lies within the memory that the buffer gave: `lend` checked the chunk's number, and `range`
         // ends at its length. The memory stays valid until the buffer is taken back. That needs every chunk landed, and `landed`
         // consumes this range; or the last `Arc` dropped, and this range holds one. No other reference has these bytes: `lend` gives
         // each chunk of a grant once, and `into_unfinished` lets the next grant begin only when no range is lent. A peer's card may
@@ -362,8 +389,14 @@ impl WriteRange {
         // SYNC POINT landed.
         chunks.landed[word].fetch_or(bit, Ordering::Release);
         let prefix = chunks.prefix_bytes();
+        let shared = chunks.memory.prefix.as_ref();
+        shared.inspect(|shared| shared.advance(prefix as usize));
         // SYNC POINT missing.
         let is_last = chunks.missing.fetch_sub(1, Ordering::AcqRel) == 1;
+        if let Some(shared) = shared.filter(|_| is_last) {
+            // Two lanes that ended at the same time may each have missed the other's chunk.
+            shared.advance(shared.bytes());
+        }
         ChunkLanded {
             grant: self.grant,
             is_last,
@@ -386,6 +419,96 @@ impl std::fmt::Debug for WriteRange {
             "WriteRange(chunk {} of grant {})",
             self.chunk, self.grant
         )
+    }
+}
+
+/// Memory of a message that goes on to other hosts while it arrives: lanes of one link write it, and lanes of others read what is
+/// complete.
+///
+/// | bytes | who touches them |
+/// |---|---|
+/// | below [`PrefixMemory::ready`] | everyone reads, nobody writes again |
+/// | the rest | the machine whose receive buffer it is, chunk by chunk |
+pub struct PrefixMemory {
+    bytes: Box<[UnsafeCell<u8>]>,
+    ready: AtomicUsize,
+    /// A machine writes it, or did.
+    is_lent: AtomicBool,
+    grew: Box<dyn Fn(usize) + Send + Sync>,
+}
+
+// SAFETY: the bytes are written through `start` and `fill` only. `is_lent` gives one of the two, once; whoever has it writes no
+// byte below `ready`, and `slice` reads no byte above: `ready` rises with Release after these bytes were written, and is read with
+// Acquire. `grew` is `Sync` by its bound.
+unsafe impl Sync for PrefixMemory {}
+
+impl PrefixMemory {
+    /// Memory for a message of so many bytes, at least one. `grew` learns how many are there whenever there are more, from lanes'
+    /// threads: it does not block.
+    pub fn new(bytes: usize, grew: impl Fn(usize) + Send + Sync + 'static) -> Arc<PrefixMemory> {
+        let bytes: Box<[u8]> = vec![0; bytes.max(1)].into();
+        let bytes = Box::into_raw(bytes) as *mut [UnsafeCell<u8>];
+        Arc::new(PrefixMemory {
+            // SAFETY: `Box::into_raw` on the line before made the pointer, which nobody else has. An `UnsafeCell<u8>` has the
+            // size and alignment of its `u8`.
+            bytes: unsafe { Box::from_raw(bytes) },
+            ready: AtomicUsize::new(0),
+            is_lent: AtomicBool::new(false),
+            grew: Box::new(grew),
+        })
+    }
+
+    /// Where the first byte is, for one receive buffer. It writes no byte of which it has said [`PrefixMemory::advance`].
+    fn start(&self) -> Option<*mut u8> {
+        let is_first = !self.is_lent.swap(true, Ordering::AcqRel);
+        is_first.then(|| self.bytes.as_ptr().cast_mut().cast())
+    }
+
+    /// So many bytes have landed, from the start on without a hole, and are not written again.
+    fn advance(&self, prefix: usize) {
+        // SYNC POINT ready: whoever sees so many bytes finds them.
+        if self.ready.fetch_max(prefix, Ordering::AcqRel) < prefix {
+            (self.grew)(prefix);
+        }
+    }
+
+    /// Copies a whole message here. False: it has another length, or is here already.
+    pub(crate) fn fill(&self, bytes: &[u8]) -> bool {
+        if bytes.len() != self.bytes.len() {
+            return false;
+        }
+        let Some(start) = self.start() else {
+            return false;
+        };
+        // SAFETY: `start` gives the memory to one caller, so nobody else writes it, and nobody reads it: nothing is ready. It has as
+        // many bytes as the source, which the caller borrows from elsewhere.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), start, bytes.len()) };
+        self.advance(bytes.len());
+        true
+    }
+}
+
+impl Payload for PrefixMemory {
+    fn bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
+    fn ready(&self) -> usize {
+        // SYNC POINT ready.
+        self.ready.load(Ordering::Acquire)
+    }
+
+    fn slice(&self, from: usize, to: usize) -> &[u8] {
+        assert!(from <= to && to <= self.ready(), "these bytes have landed");
+        let bytes = &self.bytes[from..to];
+        // SAFETY: the range lies in the box, which `self` keeps, and below `ready`: nobody writes these bytes again.
+        unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len()) }
+    }
+}
+
+impl std::fmt::Debug for PrefixMemory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "PrefixMemory({} of {})", self.ready(), self.bytes.len())
     }
 }
 

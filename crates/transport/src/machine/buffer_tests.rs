@@ -94,3 +94,58 @@ fn a_range_that_is_dropped_leaves_a_hole() {
     assert!(!granted.is_whole());
     assert_eq!(granted.into_unfinished().unwrap().prefix(), 0);
 }
+
+/// A message that others read while it arrives.
+struct Shared(Arc<PrefixMemory>);
+
+impl ReceiveBuffer for Shared {
+    fn memory(&mut self) -> &mut [u8] {
+        unreachable!("it has other memory")
+    }
+
+    fn prefix_memory(&mut self) -> Option<Arc<PrefixMemory>> {
+        Some(self.0.clone())
+    }
+
+    fn deliver(self: Box<Self>, _: u64, _: &[u8]) -> Result<(), Box<dyn ReceiveBuffer>> {
+        Ok(())
+    }
+}
+
+#[test]
+fn what_goes_on_is_read_while_it_arrives_and_not_written_again() {
+    let grown = Arc::new(Mutex::new(Vec::new()));
+    let seen = grown.clone();
+    let memory = PrefixMemory::new(100, move |ready| seen.lock().unwrap().push(ready));
+    let shared = || Box::new(Shared(memory.clone()));
+    let buffer = UnfinishedBuffer::new(shared(), 100).unwrap();
+    // One buffer writes it.
+    assert!(UnfinishedBuffer::new(shared(), 100).is_none() && !memory.fill(&[0; 100]));
+    let (mut granted, _) = buffer.grant(25).unwrap();
+    write(&mut granted, 2, 25, 3);
+    assert_eq!(memory.ready(), 0);
+    write(&mut granted, 0, 25, 1);
+    assert_eq!(memory.slice(0, 25), [1; 25]);
+    write(&mut granted, 1, 25, 2);
+    assert_eq!(
+        (memory.slice(25, 50), memory.slice(50, 75)),
+        (&[2; 25][..], &[3; 25][..])
+    );
+    let kept = granted.into_unfinished().unwrap();
+    // Larger chunks would write some of it once more.
+    assert!(!kept.may_go_on(50) && kept.may_go_on(75));
+    let (mut granted, from) = kept.grant(25).unwrap();
+    assert_eq!(from, 3);
+    assert!(write(&mut granted, 3, 25, 4).is_last);
+    drop(granted.into_unfinished().unwrap().into_whole());
+    assert_eq!((memory.ready(), memory.slice(75, 100)), (100, &[4; 25][..]));
+    assert_eq!(*grown.lock().unwrap(), [25, 75, 100]);
+}
+
+#[test]
+fn a_small_message_that_goes_on_is_there_at_once() {
+    let memory = PrefixMemory::new(3, |_| {});
+    assert!(!memory.fill(b"four"));
+    assert!(memory.fill(b"abc"));
+    assert_eq!(memory.slice(0, 3), b"abc");
+}

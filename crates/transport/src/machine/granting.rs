@@ -105,7 +105,7 @@ impl Granting {
                 break;
             }
             let (request, kept) = of.take_requested(sequence);
-            let buffer = match usable(reply, kept, request.bytes) {
+            let buffer = match usable(reply, kept, &request) {
                 Ok(buffer) => buffer,
                 Err(content) => {
                     of.set_landed(sequence, request.charge_end, content);
@@ -201,13 +201,15 @@ fn confirmed(out: &Outgoing) -> Option<Lanes> {
 fn usable(
     reply: Option<BufferReply>,
     kept: Option<UnfinishedBuffer>,
-    bytes: u64,
+    request: &Request,
 ) -> Result<UnfinishedBuffer, Content> {
+    let bytes = request.bytes;
+    let may_go_on = |kept: &UnfinishedBuffer| kept.may_go_on(request.chunk_bytes);
     let refused = Content::Refused { bytes };
     match reply {
-        None => kept.ok_or(refused),
+        None => kept.filter(may_go_on).ok_or(refused),
         Some(BufferReply::Buffer(new)) => UnfinishedBuffer::new(new, bytes).ok_or(refused),
-        Some(BufferReply::Resume(old)) if old.bytes() == bytes => Ok(old),
+        Some(BufferReply::Resume(old)) if old.bytes() == bytes && may_go_on(&old) => Ok(old),
         Some(BufferReply::Known) => Err(Content::Known { bytes }),
         Some(_) => Err(refused),
     }

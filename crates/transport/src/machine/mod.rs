@@ -22,7 +22,7 @@
 //! |---|---|---|---|
 //! | message at the sender | lanes read | `send` or `ready` | the last clone of its payload is dropped: the machine's when it is acknowledged, cancelled or refused, each lane's when it has written or ended |
 //! | chunk that has not landed | the one lane that brings it ([`WriteRange`]); with RDMA, the peer's card through any lane of the grant | its CHUNK; GRANT | it has landed; or the lane has ended and is drained, or has brought ABANDON |
-//! | landed chunks without a hole before them (the *prefix*) | everyone reads, nobody writes again | the bit before them | the last holder drops the buffer |
+//! | landed chunks without a hole before them (the *prefix*) | everyone reads, through a [`PrefixMemory`] if it goes on to other hosts; nobody writes again | the bit before them | the last holder drops the buffer |
 //! | landed chunks behind a hole | nobody but GPU copies, which may repeat | their bit | the hole closes, or a new grant writes them again |
 //! | message in its turn | the one thread that delivers | [`LinkOutput::Deliver`], [`FrameStep::Deliver`] | `delivered` |
 //!
@@ -52,7 +52,9 @@ mod sending;
 mod user;
 mod values;
 
-pub use buffer::{CardBuffer, ChunkLanded, ReceiveBuffer, UnfinishedBuffer, WriteRange};
+pub use buffer::{
+    CardBuffer, ChunkLanded, PrefixMemory, ReceiveBuffer, UnfinishedBuffer, WriteRange,
+};
 pub use lanes::{QueuedFrame, WriteLimit};
 pub use limits::{LaneLimits, LinkLimits, ReceiveConfig, SendConfig, FLOWS_MAX};
 pub use receiving::FrameStep;

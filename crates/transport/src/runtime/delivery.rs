@@ -181,12 +181,20 @@ impl SmallMessage<'_> {
             BufferReply::Known => return Delivery::Done,
             BufferReply::Refused | BufferReply::Resume(_) => return missed(),
         };
-        let memory = buffer.memory();
-        if memory.len() != self.bytes.len() {
+        let is_filled = match buffer.prefix_memory() {
+            Some(memory) => memory.fill(self.bytes),
+            None => match buffer.memory() {
+                memory if memory.len() == self.bytes.len() => {
+                    memory.copy_from_slice(self.bytes);
+                    true
+                }
+                _ => false,
+            },
+        };
+        if !is_filled {
             drop(buffer);
             return missed();
         }
-        memory.copy_from_slice(self.bytes);
         match buffer.deliver(sequence, self.description) {
             Ok(()) => Delivery::Done,
             Err(buffer) => Delivery::Waits(Turn::Large {

@@ -1,0 +1,572 @@
+//! Flows of other hosts that go on from here: their children, and what the host before is told of them.
+//!
+//! | event | action |
+//! |---|---|
+//! | a flow is accepted, and its tree has children | open a flow to each child; report each that is not linked with as broken |
+//! | the host before says that a host wants nothing any more | close what leads to no other host |
+//! | a child refuses a flow | its messages are left out; in a moment it is opened again |
+//! | the link with a child restarts or ends, or a child reports a host below as broken | report that to the host before; its origin sends again what was not confirmed |
+//! | the flow is closed | close the children's flows behind their last message; forget it when all have ended |
+//! | the host before restarts, or is given up | the same, without a word to it |
+//!
+//! A message is confirmed to the host before when every reliable child has acknowledged it and confirmed it for the hosts below. A
+//! broken child confirms nothing more.
+
+use super::topics::may_go;
+use super::LinksConductor;
+use crate::egress::{FlowLimits, FlowTarget, Transit, TransitChild, TransitCommand};
+use crate::host_link::Flow;
+use crate::quotas::{Kind, Reserved};
+use crate::remote_host::RemoteHost;
+use crate::wire::{clip, FlowDescription, LinkMessage, Tree, MAX_CONFIRMED};
+use rgaps_client::links::Direction;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
+use std::sync::Arc;
+
+/// Flows that go on, by their names and the hosts that they come from.
+pub(super) struct Transits {
+    plans: BTreeMap<(Flow, String), TransitPlan>,
+    commands: Sender<TransitCommand>,
+    /// How many there were.
+    count: u64,
+    /// What their publishers have of quotas.
+    reserved: BTreeMap<(String, u64), Reserved>,
+}
+
+/// A flow that goes on.
+struct TransitPlan {
+    number: u64,
+    description: FlowDescription,
+    transit: Arc<Transit>,
+    children: BTreeMap<String, ChildPlan>,
+    /// Hosts that it does not go on to, and why.
+    refused: BTreeMap<String, String>,
+    is_closing: bool,
+    /// What the host before was told.
+    reported_confirmed: u64,
+    reported_reached: BTreeMap<String, Result<(), String>>,
+}
+
+/// A host that a flow goes on to.
+struct ChildPlan {
+    /// What OPEN says there.
+    description: Arc<FlowDescription>,
+    limits: FlowLimits,
+    /// Messages below this one were sent there, or left out.
+    next: Arc<AtomicU64>,
+    /// Messages below this one are at the hosts below it, as it has said.
+    confirmed_below: u64,
+    /// Messages below this one are where they are to go.
+    confirmed: u64,
+    is_broken: bool,
+    has_ended: bool,
+}
+
+impl Transits {
+    pub(super) fn new(commands: Sender<TransitCommand>) -> Transits {
+        Transits {
+            plans: BTreeMap::new(),
+            commands,
+            count: 0,
+            reserved: BTreeMap::new(),
+        }
+    }
+
+    fn command(&self, command: TransitCommand) {
+        if self.commands.send(command).is_err() {
+            tracing::error!("the thread that sends messages of other hosts on has ended");
+        }
+    }
+
+    /// Whether messages of a topic go on to a host.
+    pub(super) fn go_to(&self, host: &str, topic: &str) -> bool {
+        let mut plans = self.plans.values();
+        plans.any(|plan| plan.description.topic == topic && plan.children.contains_key(host))
+    }
+
+    /// The flows of a stream that go on to a child.
+    fn of_stream<'a>(
+        &'a self,
+        stream: u64,
+        child: &'a str,
+    ) -> impl Iterator<Item = (&'a (Flow, String), &'a TransitPlan)> {
+        let plans = self.plans.iter();
+        plans.filter(move |((flow, _), plan)| {
+            flow.topic == stream && plan.children.contains_key(child)
+        })
+    }
+}
+
+impl ChildPlan {
+    fn tree(&self) -> &Tree {
+        &self.description.tree
+    }
+
+    /// Finds out how far its messages are.
+    fn look(&mut self, flow: Flow, peer: Option<&RemoteHost>, transit: &Transit) {
+        // In this order: what is sent in between does not count.
+        let next = self.next.load(Ordering::Acquire);
+        let is_refused = peer.is_some_and(|peer| peer.has_refused(flow));
+        let link = peer.and_then(RemoteHost::linked);
+        let first = match self.has_ended || is_refused {
+            true => Some(u64::MAX),
+            false => link.and_then(|link| link.unacknowledged(flow)),
+        };
+        let Some(first) = first else { return };
+        let (incomplete, is_broken) = transit.incomplete();
+        let first = first.min(incomplete);
+        self.is_broken = is_broken;
+        let below = match self.tree().is_reliable_below() && !is_refused {
+            true => self.confirmed_below,
+            false => u64::MAX,
+        };
+        let confirmed = match self.has_ended && below.min(incomplete) == u64::MAX {
+            true => u64::MAX,
+            false => first.min(next).min(below),
+        };
+        self.confirmed = self.confirmed.max(confirmed);
+    }
+}
+
+impl TransitPlan {
+    fn confirmed(&self) -> u64 {
+        let children = self.children.values();
+        let reliable = children.filter(|child| child.tree().is_reliable());
+        reliable
+            .map(|child| child.confirmed)
+            .min()
+            .unwrap_or(u64::MAX)
+    }
+
+    fn is_over(&self) -> bool {
+        let mut children = self.children.values();
+        self.is_closing && children.all(|child| child.is_broken || child.confirmed == u64::MAX)
+    }
+
+    /// Whether messages reach a host, or why not.
+    fn reaches(
+        &self,
+        stream: u64,
+        end: &str,
+        peers: &BTreeMap<String, RemoteHost>,
+    ) -> Result<(), String> {
+        if let Some(why) = self.refused.get(end) {
+            return Err(why.clone());
+        }
+        let mut children = self.children.iter();
+        let child = children.find(|(_, of)| of.tree().ends().any(|other| other == end));
+        match child {
+            Some((_, of)) if of.is_broken => Err("its link has changed".to_owned()),
+            Some((child, _)) => {
+                let reaches = peers.get(child).map(|peer| peer.reaches(stream, end));
+                reaches.unwrap_or(Err("it is gone")).map_err(clip)
+            }
+            None => Err("the host between prepares".to_owned()),
+        }
+    }
+}
+
+impl LinksConductor {
+    /// Has a flow go on, if it is to.
+    pub(super) fn begin_transit(&mut self, host: &str, flow: Flow) -> Option<Arc<Transit>> {
+        let key = (flow, host.to_owned());
+        if let Some(plan) = self.transits.plans.get(&key) {
+            return Some(plan.transit.clone());
+        }
+        let peer = self.peers.get(host)?;
+        let ingress = peer.ingress.clone();
+        let description = peer.incoming.get(&flow)?.description.clone();
+        if !description.tree.leads_on() {
+            return None;
+        }
+        self.transits.count += 1;
+        let number = self.transits.count;
+        let of = (number, description.publisher);
+        let (commands, reporter) = (self.transits.commands.clone(), ingress.reporter());
+        let transit = Transit::new(of, commands, reporter, self.config.links.landing_max.0);
+        let mut plan = TransitPlan {
+            number,
+            description,
+            transit: transit.clone(),
+            children: BTreeMap::new(),
+            refused: BTreeMap::new(),
+            is_closing: false,
+            reported_confirmed: 0,
+            reported_reached: BTreeMap::new(),
+        };
+        let broken = self.begin_children(host, flow, &mut plan);
+        self.transits.plans.insert(key.clone(), plan);
+        self.set_children(&key);
+        for child in broken {
+            self.say_broken(host, flow.topic, &child);
+        }
+        Some(transit)
+    }
+
+    /// Finds the children of a flow. Those that are not linked with.
+    fn begin_children(&mut self, host: &str, flow: Flow, plan: &mut TransitPlan) -> Vec<String> {
+        let mut broken = Vec::new();
+        for tree in plan.description.tree.children() {
+            let child = tree.root().to_owned();
+            let topic = &plan.description.topic;
+            let links = &self.config.links;
+            let may = match links.relay {
+                true => may_go(links, &mut self.quotas, &child, topic),
+                false => Err("this host carries nothing on".to_owned()),
+            };
+            let may_reach = |end: &str| {
+                may.clone()?;
+                let path = tree.path(end);
+                let mut on = path.iter();
+                on.try_for_each(|on| links.may_cross(Direction::Send, on, topic))
+            };
+            for end in tree.ends() {
+                if let Err(why) = may_reach(end) {
+                    plan.refused.insert(end.clone(), clip(&why));
+                }
+            }
+            let tree = tree.narrowed(|end| !plan.refused.contains_key(end));
+            if tree.ends().next().is_none() {
+                continue;
+            }
+            // One that is not linked with confirms nothing: its messages come in another stream.
+            let is_broken = !self.peers.get(&child).is_some_and(RemoteHost::is_usable);
+            let mut via = plan.description.via.clone();
+            via.push(host.to_owned());
+            let read = Err(clip(&format!("they pass through {}", self.own.host)));
+            let description = Arc::new(FlowDescription {
+                via,
+                tree,
+                read,
+                ..plan.description.clone()
+            });
+            match self.peers.get_mut(&child).filter(|_| !is_broken) {
+                Some(peer) => peer.begin_transit(flow, description.clone()),
+                None => broken.push(child.clone()),
+            }
+            let child_plan = ChildPlan {
+                description,
+                limits: FlowLimits::default(),
+                next: Arc::default(),
+                confirmed_below: 0,
+                confirmed: 0,
+                is_broken,
+                has_ended: false,
+            };
+            plan.children.insert(child, child_plan);
+        }
+        broken
+    }
+
+    /// What may go to a child, by its quota.
+    fn child_limits(&mut self, (flow, host): (Flow, &str), of: &FlowDescription) -> FlowLimits {
+        let mut limits = FlowLimits::default();
+        let (publisher, topic) = (of.publisher, &of.topic);
+        if let Some(peer) = self.peers.get(host) {
+            limits.refused = peer.refused(flow.topic).collect();
+        }
+        let Some(quota) = self.config.links.quota(host, topic) else {
+            return limits;
+        };
+        limits.quota.clone_from(&quota.name);
+        limits.message_max = quota.message_max.map(|max| max.0);
+        limits.rate = quota.rate_max.map(|rate| rate.0);
+        let key = (quota.name.clone(), publisher);
+        let reserved = &mut self.transits.reserved;
+        if !reserved.contains_key(&key) {
+            match self
+                .quotas
+                .reserve(quota, Kind::Staging, publisher, &of.offer)
+            {
+                Ok(Some(new)) => {
+                    reserved.insert(key.clone(), new);
+                }
+                Ok(None) => {}
+                Err(why) => {
+                    limits.barred.insert(publisher);
+                    let issues = self.peers.get(host).map(|peer| &peer.ingress.issues);
+                    if issues.is_some_and(|issues| issues.refused(topic, 0, &why)) {
+                        tracing::warn!(host, topic, "messages of another host do not go on: {why}");
+                    }
+                }
+            }
+        }
+        let staged = reserved.get(&key);
+        limits
+            .staging
+            .extend(staged.map(|staged| (publisher, staged.bytes)));
+        limits
+    }
+
+    /// Tells the thread that sends messages on which children a flow has. One that is closing opens no flow again.
+    fn set_children(&mut self, key: &(Flow, String)) {
+        let plans = &mut self.transits.plans;
+        if plans.get(key).is_none_or(|plan| plan.is_closing) {
+            return;
+        }
+        let Some(mut plan) = plans.remove(key) else {
+            return;
+        };
+        let mut all = Vec::new();
+        for (host, child) in plan
+            .children
+            .iter_mut()
+            .filter(|(_, child)| !child.is_broken)
+        {
+            child.limits = self.child_limits((key.0, host), &child.description);
+            let Some(peer) = self.peers.get(host) else {
+                continue;
+            };
+            let Some(link) = peer.linked().cloned() else {
+                continue;
+            };
+            let target = FlowTarget {
+                host: host.clone(),
+                tree: child.tree().clone(),
+                link,
+                stream: key.0.topic,
+                publishers: vec![child.description.clone()],
+                reliable: child.tree().is_reliable(),
+                sent: peer.departed.clone(),
+                issues: peer.ingress.issues.clone(),
+                limits: child.limits.clone(),
+                takes_over: false,
+                unconfirmed_max: None,
+                longest: super::topics::longest(&self.config.links),
+            };
+            all.push(TransitChild {
+                target,
+                next: child.next.clone(),
+            });
+        }
+        let topic = plan.description.topic.clone();
+        self.transits
+            .command(TransitCommand::Children(plan.number, topic, all));
+        self.transits.plans.insert(key.clone(), plan);
+    }
+
+    /// Looks at quotas and refusals again.
+    pub(super) fn reconcile_transits(&mut self) {
+        let keys: Vec<(Flow, String)> = self.transits.plans.keys().cloned().collect();
+        keys.iter().for_each(|key| self.set_children(key));
+        let plans = self.transits.plans.values();
+        let publishers: BTreeSet<u64> = plans.map(|plan| plan.description.publisher).collect();
+        let reserved = &mut self.transits.reserved;
+        reserved.retain(|(_, publisher), _| publishers.contains(publisher));
+    }
+
+    /// Whether a flow waits to be opened again at a child that refused it.
+    pub(super) fn any_transit_refused(&self) -> bool {
+        let children = self
+            .transits
+            .plans
+            .values()
+            .flat_map(|plan| plan.children.values());
+        let mut limits = children.map(|child| &child.limits);
+        limits.any(|limits| !(limits.refused.is_empty() && limits.barred.is_empty()))
+    }
+
+    fn say_broken(&self, host: &str, stream: u64, end: &str) {
+        if let Some(peer) = self.peers.get(host) {
+            peer.say(&LinkMessage::Broken(stream, end.to_owned()));
+        }
+    }
+
+    /// A child of a stream reports a host below it as broken.
+    pub(super) fn broken_below(&self, child: &str, stream: u64, end: &str) {
+        let before = self.transits.of_stream(stream, child);
+        let before: BTreeSet<&String> = before.map(|((_, host), _)| host).collect();
+        for host in before {
+            self.say_broken(host, stream, end);
+        }
+    }
+
+    /// The link with a host is another one now, or gone: nothing that went there goes on, and nothing that came from there.
+    pub(super) fn end_transits(&mut self, host: &str) {
+        let keys: Vec<(Flow, String)> = self.transits.plans.keys().cloned().collect();
+        let mut told = BTreeSet::new();
+        for key in keys {
+            if key.1 == host {
+                self.close_transit(&key.1, key.0);
+                self.forget_transit(&key);
+                continue;
+            }
+            let plan = self.transits.plans.get_mut(&key);
+            let child = plan.and_then(|plan| plan.children.get_mut(host));
+            let Some(child) = child.filter(|child| !child.is_broken) else {
+                continue;
+            };
+            child.is_broken = true;
+            self.end_child(host, key.0, true);
+            self.set_children(&key);
+            if told.insert((key.0.topic, key.1.clone())) {
+                self.say_broken(&key.1, key.0.topic, host);
+            }
+        }
+    }
+
+    /// A child gets no more of a flow.
+    fn end_child(&mut self, child: &str, flow: Flow, moved: bool) {
+        let is_last = self.transits.of_stream(flow.topic, child).count() <= 1;
+        if let Some(peer) = self.peers.get_mut(child) {
+            peer.end_publisher(flow);
+            if is_last {
+                peer.end_stream(flow.topic, moved);
+            }
+        }
+    }
+
+    /// No message of a flow follows.
+    pub(super) fn close_transit(&mut self, host: &str, flow: Flow) {
+        if let Some(plan) = self.transits.plans.get_mut(&(flow, host.to_owned())) {
+            plan.is_closing = true;
+            let close = TransitCommand::Close(plan.number);
+            self.transits.command(close);
+        }
+    }
+
+    fn forget_transit(&mut self, key: &(Flow, String)) {
+        let Some(plan) = self.transits.plans.get(key) else {
+            return;
+        };
+        let topic = plan.description.topic.clone();
+        let children: Vec<String> = plan.children.keys().cloned().collect();
+        for child in &children {
+            self.end_child(child, key.0, false);
+        }
+        self.transits.plans.remove(key);
+        for child in children {
+            self.give_rate(&child, &topic);
+        }
+    }
+
+    /// A topic may go to a host no more: its rate is for others.
+    pub(super) fn give_rate(&mut self, host: &str, topic: &str) {
+        let own = self.topics.get(topic);
+        let goes = own.is_some_and(|own| own.streams.contains_key(host));
+        if !goes && !self.transits.go_to(host, topic) {
+            self.quotas.give(host, topic);
+        }
+    }
+
+    /// A child has acknowledged all of a flow.
+    pub(super) fn child_ended(&mut self, child: &str, flow: Flow) {
+        for ((of, _), plan) in &mut self.transits.plans {
+            if let Some(child) = plan.children.get_mut(child).filter(|_| *of == flow) {
+                child.has_ended = true;
+            }
+        }
+    }
+
+    /// A child says how far messages are at the hosts below it.
+    pub(super) fn child_confirmed(&mut self, child: &str, flow: Flow, next: u64) {
+        for ((of, _), plan) in &mut self.transits.plans {
+            if let Some(child) = plan.children.get_mut(child).filter(|_| *of == flow) {
+                child.confirmed_below = child.confirmed_below.max(next);
+            }
+        }
+    }
+
+    /// A stream's messages are for these hosts only. Whether it goes on to none any more.
+    pub(super) fn narrow_transit(&mut self, host: &str, flow: Flow, ends: &[String]) -> bool {
+        let key = (flow, host.to_owned());
+        let Some(plan) = self.transits.plans.get_mut(&key) else {
+            return false;
+        };
+        let topic = plan.description.topic.clone();
+        let mut ended = Vec::new();
+        let mut narrower = Vec::new();
+        for (child, of) in &mut plan.children {
+            let keep = |end: &str| ends.iter().any(|kept| kept == end);
+            let tree = of.tree().narrowed(keep);
+            if tree.ends().next().is_none() {
+                ended.push(child.clone());
+            } else if tree != *of.tree() {
+                narrower.push((child.clone(), tree.ends_below().cloned().collect()));
+                Arc::make_mut(&mut of.description).tree = tree;
+            }
+        }
+        for child in &ended {
+            self.end_child(child, flow, false);
+        }
+        let Some(plan) = self.transits.plans.get_mut(&key) else {
+            return false;
+        };
+        plan.children.retain(|child, _| !ended.contains(child));
+        let is_empty = plan.children.is_empty();
+        for (child, ends) in narrower {
+            let read = Err(clip(&format!("they pass through {}", self.own.host)));
+            if let Some(peer) = self.peers.get(&child) {
+                peer.say(&LinkMessage::Update(flow.topic, read, ends));
+            }
+        }
+        self.set_children(&key);
+        if is_empty {
+            self.close_transit(host, flow);
+            self.forget_transit(&key);
+        }
+        ended.iter().for_each(|child| self.give_rate(child, &topic));
+        is_empty
+    }
+
+    /// Tells other hosts how far their messages are that go on from here. Whether any are on their way.
+    pub(super) fn send_confirmed(&mut self) -> bool {
+        let mut in_transit = false;
+        let mut news: BTreeMap<String, Vec<(Flow, u64)>> = BTreeMap::new();
+        let mut over = Vec::new();
+        for ((flow, host), plan) in &mut self.transits.plans {
+            let before = self.peers.get(host).filter(|peer| peer.up);
+            for (child, of) in plan.children.iter_mut().filter(|(_, of)| !of.is_broken) {
+                of.look(*flow, self.peers.get(child), &plan.transit);
+                if let Some(before) = before.filter(|_| of.is_broken) {
+                    before.say(&LinkMessage::Broken(flow.topic, child.clone()));
+                }
+            }
+            in_transit |= plan.is_closing || !plan.transit.is_idle();
+            let confirmed = plan.confirmed();
+            if before.is_some() && confirmed != plan.reported_confirmed {
+                plan.reported_confirmed = confirmed;
+                news.entry(host.clone())
+                    .or_default()
+                    .push((*flow, confirmed));
+            }
+            if plan.is_over() && plan.reported_confirmed == confirmed {
+                over.push((*flow, host.clone()));
+            }
+        }
+        over.iter().for_each(|key| self.forget_transit(key));
+        for (host, confirmed) in news {
+            // Something moved, and more may in a moment.
+            in_transit = true;
+            for part in confirmed.chunks(MAX_CONFIRMED) {
+                if let Some(peer) = self.peers.get(&host) {
+                    peer.say(&LinkMessage::Confirmed(part.to_vec()));
+                }
+            }
+        }
+        in_transit
+    }
+
+    /// Tells other hosts which of the hosts that they send for are reached, as far as that is new.
+    pub(super) fn send_reached(&mut self) {
+        for ((flow, host), plan) in &mut self.transits.plans {
+            let Some(before) = self.peers.get(host).filter(|peer| peer.up) else {
+                continue;
+            };
+            let ends: Vec<String> = plan.description.tree.ends_below().cloned().collect();
+            for end in ends {
+                let outcome = plan.reaches(flow.topic, &end, &self.peers);
+                if plan.reported_reached.get(&end) != Some(&outcome) {
+                    before.say(&LinkMessage::Reached(
+                        flow.topic,
+                        end.clone(),
+                        outcome.clone(),
+                    ));
+                    plan.reported_reached.insert(end, outcome);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,498 @@
+//! Messages of other hosts that go on from here: while one arrives, it is sent to the children that its flow's tree names.
+//!
+//! | who | does |
+//! |---|---|
+//! | the link that a message arrives on | asks for its memory ([`Transit::receive`]), and says how much of it is there |
+//! | one thread for all flows | owns the children's flows; sends each message in its turn, and then what is there of it |
+//! | the conductor | opens and closes the children's flows; tells the host before how far their messages are |
+//!
+//! The thread is one of its own because links that call each other with their locks held would wait for each other: messages go
+//! on in both directions. A large message is sent as soon as it is requested, so its bytes leave while others arrive.
+//! A small one is sent when it is delivered. Children get the messages of a flow in order, or not at all.
+//!
+//! Nothing here has to survive: what a child may not have, the message's origin still holds, and sends again.
+
+use super::host_flow::HostFlow;
+use super::message::{MessageInfo, OutgoingMessage, RetainedMessage};
+use super::{FlowTarget, HELD_UP};
+use crate::event::{ConductorEvent, LinkReporter};
+use crate::wire::{monotonic_ns, Flow};
+use rgaps_transport::machine::PrefixMemory;
+use rgaps_transport::{Description, Payload};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Messages from this size on are sent while they arrive.
+const GROWING_BYTES_MIN: u64 = 64 << 10;
+
+/// A host that a flow's messages go on to.
+#[derive(Clone)]
+pub struct TransitChild {
+    /// Its flow.
+    pub target: FlowTarget,
+    /// Messages below this one were sent there, or left out.
+    pub next: Arc<AtomicU64>,
+}
+
+/// What the thread is to do for a flow, which has a number.
+pub enum TransitCommand {
+    /// The flow's topic, and the hosts that its messages go on to from now on.
+    Children(u64, String, Vec<TransitChild>),
+    /// No message follows.
+    Close(u64),
+    /// A message is to be sent.
+    Message(u64, OutgoingMessage),
+    /// So many bytes of a message are there.
+    Ready(u64, u64, u64),
+    /// A message will never be complete.
+    GiveUp(u64, u64),
+}
+
+/// A flow of another host whose messages go on from here.
+pub struct Transit {
+    number: u64,
+    /// Their publisher, on the host that they come from.
+    pub publisher: u64,
+    commands: Sender<TransitCommand>,
+    /// Of the link that they come over.
+    reporter: LinkReporter,
+    /// Bytes of messages that are here, and how many there may be.
+    bytes: AtomicU64,
+    bytes_max: u64,
+    /// A message was refused memory.
+    is_full: AtomicBool,
+    order: Mutex<Order>,
+}
+
+#[derive(Default)]
+struct Order {
+    /// The next message to send.
+    next: u64,
+    /// Messages that wait for those before them.
+    reordered: BTreeMap<u64, OutgoingMessage>,
+    /// Messages that were given up, and that the host before may send once more.
+    incomplete: BTreeSet<u64>,
+    /// It has sent one once more.
+    is_broken: bool,
+}
+
+/// The bytes of a message in transit, until all children have them.
+struct TransitMessage {
+    memory: Arc<PrefixMemory>,
+    transit: Arc<Transit>,
+}
+
+impl Payload for TransitMessage {
+    fn bytes(&self) -> usize {
+        self.memory.bytes()
+    }
+
+    fn ready(&self) -> usize {
+        self.memory.ready()
+    }
+
+    fn slice(&self, from: usize, to: usize) -> &[u8] {
+        self.memory.slice(from, to)
+    }
+}
+
+impl Drop for TransitMessage {
+    fn drop(&mut self) {
+        let transit = &self.transit;
+        let bytes = self.memory.bytes() as u64;
+        transit.bytes.fetch_sub(bytes, Ordering::AcqRel);
+        if transit.is_full.swap(false, Ordering::AcqRel) {
+            transit.reporter.report(ConductorEvent::Room);
+        }
+    }
+}
+
+/// A message that arrives and goes on. Dropped before it is complete, it is given up.
+pub struct InTransit {
+    /// Where it arrives.
+    pub memory: Arc<PrefixMemory>,
+    transit: Arc<Transit>,
+    sequence: u64,
+    unsent: Option<OutgoingMessage>,
+}
+
+impl Transit {
+    /// One with this number, of a publisher whose messages come over a link. `bytes_max`: more are not here at a time.
+    pub fn new(
+        (number, publisher): (u64, u64),
+        commands: Sender<TransitCommand>,
+        reporter: LinkReporter,
+        bytes_max: u64,
+    ) -> Arc<Transit> {
+        Arc::new(Transit {
+            number,
+            publisher,
+            commands,
+            reporter,
+            bytes: AtomicU64::new(0),
+            bytes_max,
+            is_full: AtomicBool::new(false),
+            order: Mutex::default(),
+        })
+    }
+
+    fn order(&self) -> MutexGuard<'_, Order> {
+        self.order.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn command(&self, command: TransitCommand) {
+        // The thread ends after all flows.
+        let _ = self.commands.send(command);
+    }
+
+    /// Memory for a message that is about to arrive; none now.
+    pub fn receive(
+        self: &Arc<Self>,
+        sequence: u64,
+        description: &[u8],
+        bytes: u64,
+    ) -> Option<InTransit> {
+        let here = self.bytes.load(Ordering::Acquire);
+        // One message may be larger than what there may be.
+        if here > 0 && here + bytes > self.bytes_max {
+            self.is_full.store(true, Ordering::Release);
+            // What freed memory before did not know that.
+            if self.bytes.load(Ordering::Acquire) > 0 {
+                return None;
+            }
+        }
+        self.bytes.fetch_add(bytes, Ordering::AcqRel);
+        let is_growing = bytes >= GROWING_BYTES_MIN;
+        let (number, commands) = (self.number, self.commands.clone());
+        let memory = PrefixMemory::new(bytes as usize, move |ready| {
+            if is_growing {
+                let _ = commands.send(TransitCommand::Ready(number, sequence, ready as u64));
+            }
+        });
+        let message = TransitMessage {
+            memory: memory.clone(),
+            transit: self.clone(),
+        };
+        let now_ns = monotonic_ns();
+        let message = OutgoingMessage {
+            held: RetainedMessage::in_transit(Box::new(message)),
+            info: MessageInfo {
+                publisher: self.publisher,
+                sequence,
+                meta: Description::new(description).unwrap_or_default(),
+                published_ns: now_ns,
+                taken_ns: now_ns,
+                received_from: Some(self.reporter.host().to_owned()),
+            },
+        };
+        let mut in_transit = InTransit {
+            memory,
+            transit: self.clone(),
+            sequence,
+            unsent: Some(message),
+        };
+        if is_growing {
+            self.send(in_transit.unsent.take());
+        }
+        Some(in_transit)
+    }
+
+    fn send(&self, message: Option<OutgoingMessage>) {
+        let mut order = self.order();
+        if let Some(message) = message {
+            order.reordered.insert(message.info.sequence, message);
+        }
+        let Order {
+            next, reordered, ..
+        } = &mut *order;
+        while reordered
+            .first_key_value()
+            .is_some_and(|(first, _)| first <= next)
+        {
+            if let Some((sequence, message)) = reordered.pop_first() {
+                *next = (*next).max(sequence + 1);
+                self.command(TransitCommand::Message(self.number, message));
+            }
+        }
+    }
+
+    /// Whether no message is here.
+    pub fn is_idle(&self) -> bool {
+        self.bytes.load(Ordering::Acquire) == 0
+    }
+
+    /// Messages below `next` were sent, or never come.
+    pub fn pass(&self, next: u64) {
+        let mut order = self.order();
+        order.next = order.next.max(next);
+        order.incomplete = order.incomplete.split_off(&next);
+        drop(order);
+        self.send(None);
+    }
+
+    /// The first message that the children miss, and the host before may not: `u64::MAX` if there is none. And whether it has come
+    /// since: then the children need another flow.
+    pub fn incomplete(&self) -> (u64, bool) {
+        let order = self.order();
+        let first = order.incomplete.first().copied().unwrap_or(u64::MAX);
+        (first, order.is_broken)
+    }
+}
+
+impl InTransit {
+    /// It is complete, and its turn: it is sent, if it was not.
+    pub fn deliver(&mut self) {
+        self.transit.pass(self.sequence);
+        let mut order = self.transit.order();
+        order.is_broken |= order.incomplete.contains(&self.sequence);
+        drop(order);
+        if let Some(message) = self.unsent.take() {
+            self.transit.send(Some(message));
+        }
+    }
+}
+
+impl Drop for InTransit {
+    fn drop(&mut self) {
+        let is_incomplete = self.memory.ready() < self.memory.bytes();
+        let mut order = self.transit.order();
+        let unsent = order.reordered.remove(&self.sequence);
+        if is_incomplete && order.next > self.sequence {
+            order.incomplete.insert(self.sequence);
+        }
+        drop(order);
+        drop(unsent);
+        if is_incomplete {
+            let give_up = TransitCommand::GiveUp(self.transit.number, self.sequence);
+            self.transit.command(give_up);
+        }
+    }
+}
+
+/// Starts the thread that sends messages on. It ends when nobody can tell it anything any more.
+pub fn start_transit() -> std::io::Result<Sender<TransitCommand>> {
+    let (commands, received) = channel();
+    std::thread::Builder::new()
+        .name("rgaps-transit".to_owned())
+        .spawn(move || run(&received))?;
+    Ok(commands)
+}
+
+/// The children of a flow.
+#[derive(Default)]
+struct Children {
+    topic: String,
+    all: Vec<Child>,
+    is_closing: bool,
+}
+
+struct Child {
+    flow: HostFlow,
+    next: Arc<AtomicU64>,
+    /// Messages that are not sent yet.
+    queue: VecDeque<Arc<OutgoingMessage>>,
+}
+
+fn run(received: &Receiver<TransitCommand>) {
+    let mut flows: BTreeMap<u64, Children> = BTreeMap::new();
+    let mut held_up = false;
+    loop {
+        let command = match held_up {
+            true => received.recv_timeout(HELD_UP),
+            false => received.recv().map_err(|_| RecvTimeoutError::Disconnected),
+        };
+        match command {
+            Ok(command) => perform(&mut flows, command),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+        while let Ok(command) = received.try_recv() {
+            perform(&mut flows, command);
+        }
+        held_up = false;
+        flows.retain(|_, children| {
+            children.send();
+            held_up |= children.all.iter().any(|child| !child.queue.is_empty());
+            !(children.is_closing && children.all.is_empty())
+        });
+    }
+}
+
+fn perform(flows: &mut BTreeMap<u64, Children>, command: TransitCommand) {
+    match command {
+        TransitCommand::Children(number, topic, all) => {
+            let children = flows.entry(number).or_default();
+            children.topic = topic;
+            children.set(all);
+        }
+        TransitCommand::Close(number) => {
+            if let Some(children) = flows.get_mut(&number) {
+                children.is_closing = true;
+            }
+        }
+        TransitCommand::Message(number, message) => {
+            let message = Arc::new(message);
+            let children = flows.get_mut(&number).into_iter();
+            for child in children.flat_map(|children| &mut children.all) {
+                child.queue.push_back(message.clone());
+            }
+        }
+        TransitCommand::Ready(number, sequence, ready) => {
+            for child in flows.get(&number).into_iter().flat_map(|of| &of.all) {
+                child.for_flows(|link, flow| link.ready(flow, sequence, ready));
+            }
+        }
+        TransitCommand::GiveUp(number, sequence) => {
+            for child in flows
+                .get_mut(&number)
+                .into_iter()
+                .flat_map(|of| &mut of.all)
+            {
+                child.queue.retain(|of| of.info.sequence != sequence);
+                child.for_flows(|link, flow| link.give_up(flow, sequence));
+            }
+        }
+    }
+}
+
+impl Children {
+    fn set(&mut self, all: Vec<TransitChild>) {
+        let mut before = std::mem::take(&mut self.all);
+        for TransitChild { target, next } in all {
+            let known = before
+                .iter()
+                .position(|child| child.flow.route.host == target.host);
+            self.all.push(match known {
+                Some(at) => {
+                    let mut child = before.swap_remove(at);
+                    child.flow.set_route(target);
+                    child
+                }
+                None => Child {
+                    flow: HostFlow::new(target, VecDeque::new(), false),
+                    next,
+                    queue: VecDeque::new(),
+                },
+            });
+        }
+        before.iter_mut().for_each(|child| child.flow.close_all());
+    }
+
+    /// Sends what there is, as far as the children's links take it. Children that have all of it, and get nothing more, are forgotten.
+    fn send(&mut self) {
+        let (topic, is_closing) = (&self.topic, self.is_closing);
+        self.all.retain_mut(|child| {
+            child.send(topic);
+            let is_over = is_closing && child.queue.is_empty();
+            if is_over {
+                child.flow.close_all();
+            }
+            !is_over
+        });
+    }
+}
+
+impl Child {
+    fn send(&mut self, topic: &str) {
+        while let Some(message) = self.queue.front() {
+            if !self.flow.offer(topic, message) {
+                return;
+            }
+            let next = message.info.sequence + 1;
+            self.next.store(next, Ordering::Release);
+            self.queue.pop_front();
+        }
+    }
+
+    fn for_flows(&self, call: impl Fn(&crate::host_link::HostLink, Flow)) {
+        let route = &self.flow.route;
+        for of in &route.publishers {
+            call(&route.link, self.flow.flow(of.publisher));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::SourcedEvent;
+
+    const LARGE: u64 = GROWING_BYTES_MIN;
+
+    struct Sides {
+        transit: Arc<Transit>,
+        commands: Receiver<TransitCommand>,
+        events: Receiver<SourcedEvent>,
+    }
+
+    fn begin(bytes_max: u64) -> Sides {
+        let (to, commands) = channel();
+        let (report, events) = channel();
+        let transit = Transit::new((1, 5), to, LinkReporter::new("a", report), bytes_max);
+        Sides {
+            transit,
+            commands,
+            events,
+        }
+    }
+
+    /// The messages that were sent since.
+    fn sent(commands: &Receiver<TransitCommand>) -> Vec<u64> {
+        let messages = commands.try_iter().filter_map(|command| match command {
+            TransitCommand::Message(_, message) => Some(message.info.sequence),
+            _ => None,
+        });
+        messages.collect()
+    }
+
+    #[test]
+    fn messages_go_on_in_order_and_large_ones_before_they_arrive() {
+        let sides = begin(u64::MAX);
+        let receive = |sequence, bytes| sides.transit.receive(sequence, &[], bytes).unwrap();
+        let _first = receive(0, LARGE);
+        assert_eq!(sent(&sides.commands), [0]);
+        let _third = receive(2, LARGE);
+        let mut second = receive(1, 1);
+        assert!(sent(&sides.commands).is_empty());
+        second.deliver();
+        assert_eq!(sent(&sides.commands), [1, 2]);
+        // The next one is missed.
+        let mut fifth = receive(4, LARGE);
+        assert!(sent(&sides.commands).is_empty());
+        sides.transit.pass(4);
+        fifth.deliver();
+        assert_eq!(sent(&sides.commands), [4]);
+    }
+
+    #[test]
+    fn what_is_given_up_is_not_confirmed_until_its_origin_gives_it_up() {
+        let sides = begin(u64::MAX);
+        drop(sides.transit.receive(0, &[], LARGE));
+        let commands: Vec<TransitCommand> = sides.commands.try_iter().collect();
+        assert!(matches!(
+            commands[..],
+            [TransitCommand::Message(..), TransitCommand::GiveUp(1, 0)]
+        ));
+        assert_eq!(sides.transit.incomplete(), (0, false));
+        sides.transit.pass(1);
+        assert_eq!(sides.transit.incomplete(), (u64::MAX, false));
+        // If it comes once more, the children need another flow.
+        drop(sides.transit.receive(1, &[], LARGE));
+        sides.transit.receive(1, &[], LARGE).unwrap().deliver();
+        assert_eq!(sides.transit.incomplete(), (1, true));
+    }
+
+    #[test]
+    fn messages_wait_for_memory_until_those_before_them_are_gone() {
+        let sides = begin(3 * LARGE / 2);
+        let first = sides.transit.receive(0, &[], LARGE);
+        assert!(first.is_some() && sides.transit.receive(1, &[], LARGE).is_none());
+        assert!(sides.events.try_recv().is_err());
+        assert_eq!(sent(&sides.commands), [0]);
+        let (source, event) = sides.events.try_recv().unwrap();
+        assert!(source.unwrap().host == "a" && matches!(event, ConductorEvent::Room));
+        assert!(sides.transit.is_idle() && sides.transit.receive(1, &[], LARGE).is_some());
+    }
+}

@@ -1,0 +1,83 @@
+//! Large messages to many hosts go over a tree: their host sends each once, and the others send it on.
+mod support;
+
+use rgaps::{Node, Publisher, Subscriber};
+use support::stream::{self, lost};
+use support::{content, hosts, receive, until, wait_for_subscribers, Host, LIMIT};
+
+const HOSTS: usize = 4;
+/// In chunks, and of a size that goes over trees.
+const BYTES: usize = 200_000;
+
+/// Hosts that are all linked with each other, with subscribers on all but the first.
+fn members(more: &str) -> (Vec<Host>, Vec<Node>, Publisher, Vec<Subscriber>) {
+    let hosts = hosts(HOSTS, more);
+    hosts.iter().for_each(|host| host.wait_for_peers(HOSTS - 1));
+    let nodes: Vec<Node> = hosts.iter().map(|host| host.node("member")).collect();
+    let subscriber = |node: &Node| node.subscriber("photos").reliable().create().unwrap();
+    let subscribers: Vec<Subscriber> = nodes[1..].iter().map(subscriber).collect();
+    let publisher = nodes[0].publisher("photos").deadline(LIMIT);
+    let publisher = publisher.create().unwrap();
+    wait_for_subscribers(&publisher, subscribers.len() as u32);
+    (hosts, nodes, publisher, subscribers)
+}
+
+/// Waits until a topic goes to so many hosts directly, and to the rest through them.
+fn near(node: &Node, count: usize) {
+    until("the tree", || {
+        let remote = node.topic("photos").unwrap().remote;
+        let ready = remote.iter().filter(|row| row.ready).count();
+        let near = remote.iter().filter(|row| !row.path.starts_with("through"));
+        ready == HOSTS - 1 && near.count() == count
+    });
+}
+
+/// How many messages a host has sent to others.
+fn sent(node: &Node) -> u64 {
+    let peers = node.peers().unwrap().peers;
+    peers.iter().map(|peer| peer.messages_out).sum()
+}
+
+#[test]
+fn a_large_message_leaves_its_host_once_and_small_ones_leave_for_each_host() {
+    const COUNT: u64 = 40;
+    let (_hosts, nodes, publisher, subscribers) = members("fanout = 1");
+    near(&nodes[0], HOSTS - 1);
+    let send = |numbers: std::ops::Range<u64>| {
+        for number in numbers {
+            publisher.put(&content(number, BYTES)).unwrap();
+            for subscriber in &subscribers {
+                let sample = receive(subscriber);
+                assert!(sample.as_slice().unwrap() == content(number, BYTES));
+                assert_eq!(sample.missed(), 0);
+            }
+        }
+    };
+    // The first one says how large they are.
+    send(0..1);
+    near(&nodes[0], 1);
+    send(1..COUNT);
+    // Each message has crossed to each host, and some once more when the tree changed. Directly the first host would have sent all.
+    let crossings = COUNT * (HOSTS as u64 - 1);
+    until("the counts", || {
+        nodes.iter().map(sent).sum::<u64>() >= crossings
+    });
+    let of_first = sent(&nodes[0]);
+    assert!(of_first < crossings / 2, "{of_first} of {crossings}");
+}
+
+#[test]
+fn nothing_is_lost_when_hosts_of_a_tree_are_killed() {
+    let (mut hosts, nodes, publisher, subscribers) = members("fanout = 1\noutage_ms = 300000");
+    stream::nothing_is_lost(publisher, subscribers, BYTES, |traffic| {
+        near(&nodes[0], 1);
+        for host in &mut hosts[1..] {
+            host.kill_links();
+            lost(&nodes[0], &host.name);
+            host.start_links();
+            traffic.flows();
+            near(&nodes[0], 1);
+            traffic.flows();
+        }
+    });
+}
