@@ -6,6 +6,7 @@ mod absent;
 mod args;
 mod array;
 mod bench;
+mod bridge;
 mod completion;
 mod daemon;
 mod dmaplane;
@@ -61,6 +62,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Replay(command) => recording::replay(common, &command, &mut output),
         Command::Info(command) => recording::info(&command, &mut output),
         Command::View(command) => view::view(common, &command, &mut output),
+        Command::Bridge(command) => bridge::bridge(common, &command),
         Command::Top(command) => top::top(common, &command, &mut output),
         Command::Peers => peers::peers(common, &mut output),
         Command::Dmaplane(command) => dmaplane::dmaplane(&command, &mut output),

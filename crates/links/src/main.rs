@@ -1,9 +1,9 @@
 //! The process with a host's links to other hosts. The daemon starts it where `links.enabled` is set, and
-//! it ends with the daemon.
+//! it ends with the daemon. `rgaps bridge` starts it, too, as a bridge, since both need Zenoh.
 #![forbid(unsafe_code)]
 
 use anyhow::Context;
-use clap::Parser;
+use clap::{Parser, Subcommand};
 use rgaps_client::Config;
 use rgaps_links::LinksConductor;
 use rgaps_session::{end_with_parent, on_own_stack, start_log, tell_user};
@@ -23,11 +23,19 @@ struct Arguments {
     /// End when the process that started this one ends.
     #[arg(long)]
     with_parent: bool,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Carries topics to and from another system. `rgaps bridge` starts it; do not start it by hand.
+    Bridge(rgaps_bridge::Arguments),
 }
 
 fn main() -> ExitCode {
     on_own_stack(|| match run() {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             tell_user(format_args!("rgaps-links: {error:#}"));
             ExitCode::FAILURE
@@ -35,12 +43,15 @@ fn main() -> ExitCode {
     })
 }
 
-fn run() -> anyhow::Result<()> {
+fn run() -> anyhow::Result<ExitCode> {
     let arguments = Arguments::parse();
     if arguments.with_parent && !end_with_parent().context("asking for the parent's end")? {
-        return Ok(());
+        return Ok(ExitCode::SUCCESS);
     }
     let config = Config::load(arguments.config.as_deref())?;
+    if let Some(Command::Bridge(bridge)) = &arguments.command {
+        return Ok(rgaps_bridge::run(bridge, config));
+    }
     // Zenoh says much that is of no interest to those who only use it.
     start_log(&format!("zenoh=error,{}", config.log), config.log_format)
         .with_context(|| format!("log = {:?} is no filter", config.log))?;
@@ -49,5 +60,5 @@ fn run() -> anyhow::Result<()> {
         signal_hook::flag::register(signal, stop.clone()).context("a signal cannot be handled")?;
     }
     LinksConductor::start(config)?.run(&stop)?.leave_empty();
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }

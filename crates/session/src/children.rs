@@ -1,8 +1,9 @@
-//! The programs that a daemon keeps running: the links to other hosts, the server of this host's GPUs.
+//! The programs that a daemon keeps running (the links to other hosts, the server of this host's GPUs), and
+//! the one of `rgaps bridge`.
 
 use crate::config::{INLINE_VARIABLE, LINKS_PROGRAM_VARIABLE};
 use crate::launch::{find_program, list_paths, unblock_signals};
-use crate::{Config, LinksFailure};
+use crate::{Config, ConfigError, LinksFailure};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
@@ -49,6 +50,31 @@ pub fn gpu_server_command(config: &Config) -> Result<Command, LinksFailure> {
     let mut command = Command::new(program);
     command.args(["gpu", "serve", "--with-parent"]);
     as_child(command, config)
+}
+
+/// The program that `rgaps bridge` becomes, with this configuration. An error: where the program was looked for.
+pub fn bridge_command(config: &Config) -> Result<Command, BridgeProgramError> {
+    let program = find_program(Some(LINKS_PROGRAM_VARIABLE), "rgaps-links", &[]);
+    let mut command = Command::new(program.map_err(BridgeProgramError::NotFound)?);
+    command
+        .arg("bridge")
+        .env(INLINE_VARIABLE, config.to_inline()?);
+    Ok(command)
+}
+
+/// The program of `rgaps bridge` cannot be started.
+#[derive(Debug, thiserror::Error)]
+pub enum BridgeProgramError {
+    /// It was not found.
+    #[error(
+        "a bridge needs the program 'rgaps-links', which was not found in {}; install it beside rgaps, or set \
+         {LINKS_PROGRAM_VARIABLE} to its path",
+        list_paths(.0)
+    )]
+    NotFound(Vec<PathBuf>),
+    /// The configuration cannot be handed over.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
 }
 
 /// Has a command take the daemon's configuration, and receive all signals.

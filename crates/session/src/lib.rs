@@ -26,13 +26,16 @@ pub use access::{
     bare_topic_name, check_topic_name, pattern_matches, Access, AccessClass, AccessError,
     TopicNameError, DEFAULT_CLASS,
 };
-pub use children::{end_with_parent, find_links, gpu_server_command, links_command};
+pub use children::{
+    bridge_command, end_with_parent, find_links, gpu_server_command, links_command,
+    BridgeProgramError,
+};
 pub use config::{
-    segment_bytes, AccessRule, Action, Argument, ByteSize, ByteSizeError, Config, ConfigError,
-    Cuda, CudaPool, CudaUse, Direction, Environment, FileMode, Gpu, HostPool, HostProvider,
-    HugePages, LandIn, LandingRule, Limits, LinkRule, Links, LinksTls, LogFormat, Metrics,
-    NumaPlace, PeerUse, Pools, Principal, Quota, Rdma, Traces, Watermark, LANE_PORT,
-    RECONNECT_PAUSE_MAX_MS, RECOVERY_MS_MIN,
+    segment_bytes, AccessRule, Action, Argument, Bridge, BridgeDirection, ByteSize, ByteSizeError,
+    Config, ConfigError, Cuda, CudaPool, CudaUse, Direction, Environment, FileMode, Gpu, HostPool,
+    HostProvider, HugePages, LandIn, LandingRule, Limits, LinkRule, Links, LinksTls, LogFormat,
+    Metrics, NumaPlace, PeerUse, Pools, Principal, Quota, Rdma, Traces, Watermark, ZenohRule,
+    LANE_PORT, RECONNECT_PAUSE_MAX_MS, RECOVERY_MS_MIN,
 };
 pub use device::{DeviceRow, DeviceSeatRow, SeatEnd};
 pub use explain::explain;

@@ -1,6 +1,6 @@
 //! What tests share.
 //!
-//! [`until`] waits for a state. [`Random`] gives the same numbers for the same seed. [`CountingAllocator`] counts
+//! [`until`] waits for a state. [`ports`] finds ports that no other test has. [`Random`] gives the same numbers for the same seed. [`CountingAllocator`] counts
 //! allocations, for tests of code that must not allocate. With the feature `daemon` there are programs that a test starts
 //! and that end with it: `Daemon`, `Process`. With the feature `driver` tests use the CUDA driver of `tests/driver`.
 
@@ -9,6 +9,7 @@ pub mod allocations;
 mod daemon;
 #[cfg(feature = "driver")]
 pub mod driver;
+mod ports;
 mod process;
 pub mod programs;
 mod random;
@@ -18,6 +19,7 @@ mod waiting;
 pub use allocations::CountingAllocator;
 #[cfg(feature = "daemon")]
 pub use daemon::{Daemon, DaemonBuilder};
+pub use ports::ports;
 pub use process::{command_within, Process};
 pub use random::{mix, seed, Random};
 pub use stopping::{resume, stop};

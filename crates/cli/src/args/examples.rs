@@ -231,6 +231,22 @@ Examples:
 
 JSON fields: address, url, websocket, foxglove, needs_token";
 
+pub const BRIDGE: &str = "\
+Examples:
+  rgaps bridge zenoh --connect tcp/10.0.0.2:7447 --to camera/front";
+
+pub const BRIDGE_ZENOH: &str = "\
+Examples:
+  # Cameras to the router of a fleet as robot1/camera/..., plans from there as plan/...
+  rgaps bridge zenoh --connect tcp/10.0.0.2:7447 --prefix robot1 --to 'camera/*' --from 'plan/**'
+  # One topic under a key of its own, both ways, with a Zenoh program on this host that connects to us.
+  rgaps bridge zenoh --listen tcp/127.0.0.1:7447 --both robot/joints=demo/joints
+  # What rgaps.toml says.
+  rgaps bridge zenoh --config bridge.toml
+
+JSON fields: peers, topics_out, topics_in, sent, sent_bytes, received, received_bytes, not_returned, dropped,
+dropped_by, ended";
+
 pub const TOP: &str = "\
 Examples:
   rgaps top

@@ -4,6 +4,7 @@
 //! Examples are in [`examples`]; a test parses each of them.
 
 mod bench;
+mod bridge;
 mod dmaplane;
 mod examples;
 mod gpu;
@@ -16,6 +17,7 @@ pub use bench::{
     BenchMemory, BenchNamespaces, BenchPath, BenchPeer, BenchSpread, BenchThroughput,
     BenchTransport, BenchWait,
 };
+pub use bridge::{Bridge, BridgeNetwork, BridgeZenoh};
 pub use dmaplane::{Dmaplane, DmaplaneBench};
 pub use gpu::{Gpu, GpuBackend, GpuRun, GpuServe, GpuServer, GpuTop};
 pub use recording::{Compression, Info, Record, Replay};
@@ -156,6 +158,9 @@ pub enum Command {
     /// often and as large as the options say.
     #[command(after_help = examples::VIEW)]
     View(View),
+    /// Carry topics to and from Zenoh.
+    #[command(subcommand, after_help = examples::BRIDGE)]
+    Bridge(Bridge),
     /// Show rates of topics and links, and use of pools, live. Press q to quit.
     ///
     /// MISSED of a topic counts messages that subscribers on this host did not get, also those that a subscriber misses on

@@ -9,13 +9,9 @@ use rgaps::{
 };
 use rgaps_testkit::{command_within, Daemon, Process};
 #[allow(unused_imports, reason = "every test program uses a part of it")]
-pub use rgaps_testkit::{until, LIMIT, LOOK_AGAIN};
-use rustix::fs::{flock, FlockOperation};
-use std::fs::File;
-use std::net::TcpListener;
+pub use rgaps_testkit::{ports, until, LIMIT, LOOK_AGAIN};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// A publisher's deadline where the test wants it to pass: being held back is then an error that it can see.
@@ -71,26 +67,6 @@ pub struct Host {
     within: Vec<String>,
     pub daemon: Daemon,
     pub links: Option<Process>,
-}
-
-/// Ports that no other test has, of this process or another, and that the kernel gives to nobody by itself.
-pub fn ports(count: usize) -> Vec<u16> {
-    static HELD: Mutex<Vec<File>> = Mutex::new(Vec::new());
-    let dir = std::env::temp_dir().join("rgaps-test-ports");
-    std::fs::create_dir_all(&dir).unwrap();
-    let mut held = HELD.lock().unwrap();
-    let mut free = (20_000..30_000).filter(|port| {
-        let file = File::create(dir.join(port.to_string())).unwrap();
-        let is_ours = flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
-        let is_free = is_ours && TcpListener::bind(("127.0.0.1", *port)).is_ok();
-        if is_free {
-            held.push(file);
-        }
-        is_free
-    });
-    let found: Vec<u16> = free.by_ref().take(count).collect();
-    assert_eq!(found.len(), count, "too few ports are free");
-    found
 }
 
 /// So many hosts that know of each other; `more` goes into each `[links]`.

@@ -33,7 +33,7 @@ const NO_KEYS: [&str; 13] = [
 const TEST_PREFIX: &str = "RGAPS_TEST_";
 /// Top-level keys; a variable whose first part is none of them is not ours (Kubernetes sets
 /// `RGAPS_SERVICE_HOST` where a service is called rgaps).
-const KEYS: [&str; 16] = [
+const KEYS: [&str; 17] = [
     "realm",
     "socket",
     "socket_mode",
@@ -47,6 +47,7 @@ const KEYS: [&str; 16] = [
     "limits",
     "links",
     "gpu",
+    "bridge",
     "metrics",
     "traces",
     "access",

@@ -7,6 +7,7 @@
 //! A daemon that a client starts gets the client's configuration as a whole.
 
 mod blame;
+mod bridge;
 mod gpu;
 mod landing;
 mod lane_address;
@@ -21,6 +22,7 @@ mod rules;
 mod size;
 mod traces;
 
+pub use bridge::{Bridge, BridgeDirection, ZenohRule};
 pub use gpu::Gpu;
 pub use landing::{LandIn, LandingRule};
 pub use lane_address::LANE_PORT;
@@ -106,6 +108,8 @@ pub struct Config {
     pub links: Links,
     /// The server of this host's GPUs for CUDA programs on other hosts.
     pub gpu: Gpu,
+    /// Bridges to Zenoh and ROS 2.
+    pub bridge: Bridge,
     /// Metrics for Prometheus.
     pub metrics: Metrics,
     /// Traces of messages between hosts.
@@ -140,6 +144,7 @@ impl Default for Config {
             limits: Limits::default(),
             links: Links::default(),
             gpu: Gpu::default(),
+            bridge: Bridge::default(),
             metrics: Metrics::default(),
             traces: Traces::default(),
             access: Vec::new(),
@@ -404,6 +409,7 @@ impl Config {
             );
         }
         self.gpu.check(self.links.has_tls())?;
+        self.bridge.check()?;
         self.metrics.check()?;
         self.traces.check()?;
         check_pool("pool.cuda", self.pool.cuda.cap, self.pool.cuda.segment)?;

@@ -1,0 +1,183 @@
+//! A bridge that runs.
+
+use crate::counts::{Counters, Counts, Reason};
+use crate::dialect::Dialect;
+use crate::error::BridgeError;
+use crate::incoming::Incoming;
+use crate::network;
+use crate::outgoing::Outgoing;
+use crate::plain::Plain;
+use crate::queue::Queue;
+use rgaps_client::Node;
+use rgaps_session::Bridge as Config;
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::thread::JoinHandle;
+use zenoh::key_expr::KeyExpr;
+use zenoh::pubsub::Subscriber;
+use zenoh::sample::Locality;
+use zenoh::{Session, Wait as _};
+
+/// What the threads of a bridge share.
+pub(crate) struct Shared {
+    pub(crate) node: Node,
+    pub(crate) session: Session,
+    pub(crate) dialect: Arc<dyn Dialect>,
+    pub(crate) counters: Counters,
+    pub(crate) stop: AtomicBool,
+    /// The publishers of this bridge, whose messages it does not carry.
+    pub(crate) own: RwLock<BTreeSet<u64>>,
+    /// Topics and reasons that the log names already.
+    warned: Mutex<BTreeSet<(String, &'static str)>>,
+}
+
+impl Shared {
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Counts a message that did not cross. The first of each topic and reason is logged.
+    pub(crate) fn drop_one(&self, topic: &str, reason: Reason, why: &str) {
+        self.counters.count_dropped(reason, 1);
+        self.warn(topic, reason.name(), why);
+    }
+
+    /// Logs something about a topic, once.
+    pub(crate) fn warn(&self, topic: &str, what: &'static str, why: &str) {
+        let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
+        if warned.insert((topic.to_owned(), what)) {
+            tracing::warn!("{topic}: {why}");
+        }
+    }
+}
+
+/// A bridge that runs. Dropping it ends it, too, but does not wait for what is on its way.
+pub struct Bridge {
+    shared: Arc<Shared>,
+    subscribers: Vec<Subscriber<()>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Bridge {
+    /// Begins to carry messages to and from Zenoh, by `bridge.zenoh` of the configuration. It does not wait until another Zenoh
+    /// node is reached.
+    ///
+    /// # Errors
+    /// A rule is invalid, or Zenoh cannot be started.
+    pub fn zenoh(node: Node, config: &Config) -> Result<Bridge, BridgeError> {
+        Bridge::start(node, config, Arc::new(Plain::new(config)))
+    }
+
+    fn start(
+        node: Node,
+        config: &Config,
+        dialect: Arc<dyn Dialect>,
+    ) -> Result<Bridge, BridgeError> {
+        let (outgoing, incoming) = (dialect.outgoing(), dialect.incoming());
+        if outgoing.is_empty() && incoming.is_empty() {
+            return Err(BridgeError::NoRule);
+        }
+        let incoming: Vec<_> = incoming
+            .into_iter()
+            .map(check_key)
+            .collect::<Result<_, _>>()?;
+        for (rule, (topic, _)) in outgoing.iter().enumerate() {
+            if !topic.contains(['*', '?']) {
+                check_key(dialect.key(rule, topic))?;
+            }
+        }
+        let shared = Arc::new(Shared {
+            session: network::open(config)?,
+            node,
+            dialect,
+            counters: Counters::default(),
+            stop: AtomicBool::new(false),
+            own: RwLock::default(),
+            warned: Mutex::default(),
+        });
+        let mut bridge = Bridge {
+            shared,
+            subscribers: Vec::new(),
+            threads: Vec::new(),
+        };
+        for (rule, key) in incoming.into_iter().enumerate() {
+            bridge.receive(rule, key)?;
+        }
+        if !outgoing.is_empty() {
+            let sender = Outgoing::new(bridge.shared.clone(), outgoing)?;
+            bridge.spawn("rgaps-outgoing", move || sender.run())?;
+        }
+        Ok(bridge)
+    }
+
+    fn spawn(
+        &mut self,
+        name: &str,
+        run: impl FnOnce() + Send + 'static,
+    ) -> Result<(), BridgeError> {
+        let thread = std::thread::Builder::new().name(name.to_owned());
+        self.threads
+            .push(thread.spawn(run).map_err(BridgeError::Thread)?);
+        Ok(())
+    }
+
+    fn receive(&mut self, rule: usize, key: KeyExpr<'static>) -> Result<(), BridgeError> {
+        let queue = Arc::new(Queue::default());
+        let receiver = Incoming::new(self.shared.clone(), rule, queue.clone());
+        self.spawn("rgaps-incoming", move || receiver.run())?;
+        let shared = self.shared.clone();
+        let subscriber = self
+            .shared
+            .session
+            .declare_subscriber(key)
+            .allowed_origin(Locality::Remote)
+            .callback(move |sample| {
+                let key = sample.key_expr().clone();
+                if !queue.push(sample) {
+                    shared.drop_one(&key, Reason::QueueFull, Reason::QueueFull.explain());
+                }
+            })
+            .wait()
+            .map_err(|error| BridgeError::Zenoh(error.to_string()))?;
+        self.subscribers.push(subscriber);
+        Ok(())
+    }
+
+    /// What it has done so far.
+    pub fn counts(&self) -> Counts {
+        self.shared
+            .counters
+            .read(network::peers(&self.shared.session))
+    }
+
+    /// Ends it, and says what it has done.
+    pub fn stop(mut self) -> Counts {
+        let counts = self.counts();
+        self.end();
+        network::close(self.shared.session.clone());
+        let peers = counts.peers;
+        self.shared.counters.read(peers)
+    }
+
+    fn end(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        self.subscribers.clear();
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Bridge {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn check_key(key: String) -> Result<KeyExpr<'static>, BridgeError> {
+    KeyExpr::try_from(key.clone()).map_err(|error| BridgeError::Key {
+        key,
+        reason: error.to_string(),
+    })
+}

@@ -1,0 +1,62 @@
+//! What messages become on the other side, and what messages from there become here.
+
+use crate::beside::Beside;
+use rgaps_client::Sample;
+use zenoh::bytes::{Encoding, ZBytes};
+
+/// The messages of another system that uses Zenoh.
+pub(crate) trait Dialect: Send + Sync + 'static {
+    /// The key in the header of a message that came from there.
+    fn mark(&self) -> &'static str;
+
+    /// The rules by which topics leave: patterns, and whether to read them reliably.
+    fn outgoing(&self) -> Vec<(String, bool)>;
+
+    /// The key of a topic that leaves by a rule.
+    fn key(&self, rule: usize, topic: &str) -> String;
+
+    /// What a message in host memory becomes. `type_name`: what its publisher declares. `published_ns`: nanoseconds since 1970.
+    ///
+    /// # Errors
+    /// The other system has no such message; why.
+    fn encode(
+        &self,
+        rule: usize,
+        type_name: &str,
+        published_ns: u64,
+        sample: Sample,
+    ) -> Result<Outbound, String>;
+
+    /// The key expressions of the rules by which messages come in.
+    fn incoming(&self) -> Vec<String>;
+
+    /// What a message from there becomes that came in by a rule.
+    ///
+    /// # Errors
+    /// The message is invalid; why.
+    fn decode(&self, rule: usize, sample: &zenoh::sample::Sample) -> Result<Inbound, String>;
+}
+
+/// A message for Zenoh.
+pub(crate) struct Outbound {
+    /// Its bytes.
+    pub(crate) payload: ZBytes,
+    /// What they are.
+    pub(crate) encoding: Encoding,
+    /// What travels beside them.
+    pub(crate) attachment: Vec<u8>,
+}
+
+/// A message from Zenoh.
+pub(crate) struct Inbound {
+    /// The topic.
+    pub(crate) topic: String,
+    /// What its publisher declares.
+    pub(crate) type_name: String,
+    /// Bytes of Zenoh's that hold the message.
+    pub(crate) payload: ZBytes,
+    /// Where the message begins in them. It goes on to the end.
+    pub(crate) skip: usize,
+    /// What lies beside it.
+    pub(crate) beside: Beside,
+}

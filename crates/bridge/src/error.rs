@@ -1,0 +1,32 @@
+//! Why a bridge cannot start.
+
+/// Why a bridge cannot start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BridgeError {
+    /// No rule names a topic.
+    #[error(
+        "no topic is to be carried; name one with --to, --from or --both, or with [[bridge.zenoh]] in rgaps.toml"
+    )]
+    NoRule,
+    /// There is no way to another Zenoh node.
+    #[error(
+        "no Zenoh node can be reached; name an endpoint with --connect or --listen (such as tcp/10.0.0.2:7447), or \
+         look for nodes by multicast with --scouting"
+    )]
+    NoEndpoint,
+    /// A rule gives no valid key.
+    #[error("the key '{key}' is not a Zenoh key expression: {reason}")]
+    Key {
+        /// The key.
+        key: String,
+        /// Zenoh's explanation.
+        reason: String,
+    },
+    /// Zenoh refuses its configuration, or cannot listen.
+    #[error("Zenoh cannot be started: {0}; check the endpoints")]
+    Zenoh(String),
+    /// A thread cannot be started.
+    #[error("starting a thread failed: {0}; raise ulimit -u")]
+    Thread(#[source] std::io::Error),
+}

@@ -1,0 +1,152 @@
+//! The thread that publishes what came in by a rule.
+
+use crate::bridge::Shared;
+use crate::counts::Reason;
+use crate::dialect::Inbound;
+use crate::queue::Queue;
+use rgaps_client::bindings::SetMetadata as _;
+use rgaps_client::{Loan, LoanError, PublishError, Publisher, Unpublished};
+use rgaps_session::explain;
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+use zenoh::sample::SampleKind;
+
+/// How long a stop may go unnoticed.
+const SLICE: Duration = Duration::from_millis(50);
+/// How long a message waits for memory, and for reliable subscribers.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Most publishers of a rule: one for each topic and type.
+const PUBLISHERS_MAX: usize = 1024;
+
+pub(crate) struct Incoming {
+    shared: Arc<Shared>,
+    rule: usize,
+    queue: Arc<Queue>,
+    /// By topic and type.
+    publishers: HashMap<(String, String), Publisher>,
+}
+
+impl Incoming {
+    pub(crate) fn new(shared: Arc<Shared>, rule: usize, queue: Arc<Queue>) -> Incoming {
+        Incoming {
+            shared,
+            rule,
+            queue,
+            publishers: HashMap::new(),
+        }
+    }
+
+    pub(crate) fn run(mut self) {
+        while !self.shared.is_stopped() {
+            let Some(sample) = self.queue.pop(SLICE) else {
+                continue;
+            };
+            if sample.kind() == SampleKind::Delete {
+                // Topics have nothing like it.
+                continue;
+            }
+            let taken = match self.shared.dialect.decode(self.rule, &sample) {
+                Ok(message) => self.publish(message),
+                Err(why) => Err((Reason::Invalid, why)),
+            };
+            if let Err((reason, why)) = taken {
+                self.shared.drop_one(sample.key_expr(), reason, &why);
+            }
+        }
+    }
+
+    fn publisher(&mut self, topic: &str, type_name: &str) -> Result<&Publisher, String> {
+        let key = (topic.to_owned(), type_name.to_owned());
+        if !self.publishers.contains_key(&key) {
+            if self.publishers.len() == PUBLISHERS_MAX {
+                return Err(format!(
+                    "the rule brings more than {PUBLISHERS_MAX} topics, which is the limit; name fewer"
+                ));
+            }
+            let publisher = self
+                .shared
+                .node
+                .publisher(topic)
+                .type_name(type_name)
+                .deadline(SLICE)
+                .loan_timeout(PATIENCE)
+                .create()
+                .map_err(|error| explain(&error))?;
+            let mut own = self
+                .shared
+                .own
+                .write()
+                .unwrap_or_else(PoisonError::into_inner);
+            own.insert(publisher.id());
+            drop(own);
+            let topics_in = &self.shared.counters.topics_in;
+            topics_in.fetch_add(1, Ordering::Relaxed);
+            self.publishers.insert(key.clone(), publisher);
+        }
+        Ok(&self.publishers[&key])
+    }
+
+    fn publish(&mut self, message: Inbound) -> Result<(), (Reason, String)> {
+        let shared = self.shared.clone();
+        let publisher = self
+            .publisher(&message.topic, &message.type_name)
+            .map_err(|why| (Reason::NoTopic, why))?;
+        let bytes = (message.payload.len() - message.skip) as u64;
+        let mut loan = publisher.loan(bytes).map_err(|error| {
+            let reason = match error {
+                LoanError::PoolFull { .. } | LoanError::NoBlocks { .. } => Reason::PoolFull,
+                LoanError::TooLarge { .. } => Reason::PoolFull,
+                _ => Reason::NoTopic,
+            };
+            (reason, explain(&error))
+        })?;
+        fill(&mut loan, &message).map_err(|why| (Reason::Invalid, why))?;
+        let begun = Instant::now();
+        loop {
+            loan = match loan.publish() {
+                Ok(_) => break,
+                Err(Unpublished {
+                    error: PublishError::BackPressured { .. },
+                    loan: Some(loan),
+                }) if begun.elapsed() < PATIENCE && !shared.is_stopped() => *loan,
+                Err(Unpublished { error, .. }) => {
+                    let reason = match error {
+                        PublishError::BackPressured { .. } => Reason::BackPressured,
+                        _ => Reason::NoTopic,
+                    };
+                    return Err((reason, explain(&error)));
+                }
+            };
+        }
+        shared.counters.count_received(bytes);
+        Ok(())
+    }
+}
+
+/// Makes the loan what came, or says why it cannot be that.
+fn fill(loan: &mut Loan, message: &Inbound) -> Result<(), String> {
+    let explain = |error: LoanError| rgaps_session::explain(&error);
+    let (mut skip, mut at) = (message.skip, 0);
+    for slice in message.payload.slices() {
+        let skipped = skip.min(slice.len());
+        skip -= skipped;
+        let slice = &slice[skipped..];
+        loan.write(at, slice).map_err(explain)?;
+        at += slice.len() as u64;
+    }
+    let beside = &message.beside;
+    loan.set_tag(beside.tag);
+    if let Some(tensor) = beside.tensor {
+        loan.set_tensor(tensor).map_err(explain)?;
+    }
+    let metadata = &beside.metadata;
+    if !metadata.is_empty() {
+        if !loan.set_metadata(metadata.lengths(), metadata.as_bytes()) {
+            return Err("what lies beside it is invalid".to_owned());
+        }
+        loan.parts().map_err(explain)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,291 @@
+//! The thread that sends: it reads topics somebody on the other side subscribes to, and puts their messages to Zenoh.
+
+use crate::bridge::Shared;
+use crate::counts::Reason;
+use crate::error::BridgeError;
+use rgaps_client::{Domain, Late, RecvError, Sample, Subscriber, Token, WaitSet};
+use rgaps_session::{bare_topic_name, explain, pattern_matches};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use zenoh::pubsub::Publisher;
+use zenoh::qos::CongestionControl;
+use zenoh::sample::Locality;
+use zenoh::time::{Timestamp, NTP64};
+use zenoh::Wait as _;
+
+/// How long a stop may go unnoticed.
+const SLICE: Duration = Duration::from_millis(50);
+/// How often topics and subscribers of the other side are looked for.
+const DISCOVERY: Duration = Duration::from_millis(100);
+/// Messages of a topic that are sent before the others have their turn.
+const BURST: u32 = 64;
+/// How long a message waits for the GPU work that writes it.
+const WORK_LIMIT: Duration = Duration::from_secs(1);
+/// How soon a topic is tried again that refused the bridge.
+const TRY_AGAIN: Duration = Duration::from_secs(5);
+
+/// A topic that may leave.
+struct Topic {
+    rule: usize,
+    name: String,
+    publisher: Publisher<'static>,
+    /// While somebody on the other side subscribes to its key.
+    reading: Option<Reading>,
+    refused: Option<Instant>,
+}
+
+struct Reading {
+    subscriber: Subscriber,
+    token: Token,
+    /// What publishers declare, by their numbers.
+    types: HashMap<u64, String>,
+}
+
+pub(crate) struct Outgoing {
+    shared: Arc<Shared>,
+    rules: Vec<(String, bool)>,
+    set: WaitSet,
+    topics: Vec<Topic>,
+    /// Topics without a key.
+    refused: BTreeSet<String>,
+    looked: Option<Instant>,
+}
+
+impl Outgoing {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        rules: Vec<(String, bool)>,
+    ) -> Result<Outgoing, BridgeError> {
+        let mut outgoing = Outgoing {
+            set: shared.node.wait_set(),
+            shared,
+            rules,
+            topics: Vec::new(),
+            refused: BTreeSet::new(),
+            looked: None,
+        };
+        for rule in 0..outgoing.rules.len() {
+            let name = bare_topic_name(&outgoing.rules[rule].0).to_owned();
+            if !name.contains(['*', '?']) && !outgoing.knows(&name) {
+                outgoing.add(rule, name)?;
+            }
+        }
+        Ok(outgoing)
+    }
+
+    fn knows(&self, name: &str) -> bool {
+        self.topics.iter().any(|topic| topic.name == name)
+    }
+
+    fn add(&mut self, rule: usize, name: String) -> Result<(), BridgeError> {
+        let publisher = self
+            .shared
+            .session
+            .declare_publisher(self.shared.dialect.key(rule, &name))
+            .congestion_control(CongestionControl::Block)
+            .allowed_destination(Locality::Remote)
+            .wait()
+            .map_err(|error| BridgeError::Zenoh(error.to_string()))?;
+        self.topics.push(Topic {
+            rule,
+            name,
+            publisher,
+            reading: None,
+            refused: None,
+        });
+        Ok(())
+    }
+
+    pub(crate) fn run(mut self) {
+        while !self.shared.is_stopped() {
+            if self.looked.is_none_or(|at| at.elapsed() >= DISCOVERY) {
+                self.looked = Some(Instant::now());
+                self.look_for_topics();
+                self.follow_subscribers();
+            }
+            self.send_some();
+        }
+    }
+
+    /// Finds topics that match a pattern and were not there before.
+    fn look_for_topics(&mut self) {
+        if self.rules.iter().all(|rule| !rule.0.contains(['*', '?'])) {
+            return;
+        }
+        let rows = match self.shared.node.topics() {
+            Ok(rows) => rows,
+            // Messages come without the daemon, and the next one is found by itself.
+            Err(error) => return tracing::debug!("no topics: {}", explain(&error)),
+        };
+        for row in rows {
+            let mut rules = self.rules.iter();
+            let rule = rules.position(|rule| pattern_matches(&rule.0, &row.name));
+            let Some(rule) = rule else { continue };
+            if self.knows(&row.name) || self.refused.contains(&row.name) {
+                continue;
+            }
+            if let Err(error) = self.add(rule, row.name.clone()) {
+                self.shared.warn(&row.name, "key", &error.to_string());
+                self.refused.insert(row.name);
+            }
+        }
+    }
+
+    /// Reads the topics that somebody on the other side subscribes to, and no others.
+    fn follow_subscribers(&mut self) {
+        for at in 0..self.topics.len() {
+            let topic = &mut self.topics[at];
+            let status = topic.publisher.matching_status().wait();
+            let is_wanted = status.is_ok_and(|status| status.matching());
+            match (is_wanted, topic.reading.take()) {
+                (false, Some(reading)) => {
+                    self.set.detach(reading.token);
+                }
+                (true, None) if topic.refused.is_none_or(|at| at.elapsed() >= TRY_AGAIN) => {
+                    self.join(at);
+                }
+                (_, reading) => topic.reading = reading,
+            }
+        }
+        let read = self.topics.iter().filter(|topic| topic.reading.is_some());
+        let (read, counters) = (read.count() as u64, &self.shared.counters);
+        counters.topics_out.store(read, Ordering::Relaxed);
+    }
+
+    /// An observer where nothing else is asked for, so it matches each publisher. It begins with what publishers keep for late
+    /// joiners, as a subscriber on the other side would.
+    fn join(&mut self, at: usize) {
+        let topic = &mut self.topics[at];
+        let mut builder = self.shared.node.subscriber(&topic.name);
+        builder = builder.domain(Domain::Host).late(Late::AllKept);
+        builder = match self.rules[topic.rule].1 {
+            true => builder.observer().reliable(),
+            false => builder.observer(),
+        };
+        let joined = builder.create().and_then(|subscriber| {
+            let token = self.set.attach(&subscriber)?;
+            Ok((subscriber, token))
+        });
+        match joined {
+            Ok((subscriber, token)) => {
+                topic.refused = None;
+                topic.reading = Some(Reading {
+                    subscriber,
+                    token,
+                    types: HashMap::new(),
+                });
+            }
+            Err(error) => {
+                topic.refused = Some(Instant::now());
+                self.shared.warn(&topic.name, "refused", &explain(&error));
+            }
+        }
+    }
+
+    fn send_some(&mut self) {
+        if self.topics.iter().all(|topic| topic.reading.is_none()) {
+            return std::thread::sleep(SLICE);
+        }
+        let ready = self.set.wait(SLICE).unwrap_or_default();
+        for topic in &mut self.topics {
+            let Some(reading) = &mut topic.reading else {
+                continue;
+            };
+            if !ready.contains(&reading.token) {
+                continue;
+            }
+            for _ in 0..BURST {
+                let Some(sample) = receive(&self.shared, reading) else {
+                    break;
+                };
+                if is_from_there(&self.shared, &sample) {
+                    self.shared.counters.count_not_returned();
+                    continue;
+                }
+                if let Err((reason, why)) =
+                    send(&self.shared, &topic.publisher, topic.rule, reading, sample)
+                {
+                    self.shared.drop_one(&topic.name, reason, &why);
+                }
+            }
+        }
+    }
+}
+
+fn receive(shared: &Shared, reading: &Reading) -> Option<Sample> {
+    loop {
+        return match reading.subscriber.try_recv() {
+            Ok(sample) => {
+                let missed = sample.as_ref().map_or(0, Sample::missed);
+                shared.counters.count_dropped(Reason::Missed, missed);
+                sample
+            }
+            // The message was skipped.
+            Err(RecvError::Untrusted { topic, reason }) => {
+                shared.drop_one(&topic, Reason::Unreadable, &reason);
+                continue;
+            }
+            Err(error) => {
+                shared.warn(reading.subscriber.topic(), "receive", &explain(&error));
+                None
+            }
+        };
+    }
+}
+
+/// Whether a bridge brought the message from the other side.
+fn is_from_there(shared: &Shared, sample: &Sample) -> bool {
+    let own = shared.own.read().unwrap_or_else(PoisonError::into_inner);
+    let header = || sample.header().ok().flatten().unwrap_or_default();
+    own.contains(&sample.publisher_id()) || header().values.contains_key(shared.dialect.mark())
+}
+
+fn send(
+    shared: &Shared,
+    publisher: &Publisher<'static>,
+    rule: usize,
+    reading: &mut Reading,
+    sample: Sample,
+) -> Result<(), (Reason, String)> {
+    let unreadable = |error: RecvError| (Reason::Unreadable, explain(&error));
+    sample.synchronize(WORK_LIMIT).map_err(unreadable)?;
+    let bytes = sample.len();
+    let published_ns = wall_ns(sample.publish_ns());
+    let type_name = reading
+        .types
+        .entry(sample.publisher_id())
+        .or_insert_with(|| declared_type(shared, reading.subscriber.topic(), &sample));
+    let message = shared
+        .dialect
+        .encode(rule, type_name, published_ns, sample)
+        .map_err(|why| (Reason::NotSent, why))?;
+    let time = NTP64::from(Duration::from_nanos(published_ns));
+    let timestamp = Timestamp::new(time, shared.session.zid().into());
+    publisher
+        .put(message.payload)
+        .encoding(message.encoding)
+        .attachment(message.attachment)
+        .timestamp(timestamp)
+        .wait()
+        .map_err(|error| (Reason::NotSent, error.to_string()))?;
+    shared.counters.count_sent(bytes);
+    Ok(())
+}
+
+/// What the publisher of a message declares.
+fn declared_type(shared: &Shared, topic: &str, sample: &Sample) -> String {
+    let info = shared.node.topic(topic).ok();
+    let mut rows = info.into_iter().flat_map(|info| info.publishers);
+    let row = rows.find(|row| row.slot == sample.publisher_slot());
+    row.map(|row| row.type_name).unwrap_or_default()
+}
+
+/// The time of publishing, which is of the monotonic clock, as nanoseconds since 1970.
+fn wall_ns(publish_ns: u64) -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let age_ns = rgaps_sync::monotonic_ns().wrapping_sub(publish_ns);
+    let now_ns = now.map_or(0, |since| since.as_nanos() as u64);
+    now_ns.saturating_sub(age_ns)
+}

@@ -1,0 +1,186 @@
+//! What `rgaps-links bridge` does, the command that `rgaps bridge` becomes.
+
+use crate::{Bridge, BridgeError, Counts, Reason};
+use anyhow::Context as _;
+use clap::{Args, ValueEnum};
+use rgaps_client::{ClientError, Config, Node, OpenError};
+use rgaps_session::{explain, start_log, tell_user};
+use serde::Serialize;
+use std::io::Write as _;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What listings call this process.
+const CLIENT_NAME: &str = "rgaps-bridge";
+/// How long a signal may go unnoticed.
+const SLICE: Duration = Duration::from_millis(50);
+/// After this long without a Zenoh node the user is told.
+const LONELY: Duration = Duration::from_secs(3);
+/// Exit codes, as of `rgaps`.
+const FAILED: u8 = 1;
+const USAGE: u8 = 2;
+const NO_DAEMON: u8 = 3;
+
+/// Which bridge runs, and what it reports. The rest is in the configuration.
+#[derive(Args)]
+pub struct Arguments {
+    /// The other system.
+    system: System,
+    /// Report in JSON.
+    #[arg(long)]
+    json: bool,
+    /// Milliseconds between two reports; 0: only at the end.
+    #[arg(long, value_name = "MS", default_value = "0")]
+    every_ms: u64,
+}
+
+/// The other system.
+#[derive(Clone, Copy, ValueEnum)]
+enum System {
+    /// Zenoh.
+    Zenoh,
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    #[serde(flatten)]
+    counts: &'a Counts,
+    /// Whether the bridge has ended.
+    ended: bool,
+}
+
+/// Runs a bridge until Ctrl-C or SIGTERM. The exit codes are those of `rgaps`.
+pub fn run(arguments: &Arguments, config: Config) -> ExitCode {
+    match carry(arguments, config) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tell_user(format_args!("rgaps bridge: {}", explain(error.as_ref())));
+            ExitCode::from(exit_code(&error))
+        }
+    }
+}
+
+fn exit_code(error: &anyhow::Error) -> u8 {
+    let is_usage = matches!(
+        error.downcast_ref(),
+        Some(BridgeError::NoRule | BridgeError::NoEndpoint | BridgeError::Key { .. })
+    );
+    if is_usage {
+        return USAGE;
+    }
+    match error.downcast_ref() {
+        Some(OpenError::Client(ClientError::Launch(_))) => NO_DAEMON,
+        _ => FAILED,
+    }
+}
+
+fn carry(arguments: &Arguments, config: Config) -> anyhow::Result<()> {
+    // Zenoh says much that is of no interest to those who only use it.
+    start_log(&format!("zenoh=off,{}", config.log), config.log_format)
+        .with_context(|| format!("log = {:?} is no filter", config.log))?;
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
+        signal_hook::flag::register(signal, stop.clone()).context("a signal cannot be handled")?;
+    }
+    let node = Node::builder(CLIENT_NAME).config(config.clone()).build()?;
+    let bridge = match arguments.system {
+        System::Zenoh => Bridge::zenoh(node, &config.bridge)?,
+    };
+    let mut lonely = Lonely::new(&config.bridge);
+    let every = Duration::from_millis(arguments.every_ms);
+    let mut reported = Instant::now();
+    while !stop.load(Ordering::Relaxed) {
+        std::thread::sleep(SLICE);
+        let counts = bridge.counts();
+        lonely.look(&counts);
+        if !every.is_zero() && reported.elapsed() >= every {
+            reported = Instant::now();
+            report(arguments.json, &counts, false)?;
+        }
+    }
+    let counts = bridge.stop();
+    report(arguments.json, &counts, true)
+}
+
+/// Tells the user when there is no other Zenoh node, and when there is one again.
+struct Lonely {
+    since: Option<Instant>,
+    is_told: bool,
+    endpoints: String,
+}
+
+impl Lonely {
+    fn new(config: &rgaps_session::Bridge) -> Lonely {
+        let mut ways = Vec::new();
+        if !config.connect.is_empty() {
+            ways.push(format!("trying {}", config.connect.join(", ")));
+        }
+        if !config.listen.is_empty() {
+            ways.push(format!("listening at {}", config.listen.join(", ")));
+        }
+        if config.scouting {
+            ways.push("looking by multicast".to_owned());
+        }
+        Lonely {
+            since: Some(Instant::now()),
+            is_told: false,
+            endpoints: ways.join("; "),
+        }
+    }
+
+    fn look(&mut self, counts: &Counts) {
+        if counts.peers > 0 {
+            if self.is_told {
+                tracing::info!("connected to {} Zenoh nodes", counts.peers);
+            }
+            (self.since, self.is_told) = (None, false);
+            return;
+        }
+        let since = *self.since.get_or_insert_with(Instant::now);
+        if !self.is_told && since.elapsed() >= LONELY {
+            self.is_told = true;
+            tracing::warn!(
+                "no Zenoh node is reached, so no message crosses; {}",
+                self.endpoints
+            );
+        }
+    }
+}
+
+/// In JSON to standard output; else in words, while it runs to standard error.
+fn report(json: bool, counts: &Counts, ended: bool) -> anyhow::Result<()> {
+    let text = match json {
+        true => serde_json::to_string(&Report { counts, ended })?,
+        false => words(counts, ended),
+    };
+    if !json && !ended {
+        tell_user(format_args!("{text}"));
+        return Ok(());
+    }
+    // Whoever reads it may have gone.
+    let mut output = std::io::stdout().lock();
+    let _ = writeln!(output, "{text}").and_then(|()| output.flush());
+    Ok(())
+}
+
+fn words(counts: &Counts, ended: bool) -> String {
+    let mut text = format!(
+        "sent {} messages of {} topics, received {} of {}; {} dropped",
+        counts.sent, counts.topics_out, counts.received, counts.topics_in, counts.dropped
+    );
+    if !ended {
+        text += &format!("; Zenoh nodes: {}", counts.peers);
+    }
+    for reason in Reason::ALL {
+        if let Some(count) = counts.dropped_by.get(reason.name()).filter(|_| ended) {
+            text += &format!("\ndropped: {count}: {}", reason.explain());
+        }
+    }
+    if ended && counts.not_returned > 0 {
+        let count = counts.not_returned;
+        text += &format!("\nnot sent back: {count}: they had come from the other side");
+    }
+    text
+}

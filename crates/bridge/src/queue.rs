@@ -1,0 +1,55 @@
+//! Messages from Zenoh that wait to be published. A callback of Zenoh puts them in, which must not wait.
+
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use zenoh::sample::Sample;
+
+/// Most messages of a rule that wait.
+const MESSAGES_MAX: usize = 1024;
+/// Most bytes of them, if it is more than one message.
+const BYTES_MAX: usize = 64 << 20;
+
+#[derive(Default)]
+struct Waiting {
+    samples: VecDeque<Sample>,
+    bytes: usize,
+}
+
+#[derive(Default)]
+pub(crate) struct Queue {
+    waiting: Mutex<Waiting>,
+    came: Condvar,
+}
+
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// False: the queue is full.
+    pub(crate) fn push(&self, sample: Sample) -> bool {
+        let mut waiting = self.lock();
+        let bytes = waiting.bytes + sample.payload().len();
+        let has_room = waiting.samples.is_empty()
+            || (waiting.samples.len() < MESSAGES_MAX && bytes <= BYTES_MAX);
+        if has_room {
+            waiting.bytes = bytes;
+            waiting.samples.push_back(sample);
+            self.came.notify_one();
+        }
+        has_room
+    }
+
+    /// The next message. None: there was none for so long.
+    pub(crate) fn pop(&self, timeout: Duration) -> Option<Sample> {
+        let waiting = self.lock();
+        let waited = self
+            .came
+            .wait_timeout_while(waiting, timeout, |waiting| waiting.samples.is_empty());
+        let (mut waiting, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let sample = waiting.samples.pop_front()?;
+        waiting.bytes -= sample.payload().len();
+        Some(sample)
+    }
+}
