@@ -5,12 +5,14 @@
 //! endpoint's communicator.
 mod deadline;
 mod endpoint;
+mod place;
 mod plugin;
 mod tcp;
 mod unix;
 
 pub(crate) use deadline::Deadline;
 pub use endpoint::{Endpoint, Protocol, PORT};
+pub use place::{Place, Places};
 
 use crate::socket::Socket;
 use rgaps_session::{Config, ConfigError, Gpu, Links};
