@@ -35,7 +35,7 @@ pub enum Gpu {
 
 #[derive(Args)]
 pub struct GpuServe {
-    /// Listen here: HOST[:PORT], tls/HOST, tcp/HOST, unix:PATH, or NAME/ADDRESS for a plug-in. May be given several times. Without it: gpu.listen
+    /// Listen here: HOST[:PORT], tls/HOST, tcp/HOST, rdma/HOST, unix:PATH, or NAME/ADDRESS for a plug-in. May be given several times. Without it: gpu.listen
     /// of the configuration, which is 127.0.0.1 by default.
     #[arg(long, value_name = "ADDRESS")]
     pub listen: Vec<Endpoint>,

@@ -10,16 +10,15 @@ const GPUS_MAX: u16 = 1024;
 
 /// A server, and which of its GPUs: `ADDRESS` for all, `ADDRESS:GPU` for one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// Where the server listens.
-    pub endpoint: Endpoint,
+struct Entry {
+    endpoint: Endpoint,
     /// The number that the server has for the GPU.
-    pub gpu: Option<u16>,
+    gpu: Option<u16>,
 }
 
 /// Servers as a program's user lists them, separated by commas. Their GPUs are numbered in this order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Places(Vec<Place>);
+pub struct Places(Vec<Entry>);
 
 impl Places {
     /// Each server once, with what is wanted of it, in the order of the list.
@@ -37,7 +36,7 @@ impl Places {
     pub fn gpus(&self, counts: &[usize]) -> Result<Vec<(usize, u16)>, String> {
         let servers = self.servers();
         let mut gpus = Vec::new();
-        for Place { endpoint, gpu } in &self.0 {
+        for Entry { endpoint, gpu } in &self.0 {
             let server = servers.iter().position(|other| *other == endpoint);
             let server = server.unwrap_or_default();
             let count = counts.get(server).copied().unwrap_or(0) as u16;
@@ -61,10 +60,10 @@ impl Places {
     }
 }
 
-impl FromStr for Place {
+impl FromStr for Entry {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Place, String> {
+    fn from_str(text: &str) -> Result<Entry, String> {
         // An IPv6 address without brackets ends in a number, too.
         let number = match text.parse::<std::net::Ipv6Addr>() {
             Ok(_) => None,
@@ -75,7 +74,7 @@ impl FromStr for Place {
             Some((address, gpu)) if gpu < GPUS_MAX => (address, Some(gpu)),
             _ => (text, None),
         };
-        Ok(Place {
+        Ok(Entry {
             endpoint: address.parse()?,
             gpu,
         })
@@ -86,7 +85,7 @@ impl FromStr for Places {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Places, String> {
-        let places: Vec<Place> = text.split(',').map(str::parse).collect::<Result<_, _>>()?;
+        let places: Vec<Entry> = text.split(',').map(str::parse).collect::<Result<_, _>>()?;
         let places = Places(places);
         match places.servers().len() > SERVERS_MAX {
             true => Err(format!(
@@ -97,7 +96,7 @@ impl FromStr for Places {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.gpu {
             None => write!(f, "{}", self.endpoint),
