@@ -210,6 +210,8 @@ vm-programs:
 	cargo build --release --locked --quiet -p rgaps-gpu-verbs --example gpu-verbs-check
 	@tools/device/build.sh rdma-host
 	cargo build --locked --quiet $(DEBUG_PROGRAMS)
+	@tools/gpu-libs.py build target/debug/librgaps_gpu.so target/debug/gpu-libs
+	@tests/remote/build.sh
 	@tests/vm/programs.sh "$(VM_PROGRAMS)" crossing rdma dma_bufs host_memory
 	@kernel/build.sh 6.1
 

@@ -18,10 +18,10 @@ MATH = ["blas", "math"]
 TIMEOUT_S = 60
 
 
-def listed(folder, math, topics):
+def listed(folder, math, only):
     env = {key: value for key, value in os.environ.items() if not key.startswith("RGAPS_GPU")}
     # Listing makes no call of CUDA, but the loader wants a runtime.
-    for group in ["topics"] if topics else [*GROUPS, *(MATH if math else [])]:
+    for group in [only] if only else [*GROUPS, *(MATH if math else [])]:
         out = subprocess.run([folder / group], check=True, capture_output=True, text=True, env=env).stdout
         for case in out.split():
             if math == "standins" or not case.startswith("standin_"):
@@ -50,17 +50,19 @@ def main():
     parser.add_argument("--match", default="")
     parser.add_argument("--math", choices=["standins", "real"], help="programs that call cuBLAS and others, too; the standins of tests/remote/math do what real ones refuse")
     parser.add_argument("--topics", action="store_true", help="only the programs that publish and receive on the server's host; gpu.topics there names t/**")
+    parser.add_argument("--servers", action="store_true", help="only the programs that use several servers: --on names one with two GPUs, and a GPU of another")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--save", type=pathlib.Path)
     parser.add_argument("--compare", type=pathlib.Path)
     arguments = parser.parse_args()
     wanted = json.loads(arguments.compare.read_text()) if arguments.compare else {}
+    only = "topics" if arguments.topics else "servers" if arguments.servers else None
     results, failed, wrong = {}, 0, 0
     with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
         statistics = pathlib.Path(folder) / "statistics"
         runs = {
             f"{group}/{case}": pool.submit(run_case, arguments, group, case, statistics)
-            for group, case in listed(arguments.programs, arguments.math, arguments.topics)
+            for group, case in listed(arguments.programs, arguments.math, only)
             if arguments.match in f"{group}/{case}"
         }
         for name, run in runs.items():

@@ -91,6 +91,14 @@ wait "$filter"
 wait "$reader"
 python3 -c 'import sys; there, back = (open(name, "rb").read() for name in sys.argv[1:]); sys.exit(back != bytes(255 - byte for byte in there))' \
   "$folder/camera" "$folder/negative.raw" || { echo "the filter gave other bytes" >&2; exit 1; }
+# Two servers at once, one over a network and one with shared memory; then the second dies.
+libraries='' serve --listen "unix:$folder/second" --listen 127.0.0.1:0
+second=${said##*, }
+run --on "unix:$folder/plain,$second:1" --servers
+RGAPS_GPU_STRIPES=2 run --on "$topics,unix:$folder/second:0" --servers
+RGAPS_GPU_BLOCKING=1 run --on "$topics,$second:1" --servers
+RGAPS_TEST_SERVER=${servers[-1]} run --on "$topics,unix:$folder/second:1" --servers --match server_that_dies
+unset "servers[-1]"
 libraries=$PWD/target/remote/standins
 serve --listen "unix:$folder/socket" --listen 127.0.0.1:0
 RGAPS_GPU_STRIPES=2 run --on "${said##*, }" --math standins "$@"

@@ -8,7 +8,7 @@ use crate::units;
 use anyhow::Context;
 use rgaps_remoting::{
     run_backend, status, BackendOptions, ClientInfo, Communication, Endpoint, Front, FrontOptions,
-    Socket, Status,
+    Places, Socket, Status,
 };
 use rgaps_session::end_with_parent;
 use serde::Serialize;
@@ -150,6 +150,7 @@ fn backend(common: &Common, backend: &GpuBackend) -> anyhow::Result<()> {
         images: backend.images.clone(),
         config: config_without_warnings(common)?,
         program: backend.program.clone(),
+        server: backend.server,
         parent: backend.parent,
     };
     Ok(run_backend(socket, board, &options)?)
@@ -176,16 +177,28 @@ fn libraries(run: &GpuRun) -> anyhow::Result<PathBuf> {
         .with_context(|| format!("{} cannot be used", found.display()))
 }
 
+/// Says what is wrong with the servers of a program before it is started.
+fn check_servers(common: &Common, places: &Places) -> anyhow::Result<()> {
+    let communication = communication(common)?;
+    let mut counts = Vec::new();
+    for server in places.servers() {
+        let found = status(&communication, server)?;
+        if found.clients.len() >= found.clients_max as usize {
+            rgaps_session::tell_user(format_args!(
+                "rgaps: the GPU server at {server} is full ({} clients); the program may be refused",
+                found.clients.len()
+            ));
+        }
+        counts.push(found.devices.len());
+    }
+    places.gpus(&counts).map_err(Usage)?;
+    Ok(())
+}
+
 fn run(common: &Common, run: &GpuRun) -> anyhow::Result<()> {
     let folder = libraries(run)?;
-    let server = &run.server.on;
-    let found = status(&communication(common)?, server)?;
-    if found.clients.len() >= found.clients_max as usize {
-        rgaps_session::tell_user(format_args!(
-            "rgaps: the GPU server at {server} is full ({} clients); the program may be refused",
-            found.clients.len()
-        ));
-    }
+    let places = &run.server.on;
+    check_servers(common, places)?;
     let Some((program, arguments)) = run.command.split_first() else {
         return Err(Usage("no command given; write rgaps gpu run -- COMMAND".to_owned()).into());
     };
@@ -195,7 +208,7 @@ fn run(common: &Common, run: &GpuRun) -> anyhow::Result<()> {
         .args(arguments)
         .env("LD_LIBRARY_PATH", before("LD_LIBRARY_PATH", folder.into()))
         .env("LD_PRELOAD", before("LD_PRELOAD", preload))
-        .env("RGAPS_GPU", server.to_string());
+        .env("RGAPS_GPU", places.to_string());
     if let Some(file) = &common.config {
         // The program's libraries read the configuration, too, perhaps in another folder.
         command.env(CONFIG_VARIABLE, std::path::absolute(file)?);
@@ -255,8 +268,22 @@ const HEADS: [&str; 8] = [
 ];
 
 fn list(common: &Common, server: &GpuServer, output: &mut Output) -> anyhow::Result<()> {
-    let status = status(&communication(common)?, &server.on)?;
-    output.put(&status, |to| {
+    let communication = communication(common)?;
+    let servers = server.on.servers();
+    for at in &servers {
+        let status = status(&communication, at)?;
+        let name = (servers.len() > 1).then_some(*at);
+        list_one(&status, name, output)?;
+    }
+    Ok(())
+}
+
+/// Shows a server, with its name if there are several.
+fn list_one(status: &Status, name: Option<&Endpoint>, output: &mut Output) -> anyhow::Result<()> {
+    output.put(status, |to| {
+        if let Some(name) = name {
+            writeln!(to, "{name}")?;
+        }
         for (ordinal, name) in status.devices.iter().enumerate() {
             writeln!(to, "GPU {ordinal}: {name}")?;
         }
@@ -300,13 +327,21 @@ fn top(common: &Common, top: &GpuTop, output: &mut Output) -> anyhow::Result<()>
         "PROGRAM", "PID", "FROM", "BACKEND", "CALLS/s", "IN/s", "OUT/s", "MEMORY",
     ];
     let communication = communication(common)?;
-    let look = || status(&communication, &top.server.on);
+    let servers = top.server.on.servers();
+    let look = || {
+        let statuses = servers.iter().map(|at| status(&communication, at));
+        statuses.collect::<Result<Vec<_>, _>>()
+    };
     let (mut before, mut at) = (look()?, Instant::now());
     let mut updates = 0;
     while top.count.is_none_or(|count| updates < count) {
         std::thread::sleep(top.interval);
         let now = look()?;
-        let rates = rates(&now, &before, at.elapsed().as_secs_f64());
+        let seconds = at.elapsed().as_secs_f64();
+        let both = now.iter().zip(&before);
+        let rates: Vec<_> = both
+            .flat_map(|(now, before)| rates(now, before, seconds))
+            .collect();
         output.put(&rates, |to| {
             let rows: Vec<_> = rates.iter().map(row).collect();
             table(to, &HEADS, &rows)?;

@@ -7,9 +7,10 @@
 //! One thread copies slower than a GPU. So a long copy has helpers, which take pieces in turn; they call as the program's thread does, and are
 //! gone when the copy returns.
 
+use crate::servers::number_of;
 use crate::{session, thread};
 use rgaps_remoting::{pieces, Call, Code, Extent, Pitched, Waited};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 const SLOT_BYTES: u64 = 2 << 20;
@@ -22,7 +23,7 @@ const THREADS_MAX: usize = 4;
 const THREAD_BYTES_MIN: u64 = 2 * SLOT_BYTES;
 const _: () = assert!(SLOTS <= rgaps_remoting::MARKS_MAX && BATCH * THREADS_MAX <= SLOTS as usize);
 
-/// The slots of this process.
+/// The slots of this process and one server.
 pub(crate) struct Bulk {
     region: u64,
     start: u64,
@@ -36,12 +37,13 @@ struct Slots {
     flying: VecDeque<u16>,
 }
 
-/// The slots, if the server is on this host and shares memory; made at the first use.
+/// The slots of the current server, if it is on this host and shares memory; made at the first use.
 pub(crate) fn slots() -> Result<Option<&'static Bulk>, Code> {
-    static BULK: Mutex<Option<Option<&'static Bulk>>> = Mutex::new(None);
-    let mut bulk = BULK.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(bulk) = *bulk {
-        return Ok(bulk);
+    static BULK: Mutex<BTreeMap<usize, Option<&'static Bulk>>> = Mutex::new(BTreeMap::new());
+    let server = number_of(thread::device());
+    let mut all = BULK.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(bulk) = all.get(&server) {
+        return Ok(*bulk);
     }
     let made = session::share(SLOT_BYTES * u64::from(SLOTS))?.map(|(region, start)| {
         let bulk = Bulk {
@@ -53,10 +55,10 @@ pub(crate) fn slots() -> Result<Option<&'static Bulk>, Code> {
             }),
             freed: Condvar::new(),
         };
-        // One for the process, which keeps it to its end.
+        // One for each server of the process, which keeps it to its end.
         &*Box::leak(Box::new(bulk))
     });
-    *bulk = Some(made);
+    all.insert(server, made);
     Ok(made)
 }
 
@@ -70,6 +72,15 @@ fn each_row(at: &Pitched, extent: &Extent, packed: u64, mut act: impl FnMut(u64,
                 packed + number * extent.width_bytes,
             );
         }
+    }
+}
+
+/// A place where the rows of an extent follow each other.
+pub(crate) fn packed(address: u64, extent: &Extent) -> Pitched {
+    Pitched {
+        address,
+        row_bytes: extent.width_bytes,
+        layer_bytes: extent.width_bytes * extent.height,
     }
 }
 
@@ -202,11 +213,7 @@ impl Bulk {
     ) -> Call<'static> {
         Call::CopyShared {
             region: self.region,
-            host: Pitched {
-                address: u64::from(slot) * SLOT_BYTES,
-                row_bytes: extent.width_bytes,
-                layer_bytes: extent.width_bytes * extent.height,
-            },
+            host: packed(u64::from(slot) * SLOT_BYTES, &extent),
             device,
             extent,
             is_in,

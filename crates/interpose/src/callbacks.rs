@@ -1,11 +1,13 @@
 //! Functions of the program that streams call.
 //!
-//! The server tells when a stream has reached one. A thread of this process runs it, tells the server, and waits for the next.
+//! The server tells when a stream has reached one. A thread of this process, one for each server, runs it, tells the server, and waits for the next.
 //! The functions may not call CUDA, which is CUDA's rule, and is kept here: a call would wait for a stream that waits for it.
 
+use crate::handles::streams;
+use crate::servers::number_of;
 use crate::{session, thread};
 use rgaps_remoting::{Call, Code, Value};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::{c_int, c_void};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -31,7 +33,8 @@ struct Queued {
 #[derive(Default)]
 struct State {
     queued: HashMap<u64, Queued>,
-    has_thread: bool,
+    /// Servers whose functions have a thread.
+    served: HashSet<usize>,
 }
 
 fn lock() -> MutexGuard<'static, Option<State>> {
@@ -41,18 +44,23 @@ fn lock() -> MutexGuard<'static, Option<State>> {
 
 /// Has a stream call a function when all that was queued before is done; what is queued later waits for it.
 pub(crate) fn queue(stream: u64, function: Function, data: *mut c_void) -> Result<(), Code> {
+    streams::at_stream(stream, || queue_here(stream, function, data))
+}
+
+fn queue_here(stream: u64, function: Function, data: *mut c_void) -> Result<(), Code> {
     session::check_alive()?;
     let number = session::mint();
     {
         let mut guard = lock();
         let state = guard.get_or_insert_default();
-        if !state.has_thread {
-            let device = thread::device();
+        let device = thread::device();
+        let server = number_of(device);
+        if !state.served.contains(&server) {
             std::thread::Builder::new()
                 .name("rgaps-gpu-callbacks".to_owned())
                 .spawn(move || run(device))
                 .map_err(|_| Code::OUT_OF_RESOURCES)?;
-            state.has_thread = true;
+            state.served.insert(server);
         }
         let data = data as usize;
         state.queued.insert(number, Queued { function, data });
@@ -65,7 +73,7 @@ pub(crate) fn queue(stream: u64, function: Function, data: *mut c_void) -> Resul
     sent
 }
 
-/// Runs functions until the session ends.
+/// Runs functions of the streams of a server until its session ends.
 fn run(device: u16) {
     thread::set_device(device);
     loop {

@@ -3,6 +3,7 @@
 //! A program registers the fat binary of each of its files before `main`. Nothing is sent then: an image goes to the server when
 //! the first of its kernels or variables is used.
 
+use crate::servers::{at, device_of, number_of};
 use crate::{managed, memory, notice, session, thread};
 use rgaps_remoting::{digest_of, Call, Code, KernelId, KernelInfo, Value, IMAGE_KEPT_BYTES_MIN};
 use std::collections::{HashMap, HashSet};
@@ -56,8 +57,10 @@ unsafe impl Sync for Library {}
 #[derive(Default)]
 struct State {
     kernels: Vec<&'static Kernel>,
-    /// How many of them the server knows.
-    loaded: Option<Result<usize, Code>>,
+    /// How many of them each server knows.
+    loaded: HashMap<usize, Result<usize, Code>>,
+    /// The program has unloaded it.
+    is_unloaded: bool,
 }
 
 /// A kernel. Its address is its handle.
@@ -177,8 +180,12 @@ impl Library {
 
     /// Sends the image and the names of its kernels, unless the server has them.
     pub(crate) fn load_all(&self) -> Result<(), Code> {
+        let server = number_of(thread::device());
         let mut state = lock(&self.state);
-        if let Some(loaded) = state.loaded {
+        if state.is_unloaded {
+            return Err(Code::INVALID_HANDLE);
+        }
+        if let Some(loaded) = state.loaded.get(&server).copied() {
             return match loaded {
                 Ok(known) if known == state.kernels.len() => Ok(()),
                 // A kernel was asked for that was not among the names.
@@ -188,7 +195,8 @@ impl Library {
         }
         let result = self.send(&state.kernels);
         // A failure of the connection is told again by every call.
-        state.loaded = Some(result.map(|()| state.kernels.len()));
+        let loaded = result.map(|()| state.kernels.len());
+        state.loaded.insert(server, loaded);
         result
     }
 
@@ -202,7 +210,8 @@ impl Library {
             kernels: names,
         };
         note(&state.kernels[known..], session::call(&call, &[])?)?;
-        state.loaded = Some(Ok(state.kernels.len()));
+        let known = state.kernels.len();
+        state.loaded.insert(number_of(thread::device()), Ok(known));
         Ok(())
     }
 
@@ -240,28 +249,24 @@ impl Library {
         session::call(&Call::LibraryNow { library }, &[]).map(drop)
     }
 
-    /// Has the server unload it.
+    /// Has the servers unload it.
     pub(crate) fn unload(&'static self) -> Result<(), Code> {
         registry()
             .libraries
             .remove(&(std::ptr::from_ref(self) as usize));
         let mut state = lock(&self.state);
-        let was_loaded = matches!(state.loaded, Some(Ok(_)));
-        state.loaded = Some(Err(Code::INVALID_HANDLE));
+        state.is_unloaded = true;
         for kernel in &state.kernels {
             registry()
                 .handles
                 .remove(&(std::ptr::from_ref(*kernel) as usize));
         }
-        match was_loaded {
-            true => session::send(
-                &Call::LibraryUnload {
-                    library: self.number,
-                },
-                &[],
-            ),
-            false => Ok(()),
-        }
+        let library = self.number;
+        let loaded = state.loaded.drain().filter(|(_, loaded)| loaded.is_ok());
+        loaded.fold(Ok(()), |result, (server, _)| {
+            let unload = || session::send(&Call::LibraryUnload { library }, &[]);
+            result.and(at(device_of(server), unload))
+        })
     }
 
     /// Address and bytes of a variable on the current device.

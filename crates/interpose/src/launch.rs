@@ -156,7 +156,7 @@ fn launch_with(
     attributes: &[LaunchAttribute],
 ) -> Result<(), Code> {
     let kernel = Kernel::of(function)?;
-    streams::check(wanted.stream)?;
+    streams::check_here(wanted.stream)?;
     let info = kernel.info()?;
     check(wanted, info)?;
     let parameters = parameters(info)?;

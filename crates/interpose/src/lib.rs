@@ -24,6 +24,7 @@ mod memory;
 mod notice;
 mod properties;
 mod runtime;
+mod servers;
 mod session;
 mod thread;
 mod topics;

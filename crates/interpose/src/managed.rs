@@ -7,6 +7,7 @@
 //! Nothing tells which bytes a kernel uses or a program changes, so whole allocations are copied, all of them.
 
 use crate::handles::streams;
+use crate::servers::{at, is_here, number_of};
 use crate::{host_copy, memory, session, thread};
 use rgaps_remoting::{row, Call, Code};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -30,8 +31,8 @@ struct Managed {
 #[derive(Default)]
 struct State {
     all: BTreeMap<u64, Managed>,
-    /// Streams that may use it still.
-    busy: HashSet<u64>,
+    /// Servers and their streams that may use it still.
+    busy: HashSet<(usize, u64)>,
     /// A stream of each device for copies, which no other stream waits for.
     copies: HashMap<u16, u64>,
 }
@@ -81,8 +82,14 @@ pub(crate) fn adopt(start: u64, bytes: u64) -> Result<(), Code> {
     after()
 }
 
-/// Forgets an allocation that is given back, if it is managed.
-pub(crate) fn forget(start: u64) {
+/// Gives back an allocation, managed or not.
+pub(crate) fn free(address: u64) -> Result<(), Code> {
+    let range = memory::forget(address)?;
+    forget(address);
+    at(range.device, || session::send(&Call::Free { address }, &[]))
+}
+
+fn forget(start: u64) {
     if !IS_USED.load(Ordering::Acquire) {
         return;
     }
@@ -98,7 +105,8 @@ pub(crate) fn reset() {
     let mut guard = lock();
     let state = guard.get_or_insert_default();
     state.copies.remove(&device);
-    state.busy.clear();
+    let server = number_of(device);
+    state.busy.retain(|(of, _)| *of != server);
     let gone: Vec<(u64, Managed)> = state
         .all
         .iter()
@@ -132,6 +140,15 @@ pub(crate) fn check(address: u64, bytes: u64) -> Result<(), Code> {
 }
 
 impl State {
+    /// What is on the current server.
+    fn here(&mut self) -> impl Iterator<Item = (u64, &mut Managed)> {
+        let all = self
+            .all
+            .iter_mut()
+            .map(|(start, managed)| (*start, managed));
+        all.filter(|(_, managed)| is_here(managed.device))
+    }
+
     /// The stream for copies on the current device.
     fn stream(&mut self) -> Result<u64, Code> {
         let device = thread::device();
@@ -145,13 +162,13 @@ impl State {
 
     /// Sends what the host may have changed, and waits until it is there.
     fn send(&mut self) -> Result<(), Code> {
-        if self.all.values().all(|managed| managed.is_on_device) {
+        if self.here().all(|(_, managed)| managed.is_on_device) {
             return Ok(());
         }
         let stream = self.stream()?;
-        for (start, managed) in &mut self.all {
+        for (start, managed) in self.here() {
             if !managed.is_on_device {
-                let (at, extent) = row(*start, managed.bytes);
+                let (at, extent) = row(start, managed.bytes);
                 // SAFETY: the shadow of an allocation, which stays while the table is locked.
                 unsafe { host_copy::copy_in(at, at, extent, stream)? };
                 managed.is_on_device = true;
@@ -162,29 +179,31 @@ impl State {
 
     /// Brings what kernels may have changed. If no stream is busy any more, the host has the memory.
     fn bring(&mut self) -> Result<(), Code> {
-        if !self.all.values().any(|managed| managed.is_on_device) {
+        if !self.here().any(|(_, managed)| managed.is_on_device) {
             return Ok(());
         }
+        let server = number_of(thread::device());
         // Asked first: what a stream changes after it was asked is brought by the next wait. To ask a stream that records would end that.
         let can_ask = !streams::is_any_recording();
-        self.busy.retain(|stream| {
+        self.busy.retain(|(of, stream)| {
             let call = Call::StreamQuery { stream: *stream };
-            !can_ask || session::call(&call, &[]).err() == Some(Code::NOT_READY)
+            *of != server || !can_ask || session::call(&call, &[]).err() == Some(Code::NOT_READY)
         });
+        let is_busy = self.busy.iter().any(|(of, _)| *of == server);
         let stream = self.stream()?;
-        for (start, managed) in &mut self.all {
+        for (start, managed) in self.here() {
             if managed.is_on_device {
-                let (at, extent) = row(*start, managed.bytes);
+                let (at, extent) = row(start, managed.bytes);
                 // SAFETY: the shadow of an allocation, which stays while the table is locked.
                 unsafe { host_copy::copy_out(at, at, extent, stream)? };
-                managed.is_on_device = !self.busy.is_empty();
+                managed.is_on_device = is_busy;
             }
         }
         Ok(())
     }
 }
 
-/// Before work that may use managed memory is queued on a stream.
+/// Before work that may use managed memory is queued on a stream of the current server.
 pub(crate) fn before(stream: u64) -> Result<(), Code> {
     // What is recorded is not done yet.
     if !IS_USED.load(Ordering::Acquire) || streams::is_any_recording() {
@@ -192,11 +211,11 @@ pub(crate) fn before(stream: u64) -> Result<(), Code> {
     }
     let mut guard = lock();
     let state = guard.get_or_insert_default();
-    state.busy.insert(stream);
+    state.busy.insert((number_of(thread::device()), stream));
     state.send()
 }
 
-/// After the program has waited for something.
+/// After the program has waited for something on the current server.
 pub(crate) fn after() -> Result<(), Code> {
     if !IS_USED.load(Ordering::Acquire) {
         return Ok(());

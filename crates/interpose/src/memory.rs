@@ -3,6 +3,7 @@
 //! Device memory has the server's addresses. The same addresses are reserved here, without access: so nothing of the program's own
 //! can lie there, an address is either of the device or of the host, and following one faults, as it does with a GPU.
 
+use crate::servers::{at, is_here, number_of};
 use crate::session;
 use crate::thread;
 use rgaps_remoting::{Call, Code};
@@ -31,6 +32,8 @@ pub(crate) struct Host {
     /// Ours, to give back.
     is_mapped: bool,
     region: Backing,
+    /// A GPU of the server that has the region.
+    pub(crate) device: u16,
 }
 
 /// What stands behind host memory on the server.
@@ -50,8 +53,8 @@ struct Tables {
     /// Messages of topics, by number: two may be the same bytes.
     messages: BTreeMap<u64, Range>,
     host: BTreeMap<u64, Host>,
-    /// Reserved addresses, from start to end; they stay reserved, since the server gives the same addresses again.
-    reserved: BTreeMap<u64, u64>,
+    /// Reserved addresses, from start to end, and the server that uses them; they stay reserved, since it gives the same addresses again.
+    reserved: BTreeMap<u64, (u64, usize)>,
 }
 
 fn tables() -> MutexGuard<'static, Tables> {
@@ -65,20 +68,20 @@ fn tables() -> MutexGuard<'static, Tables> {
 }
 
 impl Tables {
-    /// Reserves the pages of a range that are not reserved yet; fails where something else is mapped.
+    /// Reserves the pages of a range for the current server that it has not yet; fails where something else is mapped.
     fn reserve(&mut self, start: u64, bytes: u64) -> Result<(), ()> {
+        let server = number_of(thread::device());
         let mut at = start / PAGE_BYTES * PAGE_BYTES;
         let end = start
             .checked_add(bytes)
             .ok_or(())?
             .next_multiple_of(PAGE_BYTES);
         while at < end {
-            if let Some((_, covered)) = self
-                .reserved
-                .range(..=at)
-                .next_back()
-                .filter(|(_, to)| **to > at)
-            {
+            let before = self.reserved.range(..=at).next_back();
+            if let Some((_, (covered, owner))) = before.filter(|(_, (to, _))| *to > at) {
+                if *owner != server {
+                    return Err(());
+                }
                 at = *covered;
                 continue;
             }
@@ -110,7 +113,7 @@ impl Tables {
                 unsafe { libc::munmap(mapped, (next - at) as usize) };
                 return Err(());
             }
-            self.reserved.insert(at, next);
+            self.reserved.insert(at, (next, server));
             at = next;
         }
         Ok(())
@@ -212,10 +215,10 @@ pub(crate) fn add_message(number: u64, start: u64, bytes: u64) -> Result<(), ()>
     Ok(())
 }
 
-/// Forgets a message.
-pub(crate) fn forget_message(number: u64) -> Result<(), Code> {
+/// Forgets a message; gives its GPU.
+pub(crate) fn forget_message(number: u64) -> Result<u16, Code> {
     let gone = tables().messages.remove(&number);
-    gone.map(drop).ok_or(Code::INVALID_HANDLE)
+    gone.map(|range| range.device).ok_or(Code::INVALID_HANDLE)
 }
 
 /// Forgets an allocation, which begins at `start`.
@@ -233,7 +236,7 @@ pub(crate) fn reset() -> Result<(), Code> {
     session::wait_for_landings(0, u64::MAX)?;
     let device = thread::device();
     tables().device.retain(|_, range| range.device != device);
-    tables().messages.clear();
+    tables().messages.retain(|_, range| !is_here(range.device));
     session::call(&Call::Reset, &[]).map(drop)
 }
 
@@ -264,13 +267,13 @@ pub(crate) fn host_at(address: u64) -> Option<Host> {
     (address - start < host.bytes).then_some(*host)
 }
 
-/// The region that holds all of a range, and the range's offset there.
+/// The region of the current server that holds all of a range, and the range's offset there.
 pub(crate) fn shared_at(address: u64, bytes: u64) -> Option<(u64, u64)> {
     let host = host_at(address)?;
     let offset = address - host.start;
     let fits = bytes <= host.bytes - offset;
     match host.region {
-        Backing::Shared(region) if fits => Some((region, offset)),
+        Backing::Shared(region) if fits && is_here(host.device) => Some((region, offset)),
         _ => None,
     }
 }
@@ -287,6 +290,7 @@ pub(crate) fn twin_at(address: u64, bytes: u64) -> Result<Option<(u64, u64)>, Co
     }
     match host.region {
         Backing::Shared(_) => Ok(None),
+        Backing::Twin(_) if !is_here(host.device) => Ok(None),
         Backing::Twin(region) => Ok(Some((region, offset))),
         Backing::None => {
             let Some((region, _)) = session::make_region(host.bytes)? else {
@@ -296,6 +300,7 @@ pub(crate) fn twin_at(address: u64, bytes: u64) -> Result<Option<(u64, u64)>, Co
             match tables.host.get_mut(&host.start) {
                 Some(host) if host.region == Backing::None => {
                     host.region = Backing::Twin(region);
+                    host.device = thread::device();
                     Ok(Some((region, offset)))
                 }
                 // Another thread has made one, or given the memory back.
@@ -321,6 +326,7 @@ pub(crate) fn map_host(bytes: u64, flags: u32) -> Result<u64, Code> {
         flags,
         is_mapped: true,
         region,
+        device: thread::device(),
     };
     tables().host.insert(start, host);
     Ok(start)
@@ -358,12 +364,20 @@ fn take_host(start: u64, is_mapped: bool) -> Option<Host> {
 fn settle(host: &Host) -> Result<(), Code> {
     match host.region {
         Backing::None => Ok(()),
-        Backing::Shared(region) => session::send(&Call::Unshare { region }, &[]),
-        Backing::Twin(region) => {
+        Backing::Shared(region) => at(host.device, || {
+            session::send(&Call::Unshare { region }, &[])
+        }),
+        Backing::Twin(region) => at(host.device, || {
             session::wait_for_landings(host.start, host.bytes)?;
             session::send(&Call::Unshare { region }, &[])
-        }
+        }),
     }
+}
+
+/// Waits until no copy uses host memory that CUDA knows: what was queued on its server before is done.
+pub(crate) fn finish_uses(address: u64) -> Result<(), Code> {
+    let device = host_at(address).map_or_else(thread::device, |host| host.device);
+    at(device, || session::call(&Call::Synchronize, &[])).map(drop)
 }
 
 /// Gives back host memory of [`map_host`].
@@ -392,6 +406,7 @@ pub(crate) fn register_host(start: u64, bytes: u64, flags: u32) -> Result<(), Co
         flags,
         is_mapped: false,
         region: Backing::None,
+        device: thread::device(),
     };
     tables.host.insert(start, host);
     Ok(())

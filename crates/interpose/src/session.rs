@@ -1,16 +1,13 @@
-//! The process's session on the server: opened by the first call that needs it.
+//! Calls to the servers, which the first call that needs one opens. A call goes to the server of the thread's current device.
 
+use crate::servers::{opened, Server, Servers};
 use crate::{failures, notice, thread};
-use rgaps_remoting::{
-    Answer, Call, Code, Communication, Connection, DeviceInfo, Endpoint, From, Value, Waited,
-};
+use rgaps_remoting::{Answer, Call, Code, Connection, Counters, DeviceInfo, Value, Waited};
 use std::io::Write;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::OnceLock;
 
-/// Names the server.
-const SERVER_ENV: &str = "RGAPS_GPU";
 /// Has every call wait for its answer, so that an error is the result of the call that made it.
 const BLOCKING_ENV: &str = "RGAPS_GPU_BLOCKING";
 /// How many connections or threads carry the bytes of large copies.
@@ -21,8 +18,6 @@ const STATISTICS_ENV: &str = "RGAPS_GPU_STATISTICS";
 
 /// The process forked with the session open: the child has its memory and none of its threads.
 static FORKED: AtomicBool = AtomicBool::new(false);
-/// The error that ended the context, or 0.
-static STICKY: AtomicI32 = AtomicI32::new(0);
 /// Calls that were answered here.
 static LOCAL: AtomicU64 = AtomicU64::new(0);
 
@@ -30,35 +25,14 @@ extern "C" fn in_forked_child() {
     FORKED.store(true, Ordering::Release);
 }
 
-fn opened() -> &'static OnceLock<Result<Arc<Connection>, Code>> {
-    static SESSION: OnceLock<Result<Arc<Connection>, Code>> = OnceLock::new();
-    &SESSION
-}
-
-fn open() -> Result<Arc<Connection>, Code> {
-    let Ok(server) = std::env::var(SERVER_ENV) else {
-        notice::once(&format!(
-            "no GPU server is named: start the program with 'rgaps gpu run --on HOST -- PROGRAM', or set {SERVER_ENV}"
-        ));
-        return Err(Code::NO_DEVICE);
-    };
-    let endpoint: Endpoint = server.parse().map_err(|reason| {
-        notice::once(&format!("{SERVER_ENV}: {reason}"));
-        Code::NO_DEVICE
-    })?;
-    let unavailable = |reason: String| {
-        notice::once(&reason);
-        Code::DEVICES_UNAVAILABLE
-    };
-    let communication = Communication::load().map_err(|error| unavailable(error.to_string()))?;
-    let connection = Connection::open(&communication, &endpoint, &program(), stripes())
-        .map_err(|error| unavailable(error.to_string()))?;
+fn open() -> Result<Servers, Code> {
+    let servers = Servers::open(&program(), stripes())?;
     // SAFETY: both functions are those of this library, which is not unloaded: it has a thread.
     unsafe {
         libc::pthread_atfork(None, None, Some(in_forked_child));
         libc::atexit(at_exit);
     }
-    Ok(connection)
+    Ok(servers)
 }
 
 /// How many connections (or threads, where memory is shared) carry the bytes of a large copy: a quarter of the processors, since the server may be on
@@ -88,24 +62,42 @@ fn program() -> String {
         .into_owned()
 }
 
-/// The session, opened if it is not.
-pub(crate) fn connection() -> Result<&'static Arc<Connection>, Code> {
+/// The servers, opened if they are not.
+fn servers() -> Result<&'static Servers, Code> {
     if FORKED.load(Ordering::Acquire) {
         notice::once("a process that has used the GPU was forked; the child cannot use it: start a program with exec, or fork first");
         return Err(Code::INITIALIZATION);
     }
-    match opened().get_or_init(open) {
-        Ok(connection) => Ok(connection),
-        Err(code) => Err(*code),
-    }
+    opened().get_or_init(open).as_ref().map_err(|code| *code)
 }
 
-/// The server's GPUs.
+/// The server of the current device.
+fn here() -> Result<(&'static Servers, &'static Server), Code> {
+    let servers = servers()?;
+    Ok((servers, servers.of(thread::device())?))
+}
+
+/// The CUDA version that the drivers of all servers support; 0 without servers.
+pub(crate) fn driver_version() -> i32 {
+    servers().map_or(0, Servers::driver_version)
+}
+
+/// The GPUs of all servers.
 pub(crate) fn devices() -> Result<&'static [DeviceInfo], Code> {
-    let devices = &connection()?.inventory().devices;
+    let devices = &servers()?.devices;
     match devices.is_empty() {
         true => Err(Code::NO_DEVICE),
         false => Ok(devices),
+    }
+}
+
+/// The number that a GPU has on its server, which must be that of the current device.
+pub(crate) fn peer(ordinal: i32) -> Result<u16, Code> {
+    device(ordinal)?;
+    let peer = ordinal as u16;
+    match crate::servers::is_here(peer) {
+        true => Ok(servers()?.ordinal(peer)),
+        false => Err(Code::PEER_ACCESS_UNSUPPORTED),
     }
 }
 
@@ -128,40 +120,30 @@ pub(crate) fn attribute(of: &DeviceInfo, number: i32) -> Option<i32> {
     found.ok().map(|at| of.attributes[at].1)
 }
 
-fn from() -> From {
-    From {
-        lane: thread::lane(),
-        device: thread::device(),
-    }
-}
-
-/// The error that ended the context.
+/// The error that ended the context of the current device.
 pub(crate) fn sticky() -> Code {
-    Code(STICKY.load(Ordering::Acquire))
+    match opened().get() {
+        Some(Ok(_)) => here().map_or_else(|code| code, |(_, server)| server.sticky()),
+        _ => Code::SUCCESS,
+    }
 }
 
 /// Forgets it: the device was reset.
 pub(crate) fn unstick() {
-    STICKY.store(0, Ordering::Release);
-}
-
-fn lost() -> Code {
-    notice::once("the connection to the GPU server is lost, and with it everything on the GPU; restart the program");
-    stick(Code::DEVICES_UNAVAILABLE)
-}
-
-fn stick(code: Code) -> Code {
-    let first = STICKY.compare_exchange(0, code.0, Ordering::AcqRel, Ordering::Acquire);
-    Code(first.err().unwrap_or(code.0))
+    if let Some(Ok(_)) = opened().get() {
+        // A server that is not there is told of by the next call.
+        let _ = here().map(|(_, server)| server.unstick());
+    }
 }
 
 /// Refuses every call after an error that ended the context.
-fn alive() -> Result<&'static Arc<Connection>, Code> {
+fn alive() -> Result<(&'static Servers, &'static Server), Code> {
     if thread::is_in_callback() {
         return Err(Code::NOT_PERMITTED);
     }
-    sticky().check()?;
-    connection()
+    let (servers, server) = here()?;
+    server.sticky().check()?;
+    Ok((servers, server))
 }
 
 /// Whether the context is usable; a function that does nothing else may still have to fail.
@@ -179,22 +161,27 @@ pub(crate) fn is_blocking() -> bool {
 /// Makes a call that nobody waits for. A failure is told by a later call that waits.
 pub(crate) fn send(call: &Call<'_>, bulk: &[u8]) -> Result<(), Code> {
     match is_blocking() {
-        false => alive()?.send(from(), call, bulk).map_err(|_| lost()),
+        false => {
+            let (servers, server) = alive()?;
+            let sent = server.connection.send(servers.caller(), call, bulk);
+            sent.map_err(|_| server.lost())
+        }
         true => self::call(call, bulk).map(drop),
     }
 }
 
 /// Makes a copy of shared memory that nobody waits for.
 pub(crate) fn send_shared(call: &Call<'_>) -> Result<(), Code> {
-    count_shared(alive()?, call);
+    count_shared(&alive()?.1.connection, call);
     send(call, &[])
 }
 
 /// Makes a copy of shared memory, which [`finish`] waits for.
 pub(crate) fn start_shared(call: &Call<'_>) -> Result<Waited, Code> {
-    let connection = alive()?;
-    count_shared(connection, call);
-    connection.start(from(), call).map_err(|_| lost())
+    let (servers, server) = alive()?;
+    count_shared(&server.connection, call);
+    let started = server.connection.start(servers.caller(), call);
+    started.map_err(|_| server.lost())
 }
 
 fn count_shared(connection: &Connection, call: &Call<'_>) {
@@ -209,13 +196,14 @@ fn count_shared(connection: &Connection, call: &Call<'_>) {
 
 /// Waits for a call.
 pub(crate) fn finish(waited: Waited) -> Result<(), Code> {
-    let (answer, _) = connection()?.finish(waited).map_err(|_| lost())?;
-    value(answer).map(drop)
+    let (_, server) = here()?;
+    let finished = server.connection.finish(waited);
+    value(finished.map_err(|_| server.lost())?.0).map(drop)
 }
 
 /// Whether the server can share memory with this process.
 pub(crate) fn can_share() -> Result<bool, Code> {
-    Ok(alive()?.is_local())
+    Ok(alive()?.1.connection.is_local())
 }
 
 /// Makes a call that gives bytes, which nobody waits for.
@@ -223,27 +211,39 @@ pub(crate) fn can_share() -> Result<bool, Code> {
 /// # Safety
 /// `bytes` bytes at `to` may be written, by any thread, until [`wait_for_landings`] has returned for them.
 pub(crate) unsafe fn land(call: &Call<'_>, to: u64, bytes: u64) -> Result<(), Code> {
+    let (servers, server) = alive()?;
+    let connection = &server.connection;
     // SAFETY: as the caller promises.
-    unsafe { alive()?.land(from(), call, to as *mut u8, bytes as usize) }.map_err(|_| lost())
+    let landing = unsafe { connection.land(servers.caller(), call, to as *mut u8, bytes as usize) };
+    landing.map_err(|_| server.lost())
 }
 
-/// Waits until no bytes are expected for a range.
+/// Waits until no bytes are expected for a range. It fails if the server of the current device is lost; others tell it to those who call them.
 pub(crate) fn wait_for_landings(start: u64, bytes: u64) -> Result<(), Code> {
-    let waited = connection()?.wait_for_landings(start as usize, bytes as usize);
-    waited.map_err(|_| lost())
+    let (servers, current) = here()?;
+    for server in &servers.all {
+        let waited = server
+            .connection
+            .wait_for_landings(start as usize, bytes as usize);
+        if waited.is_err() && std::ptr::eq(server, current) {
+            return Err(server.lost());
+        }
+    }
+    Ok(())
 }
 
 /// Makes a region of the server's memory; its number, and its descriptor if the server is on this host. `None` if the server refuses.
 pub(crate) fn make_region(bytes: u64) -> Result<Option<(u64, Option<OwnedFd>)>, Code> {
-    let connection = alive()?;
+    let (servers, server) = alive()?;
+    let connection = &server.connection;
     let bytes = bytes
         .checked_next_multiple_of(4096)
         .ok_or(Code::OUT_OF_MEMORY)?;
     let region = mint();
     let waited = connection
-        .start(from(), &Call::Share { region, bytes })
-        .map_err(|_| lost())?;
-    let (answer, memory) = connection.finish(waited).map_err(|_| lost())?;
+        .start(servers.caller(), &Call::Share { region, bytes })
+        .map_err(|_| server.lost())?;
+    let (answer, memory) = connection.finish(waited).map_err(|_| server.lost())?;
     let is_refused = answer.code != 0;
     // An error of an earlier call is not lost.
     value(Answer { code: 0, ..answer })?;
@@ -301,19 +301,23 @@ pub(crate) fn value(answer: Answer) -> Result<Value, Code> {
     };
     let first = failures::as_code(first);
     if first.is_sticky() {
-        return Err(stick(first));
+        return Err(here()?.1.stick(first));
     }
     first.check().map(|()| answer.value)
 }
 
 /// Makes a call and waits for its value.
 pub(crate) fn call(call: &Call<'_>, bulk: &[u8]) -> Result<Value, Code> {
-    value(alive()?.call(from(), call, bulk).map_err(|_| lost())?)
+    let (servers, server) = alive()?;
+    let answer = server.connection.call(servers.caller(), call, bulk);
+    value(answer.map_err(|_| server.lost())?)
 }
 
 /// Makes a call and waits for its answer, which the caller reads.
 pub(crate) fn ask(call: &Call<'_>) -> Result<Answer, Code> {
-    alive()?.call(from(), call, &[]).map_err(|_| lost())
+    let (servers, server) = alive()?;
+    let answer = server.connection.call(servers.caller(), call, &[]);
+    answer.map_err(|_| server.lost())
 }
 
 /// Makes a call that gives a number.
@@ -329,9 +333,13 @@ pub(crate) fn number(of: &Call<'_>) -> Result<u64, Code> {
 /// # Safety
 /// `bytes` bytes at `to` may be written, by any thread, until this returns.
 pub(crate) unsafe fn call_out(call: &Call<'_>, to: *mut u8, bytes: usize) -> Result<(), Code> {
+    let (servers, server) = alive()?;
     // SAFETY: the memory may be written until this returns, as the caller promises.
-    let answer = unsafe { alive()?.call_out(from(), call, to, bytes) };
-    value(answer.map_err(|_| lost())?).map(drop)
+    let answer = unsafe {
+        let connection = &server.connection;
+        connection.call_out(servers.caller(), call, to, bytes)
+    };
+    value(answer.map_err(|_| server.lost())?).map(drop)
 }
 
 /// Counts a call that was answered here.
@@ -346,7 +354,7 @@ pub(crate) fn mint() -> u64 {
 }
 
 extern "C" fn at_exit() {
-    let Some(Ok(connection)) = opened().get() else {
+    let Some(Ok(servers)) = opened().get() else {
         return;
     };
     if FORKED.load(Ordering::Acquire) {
@@ -355,19 +363,23 @@ extern "C" fn at_exit() {
     let Some(path) = std::env::var_os(STATISTICS_ENV) else {
         return;
     };
-    let counters = &connection.counters;
-    let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    let all = || servers.all.iter().map(|server| &server.connection);
+    let sum = |of: fn(&Counters) -> &AtomicU64| -> u64 {
+        all()
+            .map(|connection| of(&connection.counters).load(Ordering::Relaxed))
+            .sum()
+    };
     let line = format!(
         "{{\"program\":\"{}\",\"calls\":{},\"local\":{},\"round_trips\":{},\"writes\":{},\"bytes_out\":{},\"bytes_in\":{},\"bytes_shared\":{},\"lost\":{}}}\n",
         program().replace(['"', '\\'], "_"),
-        read(&counters.calls),
+        sum(|counters| &counters.calls),
         LOCAL.load(Ordering::Relaxed),
-        read(&counters.round_trips),
-        read(&counters.writes),
-        read(&counters.bytes_out),
-        read(&counters.bytes_in),
-        read(&counters.bytes_shared),
-        connection.is_lost(),
+        sum(|counters| &counters.round_trips),
+        sum(|counters| &counters.writes),
+        sum(|counters| &counters.bytes_out),
+        sum(|counters| &counters.bytes_in),
+        sum(|counters| &counters.bytes_shared),
+        all().any(|connection| connection.is_lost()),
     );
     let file = std::fs::OpenOptions::new()
         .append(true)

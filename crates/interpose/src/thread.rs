@@ -53,6 +53,14 @@ pub(crate) fn set_device(device: u16) {
     DEVICE.set(device);
 }
 
+/// Does something with another device current.
+pub(crate) fn with_device<T>(device: u16, act: impl FnOnce() -> T) -> T {
+    let before = DEVICE.replace(device);
+    let result = act();
+    DEVICE.set(before);
+    result
+}
+
 /// Runs a function that a stream calls.
 pub(crate) fn in_callback(body: impl FnOnce()) {
     IS_IN_CALLBACK.set(true);

@@ -8,11 +8,14 @@
 
 use crate::abi::{In, Out, Text};
 use crate::handles::streams;
-use crate::{managed, memory, session};
+use crate::servers::{at, is_here};
+use crate::{managed, memory, session, thread, transfer};
 use rgaps_remoting::{Call, Code, Tensor, TopicOptions, Value};
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::ffi::{c_char, c_int, CStr, CString};
 use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::sync::{Mutex, PoisonError};
 
 thread_local! {
     /// What the thread's last call that failed said.
@@ -150,6 +153,19 @@ fn release(message: u64, stream: u64) -> Result<(), Code> {
     session::send(&Call::TopicRelease { message, stream }, &[])
 }
 
+/// A GPU of the server of each publisher and subscriber.
+fn members<T>(act: impl FnOnce(&mut HashMap<u64, u16>) -> T) -> T {
+    static MEMBERS: Mutex<Option<HashMap<u64, u16>>> = Mutex::new(None);
+    let mut members = MEMBERS.lock().unwrap_or_else(PoisonError::into_inner);
+    act(members.get_or_insert_with(HashMap::new))
+}
+
+/// Does something on the server of a publisher or subscriber; the server knows whether it is one.
+fn at_member<T>(member: u64, act: impl FnOnce() -> T) -> T {
+    let device = members(|all| all.get(&member).copied());
+    at(device.unwrap_or_else(thread::device), act)
+}
+
 /// Reads the options that a program compiled with this header or an older one passes.
 fn options(of: In<Options>) -> Result<TopicOptions, Failure> {
     if of.is_null() {
@@ -183,12 +199,14 @@ fn join(
         .map_err(|_| invalid("the topic's name is not UTF-8"))?;
     let handle = session::mint();
     ask(&call(handle, topic, options(of)?))?;
+    members(|all| all.insert(handle, thread::device()));
     Ok(to.put(handle)?)
 }
 
 fn leave(member: u64) -> Result<(), Failure> {
     if member != 0 {
-        ask(&Call::TopicLeave { member })?;
+        at_member(member, || ask(&Call::TopicLeave { member }))?;
+        members(|all| all.remove(&member));
     }
     Ok(())
 }
@@ -203,7 +221,13 @@ fn publish(
         true => None,
         false => Some(tensor.get()?.read()?),
     };
-    streams::check(stream)?;
+    streams::check_here(stream)?;
+    let of = memory::device_at(from);
+    if of.is_some_and(|range| !is_here(range.device)) {
+        return Err(invalid(
+            "the bytes are on a GPU of another server than the publisher: copy them to one of its GPUs first",
+        ));
+    }
     if bytes > 0 && memory::check(from, bytes).is_err() {
         return Err(invalid(
             "the bytes are not in device memory of this program: copy them there first",
@@ -226,7 +250,7 @@ fn publish(
 }
 
 fn receive(subscriber: u64, timeout_ns: u64, stream: u64) -> Result<Message, Failure> {
-    streams::check(stream)?;
+    streams::check_here(stream)?;
     let number = session::mint();
     let found = ask(&Call::TopicReceive {
         subscriber,
@@ -290,7 +314,10 @@ extern "C" fn rgaps_gpu_publisher_publish(
     sequence: Out<u64>,
 ) -> c_int {
     finish(|| {
-        sequence.put_if_wanted(publish(publisher, (data, bytes as u64), tensor, stream)?);
+        let published = at_member(publisher, || {
+            publish(publisher, (data, bytes as u64), tensor, stream)
+        });
+        sequence.put_if_wanted(published?);
         Ok(())
     })
 }
@@ -323,7 +350,8 @@ extern "C" fn rgaps_gpu_subscriber_receive(
     finish(|| {
         message.check()?;
         message.put(Message::default())?;
-        Ok(message.put(receive(subscriber, timeout_ns, stream)?)?)
+        let received = at_member(subscriber, || receive(subscriber, timeout_ns, stream));
+        Ok(message.put(received?)?)
     })
 }
 
@@ -332,9 +360,12 @@ extern "C" fn rgaps_gpu_message_release(message: Out<Message>, stream: u64) -> c
     finish(|| {
         let held = message.get()?;
         streams::check(stream)?;
-        memory::forget_message(held.number)?;
+        let device = memory::forget_message(held.number)?;
         message.put(Message::default())?;
-        Ok(release(held.number, stream)?)
+        Ok(at(device, || match streams::check_here(stream) {
+            Ok(()) => release(held.number, stream),
+            Err(_) => transfer::finish(stream).and_then(|()| release(held.number, 0)),
+        })?)
     })
 }
 

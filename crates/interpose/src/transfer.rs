@@ -4,9 +4,14 @@
 //! other memory, bytes for the device have been read when the call returns, and nobody waits for the copy; bytes of the device are there
 //! when the call returns. They go through slots of shared memory (`bulk`), or over the connection.
 
+use crate::handles::streams;
 use crate::host_copy::{copy_in, copy_out};
-use crate::{managed, memory, session};
-use rgaps_remoting::{row, Call, Code, Extent, Pitched};
+use crate::servers::{are_several, at, number_of};
+use crate::{bulk, managed, memory, session, thread};
+use rgaps_remoting::{pieces, row, Call, Code, Extent, Pitched};
+
+/// Most bytes that a copy from a server to another has on this host at a time.
+const THROUGH_HOST_BYTES: u64 = 8 << 20;
 
 /// Where a copy is queued, and whether the program waits for one that the GPU can make beside it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -87,6 +92,26 @@ pub(crate) fn fill(
         return session::check_alive();
     }
     memory::check(to.address, span(&to, &extent)?)?;
+    let device = device_of(to.address);
+    match are_apart(&[device], stream) {
+        false => at(device.unwrap_or_else(thread::device), || {
+            fill_here(to, extent, (value, width), stream)
+        }),
+        true => {
+            finish(stream)?;
+            let act = || fill_here(to, extent, (value, width), 0).and_then(|()| settle(0));
+            at(device.unwrap_or_else(thread::device), act)
+        }
+    }
+}
+
+/// The same on the current server.
+fn fill_here(
+    to: Pitched,
+    extent: Extent,
+    (value, width): (u32, u8),
+    stream: u64,
+) -> Result<(), Code> {
     let is_managed = managed::is_managed(to.address);
     if is_managed {
         managed::before(stream)?;
@@ -132,8 +157,98 @@ pub(crate) fn copy(
     copy_rows(to, from, extent, direction, order)
 }
 
-/// Copies rows.
+fn device_of(address: u64) -> Option<u16> {
+    memory::device_at(address).map(|range| range.device)
+}
+
+/// Whether memory and a stream are not all of one server.
+fn are_apart(devices: &[Option<u16>], stream: u64) -> bool {
+    // The server refuses a stream that is none.
+    let of_stream = streams::find(stream).map_or_else(|_| thread::device(), |found| found.device);
+    let server = number_of(of_stream);
+    let mut devices = devices.iter().flatten();
+    devices.any(|device| number_of(*device) != server)
+}
+
+/// Waits for all that a stream was given before.
+pub(crate) fn finish(stream: u64) -> Result<(), Code> {
+    streams::at_stream(stream, || {
+        session::call(&Call::StreamSynchronize { stream }, &[]).map(drop)
+    })
+}
+
+/// Copies rows, on the server that has them; between servers through this host.
 pub(crate) fn copy_rows(
+    to: Pitched,
+    from: Pitched,
+    extent: Extent,
+    direction: Direction,
+    order: Order,
+) -> Result<(), Code> {
+    if !are_several() {
+        return copy_here(to, from, extent, direction, order);
+    }
+    let devices = [device_of(to.address), device_of(from.address)];
+    if !are_apart(&devices, order.stream) {
+        let device = streams::find(order.stream).map(|stream| stream.device);
+        return at(device.unwrap_or_else(|_| thread::device()), || {
+            copy_here(to, from, extent, direction, order)
+        });
+    }
+    // What the stream was given before comes first, and what it is given later finds the copy done.
+    finish(order.stream)?;
+    let order = Order::wait(0);
+    match devices {
+        [Some(near), Some(far)] if number_of(near) != number_of(far) => {
+            let is_managed = [to, from].iter().any(|at| managed::is_managed(at.address));
+            if direction != Direction::Within && !is_managed {
+                return Err(Code::INVALID_VALUE);
+            }
+            through_host((to, near), (from, far), extent)
+        }
+        [Some(device), _] | [_, Some(device)] => at(device, || {
+            copy_here(to, from, extent, direction, order)?;
+            settle(order.stream)
+        }),
+        [None, None] => copy_here(to, from, extent, direction, order),
+    }
+}
+
+/// Copies rows from a GPU of one server to a GPU of another, by way of this host.
+fn through_host(
+    (to, near): (Pitched, u16),
+    (from, far): (Pitched, u16),
+    extent: Extent,
+) -> Result<(), Code> {
+    let all = extent.bytes().ok_or(Code::INVALID_VALUE)?;
+    memory::check(to.address, span(&to, &extent)?)?;
+    memory::check(from.address, span(&from, &extent)?)?;
+    let mut buffer = vec![0u8; all.min(THROUGH_HOST_BYTES) as usize];
+    let both = pieces(to, extent, THROUGH_HOST_BYTES).zip(pieces(from, extent, THROUGH_HOST_BYTES));
+    for ((to, extent), (from, _)) in both {
+        let here = bulk::packed(buffer.as_mut_ptr() as u64, &extent);
+        let order = Order::wait(0);
+        at(far, || copy_here(here, from, extent, Direction::Out, order))?;
+        at(near, || copy_here(to, here, extent, Direction::In, order))?;
+    }
+    at(near, || settle(0))
+}
+
+/// Gives back memory in the order of a stream.
+pub(crate) fn free_on(address: u64, stream: u64) -> Result<(), Code> {
+    streams::check(stream)?;
+    let device = memory::forget(address)?.device;
+    let stream = match are_apart(&[Some(device)], stream) {
+        false => stream,
+        true => finish(stream).map(|()| 0)?,
+    };
+    at(device, || {
+        session::send(&Call::FreeOnStream { address, stream }, &[])
+    })
+}
+
+/// Copies rows on the current server.
+fn copy_here(
     to: Pitched,
     from: Pitched,
     extent: Extent,

@@ -16,24 +16,20 @@ pub(crate) fn device() -> Result<(), Code> {
 
 /// Waits for a stream.
 pub(crate) fn stream(stream: u64) -> Result<(), Code> {
-    streams::check(stream)?;
-    wait(&Call::StreamSynchronize { stream })
+    streams::at_stream(stream, || wait(&Call::StreamSynchronize { stream }))
 }
 
 /// Whether a stream is done.
 pub(crate) fn is_stream_done(stream: u64) -> Result<(), Code> {
-    streams::check(stream)?;
-    wait(&Call::StreamQuery { stream })
+    streams::at_stream(stream, || wait(&Call::StreamQuery { stream }))
 }
 
 /// Waits for an event.
 pub(crate) fn event(event: u64) -> Result<(), Code> {
-    events::check(event)?;
-    wait(&Call::EventSynchronize { event })
+    events::at_event(event, || wait(&Call::EventSynchronize { event }))
 }
 
 /// Whether an event is done.
 pub(crate) fn is_event_done(event: u64) -> Result<(), Code> {
-    events::check(event)?;
-    wait(&Call::EventQuery { event })
+    events::at_event(event, || wait(&Call::EventQuery { event }))
 }

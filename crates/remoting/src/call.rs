@@ -7,7 +7,7 @@ use crate::digest::Digest;
 use serde::{Deserialize, Serialize};
 
 /// Changes with every change of this file or of frames.
-pub const PROTOCOL: u32 = 4;
+pub const PROTOCOL: u32 = 5;
 /// What each side says first.
 pub const MAGIC: [u8; 8] = *b"rgapsGPU";
 
@@ -31,6 +31,8 @@ pub enum Wish {
         program: String,
         /// Its process id on its host.
         pid: u32,
+        /// Which of the program's servers this one is. The memory of each has addresses that those of the others have not.
+        server: u8,
     },
     /// To see who uses them.
     Status,

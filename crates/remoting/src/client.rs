@@ -211,16 +211,17 @@ fn open_stripes(
 }
 
 impl Connection {
-    /// Begins a session. Bytes of large copies travel over `stripes` further connections, unless the server is on this host or does not take them.
+    /// Begins a session; `server` says which of the program's servers it is on. Bytes of large copies travel over `stripes` further connections, unless the server is on this host or does not take them.
     pub fn open(
         communication: &Communication,
         at: &Endpoint,
         program: &str,
-        stripes: usize,
+        (server, stripes): (u8, usize),
     ) -> Result<Arc<Connection>, ConnectError> {
         let wish = Wish::Session {
             program: program.to_owned(),
             pid: std::process::id(),
+            server,
         };
         let (server, inventory, token) = match greet(communication, at, wish)? {
             (server, Welcome::Session { inventory, token }) => (server, inventory, token),

@@ -24,6 +24,7 @@ impl Code {
     pub const NOT_FOUND: Code = Code(500);
     pub const NOT_READY: Code = Code(600);
     pub const OUT_OF_RESOURCES: Code = Code(701);
+    pub const PEER_ACCESS_NOT_ENABLED: Code = Code(705);
     pub const HOST_MEMORY_ALREADY_REGISTERED: Code = Code(712);
     pub const HOST_MEMORY_NOT_REGISTERED: Code = Code(713);
     pub const NOT_PERMITTED: Code = Code(800);

@@ -81,6 +81,7 @@ struct Arrival {
     client: Arc<dyn Communicator>,
     program: String,
     pid: u32,
+    server: u8,
 }
 
 /// A server that listens.
@@ -218,12 +219,17 @@ impl Shared {
                 }
                 Ok(None)
             }
-            Wish::Session { program, pid } => {
+            Wish::Session {
+                program,
+                pid,
+                server,
+            } => {
                 let program = program.chars().filter(|c| !c.is_control());
                 Ok(Some(Arrival {
                     client,
                     program: program.take(PROGRAM_CHARS_MAX).collect(),
                     pid,
+                    server,
                 }))
             }
         }
@@ -283,7 +289,7 @@ impl Shared {
         }
         let from = arrival.client.to_string();
         let (program, pid) = (arrival.program, arrival.pid);
-        match self.start(&arrival.client, &program) {
+        match self.start(&arrival.client, &program, arrival.server) {
             Ok((child, board)) => {
                 tracing::info!(client = program, from, backend = child.id(), "client came");
                 let info = ClientInfo {
@@ -303,6 +309,7 @@ impl Shared {
         &self,
         client: &Arc<dyn Communicator>,
         client_program: &str,
+        server: u8,
     ) -> io::Result<(Child, File)> {
         let board = board_file()?;
         let (program, arguments) = &self.options.backend;
@@ -311,6 +318,7 @@ impl Shared {
         command.args(arguments).args(["--kind", kind]);
         command.args(["--parent", &std::process::id().to_string()]);
         command.args(["--program", client_program]);
+        command.args(["--server", &server.to_string()]);
         if !self.options.is_pinning {
             command.arg("--no-pinning");
         }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+/// Most servers of a program.
+pub const SERVERS_MAX: usize = 16;
 /// Most bytes of the encoded call or reply of a frame. The longest lists the kernels of a library.
 pub const BODY_BYTES_MAX: usize = 16 << 20;
 /// Most bytes that follow a frame.

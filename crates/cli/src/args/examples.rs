@@ -344,8 +344,10 @@ Examples:
   rgaps gpu run --on 10.0.0.7 -- ./program --its-option
   # Take the libraries from another folder, and use another port.
   rgaps gpu run --on 10.0.0.7:9000 --libraries /opt/rgaps/gpu -- ./program
+  # All GPUs of one host, and behind them GPU 1 of another.
+  rgaps gpu run --on 10.0.0.7,10.0.0.8:1 -- ./program
 
-RGAPS_GPU names the server in place of --on.";
+RGAPS_GPU names the servers in place of --on.";
 pub const GPU_LIST: &str = "\
 Examples:
   rgaps gpu list --on 10.0.0.7

@@ -3,7 +3,7 @@
 use super::examples;
 use crate::units::period;
 use clap::{Args, Subcommand};
-use rgaps_remoting::Endpoint;
+use rgaps_remoting::{Endpoint, Places};
 use rgaps_session::ByteSize;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ pub enum Gpu {
     /// certificates (links.tls in the configuration), or links.insecure. The configuration's section [gpu] has the same options.
     #[command(after_help = examples::GPU_SERVE)]
     Serve(GpuServe),
-    /// Run a CUDA program on the GPUs of a server.
+    /// Run a CUDA program on the GPUs of one or several servers.
     ///
     /// The program must use CUDA's shared runtime (nvcc -cudart shared). The exit code is that of the program.
     #[command(after_help = examples::GPU_RUN)]
@@ -35,7 +35,7 @@ pub enum Gpu {
 
 #[derive(Args)]
 pub struct GpuServe {
-    /// Listen here: HOST[:PORT], tls/HOST, tcp/HOST, unix:PATH, or NAME/ADDRESS for a plug-in. May be given several times. Without it: gpu.listen
+    /// Listen here: HOST[:PORT], tls/HOST, tcp/HOST, rdma/HOST, unix:PATH, or NAME/ADDRESS for a plug-in. May be given several times. Without it: gpu.listen
     /// of the configuration, which is 127.0.0.1 by default.
     #[arg(long, value_name = "ADDRESS")]
     pub listen: Vec<Endpoint>,
@@ -58,9 +58,10 @@ pub struct GpuServe {
 
 #[derive(Args)]
 pub struct GpuServer {
-    /// The server: HOST[:PORT], NAME@HOST[:PORT] if its certificate has another name, unix:PATH, or another address of gpu serve.
-    #[arg(long, value_name = "ADDRESS", env = "RGAPS_GPU")]
-    pub on: Endpoint,
+    /// The server: HOST[:PORT], NAME@HOST[:PORT] if its certificate has another name, unix:PATH, or another address of gpu serve; with :GPU behind
+    /// it only that GPU (a number below 1024 is a GPU and no port). Several are separated by commas; their GPUs are numbered in this order.
+    #[arg(long, value_name = "ADDRESS,...", env = "RGAPS_GPU")]
+    pub on: Places,
 }
 
 #[derive(Args)]
@@ -100,6 +101,9 @@ pub struct GpuBackend {
     /// The client's program.
     #[arg(long, allow_hyphen_values = true)]
     pub program: String,
+    /// Which of the client's servers this one is.
+    #[arg(long)]
+    pub server: u8,
     /// The server's process id.
     #[arg(long)]
     pub parent: u32,

@@ -36,7 +36,7 @@ fn plain() -> Communication {
 }
 
 fn open(at: &Endpoint, program: &str) -> Result<Arc<Connection>, ConnectError> {
-    Connection::open(&plain(), at, program, 0)
+    Connection::open(&plain(), at, program, (0, 0))
 }
 
 fn look(at: &Endpoint) -> Status {
@@ -379,7 +379,7 @@ fn bytes_of_large_copies_travel_over_stripes() {
     let folder = tempfile::tempdir().unwrap();
     let (_server, said) = serve(folder.path(), &["--listen", "127.0.0.1:0"]);
     let at: Endpoint = said[0].parse().unwrap();
-    let client = Connection::open(&plain(), &at, "test", 3).unwrap();
+    let client = Connection::open(&plain(), &at, "test", (0, 3)).unwrap();
     carries(&client, (4 << 20) - 1);
     carries(&client, 4 << 20);
     carries(&client, (9 << 20) + 12_345);

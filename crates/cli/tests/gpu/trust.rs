@@ -58,7 +58,7 @@ fn serve_with(file: &Path, listen: &str) -> (Process, String) {
 fn open(file: &Path, at: &str) -> Result<Arc<Connection>, ConnectError> {
     let config = Config::load_from(Some(file), &Environment::default()).unwrap();
     let at: Endpoint = at.parse().unwrap();
-    Connection::open(&Communication::of(&config), &at, "test", 3)
+    Connection::open(&Communication::of(&config), &at, "test", (0, 3))
 }
 
 /// The address of a server that says `tls/ADDRESS`, and its name with it.

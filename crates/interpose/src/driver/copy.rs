@@ -43,9 +43,7 @@ driver! {
     }
 
     fn cuMemFree_v2(address: u64) {
-        memory::forget(address)?;
-        managed::forget(address);
-        session::send(&Call::Free { address }, &[])
+        managed::free(address)
     }
 
     fn cuMemHostAlloc(address: Out<u64>, bytes: usize, flags: c_uint) {
@@ -59,7 +57,7 @@ driver! {
     }
 
     fn cuMemFreeHost(address: u64) {
-        session::call(&Call::Synchronize, &[])?;
+        memory::finish_uses(address)?;
         memory::unmap_host(address)
     }
 

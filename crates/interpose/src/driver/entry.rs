@@ -68,7 +68,7 @@ driver! {
 
     fn cuDriverGetVersion(version: Out<c_int>) {
         version.check()?;
-        let driver = session::connection().map_or(0, |connection| connection.inventory().driver_version);
+        let driver = session::driver_version();
         version.put(driver.min(VERSION_MAX))
     }
 

@@ -6,6 +6,7 @@ mod nodes;
 pub(crate) use nodes::{KernelNode, Nodes, Work};
 
 use crate::handles::streams;
+use crate::servers::{at, is_here};
 use crate::{managed, notice, session};
 use nodes::Executable;
 use rgaps_remoting::{Call, Code, Value};
@@ -21,12 +22,14 @@ const TOPOLOGY_CHANGED: u32 = 2;
 const INSTANTIATE_FLAGS: u64 = 1 | 2 | 8;
 
 enum Graph {
-    Recorded,
+    /// By a stream of this GPU's server.
+    Recorded(u16),
     Made(Nodes),
 }
 
 enum Launchable {
-    Recorded,
+    /// By a stream of this GPU's server.
+    Recorded(u16),
     Made(Arc<Executable>),
 }
 
@@ -50,7 +53,7 @@ impl Graphs {
     fn made(&mut self, graph: u64) -> Result<&mut Nodes, Code> {
         match self.graphs.get_mut(&graph) {
             Some(Graph::Made(nodes)) => Ok(nodes),
-            Some(Graph::Recorded) => {
+            Some(Graph::Recorded(_)) => {
                 notice::unsupported("the nodes of a graph that a stream has recorded");
                 Err(Code::NOT_SUPPORTED)
             }
@@ -90,19 +93,23 @@ pub(crate) fn begin(stream: u64, mode: i32) -> Result<(), Code> {
         return Err(Code::INVALID_VALUE);
     }
     // Waited for, so that an error is told here.
-    session::call(&Call::CaptureBegin { stream }, &[])?;
+    streams::at_stream(stream, || {
+        session::call(&Call::CaptureBegin { stream }, &[])
+    })?;
     streams::set_recording(stream, Some(session::mint()));
     Ok(())
 }
 
 /// Ends recording; gives the graph.
 pub(crate) fn end(stream: u64) -> Result<u64, Code> {
-    streams::check(stream)?;
+    let device = streams::find(stream)?.device;
     let graph = streams::recorded_graph(stream).unwrap_or_else(session::mint);
-    let ended = session::call(&Call::CaptureEnd { stream, graph }, &[]);
+    let ended = at(device, || {
+        session::call(&Call::CaptureEnd { stream, graph }, &[])
+    });
     streams::set_recording(stream, None);
     ended?;
-    graphs().graphs.insert(graph, Graph::Recorded);
+    graphs().graphs.insert(graph, Graph::Recorded(device));
     Ok(graph)
 }
 
@@ -112,7 +119,10 @@ pub(crate) fn status(stream: u64) -> Result<(i32, u64), Code> {
     if !streams::is_any_recording() {
         return session::check_alive().map(|()| (0, 0));
     }
-    match session::call(&Call::CaptureStatus { stream }, &[])? {
+    let asked = streams::at_stream(stream, || {
+        session::call(&Call::CaptureStatus { stream }, &[])
+    });
+    match asked? {
         Value::Pair(status, number) => Ok((status as i32, number)),
         _ => Err(Code::UNKNOWN),
     }
@@ -127,13 +137,15 @@ fn nodes(call: &Call<'_>) -> Result<Vec<u64>, Code> {
 
 /// The nodes on which the next one that a stream records will depend.
 pub(crate) fn next_behind(stream: u64) -> Result<Vec<u64>, Code> {
-    nodes(&Call::CaptureNodes { stream })
+    streams::at_stream(stream, || nodes(&Call::CaptureNodes { stream }))
 }
 
-/// The handle that the graph of a recording will have, which the server knows when it has ended.
-pub(crate) fn recorded(number: u64) -> Result<u64, Code> {
+/// The handle that the graph of a recording will have, in which a stream takes part. The server knows it when the recording has ended.
+pub(crate) fn recorded(by: u64, number: u64) -> Result<u64, Code> {
+    let device = streams::find(by)?.device;
     for (stream, graph) in streams::all_recording() {
-        if status(stream)?.1 == number {
+        let is_there = at(device, || streams::check_here(stream)).is_ok();
+        if is_there && status(stream)?.1 == number {
             return Ok(graph);
         }
     }
@@ -187,41 +199,40 @@ pub(crate) fn copy(graph: u64) -> Result<u64, Code> {
 
 /// The nodes of a graph that a stream has recorded; `None` if the program makes it of nodes.
 pub(crate) fn recorded_nodes(graph: u64) -> Result<Option<Vec<u64>>, Code> {
-    match graphs().graphs.get(&graph) {
-        Some(Graph::Recorded) => {}
+    let device = match graphs().graphs.get(&graph) {
+        Some(Graph::Recorded(device)) => *device,
         Some(Graph::Made(_)) => return Ok(None),
         None => return Err(Code::INVALID_VALUE),
-    }
-    nodes(&Call::GraphNodes { graph }).map(Some)
+    };
+    at(device, || nodes(&Call::GraphNodes { graph })).map(Some)
 }
 
 /// Makes a graph that can be launched.
 pub(crate) fn instantiate(graph: u64, flags: u64) -> Result<u64, Code> {
     let executable = session::mint();
-    let made = match graphs().graphs.get(&graph).ok_or(Code::INVALID_VALUE)? {
-        Graph::Made(nodes) => Some(Executable::of(nodes)?),
-        Graph::Recorded => None,
+    let launchable = match graphs().graphs.get(&graph).ok_or(Code::INVALID_VALUE)? {
+        Graph::Made(nodes) => Launchable::Made(Arc::new(Executable::of(nodes)?)),
+        Graph::Recorded(device) => Launchable::Recorded(*device),
     };
-    let launchable = match made {
-        Some(_) if flags & !INSTANTIATE_FLAGS != 0 => return Err(Code::NOT_SUPPORTED),
-        Some(made) => Launchable::Made(Arc::new(made)),
-        None => {
+    match launchable {
+        Launchable::Made(_) if flags & !INSTANTIATE_FLAGS != 0 => return Err(Code::NOT_SUPPORTED),
+        Launchable::Made(_) => {}
+        Launchable::Recorded(device) => {
             let call = Call::GraphInstantiate {
                 graph,
                 executable,
                 flags,
             };
-            session::call(&call, &[])?;
-            Launchable::Recorded
+            at(device, || session::call(&call, &[]))?;
         }
-    };
+    }
     graphs().executables.insert(executable, launchable);
     Ok(executable)
 }
 
 /// Gives one the parameters of a graph with the same nodes; CUDA's result, 0 if it has them.
 pub(crate) fn update(executable: u64, graph: u64) -> Result<u32, Code> {
-    {
+    let device = {
         let mut guard = graphs();
         let Graphs {
             graphs,
@@ -238,11 +249,18 @@ pub(crate) fn update(executable: u64, graph: u64) -> Result<u32, Code> {
                     false => TOPOLOGY_CHANGED,
                 })
             }
-            (Launchable::Recorded, Graph::Recorded) => {}
+            (Launchable::Recorded(device), Graph::Recorded(other))
+                if at(*device, || is_here(*other)) =>
+            {
+                *device
+            }
             _ => return Ok(TOPOLOGY_CHANGED),
         }
-    }
-    session::number(&Call::GraphUpdate { executable, graph }).map(|result| result as u32)
+    };
+    let updated = at(device, || {
+        session::number(&Call::GraphUpdate { executable, graph })
+    });
+    updated.map(|result| result as u32)
 }
 
 /// Has a node of one that can be launched do something else.
@@ -253,22 +271,21 @@ pub(crate) fn set(executable: u64, node: u64, work: Work) -> Result<(), Code> {
     }
 }
 
-/// The nodes of one that can be launched; `None` if the server has them.
+/// The nodes of one that can be launched; `None` if a server has them, which must be the current one.
 fn made(executable: u64) -> Result<Option<Arc<Executable>>, Code> {
     match graphs().executables.get(&executable) {
         Some(Launchable::Made(made)) => Ok(Some(made.clone())),
-        Some(Launchable::Recorded) => Ok(None),
-        None => Err(Code::INVALID_VALUE),
+        Some(Launchable::Recorded(device)) if is_here(*device) => Ok(None),
+        Some(Launchable::Recorded(_)) | None => Err(Code::INVALID_VALUE),
     }
 }
 
 /// Has the device know one before it is launched.
 pub(crate) fn upload(executable: u64, stream: u64) -> Result<(), Code> {
-    streams::check(stream)?;
-    match made(executable)? {
+    streams::at_stream(stream, || match made(executable)? {
         Some(_) => session::check_alive(),
         None => session::send(&Call::GraphUpload { executable, stream }, &[]),
-    }
+    })
 }
 
 /// Launches one.
@@ -276,13 +293,13 @@ pub(crate) fn launch(executable: u64, stream: u64) -> Result<(), Code> {
     if status(stream)?.0 != 0 {
         return Err(Code::STREAM_CAPTURE_UNSUPPORTED);
     }
-    match made(executable)? {
+    streams::at_stream(stream, || match made(executable)? {
         Some(made) => made.launch(stream),
         None => {
             managed::before(stream)?;
             session::send(&Call::GraphLaunch { executable, stream }, &[])
         }
-    }
+    })
 }
 
 /// Destroys a graph.
@@ -295,7 +312,7 @@ pub(crate) fn destroy(graph: u64) -> Result<(), Code> {
     };
     match gone {
         Graph::Made(_) => session::check_alive(),
-        Graph::Recorded => session::send(&Call::GraphDestroy { graph }, &[]),
+        Graph::Recorded(device) => at(device, || session::send(&Call::GraphDestroy { graph }, &[])),
     }
 }
 
@@ -304,6 +321,8 @@ pub(crate) fn destroy_executable(executable: u64) -> Result<(), Code> {
     let gone = graphs().executables.remove(&executable);
     match gone.ok_or(Code::INVALID_VALUE)? {
         Launchable::Made(_) => session::check_alive(),
-        Launchable::Recorded => session::send(&Call::GraphExecDestroy { executable }, &[]),
+        Launchable::Recorded(device) => at(device, || {
+            session::send(&Call::GraphExecDestroy { executable }, &[])
+        }),
     }
 }

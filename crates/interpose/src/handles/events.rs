@@ -1,7 +1,8 @@
 //! Events.
 
 use super::streams;
-use crate::{notice, session};
+use crate::servers::{at, is_here};
+use crate::{notice, session, thread};
 use rgaps_remoting::{Call, Code, Value};
 use std::collections::HashMap;
 use std::ffi::c_uint;
@@ -13,18 +14,33 @@ const FLAGS: c_uint = 7;
 /// An event that a stream waits for may be external to a capture.
 const WAIT_FLAGS: c_uint = 1;
 
-/// Flags of events, by handle.
-fn events() -> MutexGuard<'static, HashMap<u64, c_uint>> {
-    static EVENTS: OnceLock<Mutex<HashMap<u64, c_uint>>> = OnceLock::new();
+/// What is known of an event.
+#[derive(Clone, Copy)]
+struct Event {
+    flags: c_uint,
+    device: u16,
+}
+
+fn events() -> MutexGuard<'static, HashMap<u64, Event>> {
+    static EVENTS: OnceLock<Mutex<HashMap<u64, Event>>> = OnceLock::new();
     EVENTS
         .get_or_init(Mutex::default)
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Refuses a handle that is no event's; gives its flags.
-pub(crate) fn check(event: u64) -> Result<c_uint, Code> {
+fn find(event: u64) -> Result<Event, Code> {
     events().get(&event).copied().ok_or(Code::INVALID_HANDLE)
+}
+
+/// Refuses a handle that is no event's.
+pub(crate) fn check(event: u64) -> Result<(), Code> {
+    find(event).map(drop)
+}
+
+/// Does something on the server of an event.
+pub(crate) fn at_event<T>(event: u64, act: impl FnOnce() -> Result<T, Code>) -> Result<T, Code> {
+    at(find(event)?.device, act)
 }
 
 /// Creates an event.
@@ -39,14 +55,17 @@ pub(crate) fn create(flags: c_uint) -> Result<u64, Code> {
     session::current()?;
     let event = session::mint();
     session::send(&Call::EventCreate { event, flags }, &[])?;
-    events().insert(event, flags);
+    let device = thread::device();
+    events().insert(event, Event { flags, device });
     Ok(event)
 }
 
 /// Destroys an event.
 pub(crate) fn destroy(event: u64) -> Result<(), Code> {
-    events().remove(&event).ok_or(Code::INVALID_HANDLE)?;
-    session::send(&Call::EventDestroy { event }, &[])
+    let gone = events().remove(&event).ok_or(Code::INVALID_HANDLE)?;
+    at(gone.device, || {
+        session::send(&Call::EventDestroy { event }, &[])
+    })
 }
 
 /// Records an event on a stream.
@@ -56,40 +75,54 @@ pub(crate) fn record(event: u64, stream: u64, flags: c_uint) -> Result<(), Code>
     if flags & !1 != 0 {
         return Err(Code::INVALID_VALUE);
     }
-    session::send(
-        &Call::EventRecord {
+    at_event(event, || {
+        streams::check_here(stream)?;
+        let call = Call::EventRecord {
             event,
             stream,
             flags,
-        },
-        &[],
-    )
+        };
+        session::send(&call, &[])
+    })
 }
 
-/// Makes a stream wait for an event.
+/// Makes a stream wait for an event. For one of another server the program waits here, and what it queues later comes later.
 pub(crate) fn wait(stream: u64, event: u64, flags: c_uint) -> Result<(), Code> {
     streams::check(stream)?;
     check(event)?;
     if flags & !WAIT_FLAGS != 0 {
         return Err(Code::INVALID_VALUE);
     }
-    session::send(
-        &Call::StreamWaitEvent {
-            stream,
-            event,
-            flags,
-        },
-        &[],
-    )
+    let call = Call::StreamWaitEvent {
+        stream,
+        event,
+        flags,
+    };
+    streams::at_stream(stream, || match is_here(find(event)?.device) {
+        true => session::send(&call, &[]),
+        false if streams::recorded_graph(stream).is_some() => {
+            notice::once("a stream that records cannot wait for an event of another GPU server");
+            Err(Code::NOT_SUPPORTED)
+        }
+        false => at_event(event, || {
+            session::call(&Call::EventSynchronize { event }, &[]).map(drop)
+        }),
+    })
 }
 
 /// Milliseconds between two events.
 pub(crate) fn elapsed(start: u64, end: u64) -> Result<f32, Code> {
-    if (check(start)? | check(end)?) & WITHOUT_TIMES != 0 {
+    let (of_start, of_end) = (find(start)?, find(end)?);
+    if (of_start.flags | of_end.flags) & WITHOUT_TIMES != 0 {
         return Err(Code::INVALID_HANDLE);
     }
-    match session::call(&Call::EventElapsed { start, end }, &[])? {
-        Value::Float(time) => Ok(time),
-        _ => Err(Code::UNKNOWN),
-    }
+    at(of_start.device, || {
+        if !is_here(of_end.device) {
+            return Err(Code::INVALID_HANDLE);
+        }
+        match session::call(&Call::EventElapsed { start, end }, &[])? {
+            Value::Float(time) => Ok(time),
+            _ => Err(Code::UNKNOWN),
+        }
+    })
 }

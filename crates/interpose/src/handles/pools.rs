@@ -1,6 +1,9 @@
 //! Pools of device memory.
 
-use crate::{memory, session, thread};
+use super::streams;
+use crate::servers::at;
+use crate::thread::with_device;
+use crate::{memory, session};
 use rgaps_remoting::{Call, Code};
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -23,15 +26,6 @@ fn pools() -> MutexGuard<'static, Pools> {
         .unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Makes a call for a device, whichever is current.
-fn on<T>(device: u16, body: impl FnOnce() -> Result<T, Code>) -> Result<T, Code> {
-    let before = thread::device();
-    thread::set_device(device);
-    let result = body();
-    thread::set_device(before);
-    result
-}
-
 fn device_of(pool: u64) -> Result<u16, Code> {
     let device = pools().devices.get(&pool).copied();
     device.ok_or(Code::INVALID_VALUE)
@@ -45,7 +39,7 @@ pub(crate) fn default_of(device: u16) -> Result<u64, Code> {
         return Ok(*pool);
     }
     let pool = session::mint();
-    on(device, || session::send(&Call::PoolDefault { pool }, &[]))?;
+    with_device(device, || session::send(&Call::PoolDefault { pool }, &[]))?;
     pools.devices.insert(pool, device);
     pools.defaults.insert(device, pool);
     Ok(pool)
@@ -65,7 +59,7 @@ pub(crate) fn set_used(device: u16, pool: u64) -> Result<(), Code> {
     if device_of(pool)? != device {
         return Err(Code::INVALID_VALUE);
     }
-    on(device, || session::call(&Call::PoolUse { pool }, &[]))?;
+    with_device(device, || session::call(&Call::PoolUse { pool }, &[]))?;
     pools().used.insert(device, pool);
     Ok(())
 }
@@ -74,7 +68,7 @@ pub(crate) fn set_used(device: u16, pool: u64) -> Result<(), Code> {
 pub(crate) fn create(device: u16, bytes_max: u64) -> Result<u64, Code> {
     let pool = session::mint();
     let call = Call::PoolCreate { pool, bytes_max };
-    on(device, || session::call(&call, &[]))?;
+    with_device(device, || session::call(&call, &[]))?;
     pools().devices.insert(pool, device);
     Ok(pool)
 }
@@ -91,30 +85,30 @@ pub(crate) fn destroy(pool: u64) -> Result<(), Code> {
         // The device goes back to the one that it has from the start.
         pools.used.retain(|_, used| *used != pool);
     }
-    session::send(&Call::PoolDestroy { pool }, &[])
+    at(device, || session::send(&Call::PoolDestroy { pool }, &[]))
 }
 
 /// Sets an attribute.
 pub(crate) fn set(pool: u64, attribute: u32, value: u64) -> Result<(), Code> {
-    device_of(pool)?;
     let call = Call::PoolSet {
         pool,
         attribute,
         value,
     };
-    session::call(&call, &[]).map(drop)
+    at(device_of(pool)?, || session::call(&call, &[])).map(drop)
 }
 
 /// An attribute.
 pub(crate) fn get(pool: u64, attribute: u32) -> Result<u64, Code> {
-    device_of(pool)?;
-    session::number(&Call::PoolGet { pool, attribute })
+    at(device_of(pool)?, || {
+        session::number(&Call::PoolGet { pool, attribute })
+    })
 }
 
 /// Gives memory back that is not in use, but for so many bytes.
 pub(crate) fn trim(pool: u64, bytes: u64) -> Result<(), Code> {
-    device_of(pool)?;
-    session::call(&Call::PoolTrim { pool, bytes }, &[]).map(drop)
+    let call = Call::PoolTrim { pool, bytes };
+    at(device_of(pool)?, || session::call(&call, &[])).map(drop)
 }
 
 /// Allocates from a pool, in the order of a stream.
@@ -125,5 +119,6 @@ pub(crate) fn allocate(pool: u64, bytes: u64, stream: u64) -> Result<u64, Code> 
         pool,
         stream,
     };
-    on(device, || memory::allocate(&call, bytes))
+    at(device, || streams::check_here(stream))?;
+    with_device(device, || memory::allocate(&call, bytes))
 }

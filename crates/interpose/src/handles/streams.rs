@@ -1,5 +1,6 @@
 //! Streams.
 
+use crate::servers::{at, is_here};
 use crate::{session, thread};
 use rgaps_remoting::{Call, Code};
 use std::collections::HashMap;
@@ -78,6 +79,19 @@ pub(crate) fn check(stream: u64) -> Result<(), Code> {
     find(stream).map(drop)
 }
 
+/// Refuses a handle that is no stream's of the current device's server.
+pub(crate) fn check_here(stream: u64) -> Result<(), Code> {
+    match is_here(find(stream)?.device) {
+        true => Ok(()),
+        false => Err(Code::INVALID_HANDLE),
+    }
+}
+
+/// Does something on the server of a stream.
+pub(crate) fn at_stream<T>(stream: u64, act: impl FnOnce() -> Result<T, Code>) -> Result<T, Code> {
+    at(find(stream)?.device, act)
+}
+
 /// Creates a stream on the current device.
 pub(crate) fn create(flags: c_uint, priority: c_int) -> Result<u64, Code> {
     if flags & !NON_BLOCKING != 0 {
@@ -107,7 +121,9 @@ pub(crate) fn create(flags: c_uint, priority: c_int) -> Result<u64, Code> {
 
 /// Destroys a stream. What is queued on it is still done.
 pub(crate) fn destroy(stream: u64) -> Result<(), Code> {
-    streams().remove(&stream).ok_or(Code::INVALID_HANDLE)?;
+    let gone = streams().remove(&stream).ok_or(Code::INVALID_HANDLE)?;
     set_recording(stream, None);
-    session::send(&Call::StreamDestroy { stream }, &[])
+    at(gone.device, || {
+        session::send(&Call::StreamDestroy { stream }, &[])
+    })
 }

@@ -1,6 +1,6 @@
 //! Handles of libraries, minted here, and what is kept of each: its pointer mode, its stream, and so on.
 
-use crate::session;
+use crate::{session, thread};
 use rgaps_remoting::math::table;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -16,6 +16,8 @@ pub(super) struct Handle {
     pub(super) slots: [u64; SLOTS],
     /// Two descriptors that were set to the same have the same one.
     pub(super) content: u64,
+    /// A GPU of the server that has it.
+    pub(super) device: u16,
 }
 
 /// All handles, by number.
@@ -35,6 +37,7 @@ pub(super) fn made(kind: u8, mode: u64) -> Handle {
         kind,
         slots,
         content: 0,
+        device: thread::device(),
     }
 }
 

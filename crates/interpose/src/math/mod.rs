@@ -13,10 +13,11 @@ mod known;
 mod pack;
 
 use crate::failures::say;
+use crate::servers::{at, number_of};
 use crate::{notice, session, thread};
 use pack::{Packed, Packing};
 use rgaps_remoting::math::{library_of, table, Failure, Function, Gives, Kind, Statuses};
-use rgaps_remoting::{Answer, Argument, Call, Code, Value};
+use rgaps_remoting::{Answer, Argument, Call, Code, Value, SERVERS_MAX};
 use std::collections::HashMap;
 use std::ffi::{c_char, c_int, CStr, CString};
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -39,7 +40,9 @@ unsafe extern "C" fn rgaps_math_called(
         let function = table().functions.get(number as usize)?;
         // SAFETY: as the caller promises; the table says how many there are.
         let words = unsafe { pack::words(function, registers, stack) };
-        Some(call(number as u16, function, &words))
+        // It belongs to the server that has its handles.
+        let device = device_of(function, &words).unwrap_or_else(thread::device);
+        Some(at(device, || call(number as u16, function, &words)))
     };
     let result = catch_unwind(AssertUnwindSafe(body)).ok().flatten();
     result.unwrap_or(Code::UNKNOWN.0 as u64)
@@ -60,10 +63,22 @@ fn statuses(function: &Function) -> Statuses {
     table().libraries[usize::from(function.library)].statuses
 }
 
-/// Whether the server has a library. Asked once.
+/// A GPU of the server that has the first of a call's handles.
+fn device_of(function: &Function, words: &[u64]) -> Option<u16> {
+    let known = handles::handles();
+    let mut arguments = function.kinds.iter().zip(words);
+    arguments.find_map(|(kind, word)| {
+        handle_of(*kind)?;
+        known.get(word).map(|handle| handle.device)
+    })
+}
+
+/// Whether the current server has a library. Asked once.
 fn is_there(number: u8) -> bool {
-    static OPENED: [OnceLock<bool>; LIBRARIES_MAX] = [const { OnceLock::new() }; LIBRARIES_MAX];
-    *OPENED[usize::from(number)].get_or_init(|| {
+    static OPENED: [[OnceLock<bool>; LIBRARIES_MAX]; SERVERS_MAX] =
+        [const { [const { OnceLock::new() }; LIBRARIES_MAX] }; SERVERS_MAX];
+    let opened = &OPENED[number_of(thread::device())];
+    *opened[usize::from(number)].get_or_init(|| {
         let library = number;
         let fingerprint = table().fingerprint;
         let opened = session::call(&Call::MathOpen { library, fingerprint }, &[]);

@@ -108,12 +108,16 @@ runtime! {
         if flags != 0 {
             return Err(Code::INVALID_VALUE);
         }
-        session::call(&Call::PeerEnable { device: peer as u16 }, &[]).map(drop)
+        session::call(&Call::PeerEnable { device: session::peer(peer)? }, &[]).map(drop)
     }
 
     fn cudaDeviceDisablePeerAccess(peer: c_int) {
-        session::device(peer)?;
-        session::call(&Call::PeerDisable { device: peer as u16 }, &[]).map(drop)
+        // No access was given to the memory of another server.
+        let device = session::peer(peer).map_err(|code| match code {
+            Code::PEER_ACCESS_UNSUPPORTED => Code::PEER_ACCESS_NOT_ENABLED,
+            code => code,
+        })?;
+        session::call(&Call::PeerDisable { device }, &[]).map(drop)
     }
 
     fn cudaDeviceSynchronize() {

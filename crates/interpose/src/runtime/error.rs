@@ -57,7 +57,7 @@ runtime! {
     // Never above what is implemented, whatever the server's driver supports.
     fn cudaDriverGetVersion(version: Out<c_int>) {
         version.check()?;
-        let driver = session::connection().map_or(0, |connection| connection.inventory().driver_version);
+        let driver = session::driver_version();
         version.put(driver.min(VERSION_13))
     }
 }

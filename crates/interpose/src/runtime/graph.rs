@@ -49,7 +49,7 @@ fn capture_info(
             });
         }
         if graph.check().is_ok() {
-            graph.put(graphs::recorded(number)?)?;
+            graph.put(graphs::recorded(stream, number)?)?;
         }
         id.put_if_wanted(number);
     }

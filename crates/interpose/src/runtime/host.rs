@@ -2,9 +2,8 @@
 
 use super::runtime;
 use crate::abi::Out;
-use crate::memory;
-use crate::notice;
-use rgaps_remoting::{Call, Code};
+use crate::{memory, notice, session};
+use rgaps_remoting::Code;
 use std::ffi::c_uint;
 
 /// Flags of `cudaHostAlloc` and `cudaHostRegister`: portable, mapped, write-combined; portable, mapped, I/O memory, read-only.
@@ -12,17 +11,12 @@ const ALLOCATE_FLAGS: c_uint = 7;
 const REGISTER_FLAGS: c_uint = 15;
 const IO_MEMORY: c_uint = 4;
 
-/// Gives memory back once no copy uses it: what was queued before is done.
-fn settle() -> Result<(), Code> {
-    crate::session::call(&Call::Synchronize, &[]).map(drop)
-}
-
 fn allocate(address: Out<u64>, bytes: usize, flags: c_uint) -> Result<(), Code> {
     address.check()?;
     if flags & !ALLOCATE_FLAGS != 0 {
         return Err(Code::INVALID_VALUE);
     }
-    crate::session::check_alive()?;
+    session::check_alive()?;
     match bytes {
         0 => address.put(0),
         bytes => address.put(memory::map_host(bytes as u64, flags)?),
@@ -40,9 +34,9 @@ runtime! {
 
     fn cudaFreeHost(address: u64) {
         if address == 0 {
-            return crate::session::check_alive();
+            return session::check_alive();
         }
-        settle()?;
+        memory::finish_uses(address)?;
         memory::unmap_host(address)
     }
 
@@ -54,12 +48,12 @@ runtime! {
             notice::unsupported("cudaHostRegister of I/O memory");
             return Err(Code::NOT_SUPPORTED);
         }
-        crate::session::check_alive()?;
+        session::check_alive()?;
         memory::register_host(address, bytes as u64, flags)
     }
 
     fn cudaHostUnregister(address: u64) {
-        settle()?;
+        memory::finish_uses(address)?;
         memory::unregister_host(address)
     }
 

@@ -34,7 +34,9 @@ fn allocate_on(bytes: usize, stream: u64) -> Result<u64, Code> {
     let bytes = bytes as u64;
     match bytes {
         0 => check_alive().map(|()| 0),
-        bytes => memory::allocate(&Call::AllocateOnStream { bytes, stream }, bytes),
+        bytes => streams::at_stream(stream, || {
+            memory::allocate(&Call::AllocateOnStream { bytes, stream }, bytes)
+        }),
     }
 }
 
@@ -99,9 +101,7 @@ runtime! {
         if address == 0 {
             return check_alive();
         }
-        memory::forget(address)?;
-        managed::forget(address);
-        session::send(&Call::Free { address }, &[])
+        managed::free(address)
     }
 
     fn cudaMallocManaged(address: Out<u64>, bytes: usize, flags: c_uint) {
@@ -204,8 +204,7 @@ runtime_on_stream! {
         if address == 0 {
             return Err(Code::INVALID_VALUE);
         }
-        memory::forget(address)?;
-        session::send(&Call::FreeOnStream { address, stream: stream_of(stream, default) }, &[])
+        transfer::free_on(address, stream_of(stream, default))
     }
 
     fn cudaMemset "_ptds" (default; to: u64, value: c_int, bytes: usize) {

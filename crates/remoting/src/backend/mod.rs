@@ -4,6 +4,7 @@
 //! their calls. A call that waits for the GPU is waited for by the thread that took it, which lets go of the reader's lock
 //! first: another thread goes on reading ("leader and followers"). So the driver sees calls in the client's order, and no
 //! lane waits for another's GPU work.
+mod apart;
 mod api;
 mod copies;
 mod functions;
@@ -77,6 +78,8 @@ pub struct BackendOptions {
     pub config: Config,
     /// The client's program.
     pub program: String,
+    /// Which of the client's servers this one is.
+    pub server: u8,
     /// The process that started this one, which it does not outlive.
     pub parent: u32,
 }
@@ -184,6 +187,7 @@ pub fn run(socket: Socket, board: File, options: &BackendOptions) -> Result<(), 
 }
 
 fn start(options: &BackendOptions) -> Result<(Arc<Api>, crate::call::Inventory), String> {
+    apart::keep_from_others(options.server);
     let library = Library::driver()?;
     let mut api = Api::resolve(&library);
     if !options.is_pinning {

@@ -17,15 +17,17 @@ pub enum Protocol {
     Plain,
     /// Yes.
     Tls,
+    /// TCP finds the other end, as configured; RDMA carries the bytes.
+    Rdma,
 }
 
-/// Where a server listens: `HOST[:PORT]`, `tls/HOST[:PORT]`, `tcp/HOST[:PORT]`, `unix:PATH`, or `NAME/ADDRESS` for the communicator of a
+/// Where a server listens: `HOST[:PORT]`, `tls/HOST[:PORT]`, `tcp/HOST[:PORT]`, `rdma/HOST[:PORT]`, `unix:PATH`, or `NAME/ADDRESS` for the communicator of a
 /// plug-in. `NAME@HOST` says which name the server's certificate has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Endpoint {
-    /// TCP.
+    /// TCP, and RDMA, whose ends find each other over TCP.
     Tcp {
-        /// Whether it is encrypted.
+        /// Whether it is encrypted, and whether it is RDMA.
         protocol: Protocol,
         /// The server's name in its certificate, if that is not `host`.
         name: Option<String>,
@@ -93,6 +95,7 @@ impl FromStr for Endpoint {
             None => Endpoint::tcp(Protocol::Configured, text),
             Some(("tcp", rest)) => Endpoint::tcp(Protocol::Plain, rest),
             Some(("tls", rest)) => Endpoint::tcp(Protocol::Tls, rest),
+            Some(("rdma", rest)) => Endpoint::tcp(Protocol::Rdma, rest),
             Some(("", _)) => Err(format!("'{text}' is a path; write unix:{text}")),
             Some((communicator, address)) => Ok(Endpoint::Plugin {
                 communicator: communicator.to_owned(),
@@ -115,6 +118,7 @@ impl fmt::Display for Endpoint {
                     Protocol::Configured => "",
                     Protocol::Plain => "tcp/",
                     Protocol::Tls => "tls/",
+                    Protocol::Rdma => "rdma/",
                 })?;
                 if let Some(name) = name {
                     write!(f, "{name}@")?;
@@ -148,6 +152,7 @@ mod tests {
             ("unix:/run/x", "unix:/run/x"),
             ("tls/gpu7@10.0.0.1", "tls/gpu7@10.0.0.1:7462"),
             ("tcp/[fd00::7]:5", "tcp/[fd00::7]:5"),
+            ("rdma/10.0.0.1", "rdma/10.0.0.1:7462"),
             ("abstract/gpu/7", "abstract/gpu/7"),
         ] {
             assert_eq!(text.parse::<Endpoint>().unwrap().to_string(), shown);

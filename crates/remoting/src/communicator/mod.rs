@@ -1,18 +1,22 @@
 //! How bytes get from a client to its server and back: an interface of eight methods, as GVirtuS's thesis has it, with
-//! implementations over TCP, TLS and Unix sockets, and in libraries that the configuration names.
+//! implementations over TCP, TLS, RDMA and Unix sockets, and in libraries that the configuration names.
 //!
 //! Two factories make them: an [`Endpoint`] is read from text, and [`Communication`], which is the configuration, makes an
 //! endpoint's communicator.
 mod deadline;
 mod endpoint;
+mod place;
 mod plugin;
+mod rdma;
 mod tcp;
 mod unix;
 
 pub(crate) use deadline::Deadline;
 pub use endpoint::{Endpoint, Protocol, PORT};
+pub use place::Places;
 
 use crate::socket::Socket;
+use rdma::Rdma;
 use rgaps_session::{Config, ConfigError, Gpu, Links};
 use std::io::{self, IoSlice, Read};
 use std::sync::Arc;
@@ -51,7 +55,7 @@ pub trait Communicator: Send + Sync {
     }
 }
 
-/// What the configuration says about connections: `links.tls`, `links.insecure`, `gpu.allow`, `gpu.communicators`.
+/// What the configuration says about connections: `links.tls`, `links.insecure`, `links.trusted_fabric`, `gpu.allow`, `gpu.communicators`.
 #[derive(Clone, Debug)]
 pub struct Communication {
     links: Links,
@@ -76,7 +80,13 @@ impl Communication {
     pub fn communicator(&self, at: &Endpoint) -> io::Result<Arc<dyn Communicator>> {
         match at {
             Endpoint::Unix(path) => Ok(Arc::new(Unix::at(path))),
-            Endpoint::Tcp { .. } => Ok(Arc::new(Tcp::at(at, &self.links, &self.gpu.allow)?)),
+            Endpoint::Tcp { protocol, .. } => {
+                let tcp = Arc::new(Tcp::at(at, &self.links, &self.gpu.allow)?);
+                Ok(match protocol {
+                    Protocol::Rdma => Arc::new(Rdma::at(tcp, rdma::card(&self.links)?)),
+                    _ => tcp,
+                })
+            }
             Endpoint::Plugin {
                 communicator,
                 address,

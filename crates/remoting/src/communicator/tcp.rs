@@ -62,7 +62,7 @@ fn tls(protocol: Protocol, host: &str, links: &Links) -> io::Result<Option<Tls>>
     let is_wanted = match protocol {
         Protocol::Tls => true,
         Protocol::Plain => false,
-        Protocol::Configured => links.has_tls() && !Endpoint::is_loopback(host),
+        Protocol::Configured | Protocol::Rdma => links.has_tls() && !Endpoint::is_loopback(host),
     };
     if !is_wanted {
         return Ok(None);

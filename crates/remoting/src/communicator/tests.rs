@@ -1,6 +1,7 @@
 //! One suite for all communicators that need no library.
 
 use super::*;
+use rgaps_verbs::in_process::{Faults, Network};
 use std::path::PathBuf;
 
 fn communication(text: &str) -> Communication {
@@ -21,15 +22,19 @@ fn conforms(server: Arc<dyn Communicator>, client: impl Fn(&str) -> Arc<dyn Comm
     assert!(server.read(&mut none).is_err(), "nobody has connected");
     server.serve().unwrap();
     let client = client(&server.to_string());
-    client.connect().unwrap();
-    let accepted = server.accept().unwrap();
     let big = vec![7; 1 << 20];
-    let calls = std::thread::scope(|scope| {
-        let reader = scope.spawn(|| read(&*accepted, 3 + (1 << 20)));
+    // An accepted connection does what connecting takes when it is read first.
+    let (accepted, calls) = std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let accepted = server.accept().unwrap();
+            let all = read(&*accepted, 3 + (1 << 20));
+            (accepted, all)
+        });
+        client.connect().unwrap();
         let calls = write_all(&*client, [b"abc", &big]).unwrap();
-        let all = reader.join().unwrap();
+        let (accepted, all) = reader.join().unwrap();
         assert_eq!((&all[..3], &all[3..]), (&b"abc"[..], &big[..]));
-        calls
+        (accepted, calls)
     });
     assert!(calls >= 1);
     write_all(&*accepted, [b"back", b""]).unwrap();
@@ -66,6 +71,86 @@ fn unix_sockets_conform() {
         local.communicator(&at.parse().unwrap()).unwrap()
     });
     std::fs::remove_file(path).unwrap();
+}
+
+/// Two ends whose cards are on one network of the process.
+fn over_rdma(faults: Faults) {
+    let network = Network::new(faults);
+    let local = communication("");
+    let end = |at: &str, card| {
+        let tcp = local.communicator(&at.parse().unwrap()).unwrap();
+        Arc::new(Rdma::at(tcp, network.device(card).unwrap()))
+    };
+    conforms(end("127.0.0.1:0", "server"), |at| {
+        end(at.strip_prefix("rdma/").unwrap(), "client")
+    });
+}
+
+#[test]
+fn rdma_conforms() {
+    over_rdma(Faults::default());
+}
+
+#[test]
+fn rdma_conforms_on_a_slow_network_with_small_queues() {
+    for seed in 0..20 {
+        over_rdma(Faults {
+            seed,
+            delay_one_in: 3,
+            depth_max: 12,
+            ..Faults::default()
+        });
+    }
+}
+
+#[test]
+fn what_was_written_before_a_close_arrives() {
+    let network = Network::new(Faults {
+        delay_one_in: 3,
+        ..Faults::default()
+    });
+    let local = communication("");
+    let tcp = |at: &str| local.communicator(&at.parse().unwrap()).unwrap();
+    let server = Rdma::at(tcp("127.0.0.1:0"), network.device("server").unwrap());
+    server.serve().unwrap();
+    let at = server.to_string();
+    let there = tcp(at.strip_prefix("rdma/").unwrap());
+    let client = Rdma::at(there, network.device("client").unwrap());
+    let bytes: Vec<u8> = (0..3_000_000u32).map(|n| (n % 251) as u8).collect();
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            client.connect().unwrap();
+            let all = read(&client, bytes.len());
+            (all, client.read(&mut [0; 1]).unwrap())
+        });
+        let accepted = server.accept().unwrap();
+        write_all(&*accepted, [&bytes, &[]]).unwrap();
+        drop(accepted);
+        assert!(reader.join().unwrap() == (bytes.clone(), 0));
+    });
+}
+
+#[test]
+fn an_end_without_rdma_says_so() {
+    let network = Network::new(Faults::default());
+    let local = communication("");
+    let server = local.communicator(&"127.0.0.1:0".parse().unwrap()).unwrap();
+    server.serve().unwrap();
+    let there = local
+        .communicator(&server.to_string().parse().unwrap())
+        .unwrap();
+    let client = Rdma::at(there, network.device("client").unwrap());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let accepted = server.accept().unwrap();
+            write_all(&*accepted, [b"no RDMA here", b""]).unwrap();
+        });
+        let error = client.connect().unwrap_err();
+        assert!(error.to_string().contains("rdma/"), "{error}");
+    });
+    let error = communication("").communicator(&"rdma/127.0.0.1".parse().unwrap());
+    let text = error.err().unwrap().to_string();
+    assert!(text.contains("links.trusted_fabric"), "{text}");
 }
 
 #[test]

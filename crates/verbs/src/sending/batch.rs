@@ -44,6 +44,19 @@ impl Channel {
         self.settle_notices(&mut sending)
     }
 
+    /// Has the device say when all that was sent is done, which it says of some works only: [`Channel::completed`] counts it then. Before the
+    /// channel is closed, this and [`Channel::progress`] find out whether the peer has everything. `false`: there is no slot now.
+    pub fn report(&self) -> Result<bool, ChannelError> {
+        self.check()?;
+        let mut sending = self.sending()?;
+        let has_slot = sending.has_slots(1, 0);
+        if has_slot {
+            sending.stage_credits(None, true);
+            self.post(&mut sending)?;
+        }
+        Ok(has_slot)
+    }
+
     /// Says what was left unsaid for want of slots, and what is due now.
     pub(crate) fn settle_notices(&self, sending: &mut Sending) -> Result<(), ChannelError> {
         if sending.owed == Owed::Head && sending.has_slots(1, 0) {
@@ -52,7 +65,7 @@ impl Channel {
                 .has_receive()
                 .map_err(|violation| self.violation(violation))?;
             self.counts.heads_noticed.add(1);
-            sending.stage_credits(Some(Notice::Head));
+            sending.stage_credits(Some(Notice::Head), true);
         }
         if sending.stall == Stall::Owed && sending.has_slots(1, 0) {
             sending
@@ -64,12 +77,12 @@ impl Channel {
             }
             sending.stall = Stall::Announced;
             self.counts.stall_notices.add(1);
-            sending.stage_credits(Some(Notice::Stall));
+            sending.stage_credits(Some(Notice::Stall), true);
         }
         if sending.owed == Owed::Credits && sending.has_slots(1, 0) {
             sending.owed = Owed::Nothing;
             self.counts.heads_returned.add(1);
-            sending.stage_credits(None);
+            sending.stage_credits(None, false);
         }
         self.post(sending)
     }

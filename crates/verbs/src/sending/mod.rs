@@ -348,8 +348,8 @@ impl Sending {
         self.stage(work, true);
     }
 
-    /// Writes this side's credit words into the peer's.
-    fn stage_credits(&mut self, notice: Option<Notice>) {
+    /// Writes this side's credit words into the peer's. What has a notice is signalled anyway.
+    fn stage_credits(&mut self, notice: Option<Notice>, signalled: bool) {
         let at = size(self.ring.ring().bytes());
         let work = Work {
             number: 0,
@@ -362,7 +362,7 @@ impl Sending {
             signalled: false,
             inline: self.depths.inline_bytes >= HEADER_BYTES as u32,
         };
-        self.stage(work, notice.is_some());
+        self.stage(work, signalled || notice.is_some());
     }
 }
 
