@@ -20,6 +20,9 @@ copy_program() {
   done
 }
 
+# The first block of a language in a page.
+block() { awk -v fence="^\`\`\`$1\$" '/^```$/ && on { exit } on { print } $0 ~ fence { on = 1 }'; }
+
 make_image() {
   local series=$1 out=$2 kernel=$3 root module version
   root=$out/root
@@ -31,6 +34,10 @@ make_image() {
   copy_program "$(command -v ip)" "$root"
   gcc -O1 -g -Wall -Wextra -Werror -D_GNU_SOURCE -static -pthread -o "$root/bin/dmaplane-test" kernel/tests/user/*.c \
     2>&1 >&2 || return
+  # The program of docs/how-to/dmaplane.md, and what the page says that it prints.
+  block c <docs/how-to/dmaplane.md >"$out/share.c"
+  gcc -O1 -Wall -Wextra -Werror -static -Ikernel/dmaplane -o "$root/bin/share" "$out/share.c" 2>&1 >&2 || return
+  sed -n '/^sudo .\/share$/,$p' docs/how-to/dmaplane.md | block text >"$root/share.txt"
   version=$(basename "$kernel"/root/lib/modules/*)
   for module in "${MODULES[@]}"; do
     modprobe -d "$kernel/root" -S "$version" --show-depends "$module"

@@ -194,11 +194,17 @@ TEST(pingpong_and_streaming_measure)
 	struct rig g = rig_new(MIB, RW);
 	struct dmaplane_bench_params p = { .mr_id = g.mr.mr_id, .msg_size = 1024, .iterations = 200, .queue_depth = 16 };
 	struct dmaplane_hist_params h = { .reset = 1 };
+	uint64_t in_buckets = 0;
+	int i;
 
 	CHECK(ioctl(g.dev, DMAPLANE_PINGPONG_BENCH, &p) == 0);
 	CHECK(p.total_ns && p.avg_latency_ns && p.p99_latency_ns >= p.avg_latency_ns / 2 && p.mr_reg_ns);
 	CHECK(ioctl(g.dev, DMAPLANE_GET_HISTOGRAM, &h) == 0);
-	CHECK(h.count == 400 && h.min_ns <= h.p50_ns && h.p50_ns <= h.p99_ns && h.p99_ns <= h.max_ns);
+	CHECK(h.count == 400 && h.min_ns <= h.p50_ns && h.p50_ns <= h.p99_ns && h.p99_ns <= h.p999_ns && h.p999_ns <= h.max_ns);
+	CHECK(h.min_ns <= h.avg_ns && h.avg_ns <= h.max_ns);
+	for (i = 0; i < DMAPLANE_HIST_BUCKETS; i++)
+		in_buckets += h.buckets[i];
+	CHECK(in_buckets == 400);
 	CHECK(ioctl(g.dev, DMAPLANE_STREAMING_BENCH, &p) == 0);
 	CHECK(p.throughput_mbps || p.total_ns > 200 * 1024 * 1000UL);
 	CHECK(ioctl(g.dev, DMAPLANE_GET_HISTOGRAM, &h) == 0);
