@@ -5,7 +5,8 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 PATH=$PATH:/usr/sbin:/sbin
 KILLS=${KILLS:-500} FUZZ_S=${FUZZ_S:-10} SEED=${SEED:-1} FILTER=${FILTER:-}
-LIMIT_S=${LIMIT_S:-900}
+# A kill takes 40 ms on two idle cores.
+LIMIT_S=${LIMIT_S:-$((900 + FUZZ_S + KILLS / 5))}
 # What the tests use of the kernel's own modules.
 MODULES=(crc32_generic veth rdma_rxe)
 # Lines of the kernel's log that mean a bug. What the kernel says of itself at boot is not among them.
@@ -76,7 +77,7 @@ start() {
     -nodefaults -no-reboot -display none -monitor none -serial stdio \
     -kernel "$kernel/vmlinuz" -initrd "$out/initramfs.gz" \
     -append "console=ttyS0 panic=-1 oops=panic quiet no_timer_check $clock kunit.enable=1 kills=$KILLS fuzz=$FUZZ_S seed=$SEED filter=$FILTER" \
-    </dev/null | stdbuf -oL tr -d '\r' >"$out/log" || echo "kernel: QEMU ended with $?"
+    </dev/null | stdbuf -oL tr -d '\r' >"$out/log" || echo "kernel: QEMU ended with $? (124: after the limit of $LIMIT_S s)"
 }
 
 tests=0 failed=0 kills=0 fuzz_s=0 splats=0
