@@ -7,4 +7,4 @@ export PATH=$PWD/target/release:$PATH
 .venv/bin/python -m pytest tests/python "$@"
 [ $# = 0 ] || exit 0
 tools/torch.sh || { [ $? = 3 ]; exit; }
-target/torch/bin/python -m pytest tests/python/test_{torch,multiprocessing,weights}.py
+target/torch/bin/python -m pytest tests/python/test_{torch,multiprocessing,weights,kv_torch,kv_demo}.py

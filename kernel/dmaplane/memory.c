@@ -13,6 +13,9 @@
 
 #include "dmaplane.h"
 
+/* On account of the caller's cgroup; an error rather than a process that is killed for it. */
+#define MEMORY_GFP (GFP_KERNEL_ACCOUNT | __GFP_NOWARN | __GFP_RETRY_MAYFAIL)
+
 /* Coherent memory comes from the node of a device: one of each, then one of none. */
 static struct platform_device *dma_devices[DMAPLANE_NODES_MAX + 1];
 
@@ -30,14 +33,13 @@ bool dp_node_valid(int node)
 static long alloc_block(const struct dp_buffer *b, unsigned int *order, unsigned long rest, struct page **pages)
 {
 	const unsigned int least = b->demands & DMAPLANE_POOL_HUGE ? DP_BLOCK_ORDER : 0;
-	gfp_t gfp = GFP_KERNEL_ACCOUNT | __GFP_ZERO | __GFP_NOWARN;
-	gfp_t effort = gfp | __GFP_RETRY_MAYFAIL;
+	gfp_t effort = MEMORY_GFP | __GFP_ZERO;
 	struct page *page;
 	unsigned long i;
 
 	/* Small pages of this node are better than large ones of another. */
 	for (;;) {
-		page = alloc_pages_node(b->node_asked, (gfp & ~__GFP_RECLAIM) | __GFP_THISNODE, *order);
+		page = alloc_pages_node(b->node_asked, (effort & ~__GFP_RECLAIM) | __GFP_THISNODE, *order);
 		if (page || *order == least)
 			break;
 		--*order;
@@ -97,7 +99,7 @@ static int alloc_coherent(struct dp_buffer *b)
 	if (slot > DMAPLANE_NODES_MAX || !dma_devices[slot])
 		return dp_refuse(-EINVAL, "CREATE_BUFFER: no coherent memory of node %d", b->node_asked);
 	b->dev = &dma_devices[slot]->dev;
-	b->vaddr = dma_alloc_coherent(b->dev, bytes, &b->dma, GFP_KERNEL_ACCOUNT | __GFP_NOWARN);
+	b->vaddr = dma_alloc_coherent(b->dev, bytes, &b->dma, MEMORY_GFP);
 	if (!b->vaddr)
 		return -ENOMEM;
 	for (i = 0; i < b->npages; i++) {

@@ -5,7 +5,8 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 PATH=$PATH:/usr/sbin:/sbin
 KILLS=${KILLS:-500} FUZZ_S=${FUZZ_S:-10} SEED=${SEED:-1} FILTER=${FILTER:-}
-LIMIT_S=${LIMIT_S:-900}
+# A kill takes 40 ms on two idle cores.
+LIMIT_S=${LIMIT_S:-$((900 + FUZZ_S + KILLS / 5))}
 # What the tests use of the kernel's own modules.
 MODULES=(crc32_generic veth rdma_rxe)
 # Lines of the kernel's log that mean a bug. What the kernel says of itself at boot is not among them.
@@ -20,6 +21,9 @@ copy_program() {
   done
 }
 
+# The first block of a language in a page.
+block() { awk -v fence="^\`\`\`$1\$" '/^```$/ && on { exit } on { print } $0 ~ fence { on = 1 }'; }
+
 make_image() {
   local series=$1 out=$2 kernel=$3 root module version
   root=$out/root
@@ -31,6 +35,10 @@ make_image() {
   copy_program "$(command -v ip)" "$root"
   gcc -O1 -g -Wall -Wextra -Werror -D_GNU_SOURCE -static -pthread -o "$root/bin/dmaplane-test" kernel/tests/user/*.c \
     2>&1 >&2 || return
+  # The program of docs/how-to/dmaplane.md, and what the page says that it prints.
+  block c <docs/how-to/dmaplane.md >"$out/share.c"
+  gcc -O1 -Wall -Wextra -Werror -static -Ikernel/dmaplane -o "$root/bin/share" "$out/share.c" 2>&1 >&2 || return
+  sed -n '/^sudo .\/share$/,$p' docs/how-to/dmaplane.md | block text >"$root/share.txt"
   version=$(basename "$kernel"/root/lib/modules/*)
   for module in "${MODULES[@]}"; do
     modprobe -d "$kernel/root" -S "$version" --show-depends "$module"
@@ -69,7 +77,7 @@ start() {
     -nodefaults -no-reboot -display none -monitor none -serial stdio \
     -kernel "$kernel/vmlinuz" -initrd "$out/initramfs.gz" \
     -append "console=ttyS0 panic=-1 oops=panic quiet no_timer_check $clock kunit.enable=1 kills=$KILLS fuzz=$FUZZ_S seed=$SEED filter=$FILTER" \
-    </dev/null | stdbuf -oL tr -d '\r' >"$out/log" || echo "kernel: QEMU ended with $?"
+    </dev/null | stdbuf -oL tr -d '\r' >"$out/log" || echo "kernel: QEMU ended with $? (124: after the limit of $LIMIT_S s)"
 }
 
 tests=0 failed=0 kills=0 fuzz_s=0 splats=0

@@ -707,6 +707,27 @@ def test_a_dead_decoders_blocks_are_let_go(program, node, worker, pool):
     assert not used or not used["held"]
 
 
+def test_a_decoder_that_died_before_its_request_was_taken_holds_nobody_up(program, node, pool):
+    from pathlib import Path
+
+    with kv.PrefillWorker(SPEC, name="p0", node=node, outage=0.1) as worker:
+        run = program(DECODER, Path(__file__).parent, "d0")
+        assert run.line(LIMIT) == "asked"
+        run.process.kill()
+        run.process.wait()
+        until(state=lambda: not worker._requests.publishers)
+        with kv.Decoder(pool, name="d1", workers=["p0"], node=node) as decoder:
+            load = decoder.start_load_kv(range(20))
+            with worker.recv(LIMIT) as request:
+                assert request.decoder == "d0"
+                prefill(request)
+                raise AssertionError("the decoder is dead")
+            serve(worker)
+            load.wait(LIMIT)
+            check(load)
+            assert list(worker._senders) == ["d1"]
+
+
 def test_a_closed_decoder_has_given_all_back(node, worker, pool):
     decoder = kv.Decoder(pool, name="d0", workers=["p0"], node=node)
     loads = [decoder.start_load_kv([n] * 200) for n in range(8)]
@@ -736,7 +757,7 @@ def test_a_closed_worker_hands_its_requests_on(node, pool):
                 check(load)
 
 
-# Event loops, and torch.
+# Event loops, and threads.
 
 
 def test_many_tasks_of_one_loop_share_a_decoder(node):
@@ -773,73 +794,6 @@ def test_many_tasks_of_one_loop_share_a_decoder(node):
             audit(pool, [])
 
     asyncio.run(main())
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-def test_tensors_of_torch(node, dtype):
-    torch = pytest.importorskip("torch", reason="torch is not installed here")
-    spec = kv.Spec(2, 2, 8, getattr(torch, dtype))
-    pool = kv.BlockPool(spec, 8, device="cpu")
-    with (
-        kv.PrefillWorker(spec, name="p0", node=node) as worker,
-        kv.Decoder(pool, name="d0", workers=["p0"], node=node) as decoder,
-    ):
-        load = decoder.start_load_kv(range(20))
-        wanted = torch.randn(2, 2, 20, 2, 8).to(getattr(torch, dtype))
-        request = worker.recv(LIMIT)
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", rgaps.CopyWarning)
-            for layer in range(2):
-                with request.layer(layer) as (keys, values):
-                    keys.copy_(wanted[layer, 0])
-                    values.copy_(wanted[layer, 1])
-                assert keys.numel() == values.numel() == 0
-        request.wait_for_save()
-        load.wait(LIMIT)
-        for layer in range(2):
-            for cache, each in zip((pool.keys, pool.values), wanted[layer], strict=True):
-                got = cache[layer, load.block_table].reshape(-1, 2, 8)
-                assert torch.equal(got[:20], each) and not got[20:].any()
-
-
-def test_blocks_on_a_gpu_never_leave_it(node):
-    torch = pytest.importorskip("torch", reason="torch is not installed here")
-    if not torch.cuda.is_available() or len(rgaps.domains()) < 2:
-        pytest.skip("no GPU that torch can use")
-    spec = kv.Spec(2, 2, 8, torch.bfloat16)
-    pool = kv.BlockPool(spec, 8, device="cuda:0")
-    with (
-        kv.PrefillWorker(spec, name="p0", node=node, domain="cuda:0") as worker,
-        kv.Decoder(pool, name="d0", workers=["p0"], node=node) as decoder,
-    ):
-        load = decoder.start_load_kv(range(20))
-        wanted = torch.randn(2, 2, 20, 2, 8, device="cuda:0").to(torch.bfloat16)
-        request = worker.recv(LIMIT)
-        for layer in range(2):
-            with request.layer(layer) as (keys, values):
-                assert keys.is_cuda and values.is_cuda
-                keys.copy_(wanted[layer, 0])
-                values.copy_(wanted[layer, 1])
-        request.wait_for_save()
-        load.wait(LIMIT)
-        for layer in range(2):
-            for cache, each in zip((pool.keys, pool.values), wanted[layer], strict=True):
-                assert cache.is_cuda
-                got = cache[layer, load.block_table].reshape(-1, 2, 8)
-                assert torch.equal(got[:20], each) and not got[20:].any()
-
-
-def test_a_numpy_and_a_torch_side_exchange_blocks(node):
-    torch = pytest.importorskip("torch", reason="torch is not installed here")
-    pool = kv.BlockPool(kv.Spec(3, 2, 4, torch.int32, model="toy", version="1"), 8)
-    with (
-        kv.PrefillWorker(SPEC, name="p0", node=node) as worker,
-        kv.Decoder(pool, name="d0", workers=["p0"], node=node) as decoder,
-    ):
-        load = decoder.start_load_kv(range(20))
-        serve(worker)
-        load.wait(LIMIT)
-        check(load)
 
 
 def test_transfer_and_computation_overlap_in_two_threads(node, pool):

@@ -63,6 +63,8 @@ if grep -q measure=1 /proc/cmdline; then
   sleep 60
 fi
 
+# What follows leaves out what is not there, and this must be.
+check "the module is loaded" test -e /dev/dmaplane-pool
 check "calls of dmaplane" device-tests --nocapture
 check conformance pool-tests --nocapture --test-threads 2 conforms fallback_conform provider dma_buf discarded prefaulted \
   module quota

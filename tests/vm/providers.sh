@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs the conformance suite of segments over each provider of host memory, a daemon with each, and what each costs, with
-# Debian's kernels in QEMU: 6.12 has udmabuf (6.1 does not); the module dmaplane is loaded where it is built (kernel/build.sh). Arguments:
+# Debian's kernels in QEMU: 6.12 has udmabuf (6.1 does not); kernel/build.sh has built the module dmaplane. Arguments:
 # the series. The last line is JSON. With MEASURE=1 it only measures the module, as the tables of its paper do: target/vm/dmaplane.json.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -20,7 +20,7 @@ copy_program() {
 # The module dmaplane, what it needs, and Soft-RoCE, in the order of loading.
 copy_modules() {
   local built=target/kernel/$1/dmaplane/dmaplane.ko kernel=$2 into=$3 module name
-  [ -e "$built" ] || { echo "providers: $1: left out dmaplane: there is no $built"; return; }
+  [ -e "$built" ] || { echo "providers: $1: there is no $built; 'make kernel' builds it" >&2; return 1; }
   for name in crc32_generic veth rdma_rxe; do
     modprobe -d "$kernel/root" -S "$(basename "$kernel"/root/lib/modules/*)" --show-depends "$name"
   done 2>/dev/null | awk '$1 == "insmod" && !seen[$2]++ { print $2 }' | while read -r module; do

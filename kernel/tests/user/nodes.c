@@ -134,31 +134,3 @@ TEST(histogram_is_the_files_own)
 	CHECK(!h.count && !h.buckets[0] && !h.p99_ns && !h.max_ns);
 	REFUSED(EFAULT, ioctl(dev, DMAPLANE_GET_HISTOGRAM, NULL));
 }
-
-TEST(debugfs_tells_of_buffers_and_all_tracepoints_are_there)
-{
-	static const char *const events[] = { "ring_submit", "ring_complete", "rdma_post", "rdma_completion", "buf_alloc",
-					      "flow_stall", "gpu_pin", "gpu_dma", "rdma_write_imm" };
-	int dev = open_device(), seen = 0;
-	uint32_t id = make_buffer(dev, DMAPLANE_BUF_PAGES, 123456);
-	char line[256];
-	size_t i;
-	FILE *f;
-
-	f = fopen("/sys/kernel/debug/dmaplane/buffers", "r");
-	CHECK(f);
-	while (fgets(line, sizeof(line), f)) {
-		unsigned int found;
-
-		if (sscanf(line, "%u 0 pages 123456 ", &found) == 1 && found == id && strstr(line, "123456"))
-			seen++;
-	}
-	CHECK(seen == 1);
-	fclose(f);
-	CHECK(access("/sys/kernel/debug/dmaplane/stats", R_OK) == 0);
-	CHECK(access("/sys/kernel/debug/dmaplane/histogram", R_OK) == 0);
-	for (i = 0; i < sizeof(events) / sizeof(*events); i++) {
-		snprintf(line, sizeof(line), "/sys/kernel/debug/tracing/events/dmaplane/dmaplane_%s/enable", events[i]);
-		CHECK(access(line, W_OK) == 0);
-	}
-}

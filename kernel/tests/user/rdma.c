@@ -194,11 +194,17 @@ TEST(pingpong_and_streaming_measure)
 	struct rig g = rig_new(MIB, RW);
 	struct dmaplane_bench_params p = { .mr_id = g.mr.mr_id, .msg_size = 1024, .iterations = 200, .queue_depth = 16 };
 	struct dmaplane_hist_params h = { .reset = 1 };
+	uint64_t in_buckets = 0;
+	int i;
 
 	CHECK(ioctl(g.dev, DMAPLANE_PINGPONG_BENCH, &p) == 0);
 	CHECK(p.total_ns && p.avg_latency_ns && p.p99_latency_ns >= p.avg_latency_ns / 2 && p.mr_reg_ns);
 	CHECK(ioctl(g.dev, DMAPLANE_GET_HISTOGRAM, &h) == 0);
-	CHECK(h.count == 400 && h.min_ns <= h.p50_ns && h.p50_ns <= h.p99_ns && h.p99_ns <= h.max_ns);
+	CHECK(h.count == 400 && h.min_ns <= h.p50_ns && h.p50_ns <= h.p99_ns && h.p99_ns <= h.p999_ns && h.p999_ns <= h.max_ns);
+	CHECK(h.min_ns <= h.avg_ns && h.avg_ns <= h.max_ns);
+	for (i = 0; i < DMAPLANE_HIST_BUCKETS; i++)
+		in_buckets += h.buckets[i];
+	CHECK(in_buckets == 400);
 	CHECK(ioctl(g.dev, DMAPLANE_STREAMING_BENCH, &p) == 0);
 	CHECK(p.throughput_mbps || p.total_ns > 200 * 1024 * 1000UL);
 	CHECK(ioctl(g.dev, DMAPLANE_GET_HISTOGRAM, &h) == 0);
@@ -439,24 +445,52 @@ TEST(peers_of_two_processes_transfer)
 	reap(child);
 }
 
+static uint64_t sends(int dev)
+{
+	struct dmaplane_rdma_stats s;
+
+	CHECK(ioctl(dev, DMAPLANE_GET_RDMA_STATS, &s) == 0);
+	return s.sends_posted;
+}
+
 TEST(rdma_bench_can_be_killed)
 {
-	int status, go[2];
-	pid_t child;
-	char byte;
+	struct rig g = rig_new(MIB, RW);
+	uint64_t before = sends(g.dev);
+	pid_t child = fork();
+	int status;
 
-	CHECK(pipe(go) == 0);
-	child = fork();
 	if (!child) {
-		struct rig g = rig_new(MIB, RW);
 		struct dmaplane_sustained_params p = { .mr_id = g.mr.mr_id, .msg_size = 4096, .queue_depth = 32,
 						       .duration_secs = 3600 };
 
-		CHECK(write(go[1], "x", 1) == 1);
 		ioctl(g.dev, DMAPLANE_SUSTAINED_STREAM, &p);
 		_exit(1);
 	}
+	EVENTUALLY(sends(g.dev) > before);
+	CHECK(kill(child, SIGKILL) == 0 && waitpid(child, &status, 0) == child);
+	CHECK(WIFSIGNALED(status));
+}
+
+/* A call that waits for a message which never comes. */
+TEST(rdma_poll_can_be_killed)
+{
+	struct dmaplane_poll_recv_params p;
+	struct rig g = rig_new(4096, RW);
+	int go[2], status;
+	pid_t child;
+	char byte;
+
+	CHECK(pipe(go) == 0 && post_recv(g.dev, g.mr.mr_id, 0, 0) == 0);
+	child = fork();
+	if (!child) {
+		CHECK(write(go[1], "x", 1) == 1);
+		poll_recv(g.dev, 0, 3600 * 1000, &p);
+		_exit(1);
+	}
 	CHECK(read(go[0], &byte, 1) == 1);
+	/* The pair is still there for others meanwhile. */
+	REFUSED(ETIMEDOUT, poll_recv(g.dev, 0, 50, &p));
 	CHECK(kill(child, SIGKILL) == 0 && waitpid(child, &status, 0) == child);
 	CHECK(WIFSIGNALED(status));
 }
@@ -465,13 +499,9 @@ TEST(rdma_bench_can_be_killed)
 TEST(teardown_ends_a_running_stream)
 {
 	struct rig g = rig_new(MIB, RW);
-	struct dmaplane_rdma_stats s;
-	uint64_t sends;
-	pid_t child;
+	uint64_t before = sends(g.dev);
+	pid_t child = fork();
 
-	CHECK(ioctl(g.dev, DMAPLANE_GET_RDMA_STATS, &s) == 0);
-	sends = s.sends_posted;
-	child = fork();
 	if (!child) {
 		struct dmaplane_sustained_params p = { .mr_id = g.mr.mr_id, .msg_size = 4096, .queue_depth = 32,
 						       .duration_secs = 3600 };
@@ -479,7 +509,7 @@ TEST(teardown_ends_a_running_stream)
 		REFUSED(ENODEV, ioctl(g.dev, DMAPLANE_SUSTAINED_STREAM, &p));
 		_exit(0);
 	}
-	EVENTUALLY(ioctl(g.dev, DMAPLANE_GET_RDMA_STATS, &s) == 0 && s.sends_posted > sends);
+	EVENTUALLY(sends(g.dev) > before);
 	CHECK(ioctl(g.dev, DMAPLANE_TEARDOWN_RDMA) == 0);
 	reap(child);
 	CHECK(setup_rdma(g.dev, RDMA_DEVICE) == 0);

@@ -31,9 +31,7 @@ if TYPE_CHECKING:
 _MESSAGES = 4096
 #: Cancelled loads that a worker remembers while their request may still be queued.
 _CANCELLED = 4096
-#: How long a new publisher waits for the decoder that has asked, in seconds. A decoder subscribes before it asks.
-_JOIN_S = 10.0
-#: The same for an answer that is not a layer. A decoder that misses it asks again.
+#: How long an answer that is not a layer waits for a decoder that is not in sight, in seconds. A decoder that misses it asks again.
 _ANSWER_S = 2.0
 
 
@@ -50,7 +48,8 @@ class PrefillWorker:
             of the longest prompt must fit. Default: 64 MiB.
         deadline: How long publishing waits for a decoder that does not read, and for memory, in seconds. Default: 10.
         outage: How long a decoder may be out of sight before it counts as dead, in seconds. A decoder on another host is out of
-            sight while the network is down; what is published meanwhile reaches it afterwards. Default: 5.
+            sight while the network is down; what is published meanwhile reaches it afterwards. A request of a decoder that is
+            not there holds the worker for so long. Default: 5.
         max_queued: How many requests may wait; the worker refuses more, and their decoders ask another worker. Default: 1024.
 
     Raises:
@@ -196,7 +195,8 @@ class PrefillWorker:
             raise _Refused("failed", reason="the decoder's blocks are not those of the prompt")
         return PrefillRequest(self, head, decoder, tokens, len(have) // HASH_BYTES)
 
-    def _sender(self, decoder: str, patience: float = _JOIN_S) -> Publisher:
+    def _sender(self, decoder: str, patience: float) -> Publisher:
+        """The publisher to a decoder. A decoder subscribes before it asks; a new publisher waits until it sees it."""
         sender = self._senders.get(decoder)
         if sender is None:
             from .. import KeepAll
@@ -232,7 +232,7 @@ class PrefillWorker:
     def _answer(self, decoder: str, head: _protocol.Head, op: str, **says: object) -> None:
         """Tells a decoder something other than a layer. A decoder that is gone, or does not read, needs no answer."""
         try:
-            self._sender(decoder, _ANSWER_S).put(b"", meta={**_protocol.head(op, head.id, head.attempt), **says})
+            self._sender(decoder, min(_ANSWER_S, self._outage)).put(b"", meta={**_protocol.head(op, head.id, head.attempt), **says})
         except (RequestAborted, BackPressured):
             pass
 
@@ -353,7 +353,7 @@ class PrefillRequest:
             raise InvalidArgument(f"layers {missing} were not published" if missing else "the request has ended")
         meta = {**_protocol.head("end", self._head.id, self._head.attempt), "result": dict(result or {})}
         try:
-            self._worker._sender(self.decoder).put(b"", meta=meta)
+            self._worker._sender(self.decoder, self._worker._outage).put(b"", meta=meta)
         except BackPressured as error:
             raise RequestAborted(f"decoder {self.decoder} does not read: {error}") from error
         self._ended = True
@@ -402,7 +402,7 @@ class Layer:
         tokens = len(request.tokens) - request.start
         shape = spec._shape(spec.blocks(tokens))
         meta = {**_protocol.head("layer", request._head.id, request._head.attempt), "layer": self._layer}
-        sender = request._worker._sender(request.decoder)
+        sender = request._worker._sender(request.decoder, request._worker._outage)
         self._loan = loan = sender.loan({"k": (shape, spec._element), "v": (shape, spec._element)}, meta=meta)
         for name in ("k", "v"):
             each = loan[name].reshape(-1, spec.kv_heads, spec.head_dim)
