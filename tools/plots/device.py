@@ -135,6 +135,7 @@ def beside_load(figures):
 
 
 TABLES = {
-    "Beside busy processors": ("""Kernels that already run wait for no CPU; kernels that hosts launch do. The same runs while a process computes on every processor.""", beside_load),
+    "Beside busy processors": ("""Kernels that already run wait for no CPU; kernels that hosts launch do. The same runs while a process
+computes on every processor.""", beside_load),
 }
 PLOTS = {"device-latency": latency, "device-rate": rate, "gpu-verbs-ladder": ladder}
