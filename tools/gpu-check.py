@@ -378,6 +378,19 @@ def mps(env, folder):
         yield "checks", document("mps", out)
 
 
+@contextlib.contextmanager
+def busy_processors():
+    """Every processor has a process that computes; how many there are."""
+    count = os.cpu_count() or 1
+    load = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield count
+    finally:
+        for process in load:
+            process.kill()
+            process.wait()
+
+
 def device_plans():
     """What is measured of device topics on one GPU under MPS, the most wanted first; and between two GPUs."""
     few, many = (2000, 20000) if quick else (20000, 200000)
@@ -476,6 +489,12 @@ def device_under_mps(env, program):
     for name, more in (("handoff-poll", []), ("handoff-poll-two-gpus", ["--gpus", "0,1"])):
         if is_wanted(name) and (not more or len(gpus()) > 1):
             yield name, figure(f"device {name}", env, *handoff, *more, prefix=under)
+    # Both once more while every processor is busy: kernels wait for no CPU.
+    names = [name for name in ("latency-8B-busy", "handoff-poll-busy") if is_wanted(name)]
+    with busy_processors() if names else contextlib.nullcontext() as load:
+        for name in names:
+            found = checked(name, "latency", "--messages", 2000) if "latency" in name else figure(f"device {name}", env, *handoff, prefix=under)
+            yield name, found and dict(found, cpu_load=load)
     if is_wanted("meet-mps"):
         yield "meet-mps", checked("meet-mps", "meet", "--messages", 2000 if quick else 20000, "--kills", 0)
     if is_wanted("demo-mps"):
@@ -498,6 +517,13 @@ def device_with_kills(env, folder, program):
         yield "seats-kills", device_checked(short, program)("seats-kills", "seats", "--kills", 4 if quick else 12)
     if is_wanted("cupy"):
         yield "cupy", device_example(env, folder, "cupy")
+    site = install_wheel(folder) if is_wanted("pytest") else None
+    if site is not None:
+        # Python's kernels, with torch's tensors where it is.
+        env = dict(env, PYTHONPATH=str(site), PYTHONDONTWRITEBYTECODE="1")
+        del env["RGAPS_SOCKET"]
+        tests = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", HERE / "tests/python/test_device_topics.py"]
+        yield "pytest", {"said": (run("device pytest", tests, 120, env) or "failed").strip().splitlines()}
 
 
 def device_example(env, folder, package):
@@ -532,6 +558,7 @@ def gpu_verbs_plans():
     yield "verify-payload-gpu", ["verify", "--messages", few // 10, "--payload", "gpu"]
     for blocks, warps in ((1, 1), (4, 2), (16, 4)):
         yield f"ladder-blocks{blocks}-warps{warps}", ["ladder", "--messages", many, "--blocks", blocks, "--warps", warps]
+    yield "ladder-busy", ["ladder", "--messages", many // 10, "--blocks", 1, "--warps", 1]
 
 
 def gpu_verbs(env, _folder):
@@ -545,8 +572,10 @@ def gpu_verbs(env, _folder):
     env = dict(env, CUDA_MODULE_LOADING="EAGER")
     for name, (command, *options) in gpu_verbs_plans():
         if is_wanted(name):
-            out = run(f"gpu-verbs {name}", [program, command, "--jobs", kernels, *options], 120, env)
-            yield name, document(f"gpu-verbs {name}", out)
+            with busy_processors() if name.endswith("-busy") else contextlib.nullcontext() as load:
+                out = run(f"gpu-verbs {name}", [program, command, "--jobs", kernels, *options], 120, env)
+            found = document(f"gpu-verbs {name}", out)
+            yield name, dict(found, cpu_load=load) if found and load else found
     wanted = [(name, more) for name, more in (("hosts", []), ("hosts-topics", ["--topics", "yes"])) if is_wanted(name)]
     if wanted:
         # The kernels of two processes on one GPU.

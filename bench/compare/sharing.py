@@ -1,9 +1,10 @@
 """Where sharing pays: one process gives large messages to several, each of which computes little on them (scenes.py).
 
-All ways in the same processes, in turns. A case begins with CHECKED messages of which every word is compared, not timed; then as many sets of messages as fit into a fixed
-time, at most DEPTH under way, each with the work on it. `compute_ms` is the work of all processes on one set, each alone, added up: what one GPU needs if they take
-turns. `copy_ms` is what the copies through pinned memory take alone: one to the host, one from there for each consumer (of a way that copies crops, of these). So the model says what sharing may give:
-`in_turn` (compute + copies) / compute, and `overlapped` the larger of both / compute.
+All ways in the same processes, in turns. A case begins with CHECKED messages of which every word is compared, not timed; then as many sets of
+messages as fit into a fixed time, at most DEPTH under way, each with the work on it. `compute_ms` is the work of all processes on one set, each alone,
+added up: what one GPU needs if they take turns. `copy_ms` is what the copies through pinned memory take alone: one to the host, one from there for each
+consumer (of a way that copies crops, of these). So the model says what sharing may give: `in_turn` (compute + copies) / compute, and `overlapped` the
+larger of both / compute.
 """
 import statistics
 import time

@@ -171,7 +171,7 @@ def test_gaps_and_device_topics(tmp_path):
     for count in fan["counts"]:
         count |= {way: count[way] | {"pairs": [spread(7.0)] * count["subscribers"]} for way in ("awake", "sleeping")}
     latency_of = lambda way, size, peer: {
-        "back_end": "cuda", "way": way, "domain": "cuda", "peer": peer, "bytes": size, "subscribers": 1, "threads": 32, "half_round_trip_p50_us": 1.5,
+        "back_end": "cuda", "way": way, "domain": "cuda", "peer": peer, "bytes": size, "subscribers": 1, "threads": 32, "half_round_trip_p50_us": 1.5, "round_trip_p99_us": 5.0,
     }
     rate = {"back_end": "cuda", "domain": "cuda", "peer": "cuda", "bytes": 64, "messages_per_s": 1e5, "gib_per_s": 0.1}
     rungs = [{"rung": name, "posts_per_s": posts, "groups": 1} for name, posts in (("naive", 1e5), ("pipelined", 2e5))]
@@ -187,10 +187,14 @@ def test_gaps_and_device_topics(tmp_path):
         "a-2026-11-22/device-latency-two-gpus.json": latency_of("topic", 4096, "cuda:1"),
         "a-2026-11-22/device-rate.json": [rate | {"blocks": n} for n in (1, 4)][0],
         "a-2026-11-22/device-handoff-poll.json": handoff(True, 5.0),
+        "a-2026-11-22/device-latency-8B-busy.json": latency_of("topic", 8, "cuda") | {"cpu_load": 16, "half_round_trip_p50_us": 1.8},
+        "a-2026-11-22/device-handoff-poll-busy.json": handoff(True, 50.0) | {"cpu_load": 16},
         "a-2026-11-22/gpu-verbs-ladder.json": {"kernels": "cuda", "ladder": rungs, "posting_alone": []},
     }
     plots, page, _ = draw(tmp_path, files)
     assert sorted(plots) == ["device-latency", "device-rate", "fanout", "gaps-6a", "gaps-6b", "gpu-verbs-ladder", "handoff", "thesis-3-9"]
+    assert "| device topic, 8 B, one way, p50, us | 1.5 | 1.8 | 1.20 |" in page
+    assert "| launched by hosts, 4 KiB, queued before, one way, p50, us | 5.0 | 50.0 | 10.00 |" in page
     assert "| 1 | 0.20 (0.15) |" in page and "| 3.1 / 2.9 | 0.3 / 0.3 |" in page
     assert "kernels launched by hosts" in plots["device-latency"] and "bare flag" in plots["device-latency"]
 

@@ -16,7 +16,7 @@ def place_of(value):
 
 def on_gpus(figures, kind):
     """Those of the day's last run, and of others of that day on GPUs of the same model, which its folder names."""
-    found = newest([f for f in figures if f.kind == kind and f.value["back_end"] == "cuda"])
+    found = newest([f for f in figures if f.kind == kind and f.value["back_end"] == "cuda" and not f.value.get("cpu_load")])
     found.sort(key=lambda f: f.source.path, reverse=True)
     return [f for f in found if model_of(f) == model_of(found[0])]
 
@@ -43,7 +43,7 @@ def latency(figures):
         if bare:
             left.axhline(bare[0], color=colour, ls=":", lw=1, label=f"{place}: bare flag")
     handed = [
-        f for f in newest([f for f in figures if f.kind == "handoff" and f.value["mps"] and f.name.startswith("device")])
+        f for f in newest([f for f in figures if f.kind == "handoff" and f.value["mps"] and f.name.startswith("device") and not f.value.get("cpu_load")])
         if (f.source.date, model_of(f)) == (found[0].source.date, model_of(found[0]))
     ]
     for f in handed:
@@ -81,7 +81,7 @@ def rate(figures):
 
 def ladder(figures):
     """The steps of posting RDMA from kernels, against the first one."""
-    found = newest([f for f in figures if f.kind == "ladder" and f.value["kernels"] == "cuda"])
+    found = newest([f for f in figures if f.kind == "ladder" and f.value["kernels"] == "cuda" and not f.value.get("cpu_load")])
     if not found:
         raise Nothing("no ladder of posting on a GPU")
     found.sort(key=lambda f: max(rung["groups"] for rung in f.value["ladder"]))
@@ -103,4 +103,39 @@ def ladder(figures):
     return figure, found
 
 
+def times_of(figure):
+    """What a CPU's load may change: what, and its figure."""
+    value = figure.value
+    if figure.kind == "device-latency":
+        yield "device topic, 8 B, one way, p50, us", value["half_round_trip_p50_us"]
+        yield "device topic, 8 B, round trip, p99, us", value["round_trip_p99_us"]
+    elif figure.kind == "handoff":
+        for each in value["sizes"]:
+            when = ", queued before" if each["kernel_us"] else ""
+            yield f"launched by hosts, {size_text(each['size'])}{when}, one way, p50, us", each["p50_us"]
+            yield f"launched by hosts, {size_text(each['size'])}{when}, one way, p99, us", each["p99_us"]
+    else:
+        for each in value["posting_alone"]:
+            every = f"a doorbell for {each['doorbell_for']}" if each["doorbell_for"] else "no doorbell"
+            yield f"RDMA post, {each['rings']}, {every}, ns", round(each["ns_per_post"])
+
+
+def beside_load(figures):
+    """The same with idle and with busy processors, in the same run."""
+    loaded = newest([f for f in figures if f.value.get("cpu_load")])
+    found, rows = [], []
+    for busy in loaded:
+        same = {"device-latency": "device-latency-8B", "handoff": "device-handoff-poll", "ladder": "gpu-verbs-ladder-blocks1-warps1"}[busy.kind]
+        idle = [f for f in figures if f.source.path.parent == busy.source.path.parent and f.source.path.stem == same]
+        if idle:
+            found += [busy, idle[0]]
+            before = dict(times_of(idle[0]))
+            rows += [(what, before[what], now, f"{now / before[what]:.2f}") for what, now in times_of(busy) if before.get(what)]
+    return found, ["what", "idle processors", "all processors busy", "ratio"], rows
+
+
+TABLES = {
+    "Beside busy processors": ("""Kernels that already run wait for no CPU; kernels that hosts launch do. The same runs while a process
+computes on every processor.""", beside_load),
+}
 PLOTS = {"device-latency": latency, "device-rate": rate, "gpu-verbs-ladder": ladder}

@@ -52,7 +52,7 @@ def latency(figures):
 
 def handoff(figures):
     """Kernel to kernel, each beside the bare pattern."""
-    found = newest([f for f in figures if f.kind == "handoff"])
+    found = newest([f for f in figures if f.kind == "handoff" and not f.value.get("cpu_load")])
     bars = []
     for figure in found:
         value = figure.value

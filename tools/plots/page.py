@@ -22,7 +22,8 @@ pipe, and a copy to pinned memory and back within one process."""),
 way. Copying ways move each message once for every consumer and once more; CUDA IPC by torch shares, as rgaps does, and differs in what it costs to say so.
 Below 1 the other way is faster."""),
     "sharing": ("Where sharing pays: transport by compute", """Four consumers on one GPU, each of which computes on every set of messages; the table below says what the
-scenarios are. Dashed: what a model expects if copies and work take turns; dotted: if copies hide behind the work."""),
+scenarios are. A line joins the sizes of one
+frame. Dashed: what a model expects if copies and work take turns; dotted: if copies hide behind the work."""),
     "pipeline": ("A vision pipeline", """Four processes turn photographs into 512 x 512 float16, blur faces in them, and run DeepLabV3 and ResNet-50 (real
 architectures with random weights; before 2026-11-26 there was no face detector, and a queue of 4 messages between two processes, not 100). The bound is the batch size divided by the sum of the times that the stages take alone: the most that one GPU
 can do if the stages take turns and transport costs nothing."""),

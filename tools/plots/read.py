@@ -1,7 +1,9 @@
 """Finds figures in JSON files, whatever file and depth they are at, by what they look like.
 
-A figure is one of: `latency`, `header`, `handoff`, `fanout`, `fanin`, `alloc`, `spread`, `link`, `copies` (documents of `rgaps bench` and `rgaps-compare`), `compare` (of
-bench/compare/run), `zeroing` (bench/zeroing.py), `device-latency`, `device-rate`, `ladder` (the checks of device topics and of RDMA that kernels post), `python` (bench/python_latency.py), `weights` (bench/weights.py), `kv-cache` (make demo-kv), `dmaplane` (make bench-dmaplane), `races`, `kills` (rgaps-races, rgaps-chaos). Files may be whole reports or one figure each; a figure that is in several is taken once.
+A figure is one of: `latency`, `header`, `handoff`, `fanout`, `fanin`, `alloc`, `spread`, `link`, `copies` (documents of `rgaps bench` and
+`rgaps-compare`), `compare` (of bench/compare/run), `python` (bench/python_latency.py), `zeroing` (bench/zeroing.py), `weights` (bench/weights.py), `kv-cache`
+(make demo-kv), `dmaplane` (make bench-dmaplane), `races`, `kills` (rgaps-races, rgaps-chaos), `device-latency`, `device-rate`, `ladder` (the checks of device
+topics and of RDMA that kernels post). Files may be whole reports or one figure each; a figure that is in several is taken once.
 """
 import json
 import re

@@ -1,6 +1,7 @@
 """Tables of docs/performance/results.md: what is figures and no plot. Each gives its rows' figures, and the text."""
 from statistics import median
 
+import device
 import gaps
 import links
 import ways
@@ -164,6 +165,7 @@ paper, whose machine was real; this one is emulated. What must agree is the last
 same run with one wait removed must find wrong words (`rgaps-races`).""", races),
     "Kills": ("Publishers, subscribers and the daemon are killed with work queued on the GPU (`rgaps-chaos`). All columns but *kills* must be 0.", kills),
     **gaps.TABLES,
+    **device.TABLES,
     **links.TABLES,
     **ways.TABLES,
     "Serialization": ("""The time to serialize and deserialize one array of 4 MB, in microseconds.""", serialisation),

@@ -239,15 +239,12 @@ def sharing(figures):
     for axis, panel in zip(axes[0], panels):
         these = [(row, others) for mps, row, others in rows if mps == panel]
         for way in COLOURS:
-            for is_swept, marker, style in ((True, "o", "-"), (False, "s", "")):
-                points = [
-                    (others[way]["transport_of_compute"], gain(row, others[way])) for row, others in these
-                    if way in others and row["scenario"].startswith("sweep") == is_swept
-                ]
-                line(axis, points, f"rgaps by {way}{'' if is_swept else ', other scenarios'}", COLOURS[way], style, marker)
-        for row, others in these:
-            most = max(gain(row, other) for other in others.values())
-            axis.annotate(row["scenario"], (row["transport_of_compute"], most), fontsize=6, textcoords="offset points", xytext=(3, 4))
+            points = {row["scenario"]: (others[way]["transport_of_compute"], gain(row, others[way])) for row, others in these if way in others}
+            line(axis, [at for name, at in points.items() if name.startswith("sweep")], None, COLOURS[way], "-", "")
+            if points:
+                axis.plot(*zip(*points.values()), "o", ms=4, color=COLOURS[way], label=f"rgaps by {way}")
+            for name, at in points.items() if way == "iceoryx2" else ():
+                axis.annotate(name, at, fontsize=6, textcoords="offset points", xytext=(4, -8))
         models = sorted({(row["transport_of_compute"], row["model"]["in_turn"], row["model"]["overlapped"]) for row, _ in these})
         line(axis, [(x, turn) for x, turn, _ in models], "model: copies and work in turn", COLOURS["floor"], "--", "")
         line(axis, [(x, overlap) for x, _, overlap in models], "model: copies behind the work", COLOURS["floor"], ":", "")
