@@ -7,8 +7,8 @@ for series in "${@:-6.1}"; do
   for part in dmaplane tests; do
     out=$PWD/target/kernel/$series/$part
     mkdir -p "$out"
-    # Kbuild writes beside the sources, so it gets copies. Those that are the same keep their times.
-    rsync -a --checksum kernel/"$part"/ "$out"/
+    # Kbuild writes beside the sources, so it gets copies. Those that are the same keep their times. What somebody built beside them stays there.
+    rsync -a --checksum --exclude '*.mod.c' --include '*.[ch]' --include Kbuild --exclude '*' kernel/"$part"/ "$out"/
   done
   for part in dmaplane tests; do
     make -C "$kernel/headers" M="$PWD/target/kernel/$series/$part" CC=gcc CROSS_COMPILE= CONFIG_DEBUG_INFO_BTF_MODULES= W=1 \
