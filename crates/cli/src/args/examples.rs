@@ -241,7 +241,7 @@ Examples:
   rgaps bridge zenoh --connect tcp/10.0.0.2:7447 --prefix robot1 --to 'camera/*' --from 'plan/**'
   # One topic under a key of its own, both ways, with a Zenoh program on this host that connects to us.
   rgaps bridge zenoh --listen tcp/127.0.0.1:7447 --both robot/joints=demo/joints
-  # What rgaps.toml says.
+  # The rules of a configuration file.
   rgaps bridge zenoh --config bridge.toml
 
 JSON fields: peers, topics_out, topics_in, sent, sent_bytes, received, received_bytes, not_returned, dropped,
