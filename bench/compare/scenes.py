@@ -1,6 +1,6 @@
 """What one process gives to several, and what each of those computes on it: large messages, little work. No transport in here.
 
-A scene says how many topics it has, what their messages are, and makes a giver and a taker. A giver writes message n of each topic; a taker checks whole messages
+A scene says how many topics and takers it has, what the messages are, and makes a giver and a taker. A giver writes message n of each topic; a taker checks whole messages
 (`check`, not timed) and computes on the set of them (`take`, timed), where it compares what it reads, too.
 """
 import torch
@@ -10,6 +10,8 @@ import vision
 from exchange import host_buffer
 from vision import TRAILER
 
+#: Takers of a scene that says no other number.
+TAKERS = 4
 #: The bits of a word that float16 leaves finite whatever number is added, and the numbers that are added.
 BITS, STEPS = 0x3BFF, 0x3FFF
 
@@ -27,6 +29,8 @@ def step(number):
 class Frames:
     """Uncompressed frames, 3 x height x width float16, of several cameras. Each taker crops its own part of each camera's frame, or shrinks the frame if it is to
     see all of it, and classifies it."""
+
+    takers = TAKERS
 
     def __init__(self, cameras, height, width, is_shrunk=False):
         self.topics = cameras
@@ -103,11 +107,12 @@ class Tensors:
 
     topics = cropped_part = 1
 
-    def __init__(self, nbytes):
+    def __init__(self, nbytes, takers=TAKERS):
         self.nbytes = nbytes
+        self.takers = takers
 
     def on_cpu(self):
-        return Tensors(self.nbytes // 64)
+        return Tensors(self.nbytes // 64, self.takers)
 
     def giver(self, device):
         return FramesGiver(self, device)
@@ -132,6 +137,7 @@ class Features:
     head compares."""
 
     topics = cropped_part = 1
+    takers = TAKERS
     channels = 256
 
     def __init__(self, batch, side=None):
@@ -217,6 +223,9 @@ SCENES = {
     "features": (Features(8), "a backbone's features of 8 images; each consumer is a light head"),
     "weights-64MiB": (Tensors(64 << 20), "weights, 64 MiB each; each consumer reads all"),
     "kv-8MiB": (Tensors(8 << 20), "a KV cache, 8 MiB each; each consumer reads all"),
+    "weights-64MiB-to-1": (Tensors(64 << 20, 1), "the same weights to one consumer"),
+    "weights-64MiB-to-8": (Tensors(64 << 20, 8), "the same weights to eight"),
+    "kv-8MiB-to-8": (Tensors(8 << 20, 8), "the same KV cache to eight"),
     "sweep-512x512": (Frames(1, 512, 512, True), "one frame, float16; each consumer shrinks it to 512 x 512 and classifies it"),
     "sweep-1080p": (Frames(1, 1080, 1920, True), "the same"),
     "sweep-4K": (Frames(1, 2160, 3840, True), "the same"),

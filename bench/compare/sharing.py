@@ -17,18 +17,24 @@ import ways
 from pool import Failed, Pool
 from turns import SEED, Crew, take_turns
 
-CONSUMERS = 4
 #: A copying way that consumers can take who look at a part of a message: they copy that alone.
 CROPS = "iceoryx2-crops"
 #: Enough for every buffer and mapping of a way to have been used.
 CHECKED = ways.DEPTH + 2
 #: Sets that are timed at least, however long they take.
 LEAST = 4
-TOPICS = 4
 ROUNDS = 3
 #: Of all rounds.
-SECONDS_MAX = 170
-ROLES = ["giver", *(f"taker{index}" for index in range(CONSUMERS))]
+SECONDS_MAX = 200
+
+
+def roles(scene):
+    return ["giver", *(f"taker{index}" for index in range(scene.takers))]
+
+
+def topic_of(scene, topic, case):
+    """iceoryx2 has room for the receivers that its topics' first part has, so scenes with more or fewer have topics of their own."""
+    return f"{scene.takers}to{topic}/{case}"
 
 
 def scene_on(device, name):
@@ -52,11 +58,11 @@ def kept(state, name):
 
 def give(state, way, case, name, seconds):
     setup, scene, work = state["setup"], scene_of(state, name), kept(state, name)
-    senders = [ways.sender(way, setup, f"t{topic}/{case}", scene.nbytes, CONSUMERS) for topic in range(scene.topics)]
+    senders = [ways.sender(way, setup, topic_of(scene, topic, case), scene.nbytes, scene.takers) for topic in range(scene.topics)]
     begun = []
     try:
         for sender in senders:
-            sender.wait_for(CONSUMERS)
+            sender.wait_for(scene.takers)
         over = False
         while not over:
             number = len(begun) + 1
@@ -68,7 +74,7 @@ def give(state, way, case, name, seconds):
                 del message
                 sender.send(number | (ways.LAST if over else 0))
             if number == CHECKED or over:
-                for index in range(CONSUMERS):
+                for index in range(scene.takers):
                     ways.expect(setup.acks[index], f"answer of consumer {index}")
     finally:
         for sender in senders:
@@ -78,7 +84,7 @@ def give(state, way, case, name, seconds):
 
 def take(state, way, case, name, index):
     setup, scene, work = state["setup"], scene_of(state, name), kept(state, name)
-    receivers = [ways.receiver(way, setup, f"t{topic}/{case}", scene.nbytes, index) for topic in range(scene.topics)]
+    receivers = [ways.receiver(way, setup, topic_of(scene, topic, case), scene.nbytes, index) for topic in range(scene.topics)]
     wrong = torch.zeros((), dtype=torch.int64, device=setup.device)
     came, lost, over = 0, 0, False
     try:
@@ -126,15 +132,16 @@ TASKS = {"give": give, "take": take, "alone": alone}
 
 
 def alone_of(pool, name):
-    return {role: pool.ask({role: ("alone", {"name": name})}, 120)[role] for role in ROLES}
+    return {role: pool.ask({role: ("alone", {"name": name})}, 120)[role] for role in roles(scenes.SCENES[name][0])}
 
 
 def row_of(name, way, nbytes, alone_ms):
     compute = sum(part["compute"] for part in alone_ms.values())
-    part = scenes.SCENES[name][0].cropped_part if way == CROPS else 1
-    copies = alone_ms["giver"]["d2h"] + CONSUMERS * alone_ms["giver"]["h2d"] * part
+    scene = scenes.SCENES[name][0]
+    part = scene.cropped_part if way == CROPS else 1
+    copies = alone_ms["giver"]["d2h"] + scene.takers * alone_ms["giver"]["h2d"] * part
     return {
-        "scenario": name, "way": way, "consumers": CONSUMERS, "bytes": nbytes, "rounds": 0, "sets": 0, "runs_per_s": [], "lost": 0, "corrupt_words": 0,
+        "scenario": name, "way": way, "consumers": scene.takers, "bytes": nbytes, "rounds": 0, "sets": 0, "runs_per_s": [], "lost": 0, "corrupt_words": 0,
         "compute_ms": round(compute, 3), "copy_ms": round(copies, 3), "transport_of_compute": round(copies / compute, 3),
         "model": {"in_turn": round((compute + copies) / compute, 2), "overlapped": round(max(compute, copies) / compute, 2)},
     }
@@ -169,11 +176,13 @@ def run(options, found, save, say):
     names = [name for name in scenes.SCENES if options.match in name]
     seconds = 0.2 if options.quick or device.type == "cpu" else 0.6
     found.update(
-        what="sets of messages a second that all consumers have computed on", consumers=CONSUMERS, depth=ways.DEPTH, seconds_each=seconds, seed=SEED,
+        what="sets of messages a second that all consumers have computed on", depth=ways.DEPTH, seconds_each=seconds, seed=SEED,
         scenarios={name: scenes.SCENES[name][1] for name in names}, ways={way: ways.WAYS[way][2] for way in options.ways}, rows=[],
     )
-    links = {f"t{topic}": CONSUMERS for topic in range(TOPICS)}
-    crew = Crew(lambda: Pool(ROLES, links, range(CONSUMERS), "sharing", options.device, 380))
+    all_of_them = [scenes.SCENES[name][0] for name in names]
+    links = {f"{scene.takers}to{topic}": scene.takers for scene in all_of_them for topic in range(scene.topics)}
+    most = max(all_of_them, key=lambda scene: scene.takers)
+    crew = Crew(lambda: Pool(roles(most), links, range(most.takers), "sharing", options.device, 380))
     rows = {}
 
     dead = set()
@@ -181,10 +190,10 @@ def run(options, found, save, say):
     def one(round_number, number, name, way):
         pool = crew.ready(name, lambda pool: alone_of(pool, name))
         common = {"way": way, "case": f"{round_number}-{number}", "name": name}
-        tasks = {f"taker{index}": ("take", common | {"index": index}) for index in range(CONSUMERS)}
+        scene = scene_on(device, name)
+        tasks = {f"taker{index}": ("take", common | {"index": index}) for index in range(scene.takers)}
         answers = pool.ask({**tasks, "giver": ("give", common | {"seconds": seconds})}, ways.SECONDS_MAX)
         begun = answers.pop("giver")
-        scene = scene_on(device, name)
         row = rows.setdefault((name, way), row_of(name, way, scene.nbytes * scene.topics, crew.alone[name]))
         add(row, begun, answers.values())
         found["rows"] = with_ratios(list(rows.values()))

@@ -118,7 +118,7 @@ def test_files_of_a_section_each(tmp_path):
     assert "| no | standard | 1 | segment + classify | segment | rgaps | 100 | 1.00 x iceoryx2 | 1.00 x zenoh | 1.00 x torch-ipc | 1.00 | 50% |" in page
     assert "| no | standard | 4 | segment + classify | segment | rgaps | 100 |  | 1.00 x zenoh | 1.00 x torch-ipc | 1.00 | 50% |" in page
     assert "| 4 KiB | 4 | 900 | 0.50 | 9.00 |" in page
-    assert "| no | cameras | 4.0 | 300.0 | 0.75 | 3.00 | 1.50 | 1.50-2.50 |" in page
+    assert "| no | cameras | 4 | 4.0 | 300.0 | 0.75 | 3.00 | 1.50 | 1.50-2.50 |" in page
 
 
 def test_of_a_run_that_ended_early_only_the_finished_ways_are_drawn(tmp_path):

@@ -21,7 +21,7 @@ pipe, and a copy to pinned memory and back within one process."""),
     "fan-out-rates": ("Where sharing pays: several consumers", """The same run: messages per second to the most consumers, rgaps divided by each other
 way. Copying ways move each message once for every consumer and once more; CUDA IPC by torch shares, as rgaps does, and differs in what it costs to say so.
 Below 1 the other way is faster."""),
-    "sharing": ("Where sharing pays: transport by compute", """Four consumers on one GPU, each of which computes on every set of messages; the table below says what the
+    "sharing": ("Where sharing pays: transport by compute", """One to eight consumers on one GPU, each of which computes on every set of messages; the table below says what the
 scenarios are. A line joins the sizes of one
 frame. Dashed: what a model expects if copies and work take turns; dotted: if copies hide behind the work."""),
     "pipeline": ("A vision pipeline", """Four processes turn photographs into 512 x 512 float16, blur faces in them, and run DeepLabV3 and ResNet-50 (real

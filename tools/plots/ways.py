@@ -263,19 +263,20 @@ def sharing_table(figures):
     ways = [way for way in COLOURS if any(way in others for _, _, others in rows)]
     cells = [
         (
-            "yes" if mps else "no", row["scenario"], f"{row['bytes'] / (1 << 20):.1f}", row["sets_per_s"],
+            "yes" if mps else "no", row["scenario"], row["consumers"], f"{row['bytes'] / (1 << 20):.1f}", row["sets_per_s"],
             *(f"{gain(row, others[way]):.2f}" if way in others else "" for way in ways),
             f"{row['transport_of_compute']:.2f}", f"{row['model']['overlapped']:.2f}-{row['model']['in_turn']:.2f}",
         )
         for mps, row, others in sorted(rows, key=lambda each: min((gain(each[1], other) for other in each[2].values()), default=0))
     ]
-    return found, ["MPS", "scenario", "MiB", "rgaps, sets/s", *(f"by {way}" for way in ways), "copies by work", "model"], cells
+    return found, ["MPS", "scenario", "consumers", "MiB", "rgaps, sets/s", *(f"by {way}" for way in ways), "copies by work", "model"], cells
 
 
 TABLES = {
-    "Where sharing pays": ("""Four consumers on one GPU, each of which computes on every set of messages (`compare/run --only sharing`): rgaps, and rgaps divided by each
-other way. Below 1 the other way is faster; such rows come first. *Copies by work*: pinned copies of the set, one to the host and one back for each consumer, divided by
-the work of all five processes, each measured alone. The model says what sharing gives over copying: from copies that hide behind the work to copies and work in turn.""", sharing_table),
+    "Where sharing pays": ("""Consumers on one GPU, each of which computes on every set of messages (`compare/run --only sharing`): rgaps, and rgaps divided by each other
+way. Below 1 the other way is faster; such rows come first. *Copies by work*: pinned copies of the set, one to the host and one back for each consumer, divided by
+the work of all processes, each measured alone. The model says what sharing gives over copying: from copies that hide behind the work to copies and work in
+turn.""", sharing_table),
     "One tensor to several consumers": ("""Messages a second that all consumers have received and compared word by word, at most 4 in flight: rgaps, and
 rgaps divided by each other way. Below 1 the other way is faster; such rows come first.""", fan_out_table),
     "The pipeline compared with other ways": ("""How many times the frames per second of the best other way of each kind: ways that copy bytes, ways that

@@ -262,11 +262,14 @@ impl Library {
                 .remove(&(std::ptr::from_ref(*kernel) as usize));
         }
         let library = self.number;
-        let loaded = state.loaded.drain().filter(|(_, loaded)| loaded.is_ok());
-        loaded.fold(Ok(()), |result, (server, _)| {
-            let unload = || session::send(&Call::LibraryUnload { library }, &[]);
-            result.and(at(device_of(server), unload))
-        })
+        let mut result = Ok(());
+        for (server, loaded) in state.loaded.drain() {
+            if loaded.is_ok() {
+                let unload = || session::send(&Call::LibraryUnload { library }, &[]);
+                result = result.and(at(device_of(server), unload));
+            }
+        }
+        result
     }
 
     /// Address and bytes of a variable on the current device.
