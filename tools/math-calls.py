@@ -150,7 +150,7 @@ def fourier(kind, name, parameters):
 def deep(function, kind, levels, name, constant, parameters):
     if name == "arrayOfElements":
         return "A"
-    if name in ("alpha", "beta", "alpha1", "alpha2", "valuePtr", "paddingFill"):
+    if name in ("alpha", "beta", "alpha1", "alpha2", "valuePtr", "paddingFill") or re.fullmatch("(alpha|beta)(Data|Param)Diff", name):
         return "v:8"
     if name.startswith("devSeq"):
         return "p"
