@@ -5,7 +5,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 PATH=$PATH:/usr/sbin:/sbin
-LIMIT_S=${LIMIT_S:-540}
+LIMIT_S=${LIMIT_S:-900}
 SPLAT='WARNING:|BUG:|Oops|general protection|INFO: task .* blocked|refcount_t|Call Trace'
 
 # A program of this machine without its debugging symbols, with the libraries that it needs.
@@ -76,7 +76,7 @@ for series in "${@:-6.12}"; do
     -nodefaults -no-reboot -display none -monitor none -serial stdio \
     -kernel "$kernel/vmlinuz" -initrd "$out/root.gz" \
     -append "console=ttyS0 panic=-1 oops=panic quiet no_timer_check $clock measure=${MEASURE:-0}" \
-    </dev/null | tr -d '\r' >"$out/log" || echo "providers: $series: QEMU ended with $?"
+    </dev/null | stdbuf -oL tr -d '\r' >"$out/log" || echo "providers: $series: QEMU ended with $? (124: after the limit of $LIMIT_S s)"
   sed -n '/^providers: begin/,/^providers: end/p' "$out/log" | grep -aE '^(test |left out|failures|providers:|\{|(thread|assertion) )' || true
   ran=$((ran + $(grep -acE '^providers: (ok|not ok)' "$out/log" || true)))
   failed=$((failed + $(grep -acE '^providers: not ok' "$out/log" || true)))
