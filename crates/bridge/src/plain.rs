@@ -433,7 +433,7 @@ mod tests {
     fn a_program_without_rgaps_can_describe_an_array() {
         let ours = rmpv::Value::Map(vec![
             pair("dtype", "float32"),
-            pair("shape", vec![2u64.into(), 3u64.into()]),
+            pair("shape", vec![rmpv::Value::from(2), 3.into()]),
             pair("tag", 9),
         ]);
         let (beside, header) = read(&packed(vec![pair("gain", 2), pair(RGAPS, ours)])).unwrap();
@@ -446,14 +446,18 @@ mod tests {
 
     #[test]
     fn a_wrong_description_is_an_error() {
-        let shape = || pair("shape", vec![2u64.into()]);
+        let shape = || pair("shape", vec![rmpv::Value::from(2)]);
         for (entries, named) in [
             (vec![pair("tag", "x")], "rgaps.tag"),
             (vec![pair("shape", 1)], "rgaps.shape"),
             (vec![shape()], "rgaps.dtype"),
             (vec![shape(), pair("dtype", "float31")], "rgaps.dtype"),
             (
-                vec![shape(), pair("dtype", "uint8"), pair("strides", Vec::new())],
+                vec![
+                    shape(),
+                    pair("dtype", "uint8"),
+                    pair("strides", Vec::<rmpv::Value>::new()),
+                ],
                 "strides",
             ),
             (vec![pair("parts", vec![rmpv::Value::Nil])], "no shape"),
