@@ -8,6 +8,7 @@ use crate::network;
 use crate::outgoing::Outgoing;
 use crate::plain::Plain;
 use crate::queue::Queue;
+use crate::shared::Shared;
 use rgaps_client::Node;
 use rgaps_session::Bridge as Config;
 use std::collections::BTreeSet;
@@ -18,39 +19,6 @@ use zenoh::key_expr::KeyExpr;
 use zenoh::pubsub::Subscriber;
 use zenoh::sample::Locality;
 use zenoh::{Session, Wait as _};
-
-/// What the threads of a bridge share.
-pub(crate) struct Shared {
-    pub(crate) node: Node,
-    pub(crate) session: Session,
-    pub(crate) dialect: Arc<dyn Dialect>,
-    pub(crate) counters: Counters,
-    pub(crate) stop: AtomicBool,
-    /// The publishers of this bridge, whose messages it does not carry.
-    pub(crate) own: RwLock<BTreeSet<u64>>,
-    /// Topics and reasons that the log names already.
-    warned: Mutex<BTreeSet<(String, &'static str)>>,
-}
-
-impl Shared {
-    pub(crate) fn is_stopped(&self) -> bool {
-        self.stop.load(Ordering::Relaxed)
-    }
-
-    /// Counts a message that did not cross. The first of each topic and reason is logged.
-    pub(crate) fn drop_one(&self, topic: &str, reason: Reason, why: &str) {
-        self.counters.count_dropped(reason, 1);
-        self.warn(topic, reason.name(), why);
-    }
-
-    /// Logs something about a topic, once.
-    pub(crate) fn warn(&self, topic: &str, what: &'static str, why: &str) {
-        let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
-        if warned.insert((topic.to_owned(), what)) {
-            tracing::warn!("{topic}: {why}");
-        }
-    }
-}
 
 /// A bridge that runs. Dropping it ends it, too, but does not wait for what is on its way.
 pub struct Bridge {

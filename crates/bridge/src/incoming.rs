@@ -1,9 +1,9 @@
 //! The thread that publishes what came in by a rule.
 
-use crate::bridge::Shared;
 use crate::counts::Reason;
 use crate::dialect::Inbound;
 use crate::queue::Queue;
+use crate::shared::Shared;
 use rgaps_client::bindings::SetMetadata as _;
 use rgaps_client::{Loan, LoanError, PublishError, Publisher, Unpublished};
 use rgaps_session::explain;

@@ -28,6 +28,7 @@ mod outgoing;
 mod plain;
 mod program;
 mod queue;
+mod shared;
 
 pub use bridge::Bridge;
 pub use counts::{Counts, Reason};

@@ -1,8 +1,8 @@
 //! The thread that sends: it reads topics somebody on the other side subscribes to, and puts their messages to Zenoh.
 
-use crate::bridge::Shared;
 use crate::counts::Reason;
 use crate::error::BridgeError;
+use crate::shared::Shared;
 use rgaps_client::{Domain, Late, RecvError, Sample, Subscriber, Token, WaitSet};
 use rgaps_session::{bare_topic_name, explain, pattern_matches};
 use std::collections::{BTreeSet, HashMap};

@@ -258,7 +258,7 @@ fn beside(attachment: &[u8], mut mark: BTreeMap<String, Value>) -> Result<Beside
         mark.insert("attachment".to_owned(), attachment.into());
     }
     let (mut header, ours) = split.unwrap_or_default();
-    let ours = Ours(&ours);
+    let ours = Fields(&ours);
     match ours.get("attachment").and_then(rmpv::Value::as_slice) {
         Some(bytes) => beside.set_attachment(bytes)?,
         None => {
@@ -269,7 +269,7 @@ fn beside(attachment: &[u8], mut mark: BTreeMap<String, Value>) -> Result<Beside
     beside.tag = ours.number("tag")?.unwrap_or_default();
     beside.tensor = ours.tensor()?.map(|(tensor, _)| tensor);
     for part in ours.list("parts")?.unwrap_or_default() {
-        let part = Ours(part.as_map().map_or(&[], Vec::as_slice));
+        let part = Fields(part.as_map().map_or(&[], Vec::as_slice));
         let name = part.get("name").and_then(rmpv::Value::as_str);
         let Some((tensor, dense_bytes)) = part.tensor()? else {
             return Err("a part has no shape".to_owned());
@@ -299,9 +299,9 @@ fn split(attachment: &[u8]) -> Option<(Header, Vec<(rmpv::Value, rmpv::Value)>)>
 }
 
 /// The entries of a map that rgaps understands.
-struct Ours<'a>(&'a [(rmpv::Value, rmpv::Value)]);
+struct Fields<'a>(&'a [(rmpv::Value, rmpv::Value)]);
 
-impl<'a> Ours<'a> {
+impl<'a> Fields<'a> {
     fn get(&self, key: &str) -> Option<&'a rmpv::Value> {
         let mut entries = self.0.iter();
         let entry = entries.find(|(name, _)| name.as_str() == Some(key));
@@ -433,7 +433,7 @@ mod tests {
     fn a_program_without_rgaps_can_describe_an_array() {
         let ours = rmpv::Value::Map(vec![
             pair("dtype", "float32"),
-            pair("shape", rmpv::Value::Array(vec![2.into(), 3.into()])),
+            pair("shape", vec![rmpv::Value::from(2), 3.into()]),
             pair("tag", 9),
         ]);
         let (beside, header) = read(&packed(vec![pair("gain", 2), pair(RGAPS, ours)])).unwrap();
@@ -446,7 +446,7 @@ mod tests {
 
     #[test]
     fn a_wrong_description_is_an_error() {
-        let shape = || pair("shape", rmpv::Value::Array(vec![2.into()]));
+        let shape = || pair("shape", vec![rmpv::Value::from(2)]);
         for (entries, named) in [
             (vec![pair("tag", "x")], "rgaps.tag"),
             (vec![pair("shape", 1)], "rgaps.shape"),
@@ -456,7 +456,7 @@ mod tests {
                 vec![
                     shape(),
                     pair("dtype", "uint8"),
-                    pair("strides", rmpv::Value::Array(Vec::new())),
+                    pair("strides", Vec::<rmpv::Value>::new()),
                 ],
                 "strides",
             ),

@@ -53,7 +53,7 @@ struct Report<'a> {
 
 /// Runs a bridge until Ctrl-C or SIGTERM. The exit codes are those of `rgaps`.
 pub fn run(arguments: &Arguments, config: Config) -> ExitCode {
-    match carry(arguments, config) {
+    match run_bridge(arguments, config) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tell_user(format_args!("rgaps bridge: {}", explain(error.as_ref())));
@@ -76,7 +76,7 @@ fn exit_code(error: &anyhow::Error) -> u8 {
     }
 }
 
-fn carry(arguments: &Arguments, config: Config) -> anyhow::Result<()> {
+fn run_bridge(arguments: &Arguments, config: Config) -> anyhow::Result<()> {
     // Zenoh says much that is of no interest to those who only use it.
     start_log(&format!("zenoh=off,{}", config.log), config.log_format)
         .with_context(|| format!("log = {:?} is no filter", config.log))?;
@@ -107,7 +107,7 @@ fn carry(arguments: &Arguments, config: Config) -> anyhow::Result<()> {
 /// Tells the user when there is no other Zenoh node, and when there is one again.
 struct Lonely {
     since: Option<Instant>,
-    is_told: bool,
+    is_reported: bool,
     endpoints: String,
 }
 
@@ -125,22 +125,22 @@ impl Lonely {
         }
         Lonely {
             since: Some(Instant::now()),
-            is_told: false,
+            is_reported: false,
             endpoints: ways.join("; "),
         }
     }
 
     fn look(&mut self, counts: &Counts) {
         if counts.peers > 0 {
-            if self.is_told {
+            if self.is_reported {
                 tracing::info!("connected to {} Zenoh nodes", counts.peers);
             }
-            (self.since, self.is_told) = (None, false);
+            (self.since, self.is_reported) = (None, false);
             return;
         }
         let since = *self.since.get_or_insert_with(Instant::now);
-        if !self.is_told && since.elapsed() >= LONELY {
-            self.is_told = true;
+        if !self.is_reported && since.elapsed() >= LONELY {
+            self.is_reported = true;
             tracing::warn!(
                 "no Zenoh node is reached, so no message crosses; {}",
                 self.endpoints

@@ -19,7 +19,7 @@ struct Waiting {
 #[derive(Default)]
 pub(crate) struct Queue {
     waiting: Mutex<Waiting>,
-    came: Condvar,
+    arrived: Condvar,
 }
 
 impl Queue {
@@ -36,7 +36,7 @@ impl Queue {
         if has_room {
             waiting.bytes = bytes;
             waiting.samples.push_back(sample);
-            self.came.notify_one();
+            self.arrived.notify_one();
         }
         has_room
     }
@@ -45,7 +45,7 @@ impl Queue {
     pub(crate) fn pop(&self, timeout: Duration) -> Option<Sample> {
         let waiting = self.lock();
         let waited = self
-            .came
+            .arrived
             .wait_timeout_while(waiting, timeout, |waiting| waiting.samples.is_empty());
         let (mut waiting, _) = waited.unwrap_or_else(PoisonError::into_inner);
         let sample = waiting.samples.pop_front()?;

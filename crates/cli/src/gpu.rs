@@ -8,7 +8,7 @@ use crate::units;
 use anyhow::Context;
 use rgaps_remoting::{
     run_backend, status, BackendOptions, ClientInfo, Communication, Endpoint, Front, FrontOptions,
-    Places, Socket, Status,
+    GpuList, Socket, Status,
 };
 use rgaps_session::end_with_parent;
 use serde::Serialize;
@@ -178,7 +178,7 @@ fn libraries(run: &GpuRun) -> anyhow::Result<PathBuf> {
 }
 
 /// Says what is wrong with the servers of a program before it is started.
-fn check_servers(common: &Common, places: &Places) -> anyhow::Result<()> {
+fn check_servers(common: &Common, places: &GpuList) -> anyhow::Result<()> {
     let communication = communication(common)?;
     let mut counts = Vec::new();
     for server in places.servers() {

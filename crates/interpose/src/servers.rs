@@ -4,7 +4,7 @@
 //! its server only, so its calls go there, whichever device is current: [`at`].
 
 use crate::{notice, thread};
-use rgaps_remoting::{Code, Communication, Connection, DeviceInfo, From, Places};
+use rgaps_remoting::{Code, Communication, Connection, DeviceInfo, From, GpuList};
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -53,7 +53,7 @@ pub(crate) struct Servers {
     /// All GPUs; their peers are by their numbers here.
     pub(crate) devices: Vec<DeviceInfo>,
     /// For each GPU the number of its server, and its own number there.
-    places: Vec<(usize, u16)>,
+    server_gpus: Vec<(usize, u16)>,
 }
 
 fn unavailable(reason: String) -> Code {
@@ -74,7 +74,7 @@ impl Servers {
                 "no GPU server is named: start the program with 'rgaps gpu run --on HOST -- PROGRAM', or set {SERVERS_ENV}"
             ))
         })?;
-        let wanted: Places = text
+        let wanted: GpuList = text
             .parse()
             .map_err(|reason| no_device(format!("{SERVERS_ENV}: {reason}")))?;
         let communication =
@@ -94,11 +94,11 @@ impl Servers {
             .map(|server| server.connection.inventory().devices.clone())
             .collect();
         let counts: Vec<usize> = infos.iter().map(Vec::len).collect();
-        let places = wanted.gpus(&counts).map_err(no_device)?;
+        let server_gpus = wanted.gpus(&counts).map_err(no_device)?;
         Ok(Servers {
-            devices: numbered(&infos, &places),
+            devices: numbered(&infos, &server_gpus),
             all,
-            places,
+            server_gpus,
         })
     }
 
@@ -108,14 +108,14 @@ impl Servers {
     }
 
     fn number(&self, device: u16) -> usize {
-        self.places
+        self.server_gpus
             .get(usize::from(device))
             .map_or(0, |(server, _)| *server)
     }
 
     /// The number that a GPU has on its server.
     pub(crate) fn ordinal(&self, device: u16) -> u16 {
-        self.places
+        self.server_gpus
             .get(usize::from(device))
             .map_or(0, |(_, ordinal)| *ordinal)
     }
@@ -138,19 +138,19 @@ impl Servers {
     }
 }
 
-/// The GPUs of all servers in the order of `places`. A GPU of another server is no peer.
-fn numbered(infos: &[Vec<DeviceInfo>], places: &[(usize, u16)]) -> Vec<DeviceInfo> {
+/// The GPUs of all servers in the order of `server_gpus`. A GPU of another server is no peer.
+fn numbered(infos: &[Vec<DeviceInfo>], server_gpus: &[(usize, u16)]) -> Vec<DeviceInfo> {
     let info = |(server, ordinal): &(usize, u16)| {
         let own = &infos[*server][usize::from(*ordinal)];
         let is_peer = |(other, at): &(usize, u16)| {
             other == server && own.peers.get(usize::from(*at)).copied().unwrap_or(false)
         };
         DeviceInfo {
-            peers: places.iter().map(is_peer).collect(),
+            peers: server_gpus.iter().map(is_peer).collect(),
             ..own.clone()
         }
     };
-    places.iter().map(info).collect()
+    server_gpus.iter().map(info).collect()
 }
 
 /// The servers, if they were opened.
@@ -170,7 +170,7 @@ pub(crate) fn number_of(device: u16) -> usize {
 /// A GPU of a server.
 pub(crate) fn device_of(server: usize) -> u16 {
     let found = match opened().get() {
-        Some(Ok(servers)) => servers.places.iter().position(|(of, _)| *of == server),
+        Some(Ok(servers)) => servers.server_gpus.iter().position(|(of, _)| *of == server),
         _ => None,
     };
     found.unwrap_or(0) as u16

@@ -38,7 +38,7 @@ pub use call::{
 };
 pub use client::{status, ConnectError, Connection, Counters, From, Lost, Waited};
 pub use codes::Code;
-pub use communicator::{Communication, Communicator, Endpoint, Places, Protocol, PORT};
+pub use communicator::{Communication, Communicator, Endpoint, GpuList, Protocol, PORT};
 pub use digest::{digest_of, Digest};
 pub use front::{Front, FrontError, FrontOptions};
 pub use limits::{

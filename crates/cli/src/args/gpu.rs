@@ -3,7 +3,7 @@
 use super::examples;
 use crate::units::period;
 use clap::{Args, Subcommand};
-use rgaps_remoting::{Endpoint, Places};
+use rgaps_remoting::{Endpoint, GpuList};
 use rgaps_session::ByteSize;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -61,7 +61,7 @@ pub struct GpuServer {
     /// The server: HOST[:PORT], NAME@HOST[:PORT] if its certificate has another name, unix:PATH, or another address of gpu serve; with :GPU behind
     /// it only that GPU (a number below 1024 is a GPU and no port). Several are separated by commas; their GPUs are numbered in this order.
     #[arg(long, value_name = "ADDRESS,...", env = "RGAPS_GPU")]
-    pub on: Places,
+    pub on: GpuList,
 }
 
 #[derive(Args)]

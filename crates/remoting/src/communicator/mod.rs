@@ -5,7 +5,7 @@
 //! endpoint's communicator.
 mod deadline;
 mod endpoint;
-mod place;
+mod gpu_list;
 mod plugin;
 mod rdma;
 mod tcp;
@@ -13,7 +13,7 @@ mod unix;
 
 pub(crate) use deadline::Deadline;
 pub use endpoint::{Endpoint, Protocol, PORT};
-pub use place::Places;
+pub use gpu_list::GpuList;
 
 use crate::socket::Socket;
 use rdma::Rdma;

@@ -195,22 +195,22 @@ impl Stream {
         let made = Channel::new(card, config).map_err(|error| format!("{}: {error}", card.name()));
         let channel = match (made, is_server) {
             (Ok(channel), true) => {
-                let peer = hear(&**tcp)?;
+                let peer = receive_address(&**tcp)?;
                 let connected = channel.connect(&peer).map_err(|error| error.to_string());
-                tell(&**tcp, connected.map(|()| channel.address()))?;
+                send_address(&**tcp, connected.map(|()| channel.address()))?;
                 channel
             }
             (Ok(channel), false) => {
-                tell(&**tcp, Ok(channel.address()))?;
-                let peer = hear(&**tcp)?;
+                send_address(&**tcp, Ok(channel.address()))?;
+                let peer = receive_address(&**tcp)?;
                 channel.connect(&peer).map_err(other)?;
                 channel
             }
             (Err(reason), is_server) => {
                 if is_server {
-                    hear(&**tcp)?;
+                    receive_address(&**tcp)?;
                 }
-                tell(&**tcp, Err(reason.clone()))?;
+                send_address(&**tcp, Err(reason.clone()))?;
                 return Err(io::Error::new(io::ErrorKind::Unsupported, reason));
             }
         };
@@ -236,7 +236,7 @@ impl Stream {
 }
 
 /// Says where this end's channel is, or why there is none.
-fn tell(to: &dyn Communicator, what: Result<ChannelAddress, String>) -> io::Result<()> {
+fn send_address(to: &dyn Communicator, what: Result<ChannelAddress, String>) -> io::Result<()> {
     let (bytes, is_address) = match &what {
         Ok(address) => (address.encode().to_vec(), 1),
         Err(reason) => {
@@ -251,7 +251,7 @@ fn tell(to: &dyn Communicator, what: Result<ChannelAddress, String>) -> io::Resu
 }
 
 /// Where the peer's channel is.
-fn hear(from: &dyn Communicator) -> io::Result<ChannelAddress> {
+fn receive_address(from: &dyn Communicator) -> io::Result<ChannelAddress> {
     let invalid = || io::Error::from(io::ErrorKind::InvalidData);
     let mut head = [0; WORD.len() + 2];
     read_exact(from, &mut head)?;

@@ -18,9 +18,9 @@ struct Entry {
 
 /// Servers as a program's user lists them, separated by commas. Their GPUs are numbered in this order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Places(Vec<Entry>);
+pub struct GpuList(Vec<Entry>);
 
-impl Places {
+impl GpuList {
     /// Each server once, with what is wanted of it, in the order of the list.
     pub fn servers(&self) -> Vec<&Endpoint> {
         let mut servers = Vec::new();
@@ -32,7 +32,7 @@ impl Places {
         servers
     }
 
-    /// The GPUs: the number of the server in [`Places::servers`] and the GPU's number there. `counts` are how many GPUs each server has.
+    /// The GPUs: the number of the server in [`GpuList::servers`] and the GPU's number there. `counts` are how many GPUs each server has.
     pub fn gpus(&self, counts: &[usize]) -> Result<Vec<(usize, u16)>, String> {
         let servers = self.servers();
         let mut gpus = Vec::new();
@@ -81,12 +81,12 @@ impl FromStr for Entry {
     }
 }
 
-impl FromStr for Places {
+impl FromStr for GpuList {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Places, String> {
+    fn from_str(text: &str) -> Result<GpuList, String> {
         let places: Vec<Entry> = text.split(',').map(str::parse).collect::<Result<_, _>>()?;
-        let places = Places(places);
+        let places = GpuList(places);
         match places.servers().len() > SERVERS_MAX {
             true => Err(format!(
                 "there are more than {SERVERS_MAX} servers in the list"
@@ -105,7 +105,7 @@ impl fmt::Display for Entry {
     }
 }
 
-impl fmt::Display for Places {
+impl fmt::Display for GpuList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (position, place) in self.0.iter().enumerate() {
             if position > 0 {
@@ -131,20 +131,20 @@ mod tests {
             ("::1,[::1]:2", "[::1]:7462,[::1]:7462:2"),
             ("tls/gpu7@10.0.0.1:3", "tls/gpu7@10.0.0.1:7462:3"),
         ] {
-            let places: Places = text.parse().unwrap();
+            let places: GpuList = text.parse().unwrap();
             assert_eq!(places.to_string(), shown);
-            assert_eq!(shown.parse::<Places>().unwrap(), places);
+            assert_eq!(shown.parse::<GpuList>().unwrap(), places);
         }
         for wrong in ["", "a,", ",a", "a,host:port"] {
-            assert!(wrong.parse::<Places>().is_err(), "{wrong}");
+            assert!(wrong.parse::<GpuList>().is_err(), "{wrong}");
         }
         let many: Vec<String> = (0..=SERVERS_MAX).map(|n| format!("gpu{n}")).collect();
-        assert!(many.join(",").parse::<Places>().is_err());
+        assert!(many.join(",").parse::<GpuList>().is_err());
     }
 
     #[test]
     fn gpus_are_numbered_in_the_order_of_the_list() {
-        let gpus = |text: &str, counts: &[usize]| text.parse::<Places>().unwrap().gpus(counts);
+        let gpus = |text: &str, counts: &[usize]| text.parse::<GpuList>().unwrap().gpus(counts);
         assert_eq!(gpus("a,b", &[2, 1]).unwrap(), [(0, 0), (0, 1), (1, 0)]);
         // One server twice is one session.
         assert_eq!(
