@@ -18,7 +18,7 @@ pub(crate) struct Shared {
     /// The publishers of this bridge, whose messages it does not carry.
     pub(crate) own: RwLock<BTreeSet<u64>>,
     /// Topics and reasons that the log names already.
-    warned: Mutex<BTreeSet<(String, &'static str)>>,
+    pub(crate) warned: Mutex<BTreeSet<(String, &'static str)>>,
 }
 
 impl Shared {

@@ -178,10 +178,10 @@ fn libraries(run: &GpuRun) -> anyhow::Result<PathBuf> {
 }
 
 /// Says what is wrong with the servers of a program before it is started.
-fn check_servers(common: &Common, places: &GpuList) -> anyhow::Result<()> {
+fn check_servers(common: &Common, list: &GpuList) -> anyhow::Result<()> {
     let communication = communication(common)?;
     let mut counts = Vec::new();
-    for server in places.servers() {
+    for server in list.servers() {
         let found = status(&communication, server)?;
         if found.clients.len() >= found.clients_max as usize {
             rgaps_session::tell_user(format_args!(
@@ -191,14 +191,14 @@ fn check_servers(common: &Common, places: &GpuList) -> anyhow::Result<()> {
         }
         counts.push(found.devices.len());
     }
-    places.gpus(&counts).map_err(Usage)?;
+    list.gpus(&counts).map_err(Usage)?;
     Ok(())
 }
 
 fn run(common: &Common, run: &GpuRun) -> anyhow::Result<()> {
     let folder = libraries(run)?;
-    let places = &run.server.on;
-    check_servers(common, places)?;
+    let list = &run.server.on;
+    check_servers(common, list)?;
     let Some((program, arguments)) = run.command.split_first() else {
         return Err(Usage("no command given; write rgaps gpu run -- COMMAND".to_owned()).into());
     };
@@ -208,7 +208,7 @@ fn run(common: &Common, run: &GpuRun) -> anyhow::Result<()> {
         .args(arguments)
         .env("LD_LIBRARY_PATH", before("LD_LIBRARY_PATH", folder.into()))
         .env("LD_PRELOAD", before("LD_PRELOAD", preload))
-        .env("RGAPS_GPU", places.to_string());
+        .env("RGAPS_GPU", list.to_string());
     if let Some(file) = &common.config {
         // The program's libraries read the configuration, too, perhaps in another folder.
         command.env(CONFIG_VARIABLE, std::path::absolute(file)?);

@@ -24,9 +24,9 @@ impl GpuList {
     /// Each server once, with what is wanted of it, in the order of the list.
     pub fn servers(&self) -> Vec<&Endpoint> {
         let mut servers = Vec::new();
-        for place in &self.0 {
-            if !servers.contains(&&place.endpoint) {
-                servers.push(&place.endpoint);
+        for entry in &self.0 {
+            if !servers.contains(&&entry.endpoint) {
+                servers.push(&entry.endpoint);
             }
         }
         servers
@@ -85,13 +85,13 @@ impl FromStr for GpuList {
     type Err = String;
 
     fn from_str(text: &str) -> Result<GpuList, String> {
-        let places: Vec<Entry> = text.split(',').map(str::parse).collect::<Result<_, _>>()?;
-        let places = GpuList(places);
-        match places.servers().len() > SERVERS_MAX {
+        let list: Vec<Entry> = text.split(',').map(str::parse).collect::<Result<_, _>>()?;
+        let list = GpuList(list);
+        match list.servers().len() > SERVERS_MAX {
             true => Err(format!(
                 "there are more than {SERVERS_MAX} servers in the list"
             )),
-            false => Ok(places),
+            false => Ok(list),
         }
     }
 }
@@ -131,9 +131,9 @@ mod tests {
             ("::1,[::1]:2", "[::1]:7462,[::1]:7462:2"),
             ("tls/gpu7@10.0.0.1:3", "tls/gpu7@10.0.0.1:7462:3"),
         ] {
-            let places: GpuList = text.parse().unwrap();
-            assert_eq!(places.to_string(), shown);
-            assert_eq!(shown.parse::<GpuList>().unwrap(), places);
+            let list: GpuList = text.parse().unwrap();
+            assert_eq!(list.to_string(), shown);
+            assert_eq!(shown.parse::<GpuList>().unwrap(), list);
         }
         for wrong in ["", "a,", ",a", "a,host:port"] {
             assert!(wrong.parse::<GpuList>().is_err(), "{wrong}");
