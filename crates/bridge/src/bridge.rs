@@ -8,6 +8,7 @@ use crate::network;
 use crate::outgoing::Outgoing;
 use crate::plain::Plain;
 use crate::queue::Queue;
+use crate::ros2::Ros2;
 use crate::shared::Shared;
 use rgaps_client::Node;
 use rgaps_session::Bridge as Config;
@@ -16,13 +17,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use zenoh::key_expr::KeyExpr;
+use zenoh::liveliness::LivelinessToken;
 use zenoh::pubsub::Subscriber;
 use zenoh::sample::Locality;
 use zenoh::{Session, Wait as _};
 
+/// Where nodes of ROS 2 look for the router, and where they listen, unless they are told otherwise.
+const ROS_ROUTER: &str = "tcp/localhost:7447";
+const ROS_LISTEN: &str = "tcp/localhost:0";
+
 /// A bridge that runs. Dropping it ends it, too, but does not wait for what is on its way.
 pub struct Bridge {
     shared: Arc<Shared>,
+    tokens: Vec<LivelinessToken>,
     subscribers: Vec<Subscriber<()>>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -35,6 +42,21 @@ impl Bridge {
     /// A rule is invalid, or Zenoh cannot be started.
     pub fn zenoh(node: Node, config: &Config) -> Result<Bridge, BridgeError> {
         Bridge::start(node, config, Arc::new(Plain::new(config)))
+    }
+
+    /// Begins to carry messages to and from nodes of ROS 2, by `bridge.ros2` of the configuration. Without an endpoint it connects
+    /// to the router of this host, as these nodes do.
+    ///
+    /// # Errors
+    /// A rule is invalid, or Zenoh cannot be started.
+    pub fn ros2(node: Node, config: &Config) -> Result<Bridge, BridgeError> {
+        let mut config = config.clone();
+        if config.connect.is_empty() && config.listen.is_empty() && !config.scouting {
+            config.connect.push(ROS_ROUTER.to_owned());
+            config.listen.push(ROS_LISTEN.to_owned());
+        }
+        let dialect = Arc::new(Ros2::new(&config)?);
+        Bridge::start(node, &config, dialect)
     }
 
     fn start(
@@ -64,8 +86,10 @@ impl Bridge {
             own: RwLock::default(),
             warned: Mutex::default(),
         });
+        let tokens = declare_tokens(&shared)?;
         let mut bridge = Bridge {
             shared,
+            tokens,
             subscribers: Vec::new(),
             threads: Vec::new(),
         };
@@ -130,6 +154,7 @@ impl Bridge {
 
     fn end(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
+        self.tokens.clear();
         self.subscribers.clear();
         for thread in self.threads.drain(..) {
             let _ = thread.join();
@@ -141,6 +166,16 @@ impl Drop for Bridge {
     fn drop(&mut self) {
         self.end();
     }
+}
+
+fn declare_tokens(shared: &Shared) -> Result<Vec<LivelinessToken>, BridgeError> {
+    let session = shared.session.zid().to_string();
+    let tokens = shared.dialect.tokens(&session).into_iter();
+    let liveliness = shared.session.liveliness();
+    let declare = |token: String| liveliness.declare_token(token).wait();
+    tokens
+        .map(|token| declare(token).map_err(|error| BridgeError::Zenoh(error.to_string())))
+        .collect()
 }
 
 fn check_key(key: String) -> Result<KeyExpr<'static>, BridgeError> {

@@ -9,6 +9,11 @@ pub(crate) trait Dialect: Send + Sync + 'static {
     /// The key in the header of a message that came from there.
     fn mark(&self) -> &'static str;
 
+    /// The liveliness tokens by which others see what the bridge does. `session`: its id in Zenoh.
+    fn tokens(&self, _session: &str) -> Vec<String> {
+        Vec::new()
+    }
+
     /// The rules by which topics leave: patterns, and whether to read them reliably.
     fn outgoing(&self) -> Vec<(String, bool)>;
 
@@ -30,11 +35,31 @@ pub(crate) trait Dialect: Send + Sync + 'static {
     /// The key expressions of the rules by which messages come in.
     fn incoming(&self) -> Vec<String>;
 
+    /// What publishers offer that publish what came in by a rule.
+    fn offer(&self, _rule: usize) -> Offer {
+        Offer::default()
+    }
+
     /// What a message from there becomes that came in by a rule.
     ///
     /// # Errors
     /// The message is invalid; why.
     fn decode(&self, rule: usize, sample: &zenoh::sample::Sample) -> Result<Inbound, String>;
+}
+
+/// What a publisher of the bridge offers.
+pub(crate) struct Offer {
+    pub(crate) transient_local: bool,
+    pub(crate) keep_last: u32,
+}
+
+impl Default for Offer {
+    fn default() -> Offer {
+        Offer {
+            transient_local: false,
+            keep_last: 16,
+        }
+    }
 }
 
 /// A message for Zenoh.
@@ -55,8 +80,10 @@ pub(crate) struct Inbound {
     pub(crate) type_name: String,
     /// Bytes of Zenoh's that hold the message.
     pub(crate) payload: ZBytes,
-    /// Where the message begins in them. It goes on to the end.
+    /// Where the message begins in them.
     pub(crate) skip: usize,
+    /// How many bytes it has.
+    pub(crate) len: usize,
     /// What lies beside it.
     pub(crate) beside: Beside,
 }

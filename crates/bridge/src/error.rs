@@ -6,9 +6,16 @@
 pub enum BridgeError {
     /// No rule names a topic.
     #[error(
-        "no topic is to be carried; name one with --to, --from or --both, or with [[bridge.zenoh]] in rgaps.toml"
+        "no topic is to be carried; name one with --to, --from or --both of 'rgaps bridge zenoh', or in rgaps.toml with \
+         [[bridge.zenoh]] or [[bridge.ros2]]"
     )]
     NoRule,
+    /// A type that messages are sent as is not known.
+    #[error(
+        "the type '{0}' is not known, so its hash must be given to send messages of it: set hash in its rule of \
+         [[bridge.ros2]]; 'ros2 topic info --verbose' shows it"
+    )]
+    NoHash(String),
     /// There is no way to another Zenoh node.
     #[error(
         "no Zenoh node can be reached; name an endpoint with --connect or --listen (such as tcp/10.0.0.2:7447), or \

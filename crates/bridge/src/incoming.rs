@@ -65,15 +65,14 @@ impl Incoming {
                     "the rule brings more than {PUBLISHERS_MAX} topics, which is the limit; name fewer"
                 ));
             }
-            let publisher = self
-                .shared
-                .node
-                .publisher(topic)
-                .type_name(type_name)
-                .deadline(SLICE)
-                .loan_timeout(PATIENCE)
-                .create()
-                .map_err(|error| explain(&error))?;
+            let offer = self.shared.dialect.offer(self.rule);
+            let mut builder = self.shared.node.publisher(topic).type_name(type_name);
+            builder = builder.keep_last(offer.keep_last);
+            if offer.transient_local {
+                builder = builder.transient_local();
+            }
+            builder = builder.deadline(SLICE).loan_timeout(PATIENCE);
+            let publisher = builder.create().map_err(|error| explain(&error))?;
             let mut own = self
                 .shared
                 .own
@@ -93,7 +92,7 @@ impl Incoming {
         let publisher = self
             .publisher(&message.topic, &message.type_name)
             .map_err(|why| (Reason::NoTopic, why))?;
-        let bytes = (message.payload.len() - message.skip) as u64;
+        let bytes = message.len as u64;
         let mut loan = publisher.loan(bytes).map_err(|error| {
             let reason = match error {
                 LoanError::PoolFull { .. } | LoanError::NoBlocks { .. } => Reason::PoolFull,
@@ -132,9 +131,10 @@ fn fill(loan: &mut Loan, message: &Inbound) -> Result<(), String> {
     for slice in message.payload.slices() {
         let skipped = skip.min(slice.len());
         skip -= skipped;
-        let slice = &slice[skipped..];
-        loan.write(at, slice).map_err(explain)?;
-        at += slice.len() as u64;
+        let taken = (slice.len() - skipped).min(message.len - at);
+        let slice = &slice[skipped..skipped + taken];
+        loan.write(at as u64, slice).map_err(explain)?;
+        at += taken;
     }
     let beside = &message.beside;
     loan.set_tag(beside.tag);

@@ -6,7 +6,7 @@
 //! Zenoh -> queue --dialect--> publisher of the bridge -> ring -> subscribers   (incoming: a thread for each rule)
 //! ```
 //! A `Dialect` says what a message becomes on the other side, and what one from there becomes here; the rest is the same for
-//! all. `Plain` is Zenoh alone: keys, encodings, attachments.
+//! all. `Plain` is Zenoh alone: keys, encodings, attachments; `Ros2` is ROS 2 over Zenoh.
 //!
 //! Invariants:
 //! - The bridge reads a topic only while somebody on the other side subscribes to its key.
@@ -28,6 +28,7 @@ mod outgoing;
 mod plain;
 mod program;
 mod queue;
+mod ros2;
 mod shared;
 
 pub use bridge::Bridge;

@@ -141,6 +141,7 @@ impl Dialect for Plain {
             },
             payload: sample.payload().clone(),
             skip: 0,
+            len: sample.payload().len(),
         })
     }
 }

@@ -41,6 +41,8 @@ pub struct Arguments {
 enum System {
     /// Zenoh.
     Zenoh,
+    /// ROS 2.
+    Ros2,
 }
 
 #[derive(Serialize)]
@@ -65,7 +67,12 @@ pub fn run(arguments: &Arguments, config: Config) -> ExitCode {
 fn exit_code(error: &anyhow::Error) -> u8 {
     let is_usage = matches!(
         error.downcast_ref(),
-        Some(BridgeError::NoRule | BridgeError::NoEndpoint | BridgeError::Key { .. })
+        Some(
+            BridgeError::NoRule
+                | BridgeError::NoHash(_)
+                | BridgeError::NoEndpoint
+                | BridgeError::Key { .. }
+        )
     );
     if is_usage {
         return USAGE;
@@ -87,6 +94,7 @@ fn run_bridge(arguments: &Arguments, config: Config) -> anyhow::Result<()> {
     let node = Node::builder(CLIENT_NAME).config(config.clone()).build()?;
     let bridge = match arguments.system {
         System::Zenoh => Bridge::zenoh(node, &config.bridge)?,
+        System::Ros2 => Bridge::ros2(node, &config.bridge)?,
     };
     let mut lonely = Lonely::new(&config.bridge);
     let every = Duration::from_millis(arguments.every_ms);

@@ -14,6 +14,7 @@ pub fn bridge(common: &Common, command: &Bridge) -> anyhow::Result<()> {
             add_rules(&mut config, command);
             ("zenoh", &command.network)
         }
+        Bridge::Ros2(network) => ("ros2", network),
     };
     add_network(&mut config, network);
     config.check().map_err(Usage)?;

@@ -34,8 +34,8 @@ pub use config::{
     segment_bytes, AccessRule, Action, Argument, Bridge, BridgeDirection, ByteSize, ByteSizeError,
     Config, ConfigError, Cuda, CudaPool, CudaUse, Direction, Environment, FileMode, Gpu, HostPool,
     HostProvider, HugePages, LandIn, LandingRule, Limits, LinkRule, Links, LinksTls, LogFormat,
-    Metrics, NumaPlace, PeerUse, Pools, Principal, Quota, Rdma, Traces, Watermark, ZenohRule,
-    LANE_PORT, RECONNECT_PAUSE_MAX_MS, RECOVERY_MS_MIN,
+    Metrics, NumaPlace, PeerUse, Pools, Principal, Quota, Rdma, Ros2Rule, Traces, Watermark,
+    ZenohRule, LANE_PORT, RECONNECT_PAUSE_MAX_MS, RECOVERY_MS_MIN,
 };
 pub use device::{DeviceRow, DeviceSeatRow, SeatEnd};
 pub use explain::explain;

@@ -17,6 +17,12 @@ pub enum Bridge {
     /// configuration, which has the same ones.
     #[command(after_help = examples::BRIDGE_ZENOH)]
     Zenoh(BridgeZenoh),
+    /// Carry topics to and from nodes of ROS 2 that use rmw_zenoh, until Ctrl-C.
+    ///
+    /// Which topics, and their types, is in the configuration: [[bridge.ros2]]. Images, point clouds and others become arrays; messages
+    /// of all other types cross as their CDR bytes. Without an endpoint the bridge connects to the router of this host, as nodes do.
+    #[command(after_help = examples::BRIDGE_ROS2)]
+    Ros2(BridgeNetwork),
 }
 
 #[derive(Args)]

@@ -233,7 +233,17 @@ JSON fields: address, url, websocket, foxglove, needs_token";
 
 pub const BRIDGE: &str = "\
 Examples:
-  rgaps bridge zenoh --connect tcp/10.0.0.2:7447 --to camera/front";
+  rgaps bridge zenoh --connect tcp/10.0.0.2:7447 --to camera/front
+  rgaps bridge ros2 --config bridge.toml";
+
+pub const BRIDGE_ROS2: &str = "\
+Examples:
+  # The topics of bridge.toml, through the router of this host (ros2 run rmw_zenoh_cpp rmw_zenohd).
+  rgaps bridge ros2 --config bridge.toml
+  # Through that of another.
+  rgaps bridge ros2 --config bridge.toml --connect tcp/10.0.0.2:7447
+
+JSON fields: as of rgaps bridge zenoh";
 
 pub const BRIDGE_ZENOH: &str = "\
 Examples:

@@ -158,7 +158,7 @@ pub enum Command {
     /// often and as large as the options say.
     #[command(after_help = examples::VIEW)]
     View(View),
-    /// Carry topics to and from Zenoh.
+    /// Carry topics to and from Zenoh and ROS 2.
     #[command(subcommand, after_help = examples::BRIDGE)]
     Bridge(Bridge),
     /// Show rates of topics and links, and use of pools, live. Press q to quit.

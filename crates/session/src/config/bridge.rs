@@ -5,6 +5,10 @@ use serde::{Deserialize, Serialize};
 
 /// Largest number of endpoints in a list, and of rules.
 const MAX_ENTRIES: usize = 256;
+/// Largest ROS 2 domain.
+const MAX_ROS_DOMAIN: u32 = 232;
+/// Most messages that a publisher keeps.
+const MAX_DEPTH: u32 = 32_768;
 
 /// Bridges to Zenoh and ROS 2.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,6 +24,10 @@ pub struct Bridge {
     pub prefix: String,
     /// Which topics `rgaps bridge zenoh` carries.
     pub zenoh: Vec<ZenohRule>,
+    /// The domain of ROS 2: `ROS_DOMAIN_ID` of its nodes.
+    pub ros_domain: u32,
+    /// Which topics `rgaps bridge ros2` carries.
+    pub ros2: Vec<Ros2Rule>,
 }
 
 /// Topics that a bridge carries to or from Zenoh.
@@ -37,6 +45,39 @@ pub struct ZenohRule {
     /// Whether publishers of this realm wait until the bridge has read their messages.
     #[serde(default)]
     pub reliable: bool,
+}
+
+/// A topic that a bridge carries to or from ROS 2.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Ros2Rule {
+    /// The topic.
+    pub topic: String,
+    /// Its name in ROS 2. `None`: the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The type of its messages: `sensor_msgs/msg/Image`.
+    #[serde(rename = "type")]
+    pub type_name: String,
+    /// Which way messages go.
+    #[serde(default)]
+    pub direction: BridgeDirection,
+    /// Whether the bridge is reliable in ROS 2's graph, and publishers of this realm wait until it has read their messages.
+    #[serde(default)]
+    pub reliable: bool,
+    /// Whether late joiners get the last messages.
+    #[serde(default)]
+    pub transient_local: bool,
+    /// How many messages are kept.
+    #[serde(default = "depth")]
+    pub depth: u32,
+    /// The hash of the type, for types that the bridge does not know, and for Humble: `TypeHashNotSupported`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hash: Option<String>,
+}
+
+fn depth() -> u32 {
+    10
 }
 
 /// Which way a bridge carries messages.
@@ -70,6 +111,7 @@ impl Bridge {
             ("connect", self.connect.len()),
             ("listen", self.listen.len()),
             ("zenoh", self.zenoh.len()),
+            ("ros2", self.ros2.len()),
         ] {
             if count > MAX_ENTRIES {
                 return Err(format!(
@@ -80,7 +122,41 @@ impl Bridge {
         for rule in &self.zenoh {
             rule.check()?;
         }
-        Ok(())
+        if self.ros_domain > MAX_ROS_DOMAIN {
+            let domain = self.ros_domain;
+            return Err(format!(
+                "bridge.ros_domain = {domain}: it must be 0 to {MAX_ROS_DOMAIN}"
+            ));
+        }
+        self.ros2.iter().try_for_each(Ros2Rule::check)
+    }
+}
+
+impl Ros2Rule {
+    fn check(&self) -> Result<(), String> {
+        for name in [Some(&self.topic), self.name.as_ref()]
+            .into_iter()
+            .flatten()
+        {
+            let is_topic = check_topic_name(bare_topic_name(name));
+            is_topic.map_err(|error| format!("bridge.ros2: {error}"))?;
+        }
+        let parts: Vec<&str> = self.type_name.split('/').collect();
+        let is_word = |part: &&str| {
+            !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+        };
+        if parts.len() != 3 || !parts.iter().all(is_word) {
+            return Err(format!(
+                "bridge.ros2: '{}' is no type; a type is like \"sensor_msgs/msg/Image\"",
+                self.type_name
+            ));
+        }
+        match self.depth {
+            1..=MAX_DEPTH => Ok(()),
+            depth => Err(format!(
+                "bridge.ros2: depth = {depth}: it must be 1 to {MAX_DEPTH}"
+            )),
+        }
     }
 }
 
@@ -141,5 +217,23 @@ mod tests {
             let error = rule(text).unwrap_err();
             assert!(error.contains(named), "{text}: {error}");
         }
+        let ros = |rule: &str| parse(&format!("[[ros2]]\n{rule}"));
+        let image = "topic = \"/cam\"\ntype = \"sensor_msgs/msg/Image\"\n";
+        assert_eq!(ros(image).unwrap().ros2[0].depth, 10);
+        for (text, named) in [
+            (format!("{image}name = \"a//b\""), "empty part"),
+            (format!("{image}depth = 0"), "depth = 0"),
+            ("topic = \"a\"".to_owned(), "missing field `type`"),
+            (
+                "topic = \"a\"\ntype = \"Image\"".to_owned(),
+                "'Image' is no type",
+            ),
+            ("topic = \"a/*\"\ntype = \"a/msg/B\"".to_owned(), "patterns"),
+        ] {
+            let error = ros(&text).unwrap_err();
+            assert!(error.contains(named), "{text}: {error}");
+        }
+        let error = parse("ros_domain = 233").unwrap_err();
+        assert!(error.contains("bridge.ros_domain"), "{error}");
     }
 }

@@ -39,6 +39,7 @@ fn the_page_of_the_configuration_has_every_key_with_its_default() {
             "links.quotas",
             "links.landing",
             "bridge.zenoh",
+            "bridge.ros2",
         ]
         .contains(&key.as_str())
         {

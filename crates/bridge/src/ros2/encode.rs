@@ -1,0 +1,190 @@
+//! From a message of rgaps to one of ROS 2.
+
+use super::cdr::{Kind, Writer};
+use super::types::{Bytes, Field, Type};
+use super::{cloud, image};
+use crate::plain::held;
+use rgaps_client::{Header, Sample, Value};
+use zenoh::bytes::ZBytes;
+
+/// Encodes a message as a known type. Its bytes are not copied where they are `uint8[]`.
+pub(crate) fn encode(
+    kind: &Type,
+    type_name: &str,
+    published_ns: u64,
+    sample: Sample,
+) -> Result<ZBytes, String> {
+    let mut header = sample.header().ok().flatten().unwrap_or_default();
+    match kind.name {
+        "sensor_msgs/msg/Image" => image::describe(&mut header, type_name, &sample)?,
+        "sensor_msgs/msg/PointCloud2" => cloud::describe(&mut header, &sample)?,
+        _ => {}
+    }
+    let mut writer = Writer::new();
+    let mut data = None;
+    for field in kind.fields {
+        if let Field::Data(bytes) = field {
+            let len = sample.len() as usize;
+            let is_text = *bytes == Bytes::String;
+            let limit = u32::try_from(len + usize::from(is_text));
+            writer.u32(limit.map_err(|_| "it has more than 4 GiB".to_owned())?);
+            data = Some(writer.leave_out(len));
+            if is_text {
+                writer.numbers(Kind::U8, &[0]);
+            }
+        } else {
+            put(field, &header, published_ns, &sample, &mut writer)?;
+        }
+    }
+    let written = writer.finish();
+    let Some(at) = data else {
+        return Ok(ZBytes::from(written));
+    };
+    let mut payload = ZBytes::writer();
+    payload.append(ZBytes::from(&written[..at]));
+    payload.append(held(sample)?);
+    payload.append(ZBytes::from(&written[at..]));
+    Ok(payload.finish())
+}
+
+fn put(
+    field: &Field,
+    header: &Header,
+    published_ns: u64,
+    sample: &Sample,
+    writer: &mut Writer,
+) -> Result<(), String> {
+    match *field {
+        Field::Header => {
+            let ns = header.capture_ns.unwrap_or(published_ns);
+            writer.u32((ns / 1_000_000_000) as u32);
+            writer.u32((ns % 1_000_000_000) as u32);
+            writer.text(header.frame_id.as_deref().unwrap_or_default());
+        }
+        Field::Value(name, kind) => {
+            let number = match header.values.get(name) {
+                None => 0f64.to_bits(),
+                Some(value) => number(kind, value)
+                    .ok_or_else(|| format!("'{name}' of its header is no {}", kind.dtype()))?,
+            };
+            writer.numbers(kind, &number.to_le_bytes()[..kind.bytes()]);
+        }
+        Field::Text(name) => writer.text(text(name, header.values.get(name))?),
+        Field::Texts(name) => {
+            let texts = entries(name, header)?;
+            writer.u32(texts.len() as u32);
+            for entry in texts {
+                writer.text(text(name, Some(entry))?);
+            }
+        }
+        Field::Fields => {
+            let fields = entries(cloud::FIELDS, header)?;
+            writer.u32(fields.len() as u32);
+            for field in fields {
+                put_point_field(field, writer)?;
+            }
+        }
+        Field::Array(name, kind, shape) => {
+            let count = shape.iter().product::<u64>() as usize;
+            let numbers = part(name, kind, sample)?;
+            let numbers = numbers.unwrap_or_else(|| vec![0; count * kind.bytes()]);
+            check(name, numbers.len(), count * kind.bytes())?;
+            writer.numbers(kind, &numbers);
+        }
+        Field::List(name, kind) => {
+            let numbers = part(name, kind, sample)?.unwrap_or_default();
+            writer.u32((numbers.len() / kind.bytes()) as u32);
+            writer.numbers(kind, &numbers);
+        }
+        Field::Whole(kind, shape) => {
+            let bytes = sample.as_slice().map_err(|error| error.to_string())?;
+            let count = shape.iter().product::<u64>() as usize;
+            check("the message", bytes.len(), count * kind.bytes())?;
+            writer.numbers(kind, bytes);
+        }
+        // Its bytes are not copied: see `encode`.
+        Field::Data(_) => {}
+    }
+    Ok(())
+}
+
+fn check(name: &str, bytes: usize, wanted: usize) -> Result<(), String> {
+    match bytes == wanted {
+        true => Ok(()),
+        false => Err(format!(
+            "{name} has {bytes} bytes, and the type has {wanted}"
+        )),
+    }
+}
+
+/// The bits of a number of the header.
+fn number(kind: Kind, value: &Value) -> Option<u64> {
+    let float = |value: f64| match kind {
+        Kind::F32 => Some(u64::from((value as f32).to_bits())),
+        Kind::F64 => Some(value.to_bits()),
+        _ => None,
+    };
+    match value {
+        Value::Bool(value) => Some((*value).into()),
+        Value::Float(value) => float(*value),
+        Value::Unsigned(value) if kind == Kind::U64 => Some(*value),
+        Value::Int(value) => float(*value as f64).or_else(|| {
+            let bits = kind.bytes() as u32 * 8;
+            let (low, high) = match kind {
+                Kind::I8 | Kind::I16 | Kind::I32 | Kind::I64 => {
+                    (i64::MIN >> (64 - bits), i64::MAX >> (64 - bits))
+                }
+                _ => (0, (u64::MAX >> (64 - bits)).min(i64::MAX as u64) as i64),
+            };
+            (low..=high).contains(value).then_some(*value as u64)
+        }),
+        _ => None,
+    }
+}
+
+fn text<'a>(name: &str, value: Option<&'a Value>) -> Result<&'a str, String> {
+    match value {
+        None => Ok(""),
+        Some(Value::Text(text)) => Ok(text),
+        Some(_) => Err(format!("'{name}' of its header is no text")),
+    }
+}
+
+fn entries<'a>(name: &str, header: &'a Header) -> Result<&'a [Value], String> {
+    match header.values.get(name) {
+        None => Ok(&[]),
+        Some(Value::List(entries)) => Ok(entries),
+        Some(_) => Err(format!("'{name}' of its header is no list")),
+    }
+}
+
+fn put_point_field(field: &Value, writer: &mut Writer) -> Result<(), String> {
+    let Value::Map(field) = field else {
+        return Err("a field of its points is no map".to_owned());
+    };
+    let bits = |key: &str, kind| {
+        let bits = field.get(key).and_then(|value| number(kind, value));
+        bits.ok_or_else(|| format!("a field of its points has no '{key}'"))
+    };
+    writer.text(text("name", field.get("name"))?);
+    writer.u32(bits("offset", Kind::U32)? as u32);
+    writer.numbers(Kind::U8, &[bits("datatype", Kind::U8)? as u8]);
+    writer.u32(bits("count", Kind::U32)? as u32);
+    Ok(())
+}
+
+/// The numbers of a part, if the message has it.
+fn part(name: &str, kind: Kind, sample: &Sample) -> Result<Option<Vec<u8>>, String> {
+    let Ok(part) = sample.part(name) else {
+        return Ok(None);
+    };
+    let dtype = part.tensor().dtype;
+    if dtype.name() != Some(kind.dtype()) {
+        return Err(format!(
+            "its part '{name}' is {dtype}, and the type has {}",
+            kind.dtype()
+        ));
+    }
+    let bytes = sample.part_slice(name).map_err(|error| error.to_string())?;
+    Ok(Some(bytes.to_vec()))
+}

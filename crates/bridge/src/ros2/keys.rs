@@ -1,0 +1,103 @@
+//! Keys of `rmw_zenoh`: those of topics, and those of liveliness tokens, by which nodes see each other's graph.
+//!
+//! ```text
+//! <domain>/<topic>/<type>/<hash>
+//! @ros2_lv/<domain>/<session>/<node>/<entity>/NN/<enclave>/<namespace>/<name>
+//! @ros2_lv/<domain>/<session>/<node>/<entity>/MP or MS/<enclave>/<namespace>/<name>/<topic>/<type>/<hash>/<qos>
+//! ```
+
+/// The name of the bridge's node.
+const NODE: &str = "rgaps_bridge";
+/// What stands for a slash, and for nothing.
+const SLASH: &str = "%";
+/// What rmw_zenoh leaves out of a token as its default.
+const DEFAULT_DEPTH: u32 = 42;
+
+/// What a topic of ROS 2 is.
+#[derive(Clone, Debug)]
+pub(crate) struct Endpoint<'a> {
+    pub(crate) domain: u32,
+    /// With its slash.
+    pub(crate) topic: &'a str,
+    pub(crate) type_name: &'a str,
+    pub(crate) hash: &'a str,
+    pub(crate) reliable: bool,
+    pub(crate) transient_local: bool,
+    pub(crate) depth: u32,
+}
+
+/// `sensor_msgs/msg/Image` as DDS writes it: `sensor_msgs::msg::dds_::Image_`.
+fn dds(type_name: &str) -> String {
+    match type_name.rsplit_once('/') {
+        Some((package, name)) => format!("{}::dds_::{name}_", package.replace('/', "::")),
+        None => format!("{type_name}_"),
+    }
+}
+
+impl Endpoint<'_> {
+    /// Its key. `hash`: `*` for messages with any.
+    pub(crate) fn key(&self, hash: &str) -> String {
+        let (domain, topic) = (self.domain, self.topic.trim_matches('/'));
+        format!("{domain}/{topic}/{}/{hash}", dds(self.type_name))
+    }
+
+    /// The token of a publisher or of a subscriber.
+    pub(crate) fn token(&self, session: &str, entity: usize, is_publisher: bool) -> String {
+        let kind = if is_publisher { "MP" } else { "MS" };
+        let topic = self.topic.replace('/', SLASH);
+        format!(
+            "@ros2_lv/{}/{session}/0/{entity}/{kind}/{SLASH}/{SLASH}/{NODE}/{topic}/{}/{}/{}",
+            self.domain,
+            dds(self.type_name),
+            self.hash,
+            self.qos()
+        )
+    }
+
+    /// What differs from the defaults of ROS 2: reliable, volatile, the last messages.
+    fn qos(&self) -> String {
+        let reliability = if self.reliable { "" } else { "2" };
+        let durability = if self.transient_local { "1" } else { "" };
+        let depth = match self.depth {
+            DEFAULT_DEPTH => String::new(),
+            depth => depth.to_string(),
+        };
+        format!("{reliability}:{durability}:,{depth}:,:,:,,")
+    }
+}
+
+/// The token of the bridge's node.
+pub(crate) fn node_token(domain: u32, session: &str) -> String {
+    format!("@ros2_lv/{domain}/{session}/0/0/NN/{SLASH}/{SLASH}/{NODE}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As the reference writes them: rmw_zenoh's design, and the crate `hiroz-protocol`, which was tested with it.
+    #[test]
+    fn keys_are_those_of_rmw_zenoh() {
+        let mut chatter = Endpoint {
+            domain: 2,
+            topic: "/robot/chatter",
+            type_name: "std_msgs/msg/String",
+            hash: "RIHS01_df66",
+            reliable: true,
+            transient_local: false,
+            depth: 7,
+        };
+        assert_eq!(
+            chatter.key("RIHS01_df66"),
+            "2/robot/chatter/std_msgs::msg::dds_::String_/RIHS01_df66"
+        );
+        assert_eq!(
+            chatter.token("aac3178e146ba6f1fc6e6a4085e77f21", 10, true),
+            "@ros2_lv/2/aac3178e146ba6f1fc6e6a4085e77f21/0/10/MP/%/%/rgaps_bridge/%robot%chatter/\
+             std_msgs::msg::dds_::String_/RIHS01_df66/::,7:,:,:,,"
+        );
+        (chatter.reliable, chatter.transient_local, chatter.depth) = (false, true, 42);
+        assert!(chatter.token("a", 1, false).ends_with("/2:1:,:,:,:,,"));
+        assert_eq!(node_token(2, "a"), "@ros2_lv/2/a/0/0/NN/%/%/rgaps_bridge");
+    }
+}

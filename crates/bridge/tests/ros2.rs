@@ -1,0 +1,329 @@
+//! `rgaps bridge ros2`, with a plain Zenoh session that uses the keys, tokens and attachments of `rmw_zenoh`. The messages are of
+//! rosbags (`ros2_vectors.txt`; `tests/python/test_ros2.py` compares them).
+
+mod support;
+
+use rgaps_bridge::{Bridge, BridgeError};
+use rgaps_client::bindings::{SetMetadata as _, WithMetadata as _};
+use rgaps_client::{DType, Header, Node, Publisher, Sample, Value};
+use rgaps_session::{BridgeDirection, Ros2Rule};
+use rgaps_testkit::{until, Daemon, LIMIT};
+use rgaps_topic::Metadata;
+use std::collections::BTreeMap;
+use support::{receive, wait_for_readers, Zenoh};
+use zenoh::qos::CongestionControl;
+use zenoh::sample::SampleKind;
+use zenoh::Wait as _;
+
+const IMAGE: &str = "sensor_msgs/msg/Image";
+
+fn vectors() -> Vec<(&'static str, Vec<u8>)> {
+    let vector = |line: &'static str| {
+        let (name, hex) = line.split_once(' ').unwrap();
+        let byte = |at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap();
+        (name, (0..hex.len()).step_by(2).map(byte).collect())
+    };
+    include_str!("ros2_vectors.txt")
+        .lines()
+        .map(vector)
+        .collect()
+}
+
+fn vector(name: &str) -> Vec<u8> {
+    let mut vectors = vectors().into_iter();
+    vectors.find(|vector| vector.0 == name).unwrap().1
+}
+
+fn rule(topic: &str, type_name: &str, direction: BridgeDirection) -> Ros2Rule {
+    Ros2Rule {
+        topic: topic.to_owned(),
+        name: None,
+        type_name: type_name.to_owned(),
+        direction,
+        reliable: true,
+        transient_local: false,
+        depth: 10,
+        hash: None,
+    }
+}
+
+fn bridge(daemon: &Daemon, endpoint: &str, rules: Vec<Ros2Rule>) -> Result<Bridge, BridgeError> {
+    let config = rgaps_session::Bridge {
+        connect: vec![endpoint.to_owned()],
+        ros_domain: 7,
+        ros2: rules,
+        ..rgaps_session::Bridge::default()
+    };
+    Bridge::ros2(daemon.node("bridge"), &config)
+}
+
+/// As rmw_zenoh writes a type.
+fn dds(name: &str) -> String {
+    let parts: Vec<&str> = name.split('/').collect();
+    format!("{}::{}::dds_::{}_", parts[0], parts[1], parts[2])
+}
+
+/// Number, time and id, as rmw_zenoh's attachments have them.
+fn attachment(number: i64) -> Vec<u8> {
+    let mut bytes = number.to_le_bytes().to_vec();
+    bytes.extend_from_slice(&123_456_789i64.to_le_bytes());
+    bytes.push(16);
+    bytes.extend_from_slice(&[9; 16]);
+    bytes
+}
+
+fn put(other: &Zenoh, topic: &str, name: &str, payload: Vec<u8>) {
+    let key = format!("7/{topic}/{}/RIHS01_any", dds(name));
+    let put = other.session.put(key, payload).attachment(attachment(5));
+    let put = put.congestion_control(CongestionControl::Block);
+    put.wait().unwrap();
+}
+
+/// Publishes what came in, without the mark that it did.
+fn publish_again(publisher: &Publisher, sample: &Sample) {
+    let mut loan = publisher.loan(sample.len()).unwrap();
+    loan.write(0, sample.as_slice().unwrap()).unwrap();
+    if let Some(tensor) = sample.tensor() {
+        loan.set_tensor(*tensor).unwrap();
+    }
+    let mut header = sample.header().unwrap().unwrap();
+    header.values.remove("ros").unwrap();
+    let mut metadata = Metadata::default();
+    assert!(metadata.set_attachment(&header.encode().unwrap(), true));
+    for part in sample.metadata().unwrap().parts() {
+        assert!(metadata.push_part(&part));
+    }
+    assert!(loan.set_metadata(metadata.lengths(), metadata.as_bytes()));
+    loan.publish().unwrap();
+}
+
+/// Each known type, from ROS 2 to rgaps and back again, equals what rosbags encoded.
+#[test]
+fn messages_of_each_type_come_in_and_leave_as_they_were() {
+    let (daemon, other) = (Daemon::start(), Zenoh::listen());
+    let heard = other.hear("7/out/**");
+    let mut rules = Vec::new();
+    for (at, (name, _)) in vectors().into_iter().enumerate() {
+        rules.push(rule(&format!("in/{at}"), name, BridgeDirection::From));
+        rules.push(rule(&format!("out/{at}"), name, BridgeDirection::To));
+    }
+    let bridge = bridge(&daemon, &other.endpoint, rules).unwrap();
+    let node = daemon.node("member");
+    for (at, (name, cdr)) in vectors().into_iter().enumerate() {
+        let subscriber = node.subscriber(&format!("in/{at}")).create().unwrap();
+        let publisher = node.publisher(&format!("out/{at}")).create().unwrap();
+        other.wait_for_subscriber(&format!("7/in/{at}/{}/RIHS01_any", dds(name)));
+        wait_for_readers(&node, &format!("out/{at}"), 1);
+        put(&other, &format!("in/{at}"), name, cdr.clone());
+        publish_again(&publisher, &receive(&subscriber));
+        let sent = heard.next();
+        let key = format!("7/out/{at}/{}/RIHS01_", dds(name));
+        assert!(sent.key_expr().starts_with(&key), "{}", sent.key_expr());
+        assert_eq!(sent.payload().to_bytes(), cdr, "{name}");
+        let attachment = sent.attachment().unwrap().to_bytes().into_owned();
+        assert_eq!(attachment.len(), 33);
+        assert_eq!(
+            (&attachment[..8], attachment[16]),
+            (&1i64.to_le_bytes()[..], 16)
+        );
+    }
+    assert_eq!(bridge.stop().dropped, 0);
+}
+
+fn int(header: &Header, key: &str) -> i64 {
+    match header.values[key] {
+        Value::Int(value) => value,
+        ref other => panic!("{key}: {other:?}"),
+    }
+}
+
+#[test]
+fn images_and_others_become_arrays() {
+    let (daemon, other) = (Daemon::start(), Zenoh::listen());
+    let imu = "sensor_msgs/msg/Imu";
+    let from = BridgeDirection::From;
+    let rules = vec![
+        rule("image", IMAGE, from),
+        rule("imu", imu, from),
+        rule("text", "std_msgs/msg/String", from),
+        rule("raw", "my_msgs/msg/Mine", from),
+    ];
+    let _bridge = bridge(&daemon, &other.endpoint, rules).unwrap();
+    let node = daemon.node("reader");
+    let take = |topic: &str, name: &str, cdr: Vec<u8>| {
+        let subscriber = node.subscriber(topic).create().unwrap();
+        other.wait_for_subscriber(&format!("7/{topic}/{}/RIHS01_any", dds(name)));
+        put(&other, topic, name, cdr);
+        receive(&subscriber)
+    };
+    let cdr = vector(IMAGE);
+    let image = take("image", IMAGE, cdr.clone());
+    let tensor = image.tensor().unwrap();
+    assert_eq!(
+        (tensor.dtype, &tensor.shape[..3]),
+        (DType::U8, &[5, 7, 3][..])
+    );
+    assert_eq!(tensor.strides[..3], [24, 3, 1]);
+    assert_eq!(image.as_slice().unwrap(), &cdr[cdr.len() - 120..]);
+    let header = image.header().unwrap().unwrap();
+    let number = |at: usize| u32::from_le_bytes(cdr[at..at + 4].try_into().unwrap());
+    let stamp = u64::from(number(4)) * 1_000_000_000 + u64::from(number(8));
+    assert_eq!(header.capture_ns, Some(stamp));
+    assert!(header.frame_id.is_some());
+    let Value::Map(mark) = &header.values["ros"] else {
+        panic!("{header:?}");
+    };
+    assert_eq!(mark["topic"], Value::from("/image"));
+    assert_eq!(mark["type"], Value::from(IMAGE));
+    assert_eq!(
+        (&mark["sequence"], &mark["source_ns"]),
+        (&Value::Int(5), &Value::Int(123_456_789))
+    );
+    let info = node.topic("image").unwrap();
+    assert_eq!(info.publishers[0].type_name, "rgb8");
+    assert_eq!((int(&header, "height"), int(&header, "step")), (5, 24));
+
+    let sample = take("imu", imu, vector(imu));
+    let part = sample.part("linear_acceleration").unwrap().tensor();
+    assert_eq!((part.dtype.name(), part.shape[0]), (Some("float64"), 3));
+    let covariance = sample.part("orientation_covariance").unwrap().tensor();
+    assert_eq!(covariance.shape[..2], [3, 3]);
+
+    let text = take(
+        "text",
+        "std_msgs/msg/String",
+        b"\0\x01\0\0\x06\0\0\0hello\0".to_vec(),
+    );
+    assert_eq!(text.as_slice().unwrap(), b"hello");
+    let raw = take("raw", "my_msgs/msg/Mine", b"\0\x01\0\0\x2a".to_vec());
+    assert_eq!(raw.as_slice().unwrap(), b"\0\x01\0\0\x2a");
+    assert_eq!(
+        node.topic("raw").unwrap().publishers[0].type_name,
+        "my_msgs/msg/Mine"
+    );
+}
+
+/// A big-endian message, and messages that lie about what they have.
+#[test]
+fn other_byte_orders_are_read_and_broken_messages_are_counted() {
+    let (daemon, other) = (Daemon::start(), Zenoh::listen());
+    let name = "geometry_msgs/msg/Point";
+    let bridge = bridge(
+        &daemon,
+        &other.endpoint,
+        vec![rule("in", name, BridgeDirection::From)],
+    );
+    let bridge = bridge.unwrap();
+    let subscriber = daemon.node("reader").subscriber("in").create().unwrap();
+    other.wait_for_subscriber(&format!("7/in/{}/RIHS01_any", dds(name)));
+    let whole = [1.5f64, -2.0, 1e9];
+    let mut big = vec![0, 0, 0, 0];
+    whole
+        .iter()
+        .for_each(|value| big.extend_from_slice(&value.to_be_bytes()));
+    let broken = [vec![], vec![1, 2, 3, 4, 5], big[..27].to_vec()];
+    let count = broken.len() as u64;
+    for bytes in broken {
+        put(&other, "in", name, bytes);
+    }
+    put(&other, "in", name, big);
+    let sample = receive(&subscriber);
+    let numbers: Vec<f64> = sample
+        .as_slice()
+        .unwrap()
+        .chunks(8)
+        .map(|bytes| f64::from_le_bytes(bytes.try_into().unwrap()))
+        .collect();
+    assert_eq!(numbers, whole);
+    until("the count", || bridge.counts().received == 1);
+    assert_eq!(
+        bridge.stop().dropped_by,
+        BTreeMap::from([("invalid", count)])
+    );
+}
+
+fn put_image(node: &Node) -> Publisher {
+    let publisher = node.publisher("cam").type_name("bgr8").create().unwrap();
+    wait_for_readers(node, "cam", 1);
+    let mut loan = publisher.loan_tensor(DType::U8, &[2, 2, 3]).unwrap();
+    loan.write(0, &[7; 12]).unwrap();
+    let header = Header {
+        capture_ns: Some(3_000_000_004),
+        ..Header::default()
+    };
+    loan.set_header(&header.frame_id("f")).unwrap();
+    loan.publish().unwrap();
+    publisher
+}
+
+/// An image of a program that knows nothing of ROS 2, its tokens, and that it does not come back.
+#[test]
+fn an_image_of_rgaps_leaves_and_the_graph_shows_it() {
+    let (daemon, other) = (Daemon::start(), Zenoh::listen());
+    let hash = "RIHS01_d31d41a9a4c4bc8eae9be757b0beed306564f7526c88ea6a4588fb9582527d47";
+    let heard = other.hear(&format!("7/cam/sensor_msgs::msg::dds_::Image_/{hash}"));
+    let (to, tokens) = std::sync::mpsc::channel();
+    let liveliness = other.session.liveliness();
+    let graph = liveliness.declare_subscriber("@ros2_lv/7/**").history(true);
+    let _graph = graph
+        .callback(move |sample| {
+            let is_there = sample.kind() == SampleKind::Put;
+            drop(to.send((is_there, sample.key_expr().to_string())));
+        })
+        .wait()
+        .unwrap();
+    let rules = vec![rule("cam", IMAGE, BridgeDirection::Both)];
+    let bridge = bridge(&daemon, &other.endpoint, rules).unwrap();
+    let node = daemon.node("camera");
+    let _publisher = put_image(&node);
+    let sent = heard.next().payload().to_bytes().into_owned();
+    let mut wanted = b"\0\x01\0\0\x03\0\0\0\x04\0\0\0\x02\0\0\0f\0\0\0\x02\0\0\0\x02\0\0\0\x05\0\0\0bgr8\0\0\0\0".to_vec();
+    wanted
+        .extend_from_slice(b"\x06\0\0\0\x0c\0\0\0\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07");
+    assert_eq!(sent, wanted);
+    let mut found: Vec<_> = (0..3)
+        .map(|_| tokens.recv_timeout(LIMIT).unwrap())
+        .collect();
+    found.sort();
+    let end = format!("%/%/rgaps_bridge/%cam/sensor_msgs::msg::dds_::Image_/{hash}/::,10:,:,:,,");
+    assert!(found.iter().all(|(is_there, _)| *is_there), "{found:?}");
+    assert!(
+        found[0].1.ends_with("/0/0/NN/%/%/rgaps_bridge"),
+        "{found:?}"
+    );
+    assert!(found[1].1.ends_with(&format!("/0/1/MP/{end}")), "{found:?}");
+    assert!(found[2].1.ends_with(&format!("/0/2/MS/{end}")), "{found:?}");
+    // From there, and not back again.
+    let subscriber = node.subscriber("cam").create().unwrap();
+    other.wait_for_subscriber("7/cam/sensor_msgs::msg::dds_::Image_/RIHS01_any");
+    put(&other, "cam", IMAGE, vector(IMAGE));
+    assert_eq!(receive(&subscriber).len(), 120);
+    until("the mark", || bridge.counts().not_returned == 1);
+    let counts = bridge.stop();
+    assert_eq!((counts.sent, counts.received, counts.dropped), (1, 1, 0));
+    for _ in 0..3 {
+        assert!(!tokens.recv_timeout(LIMIT).unwrap().0, "a token stays");
+    }
+}
+
+#[test]
+fn what_ros_2_does_not_have_is_an_error() {
+    let (daemon, other) = (Daemon::start(), Zenoh::listen());
+    let unknown = rule("a", "my_msgs/msg/Mine", BridgeDirection::To);
+    let refused = bridge(&daemon, &other.endpoint, vec![unknown.clone()]);
+    assert!(matches!(refused, Err(BridgeError::NoHash(_))));
+    let given = Ros2Rule {
+        hash: Some("RIHS01_aa".to_owned()),
+        ..unknown
+    };
+    let heard = other.hear("7/a/my_msgs::msg::dds_::Mine_/RIHS01_aa");
+    let bridge = bridge(&daemon, &other.endpoint, vec![given]).unwrap();
+    let node = daemon.node("source");
+    let publisher = node.publisher("a").create().unwrap();
+    wait_for_readers(&node, "a", 1);
+    publisher.put(b"no CDR").unwrap();
+    publisher.put(b"\0\x01\0\0CDR").unwrap();
+    assert_eq!(heard.next().payload().to_bytes()[..], *b"\0\x01\0\0CDR");
+    until("the count", || bridge.counts().sent == 1);
+    assert_eq!(bridge.stop().dropped_by, BTreeMap::from([("not_sent", 1)]));
+}
