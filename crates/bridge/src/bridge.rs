@@ -12,15 +12,14 @@ use crate::ros2::Ros2;
 use crate::shared::Shared;
 use rgaps_client::Node;
 use rgaps_session::Bridge as Config;
-use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 use std::thread::JoinHandle;
 use zenoh::key_expr::KeyExpr;
 use zenoh::liveliness::LivelinessToken;
 use zenoh::pubsub::Subscriber;
 use zenoh::sample::Locality;
-use zenoh::{Session, Wait as _};
+use zenoh::Wait as _;
 
 /// Where nodes of ROS 2 look for the router, and where they listen, unless they are told otherwise.
 const ROS_ROUTER: &str = "tcp/localhost:7447";
