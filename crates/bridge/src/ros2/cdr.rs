@@ -143,19 +143,19 @@ impl<'a> Reader<'a> {
 pub(crate) struct Writer {
     bytes: Vec<u8>,
     /// Bytes that are not in `bytes`: they lie between two pieces of the message.
-    elsewhere: usize,
+    rest: usize,
 }
 
 impl Writer {
     pub(crate) fn new() -> Writer {
         Writer {
             bytes: LITTLE_ENDIAN.to_vec(),
-            elsewhere: 0,
+            rest: 0,
         }
     }
 
     fn at(&self) -> usize {
-        self.bytes.len() - HEADER_BYTES + self.elsewhere
+        self.bytes.len() - HEADER_BYTES + self.rest
     }
 
     /// Numbers in little-endian.
@@ -177,9 +177,9 @@ impl Writer {
         self.bytes.push(0);
     }
 
-    /// Counts bytes that are written elsewhere, and returns where they belong.
+    /// Counts bytes that are written rest, and returns where they belong.
     pub(crate) fn leave_out(&mut self, bytes: usize) -> usize {
-        self.elsewhere += bytes;
+        self.rest += bytes;
         self.bytes.len()
     }
 
