@@ -130,6 +130,8 @@ mod tests {
     /// A socket that takes an hour to close, and its peer.
     fn lingering() -> (OwnedFd, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        // Smaller than what the socket holds, and of a fixed size: the peer never has all of it.
+        rustix::net::sockopt::set_socket_recv_buffer_size(&listener, 4096).unwrap();
         let mut socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (peer, _) = listener.accept().unwrap();
         socket.set_nonblocking(true).unwrap();

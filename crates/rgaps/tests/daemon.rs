@@ -58,7 +58,9 @@ fn main() {
 /// What `rgapsd` does, without its command line.
 fn daemon() {
     let mut ready = Ready::from_env();
-    let config = Config::load(None).unwrap();
+    let mut config = Config::load(None).unwrap();
+    // Also where the default fits more than these tests need.
+    config.pool.host.segment.0 = 64 << 20;
     let socket = config.socket_path();
     let lock = match DaemonLock::take(&DaemonLock::path_for(&socket), "default") {
         Ok(lock) => lock,
