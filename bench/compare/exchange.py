@@ -55,7 +55,7 @@ def bytes_at(address, nbytes):
 
 
 class Credits:
-    """Lets no more than `depth` messages be under way to any receiver; each says when it has let go of one."""
+    """Limits the messages that a receiver holds to `depth`. Receivers report each message that they release."""
 
     def __init__(self, backs, depth):
         self.backs = backs

@@ -11,7 +11,7 @@ use crate::queue::Queue;
 use crate::ros2::Ros2;
 use crate::shared::Shared;
 use rgaps_client::Node;
-use rgaps_session::Bridge as Config;
+use rgaps_session::{is_pattern, Bridge as Config};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::thread::JoinHandle;
@@ -72,7 +72,7 @@ impl Bridge {
             .map(check_key)
             .collect::<Result<_, _>>()?;
         for (rule, (topic, _)) in outgoing.iter().enumerate() {
-            if !topic.contains(['*', '?']) {
+            if !is_pattern(topic) {
                 check_key(dialect.key(rule, topic))?;
             }
         }

@@ -4,7 +4,7 @@ use crate::counts::Reason;
 use crate::dialect::Inbound;
 use crate::queue::Queue;
 use crate::shared::Shared;
-use rgaps_client::bindings::SetMetadata as _;
+use rgaps_client::bindings::{PatientLoan as _, SetMetadata as _};
 use rgaps_client::{Loan, LoanError, PublishError, Publisher, Unpublished};
 use rgaps_session::explain;
 use std::collections::HashMap;
@@ -103,22 +103,15 @@ impl Incoming {
         })?;
         fill(&mut loan, &message).map_err(|why| (Reason::Invalid, why))?;
         let begun = Instant::now();
-        loop {
-            loan = match loan.publish() {
-                Ok(_) => break,
-                Err(Unpublished {
-                    error: PublishError::BackPressured { .. },
-                    loan: Some(loan),
-                }) if begun.elapsed() < PATIENCE && !shared.is_stopped() => *loan,
-                Err(Unpublished { error, .. }) => {
-                    let reason = match error {
-                        PublishError::BackPressured { .. } => Reason::BackPressured,
-                        _ => Reason::NoTopic,
-                    };
-                    return Err((reason, explain(&error)));
-                }
+        let goes_on = || begun.elapsed() < PATIENCE && !shared.is_stopped();
+        let published = loan.publish_while(goes_on);
+        published.map_err(|Unpublished { error, .. }| {
+            let reason = match error {
+                PublishError::BackPressured { .. } => Reason::BackPressured,
+                _ => Reason::NoTopic,
             };
-        }
+            (reason, explain(&error))
+        })?;
         shared.counters.count_received(bytes);
         Ok(())
     }
@@ -126,27 +119,16 @@ impl Incoming {
 
 /// Makes the loan what came, or says why it cannot be that.
 fn fill(loan: &mut Loan, message: &Inbound) -> Result<(), String> {
-    let explain = |error: LoanError| rgaps_session::explain(&error);
     let (mut skip, mut at) = (message.skip, 0);
     for slice in message.payload.slices() {
         let skipped = skip.min(slice.len());
         skip -= skipped;
         let taken = (slice.len() - skipped).min(message.len - at);
         let slice = &slice[skipped..skipped + taken];
-        loan.write(at as u64, slice).map_err(explain)?;
+        let written = loan.write(at as u64, slice);
+        written.map_err(|error| explain(&error))?;
         at += taken;
     }
     let beside = &message.beside;
-    loan.set_tag(beside.tag);
-    if let Some(tensor) = beside.tensor {
-        loan.set_tensor(tensor).map_err(explain)?;
-    }
-    let metadata = &beside.metadata;
-    if !metadata.is_empty() {
-        if !loan.set_metadata(metadata.lengths(), metadata.as_bytes()) {
-            return Err("what lies beside it is invalid".to_owned());
-        }
-        loan.parts().map_err(explain)?;
-    }
-    Ok(())
+    loan.set_beside(beside.tag, beside.tensor, &beside.metadata)
 }

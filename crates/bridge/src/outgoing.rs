@@ -4,7 +4,7 @@ use crate::counts::Reason;
 use crate::error::BridgeError;
 use crate::shared::Shared;
 use rgaps_client::{Domain, Late, RecvError, Sample, Subscriber, Token, WaitSet};
-use rgaps_session::{bare_topic_name, explain, pattern_matches};
+use rgaps_session::{bare_topic_name, explain, is_pattern, pattern_matches};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -68,7 +68,7 @@ impl Outgoing {
         };
         for rule in 0..outgoing.rules.len() {
             let name = bare_topic_name(&outgoing.rules[rule].0).to_owned();
-            if !name.contains(['*', '?']) && !outgoing.knows(&name) {
+            if !is_pattern(&name) && !outgoing.knows(&name) {
                 outgoing.add(rule, name)?;
             }
         }
@@ -111,7 +111,7 @@ impl Outgoing {
 
     /// Finds topics that match a pattern and were not there before.
     fn look_for_topics(&mut self) {
-        if self.rules.iter().all(|rule| !rule.0.contains(['*', '?'])) {
+        if self.rules.iter().all(|rule| !is_pattern(&rule.0)) {
             return;
         }
         let rows = match self.shared.node.topics() {

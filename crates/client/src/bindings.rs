@@ -1,4 +1,5 @@
-//! What the bindings for Python and C need besides the interface of the crate `rgaps`, which does not export it.
+//! What the bindings for Python and C need besides the interface of the crate `rgaps`, which does not export it. Recordings and
+//! bridges, whose messages were published elsewhere, need some of it, too.
 //!
 //! Python waits for slow subscribers by itself, so that it can release its global lock and look for signals meanwhile; it
 //! then publishes without waiting. Both languages read and copy what lies beside a loan that is still being filled.
@@ -8,13 +9,16 @@ pub use crate::qos::Patience;
 use crate::{PublishError, Unpublished};
 use rgaps_layout::MetadataLengths;
 use rgaps_pool::Stream;
-use rgaps_topic::Metadata;
+use rgaps_topic::{Metadata, Tensor};
 
 /// Publishing of a [`Loan`](crate::Loan) by a caller who waits for slow subscribers by itself.
 #[doc(hidden)]
 pub trait PatientLoan {
     /// Publishes behind the work queued on `stream`; `patience` says how long to wait for slow reliable subscribers.
     fn publish_with(self, stream: Stream, patience: Patience) -> Result<u64, Unpublished>;
+
+    /// Publishes; when the deadline of slow reliable subscribers is over, tries again as long as `goes_on` says so.
+    fn publish_while(self, goes_on: impl Fn() -> bool) -> Result<u64, Unpublished>;
 }
 
 /// What a caller who waits for slow subscribers by itself asks a [`Publisher`](crate::Publisher).
@@ -37,4 +41,13 @@ pub trait SetMetadata {
     /// Takes over the attachment and the parts of another message, as they lay beside it. False: they are not what their
     /// lengths say.
     fn set_metadata(&mut self, lengths: MetadataLengths, bytes: &[u8]) -> bool;
+
+    /// Takes over all that lay beside another message: its tag, its array, its attachment and parts. An error: why they cannot
+    /// lie beside this one, in words.
+    fn set_beside(
+        &mut self,
+        tag: u64,
+        tensor: Option<Tensor>,
+        metadata: &Metadata,
+    ) -> Result<(), String>;
 }

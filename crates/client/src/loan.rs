@@ -339,6 +339,19 @@ impl PatientLoan for Loan {
             Err(error) => Err(self.unpublished(error, stream)),
         }
     }
+
+    fn publish_while(self, goes_on: impl Fn() -> bool) -> Result<u64, Unpublished> {
+        let mut loan = self;
+        loop {
+            match loan.publish() {
+                Err(Unpublished {
+                    error: PublishError::BackPressured { .. },
+                    loan: Some(again),
+                }) if goes_on() => loan = *again,
+                published => return published,
+            }
+        }
+    }
 }
 
 impl WithMetadata for Loan {
@@ -350,6 +363,26 @@ impl WithMetadata for Loan {
 impl SetMetadata for Loan {
     fn set_metadata(&mut self, lengths: MetadataLengths, bytes: &[u8]) -> bool {
         self.metadata_mut().assign(lengths, bytes)
+    }
+
+    fn set_beside(
+        &mut self,
+        tag: u64,
+        tensor: Option<Tensor>,
+        metadata: &Metadata,
+    ) -> Result<(), String> {
+        let explain = |error: LoanError| rgaps_session::explain(&error);
+        self.set_tag(tag);
+        if let Some(tensor) = tensor {
+            self.set_tensor(tensor).map_err(explain)?;
+        }
+        if !metadata.is_empty() {
+            if !self.set_metadata(metadata.lengths(), metadata.as_bytes()) {
+                return Err("its metadata is invalid".to_owned());
+            }
+            self.parts().map_err(explain)?;
+        }
+        Ok(())
     }
 }
 

@@ -123,23 +123,8 @@ fn is_memory(fd: BorrowedFd<'_>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::{Read, Write};
-    use std::net::{TcpListener, TcpStream};
-    use std::time::Duration;
-
-    /// A socket that takes an hour to close, and its peer.
-    fn lingering() -> (OwnedFd, TcpStream) {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        // Smaller than what the socket holds, and of a fixed size: the peer never has all of it.
-        rustix::net::sockopt::set_socket_recv_buffer_size(&listener, 4096).unwrap();
-        let mut socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (peer, _) = listener.accept().unwrap();
-        socket.set_nonblocking(true).unwrap();
-        while socket.write(&[0; 1 << 16]).is_ok() {}
-        let hour = Some(Duration::from_secs(3600));
-        rustix::net::sockopt::set_socket_linger(&socket, hour).unwrap();
-        (socket.into(), peer)
-    }
+    use rgaps_testkit::lingering;
+    use std::io::Read;
 
     #[test]
     fn what_one_user_sent_does_not_keep_that_of_others_open() {

@@ -131,7 +131,7 @@ pub(crate) fn sticky() -> Code {
 /// Forgets it: the device was reset.
 pub(crate) fn unstick() {
     if let Some(Ok(_)) = opened().get() {
-        // A server that is not there is told of by the next call.
+        // If the server is away, the next call returns the error.
         let _ = here().map(|(_, server)| server.unstick());
     }
 }

@@ -1,4 +1,5 @@
-//! Publishers on this host that stand for others elsewhere: the links send no messages of theirs to other hosts.
+//! Publishers through which the links publish here what comes from other hosts. The links send none of their messages to other
+//! hosts.
 
 use std::collections::HashSet;
 use std::sync::{Arc, PoisonError, RwLock};

@@ -12,7 +12,7 @@ use crate::options::Options;
 use crate::queue::Queue;
 use crate::schema::Kind;
 use rgaps::{Domain, Late, Node, RecvError, Sample, Subscriber, Token, WaitSet};
-use rgaps_session::{bare_topic_name, pattern_matches};
+use rgaps_session::{bare_topic_name, is_pattern, pattern_matches};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -319,8 +319,4 @@ impl Receiver {
         self.readings[at].channels.insert(key, channel.clone());
         channel
     }
-}
-
-fn is_pattern(topic: &str) -> bool {
-    topic.contains(['*', '?'])
 }

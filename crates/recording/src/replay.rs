@@ -8,7 +8,7 @@ use crate::message::Message;
 use crate::messages::Selection;
 use crate::recording::Recording;
 use rgaps::{Domain, Loan, Node, PublishError, Publisher, Unpublished};
-use rgaps_client::bindings::SetMetadata as _;
+use rgaps_client::bindings::{PatientLoan as _, SetMetadata as _};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{sync_channel, Receiver, RecvTimeoutError, SyncSender};
@@ -267,24 +267,19 @@ impl Replay {
         }
         let late = due.elapsed().as_micros() as u64;
         self.late_max_us.fetch_max(late, Ordering::Relaxed);
-        loop {
-            loan = match loan.publish() {
-                Ok(_) => break,
-                Err(Unpublished {
-                    error: PublishError::BackPressured { .. },
-                    loan: Some(loan),
-                }) if !stop.load(Ordering::Relaxed) => *loan,
-                Err(Unpublished { error, .. }) => {
-                    let is_stop = matches!(error, PublishError::BackPressured { .. });
-                    return match is_stop {
-                        true => Ok(()),
-                        false => Err(ReplayError::Publish {
-                            topic: key.0,
-                            error: Box::new(error),
-                        }),
-                    };
-                }
-            };
+        match loan.publish_while(|| !stop.load(Ordering::Relaxed)) {
+            Ok(_) => {}
+            // It was stopped.
+            Err(Unpublished {
+                error: PublishError::BackPressured { .. },
+                ..
+            }) => return Ok(()),
+            Err(Unpublished { error, .. }) => {
+                return Err(ReplayError::Publish {
+                    topic: key.0,
+                    error: Box::new(error),
+                })
+            }
         }
         self.replayed.fetch_add(1, Ordering::Relaxed);
         let bytes = message.data().len() as u64;
@@ -295,20 +290,9 @@ impl Replay {
 
 /// Makes the loan what was recorded, or says why it cannot be that.
 fn fill(loan: &mut Loan, message: &Message) -> Result<(), String> {
-    let explain = |error: rgaps::LoanError| rgaps_session::explain(&error);
-    loan.write(0, message.data()).map_err(explain)?;
-    loan.set_tag(message.tag());
-    if let Some(tensor) = message.tensor() {
-        loan.set_tensor(*tensor).map_err(explain)?;
-    }
-    let beside = message.beside();
-    if !beside.is_empty() {
-        if !loan.set_metadata(beside.lengths(), beside.as_bytes()) {
-            return Err("its metadata is invalid".to_owned());
-        }
-        loan.parts().map_err(explain)?;
-    }
-    Ok(())
+    let written = loan.write(0, message.data());
+    written.map_err(|error| rgaps_session::explain(&error))?;
+    loan.set_beside(message.tag(), message.tensor().copied(), message.beside())
 }
 
 /// False: it was stopped before.

@@ -33,7 +33,7 @@ pub fn check_topic_name(name: &str) -> Result<(), TopicNameError> {
         "it is longer than 255 bytes"
     } else if name.chars().any(char::is_control) {
         "it has control characters"
-    } else if name.contains(['*', '?']) {
+    } else if is_pattern(name) {
         "'*' and '?' are reserved for patterns"
     } else if name.split('/').any(str::is_empty) {
         "it has an empty part: remove a slash at the end, or one of two in a row"
@@ -46,6 +46,11 @@ pub fn check_topic_name(name: &str) -> Result<(), TopicNameError> {
         name: name.chars().take(MAX_TOPIC_NAME).collect(),
         reason,
     })
+}
+
+/// Whether a name is a pattern, which stands for all topics that match it ([`pattern_matches`]).
+pub fn is_pattern(name: &str) -> bool {
+    name.contains(['*', '?'])
 }
 
 /// Whether `pattern` matches `name`, a bare topic name. `*` matches any characters within a part, `?` matches

@@ -23,8 +23,8 @@ mod socket;
 mod visible;
 
 pub use access::{
-    bare_topic_name, check_topic_name, pattern_matches, Access, AccessClass, AccessError,
-    TopicNameError, DEFAULT_CLASS,
+    bare_topic_name, check_topic_name, is_pattern, pattern_matches, Access, AccessClass,
+    AccessError, TopicNameError, DEFAULT_CLASS,
 };
 pub use children::{
     bridge_command, end_with_parent, find_links, gpu_server_command, links_command,

@@ -8,18 +8,17 @@ use rgaps_session::{
 use rgaps_testkit::until;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
-use std::io::{IoSlice, Write};
+use std::io::IoSlice;
 use std::mem::MaybeUninit;
-use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::time::Duration;
 
 /// Longest wait for an answer.
 const PATIENCE: Timespec = Timespec {
     tv_sec: 120,
     tv_nsec: 0,
 };
+
 /// The session was ended by the daemon.
 #[derive(Debug)]
 pub struct CutOff;
@@ -185,21 +184,3 @@ pub fn subscriber(reliable: bool) -> Role {
 
 /// Longer than a packet may be.
 pub const OVERSIZE: usize = MAX_PACKET_BYTES + 1;
-
-/// Longer than a test waits: whoever waits for this has failed.
-const LINGER: Duration = Duration::from_secs(3600);
-
-/// A socket whose last `close` blocks for [`LINGER`], since its peer does not read; and the peer.
-pub fn lingering() -> (OwnedFd, TcpStream) {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    // Smaller than what the socket holds, and of a fixed size: the peer never has all of it.
-    rustix::net::sockopt::set_socket_recv_buffer_size(&listener, 4096).expect("SO_RCVBUF");
-    let mut socket =
-        TcpStream::connect(listener.local_addr().expect("its address")).expect("connected");
-    let (peer, _) = listener.accept().expect("accepted");
-    socket.set_nonblocking(true).expect("nonblocking");
-    while socket.write(&[0; 1 << 16]).is_ok() {}
-    socket.set_nonblocking(false).expect("blocking");
-    rustix::net::sockopt::set_socket_linger(&socket, Some(LINGER)).expect("SO_LINGER");
-    (socket.into(), peer)
-}

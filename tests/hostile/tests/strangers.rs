@@ -3,9 +3,9 @@
 use rgaps_hostile::daemon;
 use rgaps_hostile::fuse::Fuse;
 use rgaps_hostile::honest::{Expect, Pair};
-use rgaps_hostile::liar::{lingering, publisher, subscriber, Liar};
+use rgaps_hostile::liar::{publisher, subscriber, Liar};
 use rgaps_session::{Answer, ClientPacket, DaemonPacket, Request};
-use rgaps_testkit::{until, Daemon};
+use rgaps_testkit::{lingering, until, Daemon};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 

@@ -2,9 +2,9 @@
 
 use rgaps_hostile::daemon;
 use rgaps_hostile::honest::{Expect, Pair};
-use rgaps_hostile::liar::{lingering, publisher, send_bytes, subscriber, Liar};
+use rgaps_hostile::liar::{publisher, send_bytes, subscriber, Liar};
 use rgaps_session::{Answer, ClientPacket, DaemonPacket, RefusalCode, Request, KERNEL_FDS_MAX};
-use rgaps_testkit::{until, Daemon};
+use rgaps_testkit::{lingering, until, Daemon};
 use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;

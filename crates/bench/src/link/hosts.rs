@@ -21,7 +21,7 @@ use tempfile::TempDir;
 /// How long daemons and links may take to begin.
 const SOON: Duration = Duration::from_secs(30);
 /// Where the control plane listens in a namespace of its own.
-const CONTROL_PORT: u16 = 7447;
+pub(super) const CONTROL_PORT: u16 = 7447;
 /// Where it may listen elsewhere.
 const PORTS: Range<u16> = 30_000..32_000;
 const MIB: u64 = 1 << 20;
@@ -102,6 +102,21 @@ pub struct Hosts {
     pub folder: TempDir,
 }
 
+/// The user's configuration, for a daemon of the bench's at this socket.
+pub(super) fn bench_config(user: &Config, socket: PathBuf) -> Config {
+    let mut config = Config {
+        realm: "bench".to_owned(),
+        socket: Some(socket),
+        idle_exit_ms: 0,
+        autostart: false,
+        access: Vec::new(),
+        log: "error".to_owned(),
+        ..user.clone()
+    };
+    config.cuda.mps = false;
+    config
+}
+
 /// What both hosts know of each other.
 struct Network {
     addresses: [IpAddr; 2],
@@ -112,16 +127,7 @@ struct Network {
 impl Network {
     /// The configuration of one of the hosts.
     fn config(&self, user: &Config, wanted: &Wanted, folder: &Path, at: usize) -> Config {
-        let mut config = Config {
-            realm: "bench".to_owned(),
-            socket: Some(folder.join(["a.sock", "b.sock"][at])),
-            idle_exit_ms: 0,
-            autostart: false,
-            access: Vec::new(),
-            log: "error".to_owned(),
-            ..user.clone()
-        };
-        config.cuda.mps = false;
+        let mut config = bench_config(user, folder.join(["a.sock", "b.sock"][at]));
         let protocol = if wanted.tls { "tls" } else { "tcp" };
         let endpoint = |at: usize| format!("{protocol}/{}:{}", self.addresses[at], self.ports[at]);
         let links = &mut config.links;

@@ -4,7 +4,9 @@
 //! message twice needs twice as long. Three times are measured: to one host, to all over the tree, and to all directly (a star).
 //! What each cable carries for a message over the tree is counted.
 
-use super::hosts::{geometry, name_space, run, sent_bytes, until, Host, Start};
+use super::hosts::{
+    bench_config, geometry, name_space, run, sent_bytes, until, Host, Start, CONTROL_PORT,
+};
 use crate::board::Board;
 use crate::contents;
 use crate::crew::Crew;
@@ -26,7 +28,6 @@ pub const HOSTS_MAX: usize = 32;
 const PATIENCE: Duration = Duration::from_secs(300);
 /// How often it is looked whether something is so.
 const LOOK: Duration = Duration::from_millis(50);
-const CONTROL_PORT: u16 = 7447;
 
 /// What is to be measured.
 #[derive(Clone, Copy, Debug)]
@@ -121,16 +122,7 @@ fn config(
     options: &TreeOptions,
     fanout: u32,
 ) -> Config {
-    let mut config = Config {
-        realm: "bench".to_owned(),
-        socket: Some(folder.join(format!("{at}.sock"))),
-        idle_exit_ms: 0,
-        autostart: false,
-        access: Vec::new(),
-        log: "error".to_owned(),
-        ..user.clone()
-    };
-    config.cuda.mps = false;
+    let mut config = bench_config(user, folder.join(format!("{at}.sock")));
     let links = &mut config.links;
     links.host = Some(format!("bench-{at:02}"));
     links.listen = Some((address(at, 2), 0).into());

@@ -2,7 +2,6 @@
 
 use super::content::{Content, Part};
 use super::header::{header_json, header_line, hex};
-use super::is_pattern;
 use super::message::{reader, Messages, Next};
 use super::save::Save;
 use super::thumbnail::{self, Style};
@@ -16,7 +15,7 @@ use crate::stop::Stop;
 use crate::{session, units};
 use ratatui::crossterm::terminal;
 use rgaps::{Node, Sample, SubscriberQos, Tensor};
-use rgaps_session::pattern_matches;
+use rgaps_session::{is_pattern, pattern_matches};
 use rgaps_sync::monotonic_ns;
 use serde::Serialize;
 use serde_json::json;

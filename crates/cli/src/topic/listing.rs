@@ -1,6 +1,5 @@
 //! `topic list` and `topic info`.
 
-use super::is_pattern;
 use crate::absent;
 use crate::args::Common;
 use crate::exit::NoSuchTopic;
@@ -8,7 +7,7 @@ use crate::output::{table, Output};
 use crate::{session, units};
 use rgaps::{BlockSum, ClientError, MemoryUses, PeersInfo, RefusalCode, RemoteRow, TopicRow};
 use rgaps_session::report::{Device, Publisher, Subscriber, Topic, TopicDetails};
-use rgaps_session::{pattern_matches, LINKS_CLIENT};
+use rgaps_session::{is_pattern, pattern_matches, LINKS_CLIENT};
 use std::io::{self, Write};
 
 pub fn list(common: &Common, wanted: &[String], output: &mut Output) -> anyhow::Result<()> {

@@ -19,11 +19,6 @@ use crate::args::{Common, Topic};
 use crate::output::Output;
 use window::Rate;
 
-/// Whether it stands for all topics that match it.
-pub fn is_pattern(topic: &str) -> bool {
-    topic.contains(['*', '?'])
-}
-
 pub fn topic(common: &Common, command: Topic, output: &mut Output) -> anyhow::Result<()> {
     match command {
         Topic::List { topics } => listing::list(common, &topics, output),

@@ -1,6 +1,5 @@
 //! `topic hz`, `topic bw` and `topic delay`: figures of several topics, each over a window of its last messages.
 
-use super::is_pattern;
 use super::message::reader;
 use super::window::{Figures, Rate, Window};
 use crate::absent;
@@ -10,7 +9,7 @@ use crate::output::{table, Output};
 use crate::stop::Stop;
 use crate::{session, units};
 use rgaps::{Node, RecvError, Subscriber, SubscriberQos, Token, WaitSet};
-use rgaps_session::{bare_topic_name, pattern_matches};
+use rgaps_session::{bare_topic_name, is_pattern, pattern_matches};
 use rgaps_sync::monotonic_ns;
 use serde::Serialize;
 use std::collections::BTreeSet;

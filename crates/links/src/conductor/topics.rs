@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How often it is looked whether a stream of which a branch is broken begins again.
+/// How long until the conductor checks again whether a stream with a broken branch has to begin anew.
 const BROKEN_AGAIN: Duration = Duration::from_millis(500);
 
 /// Whether a topic goes to a host, as far as rules and the quotas of links say.

@@ -1,4 +1,5 @@
-//! Flows of other hosts that go on from here: their children, and what the host before is told of them.
+//! Flows that come from another host and go on from here: their children, and what this host reports about them to the host
+//! that they come from.
 //!
 //! | event | action |
 //! |---|---|
@@ -44,7 +45,7 @@ struct TransitPlan {
     /// Hosts that it does not go on to, and why.
     refused: BTreeMap<String, String>,
     is_closing: bool,
-    /// What the host before was told.
+    /// What was reported to the host that it comes from.
     reported_confirmed: u64,
     reported_reached: BTreeMap<String, Result<(), String>>,
 }

@@ -25,8 +25,9 @@ pub struct HostFlow {
     clock: Instant,
     /// Per publisher whose flow is open, what it gets next.
     next: HashMap<u64, u64>,
-    /// A publisher that is not known yet, or whose path is not, of which a message waits since then; and whether that was told.
+    /// A message waits since then, because its publisher, or the path of that one, is not known yet.
     unknown: Option<(u64, Instant)>,
+    /// Whether the conductor has still to be asked about it.
     asks: bool,
     /// What goes there before anything else.
     backlog: VecDeque<OutgoingMessage>,
@@ -194,11 +195,12 @@ impl HostFlow {
     pub fn offer(&mut self, topic: &str, message: &OutgoingMessage) -> bool {
         let info = &message.info;
         let (publisher, limits) = (info.publisher, &self.route.limits);
-        let is_barred = limits.barred.contains(&publisher) && !limits.asks.contains(&publisher);
+        let is_asked_about = limits.asks.contains(&publisher);
+        let is_barred = limits.barred.contains(&publisher) && !is_asked_about;
         if limits.refused.contains(&publisher) || is_barred {
             return true;
         }
-        let (next, limit) = match limits.asks.contains(&publisher) {
+        let (next, limit) = match is_asked_about {
             true => (None, ANSWER_LIMIT),
             false => (self.next.get(&publisher).copied(), UNKNOWN_LIMIT),
         };

@@ -192,7 +192,8 @@ impl EgressTopic {
         self.past.retain(|past| !back.contains(past));
     }
 
-    /// Whether the conductor is to find out who publishes, or over which tree.
+    /// Whether the conductor has to look again: a publisher is unknown, or messages have become large enough for a tree. Asking
+    /// resets it.
     pub fn asks(&mut self) -> bool {
         let has_grown = std::mem::take(&mut self.has_grown);
         let all = self.host_flows.iter_mut();

@@ -47,15 +47,10 @@ pub(super) fn receive_buffer(
         message.transit = Some(in_transit);
         message.publisher = transit.publisher;
     } else if let Some(landing) = &landing {
-        let loan = match landing.loan(bytes, &owner.room) {
+        let loan = match usable(landing, sequence, landing.loan(bytes, &owner.room)) {
             Ok(Some(loan)) => loan,
-            Ok(None) | Err(LoanError::TooManyLoans { .. } | LoanError::Client(_)) => {
-                return BufferReply::Full
-            }
-            Err(error) => {
-                tracing::warn!(%error, topic = landing.publisher.topic(), sequence, "a message of another host cannot be published here");
-                return BufferReply::Refused;
-            }
+            Ok(None) => return BufferReply::Refused,
+            Err(NoLoan) => return BufferReply::Full,
         };
         message.copies = streaming_copy(message.loan.insert(loan), bytes);
         message.publisher = landing.origin;
@@ -201,6 +196,22 @@ impl ReceiveBuffer for ArrivingMessage {
 /// There is no memory now.
 struct NoLoan;
 
+/// A loan for a message of another host. None: there will never be one, and the message is lost.
+fn usable(
+    landing: &RemotePublisher,
+    sequence: u64,
+    loan: Result<Option<Loan>, LoanError>,
+) -> Result<Option<Loan>, NoLoan> {
+    match loan {
+        Ok(Some(loan)) => Ok(Some(loan)),
+        Ok(None) | Err(LoanError::TooManyLoans { .. } | LoanError::Client(_)) => Err(NoLoan),
+        Err(error) => {
+            tracing::warn!(%error, topic = landing.publisher.topic(), sequence, "a message of another host cannot be published here");
+            Ok(None)
+        }
+    }
+}
+
 /// A message is to have all that is known of it.
 fn describe(loan: &mut Loan, meta: &MessageDescription, topic: &str, sequence: u64) {
     loan.truncate(meta.bytes);
@@ -252,14 +263,7 @@ impl ArrivingMessage {
             loan.filled()?.copy_from_slice(bytes);
             Ok(Some(loan))
         });
-        match copied {
-            Ok(Some(loan)) => Ok(Some(loan)),
-            Ok(None) | Err(LoanError::TooManyLoans { .. } | LoanError::Client(_)) => Err(NoLoan),
-            Err(error) => {
-                tracing::warn!(%error, topic = landing.publisher.topic(), sequence, "a message of another host cannot be published here");
-                Ok(None)
-            }
-        }
+        usable(landing, sequence, copied)
     }
 
     /// Publishes it in its turn. Returns the loan if that has to wait for a subscriber.

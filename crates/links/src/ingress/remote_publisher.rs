@@ -18,7 +18,7 @@ const FETCH_AGAIN: Duration = Duration::from_millis(20);
 pub struct RemotePublisher {
     pub(super) publisher: Publisher,
     own_publishers: OwnPublishers,
-    /// The publisher's number elsewhere.
+    /// The publisher's number on its own host.
     pub(super) origin: u64,
     /// Messages may come through several links; one is published at a time.
     turn: Mutex<()>,

@@ -348,7 +348,7 @@ impl Flow {
         }
         let mut state = lock(&self.state);
         while !state.has_ended {
-            // With the lock: whoever makes room tells it after this thread has begun to wait.
+            // This thread holds the lock until it waits, so it cannot miss the notice of whoever makes room.
             if let Some(number) = self.channel.send(&parts, None).map_err(other)? {
                 state.sent = number;
                 return Ok(count);

@@ -1,6 +1,6 @@
 //! Bridges to Zenoh and ROS 2, which `rgaps bridge` runs.
 
-use crate::access::{bare_topic_name, check_topic_name};
+use crate::access::{bare_topic_name, check_topic_name, is_pattern};
 use serde::{Deserialize, Serialize};
 
 /// Largest number of endpoints in a list, and of rules.
@@ -163,7 +163,7 @@ impl Ros2Rule {
 impl ZenohRule {
     /// Whether the rule is about all topics of a pattern.
     pub fn is_pattern(&self) -> bool {
-        self.topic.contains(['*', '?'])
+        is_pattern(&self.topic)
     }
 
     fn check(&self) -> Result<(), String> {
