@@ -675,7 +675,7 @@ def remoting_suite(folder, native, far, ways, more_env):
     out = run("remoting suite native", [*suite, "--save", saved], 300, native, accept=(0, 1))
     yield "suite-native", document("remoting suite native", out)
     for way, on in ways.items():
-        more = ["--rgaps", RGAPS, "--libraries", HERE / "gpu-libs", "--on", on, "--compare", saved]
+        more = ["--gpu", "--rgaps", RGAPS, "--libraries", HERE / "gpu-libs", "--on", on, "--compare", saved]
         out = run(f"remoting suite {way}", [*suite, *more], 300, dict(far, **more_env.get(way, {})))
         yield f"suite-{way}", document(f"remoting suite {way}", out)
 

@@ -78,6 +78,7 @@ fn each_row(at: &Pitched, extent: &Extent, packed: u64, mut act: impl FnMut(u64,
 /// A place where the rows of an extent follow each other.
 pub(crate) fn packed(address: u64, extent: &Extent) -> Pitched {
     Pitched {
+        array: 0,
         address,
         row_bytes: extent.width_bytes,
         layer_bytes: extent.width_bytes * extent.height,
@@ -355,6 +356,7 @@ mod tests {
         let mut packed = [0u8; 18];
         let mut to = vec![0u8; 60];
         let at = |start: *const u8| Pitched {
+            array: 0,
             address: start as u64,
             row_bytes: 10,
             layer_bytes: 30,

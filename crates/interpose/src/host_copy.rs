@@ -20,7 +20,7 @@ pub(crate) unsafe fn copy_in(
             return unsafe { slots.copy_in(to, from, extent, stream) };
         }
     }
-    if extent.is_row() {
+    if extent.is_row() && to.array == 0 {
         // SAFETY: the row may be read, as the caller promises.
         let source = unsafe { std::slice::from_raw_parts(from.address as *const u8, bytes) };
         let to = to.address;
@@ -49,7 +49,7 @@ pub(crate) unsafe fn copy_out(
             return unsafe { slots.copy_out(from, to, extent, stream) };
         }
     }
-    if extent.is_row() {
+    if extent.is_row() && from.array == 0 {
         let call = Call::CopyOut {
             from: from.address,
             bytes: bytes as u64,

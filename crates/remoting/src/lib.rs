@@ -10,6 +10,7 @@
 //! - [`math`] is the table of functions of cuBLAS and other libraries above the runtime, which cross as they are.
 //!
 //! Why it is built so is in decision 0045.
+mod array;
 mod backend;
 mod board;
 mod call;
@@ -29,6 +30,7 @@ mod relay;
 mod socket;
 mod stripes;
 
+pub use array::{Resource, Shape, SAMPLER_BYTES, VIEW_BYTES};
 pub use backend::{
     decode_for_fuzzing, encode_for_fuzzing, run as run_backend, BackendError, BackendOptions,
 };

@@ -54,6 +54,7 @@ mod tests {
 
     fn cut(width_bytes: u64, height: u64, depth: u64) -> Vec<Piece> {
         let at = Pitched {
+            array: 0,
             address: 0,
             row_bytes: width_bytes + 10,
             layer_bytes: (width_bytes + 10) * height + 100,

@@ -1,5 +1,6 @@
 //! `gpu serve` and its clients, on the test driver: limits, clients that vanish, a server that is killed.
 
+mod arrays;
 mod liars;
 #[path = "../support/mod.rs"]
 mod support;

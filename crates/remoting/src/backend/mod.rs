@@ -6,6 +6,7 @@
 //! lane waits for another's GPU work.
 mod apart;
 mod api;
+mod arrays;
 mod copies;
 mod functions;
 mod graphs;
