@@ -517,6 +517,8 @@ def device_with_kills(env, folder, program):
         yield "seats-kills", device_checked(short, program)("seats-kills", "seats", "--kills", 4 if quick else 12)
     if is_wanted("cupy"):
         yield "cupy", device_example(env, folder, "cupy")
+    if is_wanted("numba"):
+        yield "numba", device_example(env, folder, "numba")
     site = install_wheel(folder) if is_wanted("pytest") else None
     if site is not None:
         # Python's kernels, with torch's tensors where it is.
