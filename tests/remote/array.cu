@@ -7,6 +7,11 @@
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 #pragma nv_diag_suppress 1444
 
+#define CU(name) ((decltype(&name))dlsym(dlopen("libcuda.so.1", RTLD_NOW), STRING(name)))
+#define STRING_(name) #name
+#define STRING(name) STRING_(name)
+#define CU_OK(call) EXPECT((call) == CUDA_SUCCESS)
+
 template <typename T> static cudaArray_t array_of(int width, int height, unsigned flags = 0) {
     cudaArray_t array;
     cudaChannelFormatDesc format = cudaCreateChannelDesc<T>();
@@ -259,6 +264,30 @@ CASE(what_a_texture_was_made_of) {
     OK(cudaDestroyTextureObject(texture));
     OK(cudaFreeArray(array));
 }
+// What CUDA gives back of a border's colour depends on the other fields.
+template <typename T> static void say_borders() {
+    cudaArray_t array = array_of<T>(16, 16);
+    cudaResourceDesc of = {};
+    of.resType = cudaResourceTypeArray;
+    of.res.array.array = array;
+    for (int modes = 0; modes < 4; modes++) {
+        cudaTextureDesc sampler = {{modes & 1 ? cudaAddressModeBorder : cudaAddressModeClamp, modes & 2 ? cudaAddressModeBorder : cudaAddressModeClamp}}, sampling;
+        for (int i = 0; i < 4; i++) sampler.borderColor[i] = i + 1;
+        cudaTextureObject_t texture = 0;
+        OK(cudaCreateTextureObject(&texture, &of, &sampler, nullptr));
+        OK(cudaGetTextureObjectTextureDesc(&sampling, texture));
+        CUDA_TEXTURE_DESC drivers;
+        CU_OK(CU(cuTexObjectGetTextureDesc)(&drivers, texture));
+        SAY("%d %g %g %g %g", modes, sampling.borderColor[0], sampling.borderColor[1], sampling.borderColor[2], sampling.borderColor[3]);
+        SAY("%d %g %g %g %g", modes, drivers.borderColor[0], drivers.borderColor[1], drivers.borderColor[2], drivers.borderColor[3]);
+        OK(cudaDestroyTextureObject(texture));
+    }
+    OK(cudaFreeArray(array));
+}
+CASE(borders_of_textures) {
+    say_borders<float>();
+    say_borders<float4>();
+}
 CASE(textures_of_memory) {
     float *memory;
     size_t pitch;
@@ -283,7 +312,7 @@ CASE(textures_of_memory) {
     OK(cudaDestroyTextureObject(texture));
 }
 CASE(surfaces_of_arrays) {
-    cudaArray_t array = array_of<float>(16, 16, cudaArraySurfaceLoadStore), other = array_of<float>(16, 16);
+    cudaArray_t array = array_of<float>(16, 16, cudaArraySurfaceLoadStore);
     cudaResourceDesc of = {}, found;
     of.resType = cudaResourceTypeArray;
     of.res.array.array = array;
@@ -293,15 +322,11 @@ CASE(surfaces_of_arrays) {
     OK(cudaGetSurfaceObjectResourceDesc(&found, surface));
     EXPECT(found.resType == cudaResourceTypeArray && found.res.array.array == array);
     OK(cudaDestroySurfaceObject(surface));
-    of.res.array.array = other;
+    of.resType = cudaResourceTypeLinear;
     EXPECT(cudaCreateSurfaceObject(&surface, &of) != cudaSuccess);
 }
 
 // The same by the driver's API.
-#define CU(name) ((decltype(&name))dlsym(dlopen("libcuda.so.1", RTLD_NOW), STRING(name)))
-#define STRING_(name) #name
-#define STRING(name) STRING_(name)
-#define CU_OK(call) EXPECT((call) == CUDA_SUCCESS)
 
 CASE(drivers_arrays) {
     OK(cudaFree(nullptr));

@@ -300,6 +300,8 @@ pub enum Call<'a> {
     },
     /// `cuTexObjectDestroy`.
     TextureDestroy { texture: u64 },
+    /// `cuTexObjectGetTextureDesc`: the driver gives back what it made of the structure.
+    TextureSampler { texture: u64 },
     /// `cuSurfObjectCreate`. Gives the driver's handle.
     SurfaceCreate { array: u64 },
     /// `cuSurfObjectDestroy`.
@@ -553,6 +555,8 @@ pub enum Value {
         /// Of the places.
         bytes: Vec<u8>,
     },
+    /// `CUDA_TEXTURE_DESC` of a texture.
+    Sampler(Vec<u8>),
 }
 
 /// The answer to a call. Bytes of memory follow where the call asks for them and has not failed.

@@ -82,6 +82,7 @@ fn seeds() -> Vec<Vec<u8>> {
             sampler: &[0; SAMPLER_BYTES],
             view: &[],
         },
+        Call::TextureSampler { texture: 7 },
         Call::Fill {
             to: at,
             extent,

@@ -178,6 +178,7 @@ fn textures_of_what_is_not_the_clients_are_refused() {
         texture(Resource::Array(64), &sampler[1..], &[]),
         texture(Resource::Array(64), &sampler, &view[8..]),
         Call::TextureDestroy { texture: 7 },
+        Call::TextureSampler { texture: 7 },
         Call::SurfaceDestroy { surface: 7 },
     ] {
         assert_eq!(code(&client, &call), Code::INVALID_VALUE, "{call:?}");

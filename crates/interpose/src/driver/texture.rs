@@ -75,8 +75,8 @@ driver! {
     ) {
         texture.check()?;
         let view = if view.is_null() { Vec::new() } else { view.get()?.to_vec() };
-        let of = Texture { resource: resource(&of.get()?)?, sampler: sampler.get()?.to_vec(), view };
-        texture.put(arrays::create_texture(of)?)
+        let of = Texture { resource: resource(&of.get()?)?, view };
+        texture.put(arrays::create_texture(of, &sampler.get()?)?)
     }
 
     fn cuTexObjectDestroy(texture: u64) {
@@ -88,7 +88,7 @@ driver! {
     }
 
     fn cuTexObjectGetTextureDesc(to: Out<[u8; SAMPLER_BYTES]>, texture: u64) {
-        to.put(arrays::texture(texture)?.sampler.try_into().map_err(|_| Code::INVALID_VALUE)?)
+        to.put(arrays::sampler(texture)?)
     }
 
     fn cuTexObjectGetResourceViewDesc(to: Out<[u8; VIEW_BYTES]>, texture: u64) {

@@ -5,7 +5,7 @@
 
 use crate::servers::{at, is_here, number_of};
 use crate::{session, thread};
-use rgaps_remoting::{Call, Code, Extent, Pitched, Resource, Shape};
+use rgaps_remoting::{Call, Code, Extent, Pitched, Resource, Shape, Value, SAMPLER_BYTES};
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -25,11 +25,10 @@ struct Mipmap {
     levels: Vec<Option<u64>>,
 }
 
-/// What a texture was made of: the structures of the driver.
+/// What a texture was made of: the structures of the driver. How it is read the server's driver says, which changes some of that.
 #[derive(Clone)]
 pub(crate) struct Texture {
     pub(crate) resource: Resource,
-    pub(crate) sampler: Vec<u8>,
     /// Empty without one.
     pub(crate) view: Vec<u8>,
 }
@@ -186,11 +185,11 @@ fn here(handle: u64) -> (usize, u64) {
 }
 
 /// Creates a texture on the current device.
-pub(crate) fn create_texture(of: Texture) -> Result<u64, Code> {
+pub(crate) fn create_texture(of: Texture, sampler: &[u8]) -> Result<u64, Code> {
     check_here(&of.resource)?;
     let texture = session::number(&Call::TextureCreate {
         resource: of.resource,
-        sampler: &of.sampler,
+        sampler,
         view: &of.view,
     })?;
     arrays().textures.insert(here(texture), of);
@@ -202,6 +201,15 @@ pub(crate) fn texture(texture: u64) -> Result<Texture, Code> {
     let all = arrays();
     let found = all.textures.get(&here(texture));
     found.cloned().ok_or(Code::INVALID_VALUE)
+}
+
+/// How a texture is read.
+pub(crate) fn sampler(of: u64) -> Result<[u8; SAMPLER_BYTES], Code> {
+    texture(of)?;
+    match session::call(&Call::TextureSampler { texture: of }, &[])? {
+        Value::Sampler(sampler) => sampler.try_into().map_err(|_| Code::UNKNOWN),
+        _ => Err(Code::UNKNOWN),
+    }
 }
 
 /// Destroys a texture.

@@ -154,11 +154,8 @@ fn create(
             all
         }
     };
-    arrays::create_texture(Texture {
-        resource: resource(&of.get()?)?,
-        sampler: sampler(&texture.get()?),
-        view,
-    })
+    let resource = resource(&of.get()?)?;
+    arrays::create_texture(Texture { resource, view }, &sampler(&texture.get()?))
 }
 
 /// The view of a texture that was created with one.
@@ -192,7 +189,7 @@ runtime! {
     }
 
     fn cudaGetTextureObjectTextureDesc(to: Out<TextureDescription>, texture: u64) {
-        to.put(sampling(&arrays::texture(texture)?.sampler))
+        to.put(sampling(&arrays::sampler(texture)?))
     }
 
     fn cudaGetTextureObjectResourceViewDesc(to: Out<[u8; VIEW_BYTES]>, texture: u64) {

@@ -213,6 +213,7 @@ api! {
     mipmap_destroy = c"cuMipmappedArrayDestroy"(usize);
     texture_create = c"cuTexObjectCreate"(*mut u64, *const ResourceDescription, *const Sampler, *const View);
     texture_destroy = c"cuTexObjectDestroy"(u64);
+    texture_sampler = c"cuTexObjectGetTextureDesc"(*mut Sampler, u64);
     surface_create = c"cuSurfObjectCreate"(*mut u64, *const ResourceDescription);
     surface_destroy = c"cuSurfObjectDestroy"(u64);
     fill_8 = c"cuMemsetD8Async"(u64, u8, usize, usize);

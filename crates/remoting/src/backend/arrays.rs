@@ -5,7 +5,7 @@
 use super::api::{cu, Api, ArrayDescription, ResourceDescription, Sampler, View};
 use super::session::{done, number, Outcome, Session};
 use crate::array::{Resource, Shape};
-use crate::call::{Call, Extent, Pitched};
+use crate::call::{Call, Extent, Pitched, Value};
 use crate::codes::Code;
 use crate::frame::Header;
 use crate::limits::HANDLES_MAX;
@@ -280,6 +280,16 @@ impl Session {
                 gone.ok_or(Code::INVALID_VALUE)?;
                 // SAFETY: a texture of this session, which nobody can name any more.
                 done(unsafe { cu!(self.api, texture_destroy(texture)) })
+            }
+            Call::TextureSampler { texture } => {
+                let known = self.arrays.textures.get(&texture);
+                known.ok_or(Code::INVALID_VALUE)?;
+                let mut sampler: Sampler = Default::default();
+                // SAFETY: the out pointer is to a variable of this function; the texture is one of this session.
+                unsafe { cu!(self.api, texture_sampler(&mut sampler, texture))? };
+                let words = sampler.iter();
+                let bytes = words.flat_map(|word| word.to_ne_bytes()).collect();
+                Ok(Outcome::Now(Value::Sampler(bytes)))
             }
             Call::SurfaceCreate { array } => {
                 let resource = self.resource(&Resource::Array(array))?;

@@ -168,6 +168,7 @@ impl Session {
             | Call::MipmapDestroy { .. }
             | Call::TextureCreate { .. }
             | Call::TextureDestroy { .. }
+            | Call::TextureSampler { .. }
             | Call::SurfaceCreate { .. }
             | Call::SurfaceDestroy { .. } => self.array_call(of, call),
             Call::Share { .. }

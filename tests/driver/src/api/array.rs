@@ -59,11 +59,23 @@ struct Copy3d {
 const _: () = assert!(size_of::<Description>() == 40 && size_of::<Resource>() == 144);
 const _: () = assert!(size_of::<Copy3d>() == 200);
 const LAYERED: c_uint = 1;
-const FOR_SURFACES: c_uint = 2;
 const RESOURCE_ARRAY: c_uint = 0;
 const RESOURCE_MIPMAP: c_uint = 1;
 const RESOURCE_LINEAR: c_uint = 2;
 const RESOURCE_ROWS: c_uint = 3;
+
+/// `CUDA_TEXTURE_DESC`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Sampler {
+    address_modes: [c_uint; 3],
+    others: [c_uint; 7],
+    border: [c_uint; 4],
+    reserved: [c_int; 12],
+}
+
+const ADDRESS_BORDER: c_uint = 3;
+const _: () = assert!(size_of::<Sampler>() == 104);
 
 #[derive(Clone, Copy)]
 struct Array {
@@ -77,7 +89,7 @@ struct Array {
 pub(crate) struct Arrays {
     arrays: HashMap<usize, Array>,
     mipmaps: HashMap<usize, Vec<usize>>,
-    textures: HashMap<u64, Resource>,
+    textures: HashMap<u64, Sampler>,
     surfaces: HashMap<u64, Resource>,
     last: usize,
 }
@@ -240,7 +252,7 @@ extern "C" fn cuMipmappedArrayDestroy(mipmap: usize) -> c_int {
 unsafe extern "C" fn cuTexObjectCreate(
     texture: *mut u64,
     of: *const Resource,
-    sampler: *const c_void,
+    sampler: *const Sampler,
     _view: *const c_void,
 ) -> c_int {
     call("cuTexObjectCreate", |g| {
@@ -248,11 +260,14 @@ unsafe extern "C" fn cuTexObjectCreate(
         let of = *unsafe { of.as_ref() }.ok_or(Code::INVALID_VALUE)?;
         let mut arrays = arrays(g);
         arrays.check(g, &of)?;
-        if sampler.is_null() {
-            return Err(Code::INVALID_VALUE);
+        // SAFETY: the caller's.
+        let mut sampler = *unsafe { sampler.as_ref() }.ok_or(Code::INVALID_VALUE)?;
+        // Like a real one, it does not keep all that it is told.
+        if sampler.address_modes[0] != ADDRESS_BORDER {
+            sampler.border = [0; 4];
         }
         let handle = arrays.handle() as u64;
-        arrays.textures.insert(handle, of);
+        arrays.textures.insert(handle, sampler);
         // SAFETY: the caller's.
         unsafe { put(texture, handle) }
     })
@@ -267,18 +282,25 @@ extern "C" fn cuTexObjectDestroy(texture: u64) -> c_int {
 }
 
 #[no_mangle]
+unsafe extern "C" fn cuTexObjectGetTextureDesc(to: *mut Sampler, texture: u64) -> c_int {
+    call("cuTexObjectGetTextureDesc", |g| {
+        let found = arrays(g).textures.get(&texture).copied();
+        // SAFETY: the caller's.
+        unsafe { put(to, found.ok_or(Code::INVALID_VALUE)?) }
+    })
+}
+
+#[no_mangle]
 unsafe extern "C" fn cuSurfObjectCreate(surface: *mut u64, of: *const Resource) -> c_int {
     call("cuSurfObjectCreate", |g| {
         // SAFETY: the caller's.
         let of = *unsafe { of.as_ref() }.ok_or(Code::INVALID_VALUE)?;
         let mut arrays = arrays(g);
-        let array = match of.kind {
+        // CUDA also takes arrays without the flag for surfaces.
+        match of.kind {
             RESOURCE_ARRAY => arrays.get(of.words[0] as usize)?,
             _ => return Err(Code::INVALID_VALUE),
         };
-        if array.of.flags & FOR_SURFACES == 0 {
-            return Err(Code::INVALID_VALUE);
-        }
         let handle = arrays.handle() as u64;
         arrays.surfaces.insert(handle, of);
         // SAFETY: the caller's.
