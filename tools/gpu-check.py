@@ -733,7 +733,9 @@ def remoting_times(folder, native, far, ways, more_env):
                 found[way].append(result)
         least = {way: min((r["ms"] for r in results if r and "ms" in r), default=None) for way, results in found.items()}
         ratios = {way: least[way] / least["native"] for way in ways if least[way] and least["native"]}
-        yield name, {"runs": found, "least_ms": least, "ratio_to_native": ratios}
+        # The thesis counts them, too: of all repetitions of a run.
+        switches = {way: min((r["voluntary_switches"] for r in results if r), default=None) for way, results in found.items()}
+        yield name, {"runs": found, "least_ms": least, "ratio_to_native": ratios, "least_voluntary_switches": switches}
 
 
 def remoting(env, folder):
@@ -769,6 +771,11 @@ def remoting(env, folder):
             words = [sys.executable, HERE / "bench/remoting_delay.py", "--rgaps", RGAPS, "--libraries", HERE / "gpu-libs", "--programs", HERE / "remote",
                      "--relay", HERE / "bin/rgaps-delay", "--on", ways["tcp"], "--program", f"saxpy:{1 << 20}", "--program", "matmul:1024"]
             yield "delays", document("remoting delays", run("remoting delays", words, 300, far))
+        if is_wanted("inline"):
+            # The thesis's sweep of the size from which bytes go through registered buffers.
+            words = [sys.executable, HERE / "bench/remoting_inline.py", "--rgaps", RGAPS, "--libraries", HERE / "gpu-libs", "--programs", HERE / "remote",
+                     "--on", f"tcp={ways['tcp']}", "--on", f"unix={unix}", *(["--rounds", 1] if quick else [])]
+            yield "inline", document("remoting inline", run("remoting inline", words, 300, far))
         yield from remoting_times(folder, native, far, ways, blocking)
     finally:
         for one in (server, plain):

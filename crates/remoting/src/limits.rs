@@ -26,8 +26,8 @@ pub const LAUNCH_ATTRIBUTES_MAX: usize = 16;
 pub const BATCH_BYTES: usize = 64 << 10;
 /// A client that does not wait for anything sends what it has queued after this long.
 pub const BATCH_DELAY: Duration = Duration::from_micros(50);
-/// Up to this size bytes travel inside the batch.
-pub const INLINE_BYTES_MAX: usize = 16 << 10;
+/// Up to this size bytes travel inside the batch, unless the client says otherwise.
+pub const INLINE_BYTES: usize = 16 << 10;
 /// Bytes of one staging buffer of the server, and how many there are for each direction.
 pub const STAGING_BYTES: usize = 4 << 20;
 /// See [`STAGING_BYTES`].
