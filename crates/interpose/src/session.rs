@@ -189,6 +189,17 @@ pub(crate) fn send_shared(call: &Call<'_>) -> Result<(), Code> {
     send(call, &[])
 }
 
+/// The same, on its way when this returns.
+pub(crate) fn send_shared_now(call: &Call<'_>) -> Result<(), Code> {
+    if is_blocking() {
+        return send_shared(call);
+    }
+    let (servers, server) = alive()?;
+    count_shared(&server.connection, call);
+    let sent = server.connection.send_now(servers.caller(), call);
+    sent.map_err(|_| server.lost())
+}
+
 /// Makes a copy of shared memory, which [`finish`] waits for.
 pub(crate) fn start_shared(call: &Call<'_>) -> Result<Waited, Code> {
     let (servers, server) = alive()?;

@@ -318,6 +318,13 @@ impl Connection {
         Ok(())
     }
 
+    /// The same, on its way when this returns: for calls behind which the caller has other work to do.
+    pub fn send_now(&self, from: From, call: &Call<'_>) -> Result<(), Lost> {
+        let mut outbox = lock(&self.outbox);
+        self.append(&mut outbox, from, QUIET, call, &[])?;
+        self.flush(&mut outbox)
+    }
+
     /// Makes a call and waits for the answer.
     pub fn call(&self, from: From, call: &Call<'_>, bulk: &[u8]) -> Result<Answer, Lost> {
         let waited = self.begin(from, call, bulk, None, |_, _| ())?;
@@ -535,6 +542,9 @@ impl Connection {
     fn read_one(&self) -> io::Result<(u64, Answer, Option<OwnedFd>)> {
         let broken = || io::Error::from(io::ErrorKind::InvalidData);
         let mut reader = lock(&self.reader);
+        if let (true, Some(socket)) = (reader.buffer().is_empty(), self.server.socket()) {
+            socket.spin();
+        }
         let mut bytes = [0; HEADER_BYTES];
         reader.read_exact(&mut bytes)?;
         let header = Header::decode(&bytes).map_err(|_| broken())?;
