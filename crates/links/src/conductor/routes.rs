@@ -5,10 +5,11 @@ use crate::ingress::RemotePublisher;
 use crate::keys::TopicInterest;
 use crate::remote_host::RemoteHost;
 use crate::wire::clip;
+use rgaps_client::links::LinksPublisher;
 use rgaps_client::{PeerRow, PeerState};
 use rgaps_routing::Load;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How often ways are looked at when nothing has changed.
@@ -42,8 +43,10 @@ pub(super) struct Routes {
     hops: BTreeMap<String, Hop>,
     /// When hops were looked at, and at which version of the network.
     looked: Option<(Instant, u64)>,
-    /// What lands here, by topics and publishers; it may come through several hosts.
-    landings: BTreeMap<(String, u64), Weak<RemotePublisher>>,
+    /// Where messages of other hosts are published here, by topics and publishers; they may come through several hosts. One
+    /// without flows stays until its subscribers have read everything: flows that are moved may end before others begin, and a
+    /// second publisher's messages would be read between the first one's.
+    landings: BTreeMap<(String, u64), Arc<RemotePublisher>>,
     /// Hosts that were started again: what they had and did not carry on goes there once more.
     pub(super) restarted: BTreeSet<String>,
 }
@@ -56,13 +59,18 @@ impl Routes {
 
     /// Where a publisher's messages land, whatever host they come through.
     pub(super) fn landing(&self, topic: &str, publisher: u64) -> Option<Arc<RemotePublisher>> {
-        let known = self.landings.get(&(topic.to_owned(), publisher))?;
-        known.upgrade()
+        self.landings.get(&(topic.to_owned(), publisher)).cloned()
     }
 
     pub(super) fn landed(&mut self, topic: &str, publisher: u64, landing: &Arc<RemotePublisher>) {
         let key = (topic.to_owned(), publisher);
-        self.landings.insert(key, Arc::downgrade(landing));
+        self.landings.insert(key, landing.clone());
+    }
+
+    /// Ends publishers of a topic that have no flows, whatever was read.
+    pub(super) fn end_landings(&mut self, topic: &str) {
+        self.landings
+            .retain(|(of, _), landing| of != topic || Arc::strong_count(landing) > 1);
     }
 
     /// The hosts on the way to another, the next one first, the other one last; as it is reached now.
@@ -108,9 +116,9 @@ impl LinksConductor {
         let outage = Duration::from_millis(self.config.links.outage_ms);
         let kept = self.peers.iter().filter(|(_, peer)| !peer.given_up);
         self.dirty |= self.network.expire(outage, kept.map(|(host, _)| host));
-        self.routes
-            .landings
-            .retain(|_, landing| landing.strong_count() > 0);
+        self.routes.landings.retain(|_, landing| {
+            Arc::strong_count(landing) > 1 || landing.publisher().has_unread()
+        });
         let ends = self.network.reached().chain(self.peers.keys());
         let ends: BTreeSet<&String> = ends.chain(self.routes.hops.keys()).collect();
         let hops = ends.into_iter();
