@@ -123,7 +123,7 @@ fn what_publishers_published_that_left_while_the_way_changed_comes_through() {
 #[test]
 fn a_publisher_that_left_stays_elsewhere_until_its_messages_are_read() {
     const COUNT: u64 = 3;
-    let hosts = hosts(2, "");
+    let hosts = hosts(2, "outage_ms = 300000");
     let (here, there) = (hosts[0].node("here"), hosts[1].node("there"));
     let subscriber = there.subscriber("photos").reliable().create().unwrap();
     let publisher = here.publisher("photos").deadline(LIMIT).create().unwrap();

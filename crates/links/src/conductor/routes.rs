@@ -37,16 +37,34 @@ impl Hop {
     }
 }
 
+/// What stands here for a publisher of another host.
+struct Landing {
+    publisher: Arc<RemotePublisher>,
+    /// Since when no flow leads there.
+    idle: Option<Instant>,
+}
+
+impl Landing {
+    /// Whether it is still needed. Without flows it stays until its messages are read, or an outage would be over: flows that move
+    /// may end before others begin, and messages of a second publisher would be read between those of the first one.
+    fn stays(&mut self, outage: Duration) -> bool {
+        if Arc::strong_count(&self.publisher) > 1 {
+            self.idle = None;
+            return true;
+        }
+        let idle = self.idle.get_or_insert_with(Instant::now);
+        self.publisher.publisher().has_unread() && idle.elapsed() < outage
+    }
+}
+
 /// What hosts are reached how.
 #[derive(Default)]
 pub(super) struct Routes {
     hops: BTreeMap<String, Hop>,
     /// When hops were looked at, and at which version of the network.
     looked: Option<(Instant, u64)>,
-    /// Where messages of other hosts are published here, by topics and publishers; they may come through several hosts. One
-    /// without flows stays until its subscribers have read everything: flows that are moved may end before others begin, and a
-    /// second publisher's messages would be read between the first one's.
-    landings: BTreeMap<(String, u64), Arc<RemotePublisher>>,
+    /// Where messages of other hosts are published here, by topics and publishers; they may come through several hosts.
+    landings: BTreeMap<(String, u64), Landing>,
     /// Hosts that were started again: what they had and did not carry on goes there once more.
     pub(super) restarted: BTreeSet<String>,
 }
@@ -59,18 +77,20 @@ impl Routes {
 
     /// Where a publisher's messages land, whatever host they come through.
     pub(super) fn landing(&self, topic: &str, publisher: u64) -> Option<Arc<RemotePublisher>> {
-        self.landings.get(&(topic.to_owned(), publisher)).cloned()
+        let known = self.landings.get(&(topic.to_owned(), publisher))?;
+        Some(known.publisher.clone())
     }
 
     pub(super) fn landed(&mut self, topic: &str, publisher: u64, landing: &Arc<RemotePublisher>) {
         let key = (topic.to_owned(), publisher);
-        self.landings.insert(key, landing.clone());
+        let (publisher, idle) = (landing.clone(), None);
+        self.landings.insert(key, Landing { publisher, idle });
     }
 
     /// Ends publishers of a topic that have no flows, whatever was read.
     pub(super) fn end_landings(&mut self, topic: &str) {
         self.landings
-            .retain(|(of, _), landing| of != topic || Arc::strong_count(landing) > 1);
+            .retain(|(of, _), landing| of != topic || Arc::strong_count(&landing.publisher) > 1);
     }
 
     /// The hosts on the way to another, the next one first, the other one last; as it is reached now.
@@ -116,9 +136,9 @@ impl LinksConductor {
         let outage = Duration::from_millis(self.config.links.outage_ms);
         let kept = self.peers.iter().filter(|(_, peer)| !peer.given_up);
         self.dirty |= self.network.expire(outage, kept.map(|(host, _)| host));
-        self.routes.landings.retain(|_, landing| {
-            Arc::strong_count(landing) > 1 || landing.publisher().has_unread()
-        });
+        self.routes
+            .landings
+            .retain(|_, landing| landing.stays(outage));
         let ends = self.network.reached().chain(self.peers.keys());
         let ends: BTreeSet<&String> = ends.chain(self.routes.hops.keys()).collect();
         let hops = ends.into_iter();
