@@ -50,7 +50,10 @@ impl Report {
             .then(info)
             .filter(|info| reported.is_none_or(|(reported, _)| reported != info));
         if news.is_some() || due(self.figures, FIGURES_EVERY) {
-            let is_told = peers.fold(true, |told, peer| report_figures(node, peer) && told);
+            let mut is_told = true;
+            for peer in peers {
+                is_told &= report_figures(node, peer);
+            }
             self.figures = is_told.then_some(now);
         }
         let Some(info) = news else { return };
