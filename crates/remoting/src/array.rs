@@ -1,8 +1,8 @@
 //! Arrays: memory of the GPU for textures and surfaces, whose layout only the driver knows. Both ends compute sizes and places from the
 //! array's shape.
 
-use crate::call::{Extent, Pitched};
 use crate::codes::Code;
+use crate::extent::{Extent, Pitched};
 use serde::{Deserialize, Serialize};
 
 /// Bytes of `CUDA_TEXTURE_DESC`.
@@ -95,7 +95,7 @@ impl Shape {
     }
 
     /// The place of an element of the array with this number: `x` counts bytes, `y` rows, `z` layers.
-    pub fn place(&self, array: u64, (x, y, z): (u64, u64, u64)) -> Option<Pitched> {
+    pub fn element(&self, array: u64, (x, y, z): (u64, u64, u64)) -> Option<Pitched> {
         let (row_bytes, layer_bytes) = (self.row_bytes(), self.layer_bytes());
         let layers = z.checked_mul(layer_bytes)?;
         let rows = y.checked_mul(row_bytes)?;
@@ -211,16 +211,16 @@ mod tests {
     #[test]
     fn places_lead_back_to_their_positions() {
         let array = shape(10, 6, 3);
-        let at = array.place(5, (16, 4, 2)).unwrap();
+        let at = array.element(5, (16, 4, 2)).unwrap();
         assert_eq!((at.array, at.address), (5, 2 * 480 + 4 * 80 + 16));
         assert_eq!(array.position(&at), (16, 4, 2));
-        assert_eq!(array.place(5, (0, u64::MAX, 0)), None);
+        assert_eq!(array.element(5, (0, u64::MAX, 0)), None);
     }
 
     #[test]
     fn only_what_is_inside_may_be_named() {
         let array = shape(10, 6, 3);
-        let at = array.place(5, (16, 4, 2)).unwrap();
+        let at = array.element(5, (16, 4, 2)).unwrap();
         assert_eq!(array.holds(&at, &extent(64, 2, 1)), Ok(()));
         for wrong in [extent(65, 2, 1), extent(64, 3, 1), extent(64, 2, 2)] {
             assert!(array.holds(&at, &wrong).is_err(), "{wrong:?}");

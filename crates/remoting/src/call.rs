@@ -5,6 +5,7 @@
 
 use crate::array::{Resource, Shape};
 use crate::digest::Digest;
+use crate::extent::{Extent, Pitched};
 use serde::{Deserialize, Serialize};
 
 /// Changes with every change of this file or of frames.
@@ -120,60 +121,6 @@ pub struct ClientInfo {
     pub bytes_out: u64,
     /// GPU memory that it holds.
     pub memory_bytes: u64,
-}
-
-/// A place in memory of rows and layers, or in an array.
-#[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Pitched {
-    /// The array, or 0. An array has no addresses, so `address` counts bytes as if its rows and layers followed each other.
-    pub array: u64,
-    /// Of its first byte.
-    pub address: u64,
-    /// Bytes from a row to the next.
-    pub row_bytes: u64,
-    /// Bytes from a layer to the next.
-    pub layer_bytes: u64,
-}
-
-/// How much of a [`Pitched`] is meant.
-#[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Extent {
-    /// Bytes of a row.
-    pub width_bytes: u64,
-    /// Rows of a layer.
-    pub height: u64,
-    /// Layers.
-    pub depth: u64,
-}
-
-impl Extent {
-    /// All bytes, if they can be counted.
-    pub fn bytes(&self) -> Option<u64> {
-        self.width_bytes
-            .checked_mul(self.height)?
-            .checked_mul(self.depth)
-    }
-
-    /// Whether it is one row only.
-    pub fn is_row(&self) -> bool {
-        self.height == 1 && self.depth == 1
-    }
-}
-
-/// One row: `bytes` bytes from `address` on.
-pub fn row(address: u64, bytes: u64) -> (Pitched, Extent) {
-    let at = Pitched {
-        array: 0,
-        address,
-        row_bytes: bytes,
-        layer_bytes: bytes,
-    };
-    let extent = Extent {
-        width_bytes: bytes,
-        height: 1,
-        depth: 1,
-    };
-    (at, extent)
 }
 
 /// A kernel: one of the names that its library was loaded with.

@@ -15,9 +15,8 @@ use crate::communicator::{read_exact, write_all, Communication, Communicator, De
 use crate::descriptor::{Receiver, Waiting};
 use crate::frame::{Header, HEADER_BYTES, QUIET};
 use crate::landings::Landings;
-use crate::limits::{
-    BATCH_BYTES, BATCH_DELAY, BODY_BYTES_MAX, HELLO_TIMEOUT, INLINE_BYTES, STRIPES_MAX,
-};
+use crate::limits::{BATCH_BYTES, BATCH_DELAY, BODY_BYTES_MAX, HELLO_TIMEOUT, STRIPES_MAX};
+use crate::options::SessionOptions;
 use crate::socket::Socket;
 use crate::stripes::Stripes;
 use std::collections::HashMap;
@@ -104,27 +103,6 @@ pub(crate) struct Inbox {
     pub(crate) landings: Landings,
     pub(crate) is_read: bool,
     pub(crate) is_lost: bool,
-}
-
-/// How a client uses its session.
-#[derive(Debug, Clone, Copy)]
-pub struct SessionOptions {
-    /// Which of the program's servers it is on.
-    pub server: u8,
-    /// How many further connections carry the bytes of large copies, unless the server is on this host or does not take them.
-    pub stripes: usize,
-    /// Up to this size bytes travel inside the batch.
-    pub inline_bytes: usize,
-}
-
-impl Default for SessionOptions {
-    fn default() -> SessionOptions {
-        SessionOptions {
-            server: 0,
-            stripes: 0,
-            inline_bytes: INLINE_BYTES,
-        }
-    }
 }
 
 /// A session on a server.

@@ -19,12 +19,14 @@ mod codes;
 mod communicator;
 mod descriptor;
 mod digest;
+mod extent;
 mod frame;
 mod front;
 mod landing;
 mod landings;
 mod limits;
 pub mod math;
+mod options;
 mod pieces;
 mod relay;
 mod socket;
@@ -35,17 +37,19 @@ pub use backend::{
     decode_for_fuzzing, encode_for_fuzzing, run as run_backend, BackendError, BackendOptions,
 };
 pub use call::{
-    row, Answer, Argument, Call, ClientInfo, DeviceInfo, Extent, Inventory, KernelId, KernelInfo,
-    Pitched, Status, Tensor, TopicOptions, Value,
+    Answer, Argument, Call, ClientInfo, DeviceInfo, Inventory, KernelId, KernelInfo, Status,
+    Tensor, TopicOptions, Value,
 };
-pub use client::{status, ConnectError, Connection, Counters, From, Lost, SessionOptions, Waited};
+pub use client::{status, ConnectError, Connection, Counters, From, Lost, Waited};
 pub use codes::Code;
 pub use communicator::{Communication, Communicator, Endpoint, GpuList, Protocol, PORT};
 pub use digest::{digest_of, Digest};
+pub use extent::{row, Extent, Pitched};
 pub use front::{Front, FrontError, FrontOptions};
 pub use limits::{
     IMAGE_KEPT_BYTES_MIN, INLINE_BYTES, LANES_MAX, LAUNCH_ATTRIBUTES_MAX, MARKS_MAX,
     PARAMETER_BYTES_MAX, SERVERS_MAX,
 };
+pub use options::SessionOptions;
 pub use pieces::pieces;
 pub use socket::Socket;

@@ -1,6 +1,6 @@
 //! Copies in pieces that fit a buffer.
 
-use crate::call::{Extent, Pitched};
+use crate::extent::{Extent, Pitched};
 use crate::limits::{STRIPE_PIECES, STRIPE_PIECE_BYTES};
 
 /// A part of a copy: where it begins, and how much it is.

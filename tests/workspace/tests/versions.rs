@@ -11,7 +11,7 @@ const AGREED: [(&str, &str, &str, u64); 2] = [
         "crates/session/src/message.rs",
         "PROTOCOL_VERSION",
         "12",
-        0x5006_1ed5_d140_ee19,
+        0x873e_00d5_9ffb_f683,
     ),
     (
         "crates/layout/src",

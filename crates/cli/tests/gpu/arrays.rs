@@ -43,7 +43,7 @@ fn copies_that_leave_an_array_are_refused() {
         },
         stream: 0,
     };
-    let at = |array_number, position| array.place(array_number, position).unwrap();
+    let at = |array_number, position| array.element(array_number, position).unwrap();
     let whole = copy(at(64, (0, 0, 0)), 64, 8, 1);
     assert_eq!(code(&client, &whole), Code::SUCCESS);
     let shorter = Pitched {

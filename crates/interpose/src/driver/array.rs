@@ -44,7 +44,7 @@ fn side(of: &DriverSide3d) -> Result<Pitched, Code> {
     let base = match of.kind {
         HOST => of.host,
         DEVICE | UNIFIED => of.device,
-        ARRAY => return arrays::place(of.array, (of.x as u64, of.y as u64, of.z as u64)),
+        ARRAY => return arrays::element(of.array, (of.x as u64, of.y as u64, of.z as u64)),
         _ => return Err(Code::INVALID_VALUE),
     };
     let layer_bytes = of.pitch.checked_mul(of.height).ok_or(Code::INVALID_VALUE)?;
@@ -99,7 +99,7 @@ fn copy_2d(wanted: &DriverCopy2d, order: Order) -> Result<(), Code> {
 
 /// Bytes of an array of one row from an offset on.
 fn run(array: u64, offset: usize) -> Result<Run, Code> {
-    arrays::place(array, (offset as u64, 0, 0)).map(Run::array)
+    arrays::element(array, (offset as u64, 0, 0)).map(Run::array)
 }
 
 driver! {

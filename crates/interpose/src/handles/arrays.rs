@@ -60,8 +60,8 @@ pub(crate) fn find(array: u64) -> Result<Array, Code> {
 }
 
 /// The place of an element of an array.
-pub(crate) fn place(array: u64, position: (u64, u64, u64)) -> Result<Pitched, Code> {
-    let place = find(array)?.shape.place(array, position);
+pub(crate) fn element(array: u64, position: (u64, u64, u64)) -> Result<Pitched, Code> {
+    let place = find(array)?.shape.element(array, position);
     place.ok_or(Code::INVALID_VALUE)
 }
 

@@ -24,7 +24,7 @@ fn shape(format: In<ChannelFormat>, extent: Extent3, flags: c_uint) -> Result<Sh
 
 /// A place in an array, `x` in bytes.
 fn at(array: u64, x: usize, y: usize) -> Result<Pitched, Code> {
-    arrays::place(array, (x as u64, y as u64, 0))
+    arrays::element(array, (x as u64, y as u64, 0))
 }
 
 fn run(array: u64, x: usize, y: usize) -> Result<Run, Code> {

@@ -103,7 +103,7 @@ fn side(array: u64, memory: &PitchedPtr, at: &Extent3) -> Result<Pitched, Code> 
         array => {
             let x = (at.width as u64).checked_mul(arrays::find(array)?.shape.element_bytes());
             let x = x.ok_or(Code::INVALID_VALUE)?;
-            arrays::place(array, (x, at.height as u64, at.depth as u64))
+            arrays::element(array, (x, at.height as u64, at.depth as u64))
         }
     }
 }

@@ -5,8 +5,9 @@ use super::jobs::{self, CopyOut};
 use super::session::Outcome;
 use super::staging::Staging;
 use super::{frame, lock, rows, BackendError, Core, Shared, DRAIN_BYTES};
-use crate::call::{row, Extent, Pitched, Value};
+use crate::call::Value;
 use crate::codes::Code;
+use crate::extent::{row, Extent, Pitched};
 use crate::frame::{Header, Violation};
 use crate::limits::{STAGING_BYTES, STRIPED_BYTES_MIN};
 use crate::pieces::{pieces, stripe, Piece};
@@ -29,7 +30,7 @@ impl Shared {
     ) -> Result<(usize, Pitched, usize), Code> {
         let session = &mut core.session;
         let context = session.enter(of.device)?;
-        let to = session.place_to(&to, &extent)?;
+        let to = session.target(&to, &extent)?;
         let stream = session.stream(of, stream)?;
         session.refuse_recording(stream)?;
         Ok((context, to, stream))

@@ -3,8 +3,8 @@
 //! Copies and fills are made only inside it, so that a client cannot have the driver read or write the backend's own
 //! memory. (A kernel is not held back so; it runs in this client's process, which has nothing of anybody else's.)
 
-use crate::call::{Extent, Pitched};
 use crate::codes::Code;
+use crate::extent::{Extent, Pitched};
 use crate::limits::ALLOCATIONS_MAX;
 use std::collections::BTreeMap;
 

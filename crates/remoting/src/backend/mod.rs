@@ -6,6 +6,7 @@
 //! lane waits for another's GPU work.
 mod apart;
 mod api;
+mod array_calls;
 mod arrays;
 mod copies;
 mod functions;
@@ -33,9 +34,10 @@ mod topics;
 pub(crate) use stripes::hand_over;
 
 use crate::board::Counts;
-use crate::call::{row, Answer, Call, Value, Welcome};
+use crate::call::{Answer, Call, Value, Welcome};
 use crate::codes::Code;
 use crate::descriptor;
+use crate::extent::row;
 use crate::frame::{Header, Violation, HEADER_BYTES};
 use crate::limits::{IMAGE_BYTES_MAX, LANES_MAX};
 use crate::socket::{write_all, write_memory, Socket};

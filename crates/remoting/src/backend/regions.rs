@@ -6,8 +6,8 @@
 
 use super::api::{cu, Api};
 use super::memory::span;
-use crate::call::{Extent, Pitched};
 use crate::codes::Code;
+use crate::extent::{Extent, Pitched};
 use crate::limits::{MARKS_MAX, REGIONS_MAX, SHARED_BYTES_MAX};
 use std::collections::HashMap;
 use std::io;

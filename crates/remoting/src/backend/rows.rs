@@ -1,8 +1,8 @@
 //! Copies and fills of rows and layers, made of what the driver has for rows.
 
 use super::api::{cu, Api, Copy3d, CopySide, MEMORY_ARRAY, MEMORY_DEVICE, MEMORY_HOST};
-use crate::call::{Extent, Pitched};
 use crate::codes::Code;
+use crate::extent::{Extent, Pitched};
 
 /// One side of a copy.
 #[derive(Clone, Copy)]

@@ -15,8 +15,9 @@ use super::memory::Memory;
 use super::regions::Regions;
 use super::rows;
 use super::topics::Topics;
-use crate::call::{row, Call, Extent, Pitched, Value};
+use crate::call::{Call, Value};
 use crate::codes::Code;
+use crate::extent::{row, Extent, Pitched};
 use crate::frame::Header;
 use crate::limits::HANDLES_MAX;
 use std::cell::Cell;
@@ -329,10 +330,7 @@ impl Session {
                 extent,
                 stream,
             } => {
-                let (to, from) = (
-                    self.place_to(&to, &extent)?,
-                    self.place_from(&from, &extent)?,
-                );
+                let (to, from) = (self.target(&to, &extent)?, self.origin(&from, &extent)?);
                 let stream = self.stream(of, stream)?;
                 let (to, from) = (rows::Side::Device(to), rows::Side::Device(from));
                 done(rows::copy(&api, to, from, extent, stream))
@@ -363,7 +361,7 @@ impl Session {
         extent: Extent,
         stream: u64,
     ) -> Result<Outcome, Code> {
-        let from = self.place_from(&from, &extent)?;
+        let from = self.origin(&from, &extent)?;
         let stream = self.stream(of, stream)?;
         self.refuse_recording(stream)?;
         Ok(Outcome::Later(Job::CopyOut(CopyOut {

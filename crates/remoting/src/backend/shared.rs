@@ -4,8 +4,9 @@ use super::jobs::Job;
 use super::regions::Mark;
 use super::rows;
 use super::session::{done, Outcome, Session};
-use crate::call::{row, Call};
+use crate::call::Call;
 use crate::codes::Code;
+use crate::extent::row;
 use crate::frame::Header;
 
 impl Session {
@@ -37,8 +38,8 @@ impl Session {
                 mark,
             } => {
                 let device = match *is_in {
-                    true => self.place_to(device, extent)?,
-                    false => self.place_from(device, extent)?,
+                    true => self.target(device, extent)?,
+                    false => self.origin(device, extent)?,
                 };
                 let host = self
                     .regions
