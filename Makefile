@@ -168,7 +168,7 @@ chaos: test-driver ## Kill publishers, subscribers and the daemon: KILLS=1000 GP
 	@target/release/rgaps-chaos --kills $(KILLS) --seed $(SEED)
 
 test-device: build links test-driver ## Device topics: the protocol in a model checker, mutants of it, PTX for every GPU, processes on the test driver
-	@tools/setup.sh nvcc
+	@tools/setup.sh nvcc numba
 	@tools/device/mutants.py --seconds 1
 	@tools/device/ptx.py
 	@tools/device/tensor.sh check

@@ -517,6 +517,8 @@ def device_with_kills(env, folder, program):
         yield "seats-kills", device_checked(short, program)("seats-kills", "seats", "--kills", 4 if quick else 12)
     if is_wanted("cupy"):
         yield "cupy", device_example(env, folder, "cupy")
+    if is_wanted("numba"):
+        yield "numba", device_example(env, folder, "numba")
     site = install_wheel(folder) if is_wanted("pytest") else None
     if site is not None:
         # Python's kernels, with torch's tensors where it is.
@@ -675,7 +677,7 @@ def remoting_suite(folder, native, far, ways, more_env):
     out = run("remoting suite native", [*suite, "--save", saved], 300, native, accept=(0, 1))
     yield "suite-native", document("remoting suite native", out)
     for way, on in ways.items():
-        more = ["--rgaps", RGAPS, "--libraries", HERE / "gpu-libs", "--on", on, "--compare", saved]
+        more = ["--gpu", "--rgaps", RGAPS, "--libraries", HERE / "gpu-libs", "--on", on, "--compare", saved]
         out = run(f"remoting suite {way}", [*suite, *more], 300, dict(far, **more_env.get(way, {})))
         yield f"suite-{way}", document(f"remoting suite {way}", out)
 
@@ -731,7 +733,9 @@ def remoting_times(folder, native, far, ways, more_env):
                 found[way].append(result)
         least = {way: min((r["ms"] for r in results if r and "ms" in r), default=None) for way, results in found.items()}
         ratios = {way: least[way] / least["native"] for way in ways if least[way] and least["native"]}
-        yield name, {"runs": found, "least_ms": least, "ratio_to_native": ratios}
+        # The thesis counts them, too: of all repetitions of a run.
+        switches = {way: min((r["voluntary_switches"] for r in results if r), default=None) for way, results in found.items()}
+        yield name, {"runs": found, "least_ms": least, "ratio_to_native": ratios, "least_voluntary_switches": switches}
 
 
 def remoting(env, folder):
@@ -767,6 +771,11 @@ def remoting(env, folder):
             words = [sys.executable, HERE / "bench/remoting_delay.py", "--rgaps", RGAPS, "--libraries", HERE / "gpu-libs", "--programs", HERE / "remote",
                      "--relay", HERE / "bin/rgaps-delay", "--on", ways["tcp"], "--program", f"saxpy:{1 << 20}", "--program", "matmul:1024"]
             yield "delays", document("remoting delays", run("remoting delays", words, 300, far))
+        if is_wanted("inline"):
+            # The thesis's sweep of the size from which bytes go through registered buffers.
+            words = [sys.executable, HERE / "bench/remoting_inline.py", "--rgaps", RGAPS, "--libraries", HERE / "gpu-libs", "--programs", HERE / "remote",
+                     "--on", f"tcp={ways['tcp']}", "--on", f"unix={unix}", *(["--rounds", 1] if quick else [])]
+            yield "inline", document("remoting inline", run("remoting inline", words, 300, far))
         yield from remoting_times(folder, native, far, ways, blocking)
     finally:
         for one in (server, plain):

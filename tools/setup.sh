@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the build needs, and nothing that is already there: a second call takes well under
 # a second. Each argument is a group: base, hosts, torch, vm, kernel, linux, valgrind, rust, python, docs, chromium,
-# aarch64, deny, nightly, miri, fuzz, nvcc, math.
+# aarch64, deny, nightly, miri, fuzz, nvcc, numba, math.
 #
 # System packages come from apt-get (through sudo if we are not root), Rust parts from rustup,
 # Python packages go into .venv.
@@ -142,6 +142,18 @@ setup_nvcc() {
   say "installing $wanted into $into"
   rm -rf "$into"
   .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --only-binary=:all: --target "$into" -r "$wanted"
+  cp "$wanted" "$into/installed"
+}
+
+setup_numba() {
+  local wanted=tools/requirements-numba.txt into=.cache/numba
+  cmp -s "$wanted" "$into/installed" && return
+  setup_python
+  say "installing $wanted into $into"
+  rm -rf "$into"
+  # An environment of its own: Numba replaces a part of itself when Python starts.
+  .venv/bin/python -m venv "$into"
+  "$into/bin/python" -m pip install --quiet --disable-pip-version-check --only-binary=:all: -r "$wanted"
   cp "$wanted" "$into/installed"
 }
 

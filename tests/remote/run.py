@@ -12,16 +12,18 @@ import argparse, concurrent.futures, json, os, pathlib, subprocess, sys, tempfil
 
 # Cases that a GPU and the test driver, or a GPU near and far, may answer differently; see docs/reference/gpu-remoting.md.
 DIFFERENT = {"host/pointers_to_pinned_memory", "blas/statuses_of_wrong_calls"}
-GROUPS = ["device", "memory", "copy", "rows", "stream", "launch", "symbol", "error", "host", "threads", "kernels", "driver", "callback", "graph", "nodes", "managed", "pool", "peer"]
+GROUPS = ["device", "memory", "copy", "rows", "array", "stream", "launch", "symbol", "error", "host", "threads", "kernels", "driver", "callback", "graph", "nodes", "managed", "pool", "peer"]
 # Programs that call libraries above the runtime.
 MATH = ["blas", "math"]
+# Programs whose kernels the test driver cannot run.
+GPU = ["texture"]
 TIMEOUT_S = 60
 
 
-def listed(folder, math, only):
+def listed(folder, math, only, gpu):
     env = {key: value for key, value in os.environ.items() if not key.startswith("RGAPS_GPU")}
     # Listing makes no call of CUDA, but the loader wants a runtime.
-    for group in [only] if only else [*GROUPS, *(MATH if math else [])]:
+    for group in [only] if only else [*GROUPS, *(MATH if math else []), *(GPU if gpu else [])]:
         out = subprocess.run([folder / group], check=True, capture_output=True, text=True, env=env).stdout
         for case in out.split():
             if math == "standins" or not case.startswith("standin_"):
@@ -49,6 +51,7 @@ def main():
     parser.add_argument("--prefix", default="", help="words before the command, such as those that enter a namespace")
     parser.add_argument("--match", default="")
     parser.add_argument("--math", choices=["standins", "real"], help="programs that call cuBLAS and others, too; the standins of tests/remote/math do what real ones refuse")
+    parser.add_argument("--gpu", action="store_true", help="the server has a GPU, not the test driver: also programs with kernels that only a GPU runs; they run natively in any case")
     parser.add_argument("--topics", action="store_true", help="only the programs that publish and receive on the server's host; gpu.topics there names t/**")
     parser.add_argument("--servers", action="store_true", help="only the programs that use several servers: --on names one with two GPUs, and a GPU of another")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
@@ -62,7 +65,7 @@ def main():
         statistics = pathlib.Path(folder) / "statistics"
         runs = {
             f"{group}/{case}": pool.submit(run_case, arguments, group, case, statistics)
-            for group, case in listed(arguments.programs, arguments.math, only)
+            for group, case in listed(arguments.programs, arguments.math, only, arguments.gpu or not arguments.on)
             if arguments.match in f"{group}/{case}"
         }
         for name, run in runs.items():

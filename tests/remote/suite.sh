@@ -103,6 +103,13 @@ libraries=$PWD/target/remote/standins
 serve --listen "unix:$folder/socket" --listen 127.0.0.1:0
 RGAPS_GPU_STRIPES=2 run --on "${said##*, }" --math standins "$@"
 RGAPS_GPU_STRIPES=2 run --on "unix:$folder/socket" --math standins "$@"
+# A repetition of SAXPY waits for two allocations and for the bytes that come back, and for nothing else.
+waits() {
+  RGAPS_GPU_STATISTICS=$folder/counted target/debug/rgaps gpu run --libraries target/debug/gpu-libs --on "unix:$folder/socket" -- target/remote/saxpy 16384 "$1" >/dev/null
+  tail -n 1 "$folder/counted" | python3 -c 'import json, sys; print(json.load(sys.stdin)["round_trips"])'
+}
+waited=$(($(waits 11) - $(waits 1)))
+[ "$waited" = 30 ] || { echo "ten repetitions of SAXPY wait $waited times, not 30" >&2; exit 1; }
 # A program with a static runtime ends at once, and says how to build it.
 said=$(target/debug/rgaps gpu run --libraries target/debug/gpu-libs --on "unix:$folder/socket" -- target/remote/static 2>&1) &&
   { echo "a program with a static runtime ran: $said" >&2; exit 1; }

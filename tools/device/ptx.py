@@ -50,6 +50,17 @@ def example(architecture):
     tool(TOOLKIT / "bin/nvcc", *FLAGS, f"-arch=compute_{architecture}", "-ptx", source, "-o", source.with_suffix(".ptx"))
 
 
+def numba_example(wanted):
+    """The example with Numba: its kernel, linked with the functions that it calls. The linker refuses a function that is missing."""
+    tool(ROOT / ".cache/numba/bin/python", ROOT / "tools/device/numba_ptx.py", OUT, *wanted)
+    shim = ROOT / "examples/python/device_topic_numba.cu"
+    for architecture in wanted:
+        kernel, functions = OUT / f"numba-{architecture}.o", OUT / f"numba-functions-{architecture}.o"
+        tool(TOOLKIT / "bin/nvcc", *FLAGS, f"-arch=sm_{architecture}", "-dc", shim, "-o", functions)
+        tool(TOOLKIT / "bin/ptxas", "-c", f"-arch=sm_{architecture}", kernel.with_suffix(".ptx"), "-o", kernel)
+        tool(TOOLKIT / "bin/nvlink", f"-arch=sm_{architecture}", kernel, functions, "-o", kernel.with_suffix(".cubin"))
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--suite", choices=["device", "rdma"], default="device")
@@ -62,6 +73,7 @@ def main():
         rows = list(pool.map(lambda architecture: compiled(architecture, options.suite), wanted))
         if options.suite == "device":
             list(pool.map(example, wanted))
+            numba_example(wanted)
     names = sorted(rows[0]["registers"])
     print("registers of each kernel; sizes of all together")
     print(f"{'':6} " + " ".join(f"{name.replace('_by_', ' '):>18}" for name in names) + f" {'PTX':>8} {'machine code':>13}")

@@ -64,13 +64,19 @@ fn bytes_of(sample: &Sample) -> Vec<u8> {
 
 #[test]
 fn what_is_said_to_be_there_of_a_copy_in_parts_is_there() {
-    for seed in 1..4 {
+    let (long, short) = (22 * MIB + 12_345, 4 * MIB);
+    for (seed, bytes, part) in [
+        (1, long, 4 * MIB),
+        (2, short, MIB),
+        (3, long, 4 * MIB),
+        (4, short, MIB),
+    ] {
         let gpu = gpu(&format!("delay_us=6000;seed={seed};fail="));
         let (_daemon, node) = node();
         let subscriber = node.subscriber("parts").domain(Domain::Host).create();
         let subscriber = subscriber.unwrap();
         let publisher = node.publisher("parts").domain(gpu.domain).create().unwrap();
-        let expected = payload(22 * MIB + 12_345, seed);
+        let expected = payload(bytes, seed);
         let stream = CudaStream::new(gpu.context.clone()).unwrap();
         let mut loan = publisher.loan(expected.len() as u64).unwrap();
         loan.write(0, &expected).unwrap();
@@ -105,7 +111,7 @@ fn what_is_said_to_be_there_of_a_copy_in_parts_is_there() {
             // Each look, also at parts that were there at the same time.
             let (from, to) = (last as usize, ready as usize);
             assert!(there[from..to] == expected[from..to], "{from} to {to}");
-            assert!(ready == sample.len() || ready % (4 * MIB as u64) == 0);
+            assert!(ready == sample.len() || ready % part as u64 == 0);
             (last, seen) = (ready, seen + 1);
         }
         assert!(seen >= 1 && sample.is_ready().unwrap());

@@ -171,10 +171,10 @@ pub(crate) struct Extent3 {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct Copy3d {
-    pub(crate) from_array: usize,
+    pub(crate) from_array: u64,
     pub(crate) from_at: Extent3,
     pub(crate) from: PitchedPtr,
-    pub(crate) to_array: usize,
+    pub(crate) to_array: u64,
     pub(crate) to_at: Extent3,
     pub(crate) to: PitchedPtr,
     pub(crate) extent: Extent3,
@@ -182,6 +182,136 @@ pub(crate) struct Copy3d {
 }
 
 const _: () = assert!(size_of::<Copy3d>() == 160);
+
+/// `cudaChannelFormatDesc`: bits of each channel, and what they are.
+#[repr(C)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(crate) struct ChannelFormat {
+    pub(crate) bits: [c_int; 4],
+    pub(crate) kind: c_int,
+}
+
+/// `cudaResourceDesc`, as CUDA 12 has it.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub(crate) struct ResourceDescription {
+    pub(crate) kind: c_int,
+    /// An array, or an address.
+    pub(crate) handle: u64,
+    pub(crate) format: ChannelFormat,
+    /// Bytes; or width, height and pitch.
+    pub(crate) sizes: [usize; 3],
+}
+
+const _: () = assert!(size_of::<ResourceDescription>() == 64);
+
+/// `cudaTextureDesc`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub(crate) struct TextureDescription {
+    pub(crate) address_modes: [c_uint; 3],
+    pub(crate) filter: c_uint,
+    pub(crate) read_mode: c_uint,
+    pub(crate) srgb: c_int,
+    pub(crate) border: [c_uint; 4],
+    pub(crate) is_normalized: c_int,
+    pub(crate) anisotropy_max: c_uint,
+    /// Filter, bias, least and most.
+    pub(crate) mipmap: [c_uint; 4],
+    pub(crate) without_trilinear_optimization: c_int,
+    pub(crate) is_seamless: c_int,
+}
+
+const _: () = assert!(size_of::<TextureDescription>() == 72);
+
+/// `cudaResourceViewDesc`, as CUDA 12 has it: the beginning of the driver's.
+pub(crate) type ViewDescription = [u8; 48];
+
+/// `CUDA_ARRAY3D_DESCRIPTOR`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct ArrayDescription {
+    pub(crate) width: usize,
+    pub(crate) height: usize,
+    pub(crate) depth: usize,
+    pub(crate) format: c_uint,
+    pub(crate) channels: c_uint,
+    pub(crate) flags: c_uint,
+}
+
+/// `CUDA_ARRAY_DESCRIPTOR`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct ArrayDescription2d {
+    pub(crate) width: usize,
+    pub(crate) height: usize,
+    pub(crate) format: c_uint,
+    pub(crate) channels: c_uint,
+}
+
+/// `CUDA_RESOURCE_DESC`, whose kind decides what its words are.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub(crate) struct DriverResource {
+    pub(crate) kind: c_uint,
+    pub(crate) words: [u64; 16],
+    pub(crate) flags: c_uint,
+}
+
+const _: () = assert!(size_of::<ArrayDescription>() == 40 && size_of::<DriverResource>() == 144);
+
+/// A side of `CUDA_MEMCPY2D`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct DriverSide2d {
+    pub(crate) x: usize,
+    pub(crate) y: usize,
+    pub(crate) kind: c_uint,
+    pub(crate) host: u64,
+    pub(crate) device: u64,
+    pub(crate) array: u64,
+    pub(crate) pitch: usize,
+}
+
+/// `CUDA_MEMCPY2D`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct DriverCopy2d {
+    pub(crate) from: DriverSide2d,
+    pub(crate) to: DriverSide2d,
+    pub(crate) width: usize,
+    pub(crate) height: usize,
+}
+
+/// A side of `CUDA_MEMCPY3D`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct DriverSide3d {
+    pub(crate) x: usize,
+    pub(crate) y: usize,
+    pub(crate) z: usize,
+    pub(crate) level: usize,
+    pub(crate) kind: c_uint,
+    pub(crate) host: u64,
+    pub(crate) device: u64,
+    pub(crate) array: u64,
+    pub(crate) reserved: usize,
+    pub(crate) pitch: usize,
+    pub(crate) height: usize,
+}
+
+/// `CUDA_MEMCPY3D`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct DriverCopy3d {
+    pub(crate) from: DriverSide3d,
+    pub(crate) to: DriverSide3d,
+    pub(crate) width: usize,
+    pub(crate) height: usize,
+    pub(crate) depth: usize,
+}
+
+const _: () = assert!(size_of::<DriverCopy2d>() == 128 && size_of::<DriverCopy3d>() == 200);
 
 /// `cudaGraphExecUpdateResultInfo`.
 #[repr(C)]

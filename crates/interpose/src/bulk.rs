@@ -1,26 +1,32 @@
 //! Slots of memory that this process shares with its backend, for bytes of the program's own memory: the program's thread copies
 //! them into a slot and the GPU copies them out of it, or the other way round. No byte crosses a socket.
 //!
-//! A slot that was sent to the device is free when the GPU has read it. Nobody is told so; who finds no free slot waits for the
-//! oldest ones that are on their way ([`BATCH`] at a time, so that a long copy waits once for several).
+//! A slot that was sent to the device is free when the GPU has read it. Nobody is told so. But bytes that come back over a stream say that the
+//! copies before them on that stream are done; and who finds no free slot waits for the oldest ones that are on their way ([`BATCH`] at a
+//! time, so that a long copy waits once for several).
 //!
 //! One thread copies slower than a GPU. So a long copy has helpers, which take pieces in turn; they call as the program's thread does, and are
 //! gone when the copy returns.
 
+use crate::handles::streams;
 use crate::servers::number_of;
 use crate::{session, thread};
 use rgaps_remoting::{pieces, Call, Code, Extent, Pitched, Waited};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-const SLOT_BYTES: u64 = 2 << 20;
+const SLOT_BYTES: u64 = 1 << 20;
 /// Slots; also how many copies are on their way at most.
-const SLOTS: u16 = 16;
+const SLOTS: u16 = 32;
 /// Slots that are waited for together.
 const BATCH: usize = 4;
-/// Threads of a copy, each of which may have [`BATCH`] slots on their way; and the fewest bytes for each.
+/// Threads of a copy, each of which may have [`BATCH`] slots on their way; and the fewest bytes for each. A thread copies so many bytes in
+/// about the time in which it starts.
 const THREADS_MAX: usize = 4;
-const THREAD_BYTES_MIN: u64 = 2 * SLOT_BYTES;
+const THREAD_BYTES_MIN: u64 = 512 << 10;
+/// Pieces of a thread, where they are no shorter than [`PIECE_BYTES_MIN`]: the GPU copies one while the thread copies the next.
+const PIECES: u64 = 2;
+const PIECE_BYTES_MIN: u64 = 256 << 10;
 const _: () = assert!(SLOTS <= rgaps_remoting::MARKS_MAX && BATCH * THREADS_MAX <= SLOTS as usize);
 
 /// The slots of this process and one server.
@@ -34,7 +40,45 @@ pub(crate) struct Bulk {
 struct Slots {
     free: Vec<u16>,
     /// Sent to the device, the oldest first.
-    flying: VecDeque<u16>,
+    flying: VecDeque<Flying>,
+    /// How many were sent so far.
+    sent: u64,
+}
+
+/// A slot that was sent to the device.
+struct Flying {
+    slot: u16,
+    /// Its place among all that were sent.
+    number: u64,
+    stream: Line,
+}
+
+/// A stream, as its handle, the current device and the calling thread say: each device and each thread has a default stream of its own.
+type Line = (u64, u16, u16);
+
+fn line(stream: u64) -> Line {
+    let lane = if stream == streams::PER_THREAD {
+        thread::lane()
+    } else {
+        0
+    };
+    (stream, thread::device(), lane)
+}
+
+impl Slots {
+    /// Frees the slots that were sent to a stream before the one with this number; gives how many.
+    fn land(&mut self, stream: Line, before: u64) -> usize {
+        let Slots { free, flying, .. } = self;
+        let had = free.len();
+        flying.retain(|one| {
+            let is_there = one.stream == stream && one.number < before;
+            if is_there {
+                free.push(one.slot);
+            }
+            !is_there
+        });
+        free.len() - had
+    }
 }
 
 /// The slots of the current server, if it is on this host and shares memory; made at the first use.
@@ -52,6 +96,7 @@ pub(crate) fn slots() -> Result<Option<&'static Bulk>, Code> {
             slots: Mutex::new(Slots {
                 free: (0..SLOTS).collect(),
                 flying: VecDeque::new(),
+                sent: 0,
             }),
             freed: Condvar::new(),
         };
@@ -78,6 +123,7 @@ fn each_row(at: &Pitched, extent: &Extent, packed: u64, mut act: impl FnMut(u64,
 /// A place where the rows of an extent follow each other.
 pub(crate) fn packed(address: u64, extent: &Extent) -> Pitched {
     Pitched {
+        array: 0,
         address,
         row_bytes: extent.width_bytes,
         layer_bytes: extent.width_bytes * extent.height,
@@ -135,6 +181,12 @@ fn together(threads: usize, work: impl Fn() -> Result<(), Code> + Sync) -> Resul
     })
 }
 
+/// Bytes of each piece of a copy by so many threads.
+fn piece_bytes(bytes: u64, threads: usize) -> u64 {
+    let piece = (bytes / (PIECES * threads as u64)).next_multiple_of(4096);
+    piece.clamp(PIECE_BYTES_MIN, SLOT_BYTES)
+}
+
 /// A piece of the device's memory, and where it belongs here.
 type Pair = ((Pitched, Extent), (Pitched, Extent));
 
@@ -142,9 +194,9 @@ type Pair = ((Pitched, Extent), (Pitched, Extent));
 struct Pieces(Mutex<Box<dyn Iterator<Item = Pair> + Send>>);
 
 impl Pieces {
-    fn of(device: Pitched, host: Pitched, extent: Extent) -> Pieces {
-        let here = pieces(host, extent, SLOT_BYTES);
-        let both = pieces(device, extent, SLOT_BYTES).zip(here);
+    fn of(device: Pitched, host: Pitched, extent: Extent, most: u64) -> Pieces {
+        let here = pieces(host, extent, most);
+        let both = pieces(device, extent, most).zip(here);
         Pieces(Mutex::new(Box::new(both)))
     }
 
@@ -175,7 +227,8 @@ impl Bulk {
                     .unwrap_or_else(PoisonError::into_inner);
                 continue;
             }
-            let marks: Vec<u16> = slots.flying.drain(..count).collect();
+            let oldest = slots.flying.drain(..count);
+            let marks: Vec<u16> = oldest.map(|one| one.slot).collect();
             drop(slots);
             let call = Call::WaitForMarks {
                 marks: marks.clone(),
@@ -198,9 +251,24 @@ impl Bulk {
         self.freed.notify_one();
     }
 
-    fn sent(&self, slot: u16) {
-        self.lock().flying.push_back(slot);
+    fn sent(&self, slot: u16, stream: Line) {
+        let mut slots = self.lock();
+        let number = slots.sent;
+        slots.sent += 1;
+        slots.flying.push_back(Flying {
+            slot,
+            number,
+            stream,
+        });
+        drop(slots);
         self.freed.notify_one();
+    }
+
+    /// What was sent to a stream before the one with this number has arrived.
+    fn landed(&self, stream: Line, before: u64) {
+        if self.lock().land(stream, before) > 0 {
+            self.freed.notify_all();
+        }
     }
 
     fn call(
@@ -237,14 +305,16 @@ impl Bulk {
         extent: Extent,
         stream: u64,
     ) -> Result<(), Code> {
-        let rest = Pieces::of(device, host, extent);
-        together(threads_for(extent.bytes().unwrap_or(0)), || {
+        let bytes = extent.bytes().unwrap_or(0);
+        let threads = threads_for(bytes);
+        let rest = Pieces::of(device, host, extent, piece_bytes(bytes, threads));
+        together(threads, || {
             while let Some(((device, extent), (host, _))) = rest.next() {
                 let slot = self.take()?;
                 // SAFETY: the rows may be read, as the caller promises; a slot has room for a piece, and is this thread's.
                 unsafe { gather(&host, &extent, self.address(slot)) };
-                let sent = session::send_shared(&self.call(slot, device, extent, true, stream));
-                self.sent(slot);
+                let sent = session::send_shared_now(&self.call(slot, device, extent, true, stream));
+                self.sent(slot, line(stream));
                 sent?;
             }
             Ok(())
@@ -262,8 +332,10 @@ impl Bulk {
         extent: Extent,
         stream: u64,
     ) -> Result<(), Code> {
-        let rest = Pieces::of(device, host, extent);
-        together(threads_for(extent.bytes().unwrap_or(0)), || {
+        let bytes = extent.bytes().unwrap_or(0);
+        let threads = threads_for(bytes);
+        let rest = Pieces::of(device, host, extent, piece_bytes(bytes, threads));
+        together(threads, || {
             // SAFETY: the rows may be written, as the caller promises.
             unsafe { self.bring(&rest, stream) }
         })
@@ -276,6 +348,7 @@ impl Bulk {
     unsafe fn bring(&self, rest: &Pieces, stream: u64) -> Result<(), Code> {
         let mut flying: VecDeque<(u16, Waited, Pitched, Extent)> = VecDeque::new();
         let mut result = Ok(());
+        let before = self.lock().sent;
         loop {
             // As many as there are slots for, and at least one.
             while flying.len() < BATCH && result.is_ok() {
@@ -301,6 +374,9 @@ impl Bulk {
                 return result;
             };
             let finished = session::finish(waited);
+            if finished.is_ok() {
+                self.landed(line(stream), before);
+            }
             if result.is_ok() && finished.is_ok() {
                 // SAFETY: the rows may be written, as the caller promises; the GPU has written the piece, which the slot holds.
                 unsafe { scatter(self.address(slot), &host, &extent) };
@@ -325,7 +401,7 @@ mod tests {
                 depth: 1,
             },
         );
-        let rest = Pieces::of(at, at, extent);
+        let rest = Pieces::of(at, at, extent, SLOT_BYTES);
         thread::set_device(3);
         let lane = thread::lane();
         let copied = Mutex::new(Vec::new());
@@ -350,11 +426,51 @@ mod tests {
     }
 
     #[test]
+    fn copies_are_cut_so_that_each_thread_has_some_pieces() {
+        const KIB: u64 = 1 << 10;
+        for (bytes, threads, piece) in [
+            (20 * KIB, 1, 256 * KIB),
+            (512 * KIB, 1, 256 * KIB),
+            (4096 * KIB, 4, 512 * KIB),
+            (4096 * KIB, 1, 1024 * KIB),
+            (65536 * KIB, 4, 1024 * KIB),
+        ] {
+            assert_eq!(piece_bytes(bytes, threads), piece, "{bytes}");
+        }
+    }
+
+    #[test]
+    fn slots_are_free_when_bytes_came_back_behind_them_on_their_stream() {
+        let flying = |slot, number, stream| Flying {
+            slot,
+            number,
+            stream,
+        };
+        let (mine, other) = ((0, 0, 0), (0, 1, 0));
+        let mut slots = Slots {
+            free: Vec::new(),
+            flying: [
+                flying(4, 0, mine),
+                flying(5, 1, other),
+                flying(6, 2, mine),
+                flying(7, 3, mine),
+            ]
+            .into(),
+            sent: 4,
+        };
+        assert_eq!(slots.land(mine, 3), 2);
+        assert_eq!(slots.free, [4, 6]);
+        let left: Vec<u16> = slots.flying.iter().map(|one| one.slot).collect();
+        assert_eq!(left, [5, 7]);
+    }
+
+    #[test]
     fn rows_are_gathered_and_scattered() {
         let from: Vec<u8> = (0..60).collect();
         let mut packed = [0u8; 18];
         let mut to = vec![0u8; 60];
         let at = |start: *const u8| Pitched {
+            array: 0,
             address: start as u64,
             row_bytes: 10,
             layer_bytes: 30,

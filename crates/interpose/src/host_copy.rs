@@ -1,7 +1,7 @@
 //! Copies between a device and memory of this host that the backend has not: through slots of shared memory (`bulk`), or over the connection.
 
 use crate::{bulk, session};
-use rgaps_remoting::{Call, Code, Extent, Pitched, INLINE_BYTES_MAX};
+use rgaps_remoting::{Call, Code, Extent, Pitched};
 
 /// Copies to the device. The bytes have been read when this returns.
 ///
@@ -14,13 +14,13 @@ pub(crate) unsafe fn copy_in(
     stream: u64,
 ) -> Result<(), Code> {
     let bytes = extent.bytes().ok_or(Code::INVALID_VALUE)? as usize;
-    if bytes > INLINE_BYTES_MAX {
+    if bytes > session::inline_bytes() {
         if let Some(slots) = bulk::slots()? {
             // SAFETY: the rows may be read, as the caller promises.
             return unsafe { slots.copy_in(to, from, extent, stream) };
         }
     }
-    if extent.is_row() {
+    if extent.is_row() && to.array == 0 {
         // SAFETY: the row may be read, as the caller promises.
         let source = unsafe { std::slice::from_raw_parts(from.address as *const u8, bytes) };
         let to = to.address;
@@ -43,13 +43,13 @@ pub(crate) unsafe fn copy_out(
     stream: u64,
 ) -> Result<(), Code> {
     let bytes = extent.bytes().ok_or(Code::INVALID_VALUE)? as usize;
-    if bytes > INLINE_BYTES_MAX {
+    if bytes > session::inline_bytes() {
         if let Some(slots) = bulk::slots()? {
             // SAFETY: the rows may be written, as the caller promises.
             return unsafe { slots.copy_out(from, to, extent, stream) };
         }
     }
-    if extent.is_row() {
+    if extent.is_row() && from.array == 0 {
         let call = Call::CopyOut {
             from: from.address,
             bytes: bytes as u64,

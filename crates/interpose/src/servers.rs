@@ -4,7 +4,7 @@
 //! its server only, so its calls go there, whichever device is current: [`at`].
 
 use crate::{notice, thread};
-use rgaps_remoting::{Code, Communication, Connection, DeviceInfo, From, GpuList};
+use rgaps_remoting::{Code, Communication, Connection, DeviceInfo, From, GpuList, SessionOptions};
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -68,7 +68,11 @@ fn no_device(reason: String) -> Code {
 
 impl Servers {
     /// Connects to the servers that the environment names.
-    pub(crate) fn open(program: &str, stripes: usize) -> Result<Servers, Code> {
+    pub(crate) fn open(
+        program: &str,
+        stripes: usize,
+        inline_bytes: usize,
+    ) -> Result<Servers, Code> {
         let text = std::env::var(SERVERS_ENV).map_err(|_| {
             no_device(format!(
                 "no GPU server is named: start the program with 'rgaps gpu run --on HOST -- PROGRAM', or set {SERVERS_ENV}"
@@ -81,9 +85,13 @@ impl Servers {
             Communication::load().map_err(|error| unavailable(error.to_string()))?;
         let mut all = Vec::new();
         for (number, endpoint) in wanted.servers().into_iter().enumerate() {
-            let connection =
-                Connection::open(&communication, endpoint, program, (number as u8, stripes))
-                    .map_err(|error| unavailable(error.to_string()))?;
+            let options = SessionOptions {
+                server: number as u8,
+                stripes,
+                inline_bytes,
+            };
+            let connection = Connection::open(&communication, endpoint, program, options)
+                .map_err(|error| unavailable(error.to_string()))?;
             all.push(Server {
                 connection,
                 sticky: AtomicI32::new(0),

@@ -2,7 +2,9 @@
 
 use crate::servers::{opened, Server, Servers};
 use crate::{failures, notice, thread};
-use rgaps_remoting::{Answer, Call, Code, Connection, Counters, DeviceInfo, Value, Waited};
+use rgaps_remoting::{
+    Answer, Call, Code, Connection, Counters, DeviceInfo, Value, Waited, INLINE_BYTES,
+};
 use std::io::Write;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,6 +15,8 @@ const BLOCKING_ENV: &str = "RGAPS_GPU_BLOCKING";
 /// How many connections or threads carry the bytes of large copies.
 const STRIPES_ENV: &str = "RGAPS_GPU_STRIPES";
 const STRIPES_USUAL: usize = 4;
+/// Up to which size bytes travel inside the batch.
+const INLINE_ENV: &str = "RGAPS_GPU_INLINE";
 /// A file that gets a line of JSON when the program ends: what the session has counted.
 const STATISTICS_ENV: &str = "RGAPS_GPU_STATISTICS";
 
@@ -26,7 +30,7 @@ extern "C" fn in_forked_child() {
 }
 
 fn open() -> Result<Servers, Code> {
-    let servers = Servers::open(&program(), stripes())?;
+    let servers = Servers::open(&program(), stripes(), inline_bytes())?;
     // SAFETY: both functions are those of this library, which is not unloaded: it has a thread.
     unsafe {
         libc::pthread_atfork(None, None, Some(in_forked_child));
@@ -35,16 +39,25 @@ fn open() -> Result<Servers, Code> {
     Ok(servers)
 }
 
+/// A number that the user gives.
+fn number_of(variable: &str) -> Option<usize> {
+    std::env::var(variable).ok()?.parse().ok()
+}
+
+/// Up to which size bytes travel inside the batch.
+pub(crate) fn inline_bytes() -> usize {
+    static COUNT: OnceLock<usize> = OnceLock::new();
+    *COUNT.get_or_init(|| number_of(INLINE_ENV).unwrap_or(INLINE_BYTES))
+}
+
 /// How many connections (or threads, where memory is shared) carry the bytes of a large copy: a quarter of the processors, since the server may be on
 /// the same ones, unless the user says how many. 0: the first connection does.
 pub(crate) fn stripes() -> usize {
     static COUNT: OnceLock<usize> = OnceLock::new();
     *COUNT.get_or_init(|| {
-        let named = std::env::var(STRIPES_ENV)
-            .ok()
-            .and_then(|count| count.parse().ok());
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        let count = named.unwrap_or((processors / 4).min(STRIPES_USUAL));
+        let usual = (processors / 4).min(STRIPES_USUAL);
+        let count = number_of(STRIPES_ENV).unwrap_or(usual);
         if count < 2 {
             0
         } else {
@@ -174,6 +187,17 @@ pub(crate) fn send(call: &Call<'_>, bulk: &[u8]) -> Result<(), Code> {
 pub(crate) fn send_shared(call: &Call<'_>) -> Result<(), Code> {
     count_shared(&alive()?.1.connection, call);
     send(call, &[])
+}
+
+/// The same, on its way when this returns.
+pub(crate) fn send_shared_now(call: &Call<'_>) -> Result<(), Code> {
+    if is_blocking() {
+        return send_shared(call);
+    }
+    let (servers, server) = alive()?;
+    count_shared(&server.connection, call);
+    let sent = server.connection.send_now(servers.caller(), call);
+    sent.map_err(|_| server.lost())
 }
 
 /// Makes a copy of shared memory, which [`finish`] waits for.

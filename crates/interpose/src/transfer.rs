@@ -4,7 +4,7 @@
 //! other memory, bytes for the device have been read when the call returns, and nobody waits for the copy; bytes of the device are there
 //! when the call returns. They go through slots of shared memory (`bulk`), or over the connection.
 
-use crate::handles::streams;
+use crate::handles::{arrays, streams};
 use crate::host_copy::{copy_in, copy_out};
 use crate::servers::{are_several, at, number_of};
 use crate::{bulk, managed, memory, session, thread};
@@ -53,11 +53,8 @@ pub(crate) enum Direction {
 
 impl Direction {
     /// What the addresses say.
-    pub(crate) fn of(to: u64, from: u64) -> Direction {
-        match (
-            memory::device_at(from).is_some(),
-            memory::device_at(to).is_some(),
-        ) {
+    pub(crate) fn of(to: &Pitched, from: &Pitched) -> Direction {
+        match (is_on_device(from), is_on_device(to)) {
             (false, true) => Direction::In,
             (true, false) => Direction::Out,
             (true, true) => Direction::Within,
@@ -66,11 +63,30 @@ impl Direction {
     }
 }
 
+fn is_on_device(at: &Pitched) -> bool {
+    at.array != 0 || memory::device_at(at.address).is_some()
+}
+
+fn is_managed(at: &Pitched) -> bool {
+    at.array == 0 && managed::is_managed(at.address)
+}
+
+/// Refuses a place on a device that is not all the program's.
+fn check(at: &Pitched, extent: &Extent) -> Result<(), Code> {
+    match at.array {
+        0 => memory::check(at.address, span(at, extent)?),
+        _ => arrays::check(at, extent),
+    }
+}
+
 /// Bytes from the first to behind the last of rows.
 fn span(at: &Pitched, extent: &Extent) -> Result<u64, Code> {
     let rows = extent.height > 1 || extent.depth > 1;
     if rows && at.row_bytes < extent.width_bytes {
-        return Err(Code::INVALID_PITCH);
+        return Err(match at.array {
+            0 => Code::INVALID_PITCH,
+            _ => Code::INVALID_VALUE,
+        });
     }
     let layers = at.layer_bytes.checked_mul(extent.depth.saturating_sub(1));
     let rows = at.row_bytes.checked_mul(extent.height.saturating_sub(1));
@@ -91,8 +107,8 @@ pub(crate) fn fill(
     if extent.bytes() == Some(0) {
         return session::check_alive();
     }
-    memory::check(to.address, span(&to, &extent)?)?;
-    let device = device_of(to.address);
+    check(&to, &extent)?;
+    let device = device_of(&to);
     match are_apart(&[device], stream) {
         false => at(device.unwrap_or_else(thread::device), || {
             fill_here(to, extent, (value, width), stream)
@@ -112,7 +128,7 @@ fn fill_here(
     (value, width): (u32, u8),
     stream: u64,
 ) -> Result<(), Code> {
-    let is_managed = managed::is_managed(to.address);
+    let is_managed = is_managed(&to);
     if is_managed {
         managed::before(stream)?;
     }
@@ -137,7 +153,7 @@ fn settle(stream: u64) -> Result<(), Code> {
 }
 
 /// The direction, if the addresses say the same.
-fn agreed(to: u64, from: u64, direction: Direction) -> Result<Direction, Code> {
+fn agreed(to: &Pitched, from: &Pitched, direction: Direction) -> Result<Direction, Code> {
     match Direction::of(to, from) == direction {
         true => Ok(direction),
         false => Err(Code::INVALID_VALUE),
@@ -157,8 +173,11 @@ pub(crate) fn copy(
     copy_rows(to, from, extent, direction, order)
 }
 
-fn device_of(address: u64) -> Option<u16> {
-    memory::device_at(address).map(|range| range.device)
+fn device_of(at: &Pitched) -> Option<u16> {
+    match at.array {
+        0 => memory::device_at(at.address).map(|range| range.device),
+        array => arrays::find(array).ok().map(|array| array.device),
+    }
 }
 
 /// Whether memory and a stream are not all of one server.
@@ -188,7 +207,7 @@ pub(crate) fn copy_rows(
     if !are_several() {
         return copy_here(to, from, extent, direction, order);
     }
-    let devices = [device_of(to.address), device_of(from.address)];
+    let devices = [device_of(&to), device_of(&from)];
     if !are_apart(&devices, order.stream) {
         let device = streams::find(order.stream).map(|stream| stream.device);
         return at(device.unwrap_or_else(|_| thread::device()), || {
@@ -200,7 +219,7 @@ pub(crate) fn copy_rows(
     let order = Order::wait(0);
     match devices {
         [Some(near), Some(far)] if number_of(near) != number_of(far) => {
-            let is_managed = [to, from].iter().any(|at| managed::is_managed(at.address));
+            let is_managed = [to, from].iter().any(is_managed);
             if direction != Direction::Within && !is_managed {
                 return Err(Code::INVALID_VALUE);
             }
@@ -221,8 +240,8 @@ fn through_host(
     extent: Extent,
 ) -> Result<(), Code> {
     let all = extent.bytes().ok_or(Code::INVALID_VALUE)?;
-    memory::check(to.address, span(&to, &extent)?)?;
-    memory::check(from.address, span(&from, &extent)?)?;
+    check(&to, &extent)?;
+    check(&from, &extent)?;
     let mut buffer = vec![0u8; all.min(THROUGH_HOST_BYTES) as usize];
     let both = pieces(to, extent, THROUGH_HOST_BYTES).zip(pieces(from, extent, THROUGH_HOST_BYTES));
     for ((to, extent), (from, _)) in both {
@@ -260,20 +279,20 @@ fn copy_here(
     if bytes == 0 {
         return session::check_alive();
     }
-    if to.address == 0 || from.address == 0 {
+    if [to, from].iter().any(|at| at.array == 0 && at.address == 0) {
         return Err(Code::INVALID_VALUE);
     }
-    if managed::is_managed(to.address) || managed::is_managed(from.address) {
+    if is_managed(&to) || is_managed(&from) {
         // It counts as the host's and as the device's, and is copied as the device's.
         managed::before(order.stream)?;
-        let direction = Direction::of(to.address, from.address);
+        let direction = Direction::of(&to, &from);
         copy_spans((to, to_span), (from, from_span), extent, direction, order)?;
         return match order.is_waited_for {
             true => settle(order.stream),
             false => Ok(()),
         };
     }
-    let direction = agreed(to.address, from.address, direction)?;
+    let direction = agreed(&to, &from, direction)?;
     copy_spans((to, to_span), (from, from_span), extent, direction, order)
 }
 
@@ -286,10 +305,10 @@ fn copy_spans(
     order: Order,
 ) -> Result<(), Code> {
     if matches!(direction, Direction::In | Direction::Within) {
-        memory::check(to.address, to_span)?;
+        check(&to, &extent)?;
     }
     if matches!(direction, Direction::Out | Direction::Within) {
-        memory::check(from.address, from_span)?;
+        check(&from, &extent)?;
     }
     match direction {
         Direction::In => match memory::shared_at(from.address, from_span) {
@@ -357,7 +376,7 @@ fn shared(
 /// # Safety
 /// The row at `to` may be written until it is given back.
 unsafe fn land(to: Pitched, from: Pitched, extent: Extent, order: Order) -> Result<bool, Code> {
-    if order.is_waited_for || !extent.is_row() {
+    if order.is_waited_for || !extent.is_row() || from.array != 0 {
         return Ok(false);
     }
     let bytes = extent.width_bytes;
@@ -377,7 +396,7 @@ unsafe fn land(to: Pitched, from: Pitched, extent: Extent, order: Order) -> Resu
 }
 
 fn within(to: Pitched, from: Pitched, extent: Extent, stream: u64) -> Result<(), Code> {
-    let call = match extent.is_row() {
+    let call = match extent.is_row() && to.array == 0 && from.array == 0 {
         true => Call::Copy {
             to: to.address,
             from: from.address,

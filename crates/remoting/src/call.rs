@@ -3,11 +3,12 @@
 //! Calls are those of CUDA's driver. The client mints the handles of streams, events and libraries, so that it
 //! need not wait for them; addresses are the server's, since kernels follow them.
 
+use crate::array::{Resource, Shape};
 use crate::digest::Digest;
 use serde::{Deserialize, Serialize};
 
 /// Changes with every change of this file or of frames.
-pub const PROTOCOL: u32 = 5;
+pub const PROTOCOL: u32 = 6;
 /// What each side says first.
 pub const MAGIC: [u8; 8] = *b"rgapsGPU";
 
@@ -121,9 +122,11 @@ pub struct ClientInfo {
     pub memory_bytes: u64,
 }
 
-/// A place in memory of rows and layers.
+/// A place in memory of rows and layers, or in an array.
 #[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Pitched {
+    /// The array, or 0. An array has no addresses, so `address` counts bytes as if its rows and layers followed each other.
+    pub array: u64,
     /// Of its first byte.
     pub address: u64,
     /// Bytes from a row to the next.
@@ -160,6 +163,7 @@ impl Extent {
 /// One row: `bytes` bytes from `address` on.
 pub fn row(address: u64, bytes: u64) -> (Pitched, Extent) {
     let at = Pitched {
+        array: 0,
         address,
         row_bytes: bytes,
         layer_bytes: bytes,
@@ -273,6 +277,35 @@ pub enum Call<'a> {
         extent: Extent,
         stream: u64,
     },
+    /// `cuArray3DCreate`.
+    ArrayCreate { array: u64, shape: Shape },
+    /// `cuArrayDestroy`.
+    ArrayDestroy { array: u64 },
+    /// `cuMipmappedArrayCreate`.
+    MipmapCreate {
+        mipmap: u64,
+        shape: Shape,
+        levels: u32,
+    },
+    /// `cuMipmappedArrayGetLevel`, which gets the number `array`.
+    MipmapLevel { mipmap: u64, level: u32, array: u64 },
+    /// `cuMipmappedArrayDestroy`.
+    MipmapDestroy { mipmap: u64 },
+    /// `cuTexObjectCreate`; `sampler` and `view` are the driver's structures, which contain no addresses, and `view` may be empty. Gives
+    /// the driver's handle, since kernels get it as a parameter.
+    TextureCreate {
+        resource: Resource,
+        sampler: &'a [u8],
+        view: &'a [u8],
+    },
+    /// `cuTexObjectDestroy`.
+    TextureDestroy { texture: u64 },
+    /// `cuTexObjectGetTextureDesc`: the driver gives back what it made of the structure.
+    TextureSampler { texture: u64 },
+    /// `cuSurfObjectCreate`. Gives the driver's handle.
+    SurfaceCreate { array: u64 },
+    /// `cuSurfObjectDestroy`.
+    SurfaceDestroy { surface: u64 },
     /// Sets elements of 1, 2 or 4 bytes; `extent` counts bytes.
     Fill {
         to: Pitched,
@@ -522,6 +555,8 @@ pub enum Value {
         /// Of the places.
         bytes: Vec<u8>,
     },
+    /// `CUDA_TEXTURE_DESC` of a texture.
+    Sampler(Vec<u8>),
 }
 
 /// The answer to a call. Bytes of memory follow where the call asks for them and has not failed.

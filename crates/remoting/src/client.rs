@@ -16,7 +16,7 @@ use crate::descriptor::{Receiver, Waiting};
 use crate::frame::{Header, HEADER_BYTES, QUIET};
 use crate::landings::Landings;
 use crate::limits::{
-    BATCH_BYTES, BATCH_DELAY, BODY_BYTES_MAX, HELLO_TIMEOUT, INLINE_BYTES_MAX, STRIPES_MAX,
+    BATCH_BYTES, BATCH_DELAY, BODY_BYTES_MAX, HELLO_TIMEOUT, INLINE_BYTES, STRIPES_MAX,
 };
 use crate::socket::Socket;
 use crate::stripes::Stripes;
@@ -106,10 +106,32 @@ pub(crate) struct Inbox {
     pub(crate) is_lost: bool,
 }
 
+/// How a client uses its session.
+#[derive(Debug, Clone, Copy)]
+pub struct SessionOptions {
+    /// Which of the program's servers it is on.
+    pub server: u8,
+    /// How many further connections carry the bytes of large copies, unless the server is on this host or does not take them.
+    pub stripes: usize,
+    /// Up to this size bytes travel inside the batch.
+    pub inline_bytes: usize,
+}
+
+impl Default for SessionOptions {
+    fn default() -> SessionOptions {
+        SessionOptions {
+            server: 0,
+            stripes: 0,
+            inline_bytes: INLINE_BYTES,
+        }
+    }
+}
+
 /// A session on a server.
 pub struct Connection {
     server: Arc<dyn Communicator>,
     stripes: Stripes,
+    inline_bytes: usize,
     endpoint: Endpoint,
     inventory: Inventory,
     outbox: Mutex<Outbox>,
@@ -211,17 +233,17 @@ fn open_stripes(
 }
 
 impl Connection {
-    /// Begins a session; `server` says which of the program's servers it is on. Bytes of large copies travel over `stripes` further connections, unless the server is on this host or does not take them.
+    /// Begins a session.
     pub fn open(
         communication: &Communication,
         at: &Endpoint,
         program: &str,
-        (server, stripes): (u8, usize),
+        options: SessionOptions,
     ) -> Result<Arc<Connection>, ConnectError> {
         let wish = Wish::Session {
             program: program.to_owned(),
             pid: std::process::id(),
-            server,
+            server: options.server,
         };
         let (server, inventory, token) = match greet(communication, at, wish)? {
             (server, Welcome::Session { inventory, token }) => (server, inventory, token),
@@ -231,7 +253,7 @@ impl Connection {
         let is_local = server.socket().is_some_and(Socket::is_local);
         let stripes = match is_local {
             true => Stripes::default(),
-            false => open_stripes(communication, at, token, stripes),
+            false => open_stripes(communication, at, token, options.stripes),
         };
         let descriptors = Arc::new(Waiting::default());
         let receiver = Receiver::new(server.clone(), descriptors.clone());
@@ -240,6 +262,7 @@ impl Connection {
             descriptors,
             server,
             stripes,
+            inline_bytes: options.inline_bytes,
             endpoint: at.clone(),
             inventory,
             outbox: Mutex::default(),
@@ -293,6 +316,13 @@ impl Connection {
             self.filled.notify_one();
         }
         Ok(())
+    }
+
+    /// The same, on its way when this returns: for calls behind which the caller has other work to do.
+    pub fn send_now(&self, from: From, call: &Call<'_>) -> Result<(), Lost> {
+        let mut outbox = lock(&self.outbox);
+        self.append(&mut outbox, from, QUIET, call, &[])?;
+        self.flush(&mut outbox)
     }
 
     /// Makes a call and waits for the answer.
@@ -402,7 +432,7 @@ impl Connection {
             self.stripes
                 .write(bulk)
                 .map_err(|_| self.lose_holding(outbox))?;
-        } else if bulk.len() <= INLINE_BYTES_MAX {
+        } else if bulk.len() <= self.inline_bytes {
             outbox.batch.extend_from_slice(bulk);
             if outbox.batch.len() >= BATCH_BYTES {
                 self.flush(outbox)?;
@@ -512,6 +542,9 @@ impl Connection {
     fn read_one(&self) -> io::Result<(u64, Answer, Option<OwnedFd>)> {
         let broken = || io::Error::from(io::ErrorKind::InvalidData);
         let mut reader = lock(&self.reader);
+        if let (true, Some(socket)) = (reader.buffer().is_empty(), self.server.socket()) {
+            socket.spin();
+        }
         let mut bytes = [0; HEADER_BYTES];
         reader.read_exact(&mut bytes)?;
         let header = Header::decode(&bytes).map_err(|_| broken())?;

@@ -13,6 +13,7 @@ impl Code {
     pub const INVALID_CONFIGURATION: Code = Code(9);
     pub const INVALID_PITCH: Code = Code(12);
     pub const INVALID_SYMBOL: Code = Code(13);
+    pub const INVALID_CHANNEL_DESCRIPTOR: Code = Code(20);
     pub const INVALID_MEMCPY_DIRECTION: Code = Code(21);
     pub const DEVICES_UNAVAILABLE: Code = Code(46);
     pub const INVALID_DEVICE_FUNCTION: Code = Code(98);

@@ -10,6 +10,7 @@
 //! - [`math`] is the table of functions of cuBLAS and other libraries above the runtime, which cross as they are.
 //!
 //! Why it is built so is in decision 0045.
+mod array;
 mod backend;
 mod board;
 mod call;
@@ -29,6 +30,7 @@ mod relay;
 mod socket;
 mod stripes;
 
+pub use array::{Resource, Shape, SAMPLER_BYTES, VIEW_BYTES};
 pub use backend::{
     decode_for_fuzzing, encode_for_fuzzing, run as run_backend, BackendError, BackendOptions,
 };
@@ -36,13 +38,13 @@ pub use call::{
     row, Answer, Argument, Call, ClientInfo, DeviceInfo, Extent, Inventory, KernelId, KernelInfo,
     Pitched, Status, Tensor, TopicOptions, Value,
 };
-pub use client::{status, ConnectError, Connection, Counters, From, Lost, Waited};
+pub use client::{status, ConnectError, Connection, Counters, From, Lost, SessionOptions, Waited};
 pub use codes::Code;
 pub use communicator::{Communication, Communicator, Endpoint, GpuList, Protocol, PORT};
 pub use digest::{digest_of, Digest};
 pub use front::{Front, FrontError, FrontOptions};
 pub use limits::{
-    IMAGE_KEPT_BYTES_MIN, INLINE_BYTES_MAX, LANES_MAX, LAUNCH_ATTRIBUTES_MAX, MARKS_MAX,
+    IMAGE_KEPT_BYTES_MIN, INLINE_BYTES, LANES_MAX, LAUNCH_ATTRIBUTES_MAX, MARKS_MAX,
     PARAMETER_BYTES_MAX, SERVERS_MAX,
 };
 pub use pieces::pieces;

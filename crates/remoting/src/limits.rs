@@ -26,8 +26,8 @@ pub const LAUNCH_ATTRIBUTES_MAX: usize = 16;
 pub const BATCH_BYTES: usize = 64 << 10;
 /// A client that does not wait for anything sends what it has queued after this long.
 pub const BATCH_DELAY: Duration = Duration::from_micros(50);
-/// Up to this size bytes travel inside the batch.
-pub const INLINE_BYTES_MAX: usize = 16 << 10;
+/// Up to this size bytes travel inside the batch, unless the client says otherwise.
+pub const INLINE_BYTES: usize = 16 << 10;
 /// Bytes of one staging buffer of the server, and how many there are for each direction.
 pub const STAGING_BYTES: usize = 4 << 20;
 /// See [`STAGING_BYTES`].
@@ -50,7 +50,13 @@ pub const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 pub const STRANGERS_MAX: usize = 256;
 /// Most connections of a client beside its first one, over which bytes of large copies travel ("stripes").
 pub const STRIPES_MAX: usize = 8;
-/// Bytes that travel over one of them in turn.
-pub const STRIPE_PIECE_BYTES: usize = 1 << 20;
+/// Bytes that travel over one of them in turn: a quarter of its share, within these limits. So the last piece, which overlaps with nothing, is short.
+pub const STRIPE_PIECE_BYTES: std::ops::RangeInclusive<usize> = (256 << 10)..=(1 << 20);
+/// See [`STRIPE_PIECE_BYTES`].
+pub const STRIPE_PIECES: usize = 4;
 /// Smaller copies travel over the first connection.
-pub const STRIPED_BYTES_MIN: u64 = 4 << 20;
+pub const STRIPED_BYTES_MIN: u64 = 1 << 20;
+/// How long a thread that waits for a call or an answer looks for it before it sleeps: a thread that sleeps takes longer to wake than many calls take.
+pub const SPIN: Duration = Duration::from_micros(50);
+/// With fewer processors nobody spins, since the other end may need the processor.
+pub const SPIN_PROCESSORS_MIN: usize = 4;

@@ -1,7 +1,7 @@
 //! Copies in pieces that fit a buffer.
 
 use crate::call::{Extent, Pitched};
-use crate::limits::STRIPE_PIECE_BYTES;
+use crate::limits::{STRIPE_PIECES, STRIPE_PIECE_BYTES};
 
 /// A part of a copy: where it begins, and how much it is.
 pub type Piece = (Pitched, Extent);
@@ -40,11 +40,15 @@ pub(crate) fn stripe(
     index: usize,
     stripes: usize,
 ) -> impl Iterator<Item = (usize, usize)> {
-    let count = bytes.div_ceil(STRIPE_PIECE_BYTES);
-    (index..count).step_by(stripes.max(1)).map(move |number| {
-        let offset = number * STRIPE_PIECE_BYTES;
-        (offset, STRIPE_PIECE_BYTES.min(bytes - offset))
-    })
+    let stripes = stripes.max(1);
+    let piece = (bytes / (stripes * STRIPE_PIECES)).next_multiple_of(4096);
+    let piece = piece.clamp(*STRIPE_PIECE_BYTES.start(), *STRIPE_PIECE_BYTES.end());
+    (index..bytes.div_ceil(piece))
+        .step_by(stripes)
+        .map(move |number| {
+            let offset = number * piece;
+            (offset, piece.min(bytes - offset))
+        })
 }
 
 #[cfg(test)]
@@ -54,6 +58,7 @@ mod tests {
 
     fn cut(width_bytes: u64, height: u64, depth: u64) -> Vec<Piece> {
         let at = Pitched {
+            array: 0,
             address: 0,
             row_bytes: width_bytes + 10,
             layer_bytes: (width_bytes + 10) * height + 100,
@@ -74,9 +79,10 @@ mod tests {
 
     #[test]
     fn stripes_have_each_byte_once() {
-        for bytes in [1, STRIPE_PIECE_BYTES, 5 * STRIPE_PIECE_BYTES + 7] {
+        for (bytes, count) in [(1, 1), (1 << 20, 4), (4 << 20, 12), ((64 << 20) + 7, 65)] {
             let mut all: Vec<_> = (0..3).flat_map(|index| stripe(bytes, index, 3)).collect();
             all.sort();
+            assert_eq!(all.len(), count, "{bytes}");
             let end = all.iter().fold(0, |end, (offset, length)| {
                 assert_eq!(end, *offset);
                 end + length

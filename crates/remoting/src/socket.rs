@@ -1,9 +1,12 @@
 //! The socket that carries a connection's bytes, as a backend process gets it.
 
+use crate::limits::{SPIN, SPIN_PROCESSORS_MIN};
 use std::io::{self, IoSlice, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 /// A connection.
 #[derive(Debug)]
@@ -38,6 +41,33 @@ impl Socket {
     /// Whether both ends are on one host, and descriptors can be sent.
     pub fn is_local(&self) -> bool {
         matches!(self, Socket::Unix(_))
+    }
+
+    /// Looks for bytes for a while, so that a read behind it need not sleep; whether there are any.
+    pub(crate) fn spin(&self) -> bool {
+        static MAY_SPIN: OnceLock<bool> = OnceLock::new();
+        let processors = || std::thread::available_parallelism().map_or(1, usize::from);
+        let may_spin = MAY_SPIN.get_or_init(|| processors() >= SPIN_PROCESSORS_MIN);
+        *may_spin && self.has_bytes_within(SPIN)
+    }
+
+    fn has_bytes_within(&self, limit: Duration) -> bool {
+        let begun = Instant::now();
+        loop {
+            let mut polled = libc::pollfd {
+                fd: self.as_fd().as_raw_fd(),
+                events: libc::POLLIN,
+                revents: 0,
+            };
+            // SAFETY: one structure of this function; the descriptor is open while this value is.
+            if unsafe { libc::poll(&mut polled, 1, 0) } != 0 {
+                return true;
+            }
+            if begun.elapsed() >= limit {
+                return false;
+            }
+            std::hint::spin_loop();
+        }
     }
 
     /// Ends both directions, also for a thread that waits in a read.
@@ -145,6 +175,18 @@ pub(crate) unsafe fn write_memory(to: &Socket, start: *const u8, bytes: usize) -
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bytes_and_the_end_of_a_connection_are_seen_without_sleep() {
+        let (one, other) = UnixStream::pair().unwrap();
+        let at = Socket::Unix(one);
+        assert!(!at.has_bytes_within(Duration::from_micros(10)));
+        (&other).write_all(b"x").unwrap();
+        assert!(at.has_bytes_within(Duration::ZERO));
+        (&at).read_exact(&mut [0]).unwrap();
+        drop(other);
+        assert!(at.has_bytes_within(Duration::ZERO));
+    }
 
     #[test]
     fn pieces_are_written_whole_and_in_order() {

@@ -4,13 +4,14 @@
 mod seeded;
 
 use rgaps_remoting::{
-    decode_for_fuzzing, encode_for_fuzzing, Argument, Call, Extent, KernelId, Pitched, Tensor,
-    TopicOptions,
+    decode_for_fuzzing, encode_for_fuzzing, Argument, Call, Extent, KernelId, Pitched, Resource,
+    Shape, Tensor, TopicOptions, SAMPLER_BYTES,
 };
 
 /// Calls of each kind of content.
 fn seeds() -> Vec<Vec<u8>> {
     let at = Pitched {
+        array: 0,
         address: 1 << 46,
         row_bytes: 512,
         layer_bytes: 4096,
@@ -65,6 +66,23 @@ fn seeds() -> Vec<Vec<u8>> {
             extent,
             stream: 0,
         },
+        Call::ArrayCreate {
+            array: 64,
+            shape: Shape {
+                width: 64,
+                height: 16,
+                depth: 0,
+                format: 0x20,
+                channels: 4,
+                flags: 2,
+            },
+        },
+        Call::TextureCreate {
+            resource: Resource::Array(64),
+            sampler: &[0; SAMPLER_BYTES],
+            view: &[],
+        },
+        Call::TextureSampler { texture: 7 },
         Call::Fill {
             to: at,
             extent,

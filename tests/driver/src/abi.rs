@@ -127,6 +127,7 @@ pub(crate) const ACCESS_READ_WRITE: c_uint = 3;
 
 pub(crate) const MEMORY_HOST: c_uint = 1;
 pub(crate) const MEMORY_DEVICE: c_uint = 2;
+pub(crate) const MEMORY_ARRAY: c_uint = 3;
 
 pub(crate) const STREAM_NON_BLOCKING: c_uint = 1;
 pub(crate) const WAIT_GEQ: c_uint = 0;

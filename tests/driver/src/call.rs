@@ -1,6 +1,7 @@
 //! What all exported functions have in common, and the state behind them.
 
 use crate::abi::Code;
+use crate::api::array::Arrays;
 use crate::api::pool::Pools;
 use crate::config::Config;
 use crate::context::{lose_current, Contexts};
@@ -27,6 +28,7 @@ pub(crate) struct Global {
     pub(crate) streams: Streams,
     pub(crate) graphs: Graphs,
     pub(crate) pools: Mutex<Pools>,
+    pub(crate) arrays: Mutex<Arrays>,
     pub(crate) modules: Modules,
     pub(crate) libraries: Libraries,
     initialised: AtomicBool,
@@ -55,6 +57,7 @@ pub(crate) fn global() -> &'static Global {
             streams: Streams::default(),
             graphs: Graphs::default(),
             pools: Mutex::default(),
+            arrays: Mutex::default(),
             modules: Modules::default(),
             libraries: Libraries::default(),
             initialised: AtomicBool::new(false),

@@ -17,6 +17,7 @@ fn wrong_handles_and_addresses_are_refused() {
         depth: 1,
     };
     let at = |address, row_bytes| Pitched {
+        array: 0,
         address,
         row_bytes,
         layer_bytes: 0,
@@ -192,6 +193,7 @@ fn lies_about_shared_memory_are_refused() {
     region(&client, 7, 8192);
     let (at, extent) = (
         |address| Pitched {
+            array: 0,
             address,
             row_bytes: 64,
             layer_bytes: 64,

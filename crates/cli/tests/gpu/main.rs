@@ -1,5 +1,6 @@
 //! `gpu serve` and its clients, on the test driver: limits, clients that vanish, a server that is killed.
 
+mod arrays;
 mod liars;
 #[path = "../support/mod.rs"]
 mod support;
@@ -8,7 +9,7 @@ mod trust;
 
 use rgaps_remoting::{
     digest_of, status, Call, Code, Communication, ConnectError, Connection, Endpoint, From,
-    KernelId, Status, Value,
+    KernelId, SessionOptions, Status, Value,
 };
 use rgaps_testkit::{until, Process};
 use serde_json::Value as Json;
@@ -36,7 +37,7 @@ fn plain() -> Communication {
 }
 
 fn open(at: &Endpoint, program: &str) -> Result<Arc<Connection>, ConnectError> {
-    Connection::open(&plain(), at, program, (0, 0))
+    Connection::open(&plain(), at, program, SessionOptions::default())
 }
 
 fn look(at: &Endpoint) -> Status {
@@ -379,8 +380,18 @@ fn bytes_of_large_copies_travel_over_stripes() {
     let folder = tempfile::tempdir().unwrap();
     let (_server, said) = serve(folder.path(), &["--listen", "127.0.0.1:0"]);
     let at: Endpoint = said[0].parse().unwrap();
-    let client = Connection::open(&plain(), &at, "test", (0, 3)).unwrap();
-    carries(&client, (4 << 20) - 1);
+    let client = Connection::open(
+        &plain(),
+        &at,
+        "test",
+        SessionOptions {
+            stripes: 3,
+            ..SessionOptions::default()
+        },
+    )
+    .unwrap();
+    carries(&client, (1 << 20) - 1);
+    carries(&client, 1 << 20);
     carries(&client, 4 << 20);
     carries(&client, (9 << 20) + 12_345);
     // What is refused is read all the same.

@@ -2,7 +2,7 @@
 
 use super::{carries, serve, works, Process};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use rgaps_remoting::{Communication, ConnectError, Connection, Endpoint};
+use rgaps_remoting::{Communication, ConnectError, Connection, Endpoint, SessionOptions};
 use rgaps_session::{Config, Environment};
 use rgaps_testkit::until;
 use std::net::TcpStream;
@@ -58,7 +58,15 @@ fn serve_with(file: &Path, listen: &str) -> (Process, String) {
 fn open(file: &Path, at: &str) -> Result<Arc<Connection>, ConnectError> {
     let config = Config::load_from(Some(file), &Environment::default()).unwrap();
     let at: Endpoint = at.parse().unwrap();
-    Connection::open(&Communication::of(&config), &at, "test", (0, 3))
+    Connection::open(
+        &Communication::of(&config),
+        &at,
+        "test",
+        SessionOptions {
+            stripes: 3,
+            ..SessionOptions::default()
+        },
+    )
 }
 
 /// The address of a server that says `tls/ADDRESS`, and its name with it.

@@ -22,8 +22,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Bytes that are staged at a time between GPUs that are no peers.
 const CHUNK_BYTES: u64 = 4 << 20;
-/// Copies to the host are made in parts of at least so many bytes, so that what reads them need not wait for
-/// the last one. A stream's queue holds a thousand operations, so there are [`MAX_COPY_PIECES`] at most.
+/// Larger copies to the host are made in parts, so that what reads them need not wait for the last one: [`PARTS`], until parts have
+/// [`PART_BYTES`]. Each part costs an operation of the stream, whose queue holds a thousand, so there are [`MAX_COPY_PIECES`] at most.
+const WHOLE_BYTES_MAX: u64 = 1 << 20;
+/// See [`WHOLE_BYTES_MAX`].
+const PARTS: u64 = 4;
+/// See [`WHOLE_BYTES_MAX`].
 const PART_BYTES: u64 = 4 << 20;
 /// How long until a pool is tried again that could not be opened for lack of a daemon.
 const RETRY_NS: u64 = 500_000_000;
@@ -405,11 +409,9 @@ fn is_unread(error: &ClientError) -> bool {
 
 /// Bytes of the parts in which a message is copied to the host; 0: in one.
 fn part_bytes(bytes: u64) -> u64 {
-    match bytes > PART_BYTES {
-        true => bytes
-            .div_ceil(MAX_COPY_PIECES)
-            .next_multiple_of(PART_BYTES / 4)
-            .max(PART_BYTES),
+    let part = |parts| bytes.div_ceil(parts).next_multiple_of(WHOLE_BYTES_MAX);
+    match bytes > WHOLE_BYTES_MAX {
+        true => part(PARTS).min(PART_BYTES).max(part(MAX_COPY_PIECES)),
         false => 0,
     }
 }
@@ -698,5 +700,28 @@ impl CopyStream<'_> {
     fn point(&self) -> Result<Point, CudaError> {
         let core = self.core;
         self.mapping.point(&core.client, self.stream)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_are_cut_into_a_few_parts() {
+        const MIB: u64 = 1 << 20;
+        for (bytes, part) in [
+            (0, 0),
+            (MIB, 0),
+            (MIB + 1, MIB),
+            (4 * MIB, MIB),
+            (8 * MIB, 2 * MIB),
+            (16 * MIB, 4 * MIB),
+            (64 * MIB, 4 * MIB),
+            (1024 * MIB, 32 * MIB),
+        ] {
+            assert_eq!(part_bytes(bytes), part, "{bytes}");
+            assert!(part == 0 || bytes.div_ceil(part) <= MAX_COPY_PIECES);
+        }
     }
 }

@@ -18,6 +18,11 @@ fn fill(to: u64, value: u32, width: u8, count: usize, stream: u64) -> Result<(),
     transfer::fill(at, extent, (value, width), stream)
 }
 
+/// What two addresses say.
+fn direction(to: u64, from: u64) -> Direction {
+    Direction::of(&row(to, 0).0, &row(from, 0).0)
+}
+
 driver! {
     fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) {
         match session::call(&Call::MemoryInfo, &[])? {
@@ -81,7 +86,7 @@ driver! {
     }
 
     fn cuMemcpy(to: u64, from: u64, bytes: usize) {
-        transfer::copy(to, from, bytes, Direction::of(to, from), Order::wait(0))
+        transfer::copy(to, from, bytes, direction(to, from), Order::wait(0))
     }
 
     fn cuMemcpyHtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: u64) {
@@ -97,7 +102,7 @@ driver! {
     }
 
     fn cuMemcpyAsync(to: u64, from: u64, bytes: usize, stream: u64) {
-        transfer::copy(to, from, bytes, Direction::of(to, from), Order::queue(stream))
+        transfer::copy(to, from, bytes, direction(to, from), Order::queue(stream))
     }
 
     fn cuMemsetD8_v2(to: u64, value: u8, count: usize) {

@@ -1,11 +1,13 @@
 //! The functions of CUDA's driver, for programs that call it themselves.
 //!
 //! A program has the primary context of each device, and no other. A context's handle names its device.
+mod array;
 mod context;
 mod copy;
 mod entry;
 mod module;
 mod stream;
+mod texture;
 
 pub(crate) use context::runtime_is_used;
 pub(crate) use entry::address_of;

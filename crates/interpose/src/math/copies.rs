@@ -30,6 +30,7 @@ fn copy(shape: &Shape, from: u64, to: u64, is_in: bool, order: Order) -> c_int {
         return SUCCESS;
     }
     let at = |address, row: i64| Pitched {
+        array: 0,
         address,
         row_bytes: (row * shape.element) as u64,
         layer_bytes: 0,

@@ -2,21 +2,28 @@
 
 use super::{runtime, runtime_on_stream, stream_of};
 use crate::abi::{Copy3d, Extent3, In, PitchedPtr};
+use crate::handles::arrays;
 use crate::session;
 use crate::transfer::{self, Direction, Order};
-use rgaps_remoting::{Code, Extent, Pitched};
+use rgaps_remoting::{row, Code, Extent, Pitched};
 use std::ffi::c_int;
 
-/// `cudaMemcpyKind`, where the last asks the addresses.
-pub(super) fn direction(to: u64, from: u64, kind: c_int) -> Result<Direction, Code> {
+/// `cudaMemcpyKind`; the last leaves it to the addresses.
+pub(super) fn wanted(kind: c_int) -> Result<Option<Direction>, Code> {
     Ok(match kind {
-        0 => Direction::Host,
-        1 => Direction::In,
-        2 => Direction::Out,
-        3 => Direction::Within,
-        4 => Direction::of(to, from),
+        0 => Some(Direction::Host),
+        1 => Some(Direction::In),
+        2 => Some(Direction::Out),
+        3 => Some(Direction::Within),
+        4 => None,
         _ => return Err(Code::INVALID_MEMCPY_DIRECTION),
     })
+}
+
+/// The direction that a kind means for two places.
+pub(super) fn direction(to: &Pitched, from: &Pitched, kind: c_int) -> Result<Direction, Code> {
+    let wanted = wanted(kind)?;
+    Ok(wanted.unwrap_or_else(|| Direction::of(to, from)))
 }
 
 /// Copies bytes.
@@ -27,23 +34,28 @@ pub(super) fn copy(
     kind: c_int,
     order: Order,
 ) -> Result<(), Code> {
-    transfer::copy(to, from, bytes, direction(to, from, kind)?, order)
+    let (to, extent) = row(to, bytes as u64);
+    copy_rows(to, row(from, bytes as u64).0, extent, kind, order)
 }
 
-fn copy_rows(
+/// Copies rows.
+pub(super) fn copy_rows(
     to: Pitched,
     from: Pitched,
     extent: Extent,
     kind: c_int,
     order: Order,
 ) -> Result<(), Code> {
-    transfer::copy_rows(
-        to,
-        from,
-        extent,
-        direction(to.address, from.address, kind)?,
-        order,
-    )
+    transfer::copy_rows(to, from, extent, direction(&to, &from, kind)?, order)
+}
+
+/// Rows of a pitch.
+pub(super) fn rows(address: u64, pitch: usize) -> Pitched {
+    Pitched {
+        address,
+        row_bytes: pitch as u64,
+        ..Pitched::default()
+    }
 }
 
 #[allow(clippy::too_many_arguments, reason = "they are CUDA's")]
@@ -57,17 +69,13 @@ fn copy_2d(
     kind: c_int,
     order: Order,
 ) -> Result<(), Code> {
-    let at = |address, pitch: usize| Pitched {
-        address,
-        row_bytes: pitch as u64,
-        layer_bytes: 0,
-    };
     let extent = Extent {
         width_bytes: width as u64,
         height: height as u64,
         depth: 1,
     };
-    copy_rows(at(to, to_pitch), at(from, from_pitch), extent, kind, order)
+    let (to, from) = (rows(to, to_pitch), rows(from, from_pitch));
+    copy_rows(to, from, extent, kind, order)
 }
 
 fn corner(of: &PitchedPtr, at: &Extent3) -> Result<Pitched, Code> {
@@ -78,6 +86,7 @@ fn corner(of: &PitchedPtr, at: &Extent3) -> Result<Pitched, Code> {
         .zip(at.height.checked_mul(of.pitch))
         .and_then(|(layers, rows)| layers.checked_add(rows)?.checked_add(at.width));
     Ok(Pitched {
+        array: 0,
         address: of
             .start
             .wrapping_add(offset.ok_or(Code::INVALID_VALUE)? as u64),
@@ -86,26 +95,40 @@ fn corner(of: &PitchedPtr, at: &Extent3) -> Result<Pitched, Code> {
     })
 }
 
+/// A side of a copy of a box. Elements of an array have several bytes.
+fn side(array: u64, memory: &PitchedPtr, at: &Extent3) -> Result<Pitched, Code> {
+    match array {
+        0 => corner(memory, at),
+        _ if memory.start != 0 => Err(Code::INVALID_VALUE),
+        array => {
+            let x = (at.width as u64).checked_mul(arrays::find(array)?.shape.element_bytes());
+            let x = x.ok_or(Code::INVALID_VALUE)?;
+            arrays::place(array, (x, at.height as u64, at.depth as u64))
+        }
+    }
+}
+
 /// To, from, how much, in which direction.
 type Box3 = (Pitched, Pitched, Extent, Direction);
 
 /// What a copy of a box means.
 pub(super) fn copy_3d_of(parameters: In<Copy3d>) -> Result<Box3, Code> {
     let wanted = parameters.get()?;
-    if wanted.from_array != 0 || wanted.to_array != 0 {
-        crate::notice::unsupported("cudaMemcpy3D with arrays");
-        return Err(Code::NOT_SUPPORTED);
-    }
+    let (to, from) = (
+        side(wanted.to_array, &wanted.to, &wanted.to_at)?,
+        side(wanted.from_array, &wanted.from, &wanted.from_at)?,
+    );
+    let element_bytes = match (to.array, from.array) {
+        (0, 0) => 1,
+        (0, array) | (array, _) => arrays::find(array)?.shape.element_bytes(),
+    };
+    let width = (wanted.extent.width as u64).checked_mul(element_bytes);
     let extent = Extent {
-        width_bytes: wanted.extent.width as u64,
+        width_bytes: width.ok_or(Code::INVALID_VALUE)?,
         height: wanted.extent.height as u64,
         depth: wanted.extent.depth as u64,
     };
-    let (to, from) = (
-        corner(&wanted.to, &wanted.to_at)?,
-        corner(&wanted.from, &wanted.from_at)?,
-    );
-    let direction = direction(to.address, from.address, wanted.kind)?;
+    let direction = direction(&to, &from, wanted.kind)?;
     Ok((to, from, extent, direction))
 }
 

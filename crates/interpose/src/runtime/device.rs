@@ -2,6 +2,7 @@
 
 use super::runtime;
 use crate::abi::{put_text, In, Out, Text};
+use crate::handles::arrays;
 use crate::properties::{Field, FIELDS_12, FIELDS_13, SIZE_12, SIZE_13};
 use crate::{kernels, managed, memory, notice, session, thread, waits};
 use rgaps_remoting::{Call, Code, DeviceInfo, Value};
@@ -128,6 +129,7 @@ runtime! {
         session::unstick();
         kernels::forget_device(thread::device());
         managed::reset();
+        arrays::reset(thread::device());
         memory::reset()
     }
 
@@ -208,6 +210,7 @@ runtime! {
         session::unstick();
         kernels::forget_device(thread::device());
         managed::reset();
+        arrays::reset(thread::device());
         memory::reset()
     }
 }

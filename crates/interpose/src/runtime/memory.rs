@@ -65,6 +65,7 @@ fn fill_rows(
     stream: u64,
 ) -> Result<(), Code> {
     let at = Pitched {
+        array: 0,
         address: to,
         row_bytes: pitch as u64,
         layer_bytes: 0,
@@ -79,6 +80,7 @@ fn fill_rows(
 
 fn fill_box(to: &PitchedPtr, value: c_int, extent: &Extent3, stream: u64) -> Result<(), Code> {
     let at = Pitched {
+        array: 0,
         address: to.start,
         row_bytes: to.pitch as u64,
         layer_bytes: (to.pitch as u64).saturating_mul(to.ysize as u64),

@@ -2,6 +2,7 @@
 //!
 //! Their names, parameters and errors are CUDA's (`cuda_runtime_api.h`). A function whose name ends in `_ptsz` or `_ptds` takes
 //! the calling thread's default stream where the plain one takes the legacy default stream.
+mod array;
 mod asked;
 mod copy;
 mod device;
@@ -16,6 +17,7 @@ mod pool;
 mod registration;
 mod stream;
 mod symbol;
+mod texture;
 
 use crate::{driver, notice, thread};
 use rgaps_remoting::Code;

@@ -68,7 +68,7 @@ fn copy_box(parameters: In<Copy3d>) -> Result<Work, Code> {
 fn copy_row(to: u64, from: u64, bytes: usize, kind: c_int) -> Result<Work, Code> {
     let ((to, extent), (from, _)) = (row(to, bytes as u64), row(from, bytes as u64));
     Ok(Work::Copy {
-        direction: direction(to.address, from.address, kind)?,
+        direction: direction(&to, &from, kind)?,
         to,
         from,
         extent,

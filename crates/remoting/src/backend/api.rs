@@ -4,35 +4,83 @@
 //! and lengths are checked by `session` before they come here.
 #![allow(non_snake_case)]
 
+use crate::array::{SAMPLER_BYTES, VIEW_BYTES};
 use crate::codes::Code;
 use rgaps_cuda::Library;
 use std::ffi::{c_char, c_int, c_uint, c_void, CStr};
 
-/// `CUDA_MEMCPY2D`.
+/// A side of `CUDA_MEMCPY3D`.
 #[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct Copy2d {
-    pub(crate) src_x: usize,
-    pub(crate) src_y: usize,
-    pub(crate) src_type: c_uint,
-    pub(crate) src_host: u64,
-    pub(crate) src_device: u64,
-    pub(crate) src_array: usize,
-    pub(crate) src_pitch: usize,
-    pub(crate) dst_x: usize,
-    pub(crate) dst_y: usize,
-    pub(crate) dst_type: c_uint,
-    pub(crate) dst_host: u64,
-    pub(crate) dst_device: u64,
-    pub(crate) dst_array: usize,
-    pub(crate) dst_pitch: usize,
-    pub(crate) width_bytes: usize,
+#[derive(Clone, Copy, Default)]
+pub(crate) struct CopySide {
+    pub(crate) x: usize,
+    pub(crate) y: usize,
+    pub(crate) z: usize,
+    pub(crate) level: usize,
+    pub(crate) kind: c_uint,
+    pub(crate) host: u64,
+    pub(crate) device: u64,
+    pub(crate) array: usize,
+    pub(crate) reserved: usize,
+    pub(crate) pitch: usize,
     pub(crate) height: usize,
 }
 
-const _: () = assert!(size_of::<Copy2d>() == 128);
+/// `CUDA_MEMCPY3D`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Copy3d {
+    pub(crate) from: CopySide,
+    pub(crate) to: CopySide,
+    pub(crate) width_bytes: usize,
+    pub(crate) height: usize,
+    pub(crate) depth: usize,
+}
+
+const _: () = assert!(size_of::<Copy3d>() == 200);
 pub(crate) const MEMORY_HOST: c_uint = 1;
 pub(crate) const MEMORY_DEVICE: c_uint = 2;
+pub(crate) const MEMORY_ARRAY: c_uint = 3;
+
+/// `CUDA_ARRAY3D_DESCRIPTOR`.
+#[repr(C)]
+pub(crate) struct ArrayDescription {
+    pub(crate) width: usize,
+    pub(crate) height: usize,
+    pub(crate) depth: usize,
+    pub(crate) format: c_uint,
+    pub(crate) channels: c_uint,
+    pub(crate) flags: c_uint,
+}
+
+const _: () = assert!(size_of::<ArrayDescription>() == 40);
+
+/// `CUDA_TEXTURE_DESC` and `CUDA_RESOURCE_VIEW_DESC`, as the client sent them.
+pub(crate) type Sampler = [u64; SAMPLER_BYTES / 8];
+pub(crate) type View = [u64; VIEW_BYTES / 8];
+
+/// `CUDA_RESOURCE_DESC`.
+#[repr(C)]
+pub(crate) struct ResourceDescription {
+    kind: c_uint,
+    words: [u64; 16],
+    flags: c_uint,
+}
+
+const _: () = assert!(size_of::<ResourceDescription>() == 144);
+
+impl ResourceDescription {
+    /// Of a kind, with the words of its part of the union.
+    pub(crate) fn new(kind: c_uint, of_kind: [u64; 5]) -> ResourceDescription {
+        let mut words = [0; 16];
+        words[..5].copy_from_slice(&of_kind);
+        ResourceDescription {
+            kind,
+            words,
+            flags: 0,
+        }
+    }
+}
 
 /// `CUlaunchAttribute`.
 #[repr(C, align(8))]
@@ -157,7 +205,17 @@ api! {
     copy_in = c"cuMemcpyHtoDAsync_v2"(u64, *const c_void, usize, usize);
     copy_out = c"cuMemcpyDtoHAsync_v2"(*mut c_void, u64, usize, usize);
     copy = c"cuMemcpyAsync"(u64, u64, usize, usize);
-    copy_2d = c"cuMemcpy2DAsync_v2"(*const Copy2d, usize);
+    copy_3d = c"cuMemcpy3DAsync_v2"(*const Copy3d, usize);
+    array_create = c"cuArray3DCreate_v2"(*mut usize, *const ArrayDescription);
+    array_destroy = c"cuArrayDestroy"(usize);
+    mipmap_create = c"cuMipmappedArrayCreate"(*mut usize, *const ArrayDescription, c_uint);
+    mipmap_level = c"cuMipmappedArrayGetLevel"(*mut usize, usize, c_uint);
+    mipmap_destroy = c"cuMipmappedArrayDestroy"(usize);
+    texture_create = c"cuTexObjectCreate"(*mut u64, *const ResourceDescription, *const Sampler, *const View);
+    texture_destroy = c"cuTexObjectDestroy"(u64);
+    texture_sampler = c"cuTexObjectGetTextureDesc"(*mut Sampler, u64);
+    surface_create = c"cuSurfObjectCreate"(*mut u64, *const ResourceDescription);
+    surface_destroy = c"cuSurfObjectDestroy"(u64);
     fill_8 = c"cuMemsetD8Async"(u64, u8, usize, usize);
     fill_16 = c"cuMemsetD16Async"(u64, u16, usize, usize);
     fill_32 = c"cuMemsetD32Async"(u64, c_uint, usize, usize);

@@ -21,18 +21,18 @@ impl Shared {
         spare.map_or_else(|| Staging::new(&self.api), Ok)
     }
 
-    /// What a copy to the device needs, if it is allowed: the context and the stream.
+    /// What a copy to the device needs, if it is allowed: the context, the place and the stream.
     fn admit(
         core: &mut Core,
         of: &Header,
         (to, extent, stream): (Pitched, Extent, u64),
-    ) -> Result<(usize, usize), Code> {
+    ) -> Result<(usize, Pitched, usize), Code> {
         let session = &mut core.session;
         let context = session.enter(of.device)?;
-        session.memory.check_rows(&to, &extent)?;
+        let to = session.place_to(&to, &extent)?;
         let stream = session.stream(of, stream)?;
         session.refuse_recording(stream)?;
-        Ok((context, stream))
+        Ok((context, to, stream))
     }
 
     /// Takes the bytes behind a frame to the device.
@@ -44,7 +44,7 @@ impl Shared {
     ) -> Result<Result<Outcome, Code>, BackendError> {
         let mut left = of.bulk;
         let result = match Self::admit(core, of, (to, extent, stream)) {
-            Ok((_, stream)) => self.take_pieces(core, of, (to, extent, stream), &mut left)?,
+            Ok((_, to, stream)) => self.take_pieces(core, of, (to, extent, stream), &mut left)?,
             Err(code) => Err(code),
         };
         // What a copy that failed did not take.
@@ -113,7 +113,7 @@ impl Shared {
             let mut from = &*stripes[index];
             let mut all = stripe(bytes, index, stripes.len());
             let mut result = admitted.map(|_| ());
-            if let Ok((context, stream)) = admitted {
+            if let Ok((context, _, stream)) = admitted {
                 let entered = self.api.enter(context).and_then(|()| self.staging());
                 result = match entered {
                     Ok(mut staging) => {

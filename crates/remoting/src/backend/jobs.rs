@@ -77,6 +77,7 @@ impl Job {
 /// Where a piece lies in a staging buffer.
 pub(crate) fn packed(address: u64, extent: &Extent) -> Pitched {
     Pitched {
+        array: 0,
         address,
         row_bytes: extent.width_bytes,
         layer_bytes: extent.width_bytes * extent.height,

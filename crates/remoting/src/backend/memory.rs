@@ -60,6 +60,16 @@ impl Memory {
         self.ranges.insert(address, range);
     }
 
+    /// Counts memory that has no address.
+    pub(crate) fn count(&mut self, bytes: u64) {
+        self.used += bytes;
+    }
+
+    /// It is gone.
+    pub(crate) fn discount(&mut self, bytes: u64) {
+        self.used -= bytes;
+    }
+
     /// A variable of a library. It stays known when its library is unloaded: the driver then refuses it.
     pub(crate) fn add_variable(&mut self, address: u64, bytes: u64, device: u16) {
         let range = Range {
@@ -160,6 +170,7 @@ mod tests {
     #[test]
     fn rows_must_not_overlap_and_must_fit() {
         let at = |row_bytes, layer_bytes| Pitched {
+            array: 0,
             address: 0,
             row_bytes,
             layer_bytes,

@@ -6,6 +6,7 @@
 //! lane waits for another's GPU work.
 mod apart;
 mod api;
+mod arrays;
 mod copies;
 mod functions;
 mod graphs;
@@ -299,6 +300,9 @@ impl Shared {
     /// Makes calls until one has to wait; `None` at the end of the connection.
     fn read_until_job(&self, core: &mut Core) -> Result<Option<(Header, Job, Code)>, BackendError> {
         loop {
+            if core.reader.buffer().is_empty() {
+                self.socket.spin();
+            }
             let mut bytes = [0; HEADER_BYTES];
             match core.reader.read_exact(&mut bytes) {
                 Ok(()) => {}

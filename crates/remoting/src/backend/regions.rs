@@ -155,6 +155,9 @@ impl Regions {
         extent: &Extent,
     ) -> Result<Pitched, Code> {
         let region = self.regions.get_mut(&region).ok_or(Code::INVALID_HANDLE)?;
+        if at.array != 0 {
+            return Err(Code::INVALID_VALUE);
+        }
         let span = span(at, extent).ok_or(Code::INVALID_VALUE)?;
         let end = at.address.checked_add(span).ok_or(Code::INVALID_VALUE)?;
         if end > region.bytes {
@@ -247,6 +250,7 @@ mod tests {
 
     fn rows(address: u64, row_bytes: u64) -> Pitched {
         Pitched {
+            array: 0,
             address,
             row_bytes,
             layer_bytes: 0,

@@ -1,32 +1,49 @@
 //! Copies and fills of rows and layers, made of what the driver has for rows.
 
-use super::api::{cu, Api, Copy2d, MEMORY_DEVICE, MEMORY_HOST};
+use super::api::{cu, Api, Copy3d, CopySide, MEMORY_ARRAY, MEMORY_DEVICE, MEMORY_HOST};
 use crate::call::{Extent, Pitched};
 use crate::codes::Code;
 
 /// One side of a copy.
 #[derive(Clone, Copy)]
 pub(crate) enum Side {
-    /// Device memory of the session.
+    /// Device memory of the session, or an array of it by the driver's handle.
     Device(Pitched),
     /// Memory of the backend.
     Host(Pitched),
 }
 
 impl Side {
-    fn pitched(&self) -> &Pitched {
-        match self {
-            Side::Device(at) | Side::Host(at) => at,
-        }
-    }
-
-    /// Type, host address and device address of a layer.
-    fn layer(&self, layer: u64) -> (u32, u64, u64) {
-        let at = self.pitched();
+    /// What the driver is told of a layer.
+    fn layer(&self, layer: u64, width_bytes: u64) -> CopySide {
+        let (Side::Device(at) | Side::Host(at)) = self;
         let address = at.address + layer * at.layer_bytes;
+        let rows = CopySide {
+            pitch: at.row_bytes.max(width_bytes) as usize,
+            ..CopySide::default()
+        };
         match self {
-            Side::Device(_) => (MEMORY_DEVICE, 0, address),
-            Side::Host(_) => (MEMORY_HOST, address, 0),
+            Side::Device(at) if at.array != 0 => {
+                let in_layer = address % at.layer_bytes;
+                CopySide {
+                    kind: MEMORY_ARRAY,
+                    array: at.array as usize,
+                    x: (in_layer % at.row_bytes) as usize,
+                    y: (in_layer / at.row_bytes) as usize,
+                    z: (address / at.layer_bytes) as usize,
+                    ..CopySide::default()
+                }
+            }
+            Side::Device(_) => CopySide {
+                kind: MEMORY_DEVICE,
+                device: address,
+                ..rows
+            },
+            Side::Host(_) => CopySide {
+                kind: MEMORY_HOST,
+                host: address,
+                ..rows
+            },
         }
     }
 }
@@ -40,29 +57,16 @@ pub(crate) fn copy(
     stream: usize,
 ) -> Result<(), Code> {
     for layer in 0..extent.depth {
-        let (dst_type, dst_host, dst_device) = to.layer(layer);
-        let (src_type, src_host, src_device) = from.layer(layer);
-        let one = Copy2d {
-            src_x: 0,
-            src_y: 0,
-            src_type,
-            src_host,
-            src_device,
-            src_array: 0,
-            src_pitch: from.pitched().row_bytes.max(extent.width_bytes) as usize,
-            dst_x: 0,
-            dst_y: 0,
-            dst_type,
-            dst_host,
-            dst_device,
-            dst_array: 0,
-            dst_pitch: to.pitched().row_bytes.max(extent.width_bytes) as usize,
+        let one = Copy3d {
+            from: from.layer(layer, extent.width_bytes),
+            to: to.layer(layer, extent.width_bytes),
             width_bytes: extent.width_bytes as usize,
             height: extent.height as usize,
+            depth: 1,
         };
-        // SAFETY: the callers of this function checked that both ranges are device memory of the session or staging of
+        // SAFETY: the callers of this function checked that both ranges are device memory or arrays of the session, or staging of
         // the backend, which they keep until the copy is done.
-        unsafe { cu!(api, copy_2d(&one, stream))? };
+        unsafe { cu!(api, copy_3d(&one, stream))? };
     }
     Ok(())
 }
@@ -77,7 +81,7 @@ pub(crate) fn between(
     is_in: bool,
     stream: usize,
 ) -> Result<(), Code> {
-    if extent.height == 1 && extent.depth == 1 {
+    if extent.height == 1 && extent.depth == 1 && device.array == 0 {
         let (there, here, bytes) = (device.address, host.address, extent.width_bytes as usize);
         // SAFETY: the caller checked that the range is device memory of the session, and keeps the host's until the copy is
         // done.

@@ -4,6 +4,7 @@
 //! handed to `jobs` with the driver's own handles.
 
 use super::api::{cu, Api};
+use super::arrays::Arrays;
 use super::functions;
 use super::handles::{Graphs, Loaded, Pools};
 use super::images::Images;
@@ -55,6 +56,7 @@ pub(crate) struct Session {
     pub(super) images: Images,
     pub(super) graphs: Graphs,
     pub(super) pools: Pools,
+    pub(super) arrays: Arrays,
     pub(super) math: Math,
     pub(crate) memory: Memory,
     pub(super) topics: Arc<Topics>,
@@ -89,6 +91,7 @@ impl Session {
             images,
             graphs: Graphs::default(),
             pools: Pools::default(),
+            arrays: Arrays::default(),
             math: Math::default(),
             memory: Memory::new(memory_limit),
             topics: Arc::new(topics),
@@ -158,6 +161,16 @@ impl Session {
             | Call::Copy { .. }
             | Call::CopyRows { .. }
             | Call::Fill { .. } => self.copy_call(of, call),
+            Call::ArrayCreate { .. }
+            | Call::ArrayDestroy { .. }
+            | Call::MipmapCreate { .. }
+            | Call::MipmapLevel { .. }
+            | Call::MipmapDestroy { .. }
+            | Call::TextureCreate { .. }
+            | Call::TextureDestroy { .. }
+            | Call::TextureSampler { .. }
+            | Call::SurfaceCreate { .. }
+            | Call::SurfaceDestroy { .. } => self.array_call(of, call),
             Call::Share { .. }
             | Call::Unshare { .. }
             | Call::CopyShared { .. }
@@ -316,8 +329,10 @@ impl Session {
                 extent,
                 stream,
             } => {
-                self.memory.check_rows(&to, &extent)?;
-                self.readable_rows(&from, &extent)?;
+                let (to, from) = (
+                    self.place_to(&to, &extent)?,
+                    self.place_from(&from, &extent)?,
+                );
                 let stream = self.stream(of, stream)?;
                 let (to, from) = (rows::Side::Device(to), rows::Side::Device(from));
                 done(rows::copy(&api, to, from, extent, stream))
@@ -330,6 +345,9 @@ impl Session {
                 stream,
             } => {
                 self.memory.check_rows(&to, &extent)?;
+                if to.array != 0 {
+                    return Err(Code::INVALID_VALUE);
+                }
                 let stream = self.stream(of, stream)?;
                 done(rows::fill(&api, to, extent, value, width, stream))
             }
@@ -345,7 +363,7 @@ impl Session {
         extent: Extent,
         stream: u64,
     ) -> Result<Outcome, Code> {
-        self.readable_rows(&from, &extent)?;
+        let from = self.place_from(&from, &extent)?;
         let stream = self.stream(of, stream)?;
         self.refuse_recording(stream)?;
         Ok(Outcome::Later(Job::CopyOut(CopyOut {
@@ -505,6 +523,7 @@ impl Session {
         self.events.retain(|_, entry| !gone(entry));
         self.per_thread.retain(|key, _| key.1 != device);
         self.memory.reset(device);
+        self.memory.discount(self.arrays.reset(device));
         self.regions.reset(device);
         self.landings.reset();
         self.forget_graphs();

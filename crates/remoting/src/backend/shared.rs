@@ -36,10 +36,10 @@ impl Session {
                 stream,
                 mark,
             } => {
-                match *is_in {
-                    true => self.memory.check_rows(device, extent)?,
-                    false => self.readable_rows(device, extent)?,
-                }
+                let device = match *is_in {
+                    true => self.place_to(device, extent)?,
+                    false => self.place_from(device, extent)?,
+                };
                 let host = self
                     .regions
                     .locate(&api, of.device, (*region, host), extent)?;
@@ -47,7 +47,7 @@ impl Session {
                 if mark.is_some() || !of.is_quiet() {
                     self.refuse_recording(stream)?;
                 }
-                rows::between(&api, *device, host, *extent, *is_in, stream)?;
+                rows::between(&api, device, host, *extent, *is_in, stream)?;
                 let mark = match mark {
                     Some(number) => Mark::Number(*number),
                     None if of.is_quiet() => return done(Ok(())),

@@ -5,6 +5,7 @@
 //! output pointers are null or valid, descriptions and host ranges are readable.
 #![allow(non_snake_case)]
 
+pub(crate) mod array;
 mod context;
 mod copy;
 mod device;

@@ -1,68 +1,11 @@
-//! Copies and fills of rows, and allocation in a stream's order.
+//! Fills of rows, and allocation in a stream's order.
 
-use crate::abi::{Code, MEMORY_DEVICE, MEMORY_HOST};
+use crate::abi::Code;
 use crate::call::{call, put};
 use crate::context::current;
-use crate::transfer::{copy, fill, Form};
-use std::ffi::{c_int, c_uint};
+use crate::transfer::{fill, Form};
+use std::ffi::c_int;
 use std::sync::Arc;
-
-/// `CUDA_MEMCPY2D`.
-#[repr(C)]
-struct Copy2d {
-    src_x: usize,
-    src_y: usize,
-    src_type: c_uint,
-    src_host: u64,
-    src_device: u64,
-    src_array: usize,
-    src_pitch: usize,
-    dst_x: usize,
-    dst_y: usize,
-    dst_type: c_uint,
-    dst_host: u64,
-    dst_device: u64,
-    dst_array: usize,
-    dst_pitch: usize,
-    width_bytes: usize,
-    height: usize,
-}
-
-fn start(
-    kind: c_uint,
-    host: u64,
-    device: u64,
-    (x, y, pitch): (usize, usize, usize),
-) -> Result<u64, Code> {
-    let base = match kind {
-        MEMORY_HOST => host,
-        MEMORY_DEVICE => device,
-        _ => return Err(Code::NOT_SUPPORTED),
-    };
-    Ok(base + (y * pitch + x) as u64)
-}
-
-#[no_mangle]
-unsafe extern "C" fn cuMemcpy2DAsync_v2(wanted: *const Copy2d, stream: usize) -> c_int {
-    call("cuMemcpy2DAsync", |g| {
-        // SAFETY: the caller's.
-        let wanted = unsafe { wanted.as_ref() }.ok_or(Code::INVALID_VALUE)?;
-        let to = (wanted.dst_x, wanted.dst_y, wanted.dst_pitch);
-        let from = (wanted.src_x, wanted.src_y, wanted.src_pitch);
-        if wanted.width_bytes > wanted.dst_pitch.min(wanted.src_pitch) {
-            return Err(Code::INVALID_VALUE);
-        }
-        let to = start(wanted.dst_type, wanted.dst_host, wanted.dst_device, to)?;
-        let from = start(wanted.src_type, wanted.src_host, wanted.src_device, from)?;
-        for row in 0..wanted.height {
-            let to = to + (row * wanted.dst_pitch) as u64;
-            let from = from + (row * wanted.src_pitch) as u64;
-            // SAFETY: the caller's.
-            unsafe { copy(g, to, from, wanted.width_bytes as u64, Form::Async(stream))? };
-        }
-        Ok(())
-    })
-}
 
 #[no_mangle]
 extern "C" fn cuMemsetD2D8Async(

@@ -1,0 +1,192 @@
+//! Arrays, and copies of rows and boxes, whose sides are memory or arrays.
+
+use super::driver;
+use crate::abi::{
+    ArrayDescription, ArrayDescription2d, DriverCopy2d, DriverCopy3d, DriverSide2d, DriverSide3d,
+    In, Out,
+};
+use crate::handles::arrays;
+use crate::runs::{self, Run};
+use crate::transfer::{copy_rows, Direction, Order};
+use rgaps_remoting::{Code, Extent, Pitched, Shape};
+use std::ffi::c_uint;
+
+/// `CUmemorytype`.
+const HOST: c_uint = 1;
+const DEVICE: c_uint = 2;
+const ARRAY: c_uint = 3;
+const UNIFIED: c_uint = 4;
+
+fn shape(of: &ArrayDescription) -> Shape {
+    Shape {
+        width: of.width as u64,
+        height: of.height as u64,
+        depth: of.depth as u64,
+        format: of.format,
+        channels: of.channels,
+        flags: of.flags,
+    }
+}
+
+fn description(of: &Shape) -> ArrayDescription {
+    ArrayDescription {
+        width: of.width as usize,
+        height: of.height as usize,
+        depth: of.depth as usize,
+        format: of.format,
+        channels: of.channels,
+        flags: of.flags,
+    }
+}
+
+/// A side of a copy. A layer of memory has `height` rows.
+fn side(of: &DriverSide3d) -> Result<Pitched, Code> {
+    let base = match of.kind {
+        HOST => of.host,
+        DEVICE | UNIFIED => of.device,
+        ARRAY => return arrays::place(of.array, (of.x as u64, of.y as u64, of.z as u64)),
+        _ => return Err(Code::INVALID_VALUE),
+    };
+    let layer_bytes = of.pitch.checked_mul(of.height).ok_or(Code::INVALID_VALUE)?;
+    let offset =
+        of.z.checked_mul(layer_bytes)
+            .zip(of.y.checked_mul(of.pitch))
+            .and_then(|(layers, rows)| layers.checked_add(rows)?.checked_add(of.x));
+    Ok(Pitched {
+        array: 0,
+        address: base.wrapping_add(offset.ok_or(Code::INVALID_VALUE)? as u64),
+        row_bytes: of.pitch as u64,
+        layer_bytes: layer_bytes as u64,
+    })
+}
+
+fn in_one_layer(of: &DriverSide2d, height: usize) -> DriverSide3d {
+    DriverSide3d {
+        x: of.x,
+        y: of.y,
+        z: 0,
+        level: 0,
+        kind: of.kind,
+        host: of.host,
+        device: of.device,
+        array: of.array,
+        reserved: 0,
+        pitch: of.pitch,
+        height,
+    }
+}
+
+fn copy_3d(wanted: &DriverCopy3d, order: Order) -> Result<(), Code> {
+    let extent = Extent {
+        width_bytes: wanted.width as u64,
+        height: wanted.height as u64,
+        depth: wanted.depth as u64,
+    };
+    let (to, from) = (side(&wanted.to)?, side(&wanted.from)?);
+    copy_rows(to, from, extent, Direction::of(&to, &from), order)
+}
+
+fn copy_2d(wanted: &DriverCopy2d, order: Order) -> Result<(), Code> {
+    let wanted = DriverCopy3d {
+        from: in_one_layer(&wanted.from, wanted.height),
+        to: in_one_layer(&wanted.to, wanted.height),
+        width: wanted.width,
+        height: wanted.height,
+        depth: 1,
+    };
+    copy_3d(&wanted, order)
+}
+
+/// Bytes of an array of one row from an offset on.
+fn run(array: u64, offset: usize) -> Result<Run, Code> {
+    arrays::place(array, (offset as u64, 0, 0)).map(Run::array)
+}
+
+driver! {
+    fn cuArrayCreate_v2(array: Out<u64>, of: In<ArrayDescription2d>) {
+        array.check()?;
+        let ArrayDescription2d { width, height, format, channels } = of.get()?;
+        array.put(arrays::create(shape(&ArrayDescription { width, height, depth: 0, format, channels, flags: 0 }))?)
+    }
+
+    fn cuArray3DCreate_v2(array: Out<u64>, of: In<ArrayDescription>) {
+        array.check()?;
+        array.put(arrays::create(shape(&of.get()?))?)
+    }
+
+    fn cuArrayGetDescriptor_v2(to: Out<ArrayDescription2d>, array: u64) {
+        let ArrayDescription { width, height, format, channels, .. } = description(&arrays::find(array)?.shape);
+        to.put(ArrayDescription2d { width, height, format, channels })
+    }
+
+    fn cuArray3DGetDescriptor_v2(to: Out<ArrayDescription>, array: u64) {
+        to.put(description(&arrays::find(array)?.shape))
+    }
+
+    fn cuArrayDestroy(array: u64) {
+        arrays::destroy(array)
+    }
+
+    fn cuMipmappedArrayCreate(mipmap: Out<u64>, of: In<ArrayDescription>, levels: c_uint) {
+        mipmap.check()?;
+        mipmap.put(arrays::create_mipmap(shape(&of.get()?), levels)?)
+    }
+
+    fn cuMipmappedArrayGetLevel(array: Out<u64>, mipmap: u64, level: c_uint) {
+        array.check()?;
+        array.put(arrays::level(mipmap, level)?)
+    }
+
+    fn cuMipmappedArrayDestroy(mipmap: u64) {
+        arrays::destroy_mipmap(mipmap)
+    }
+
+    fn cuMemcpy2D_v2(wanted: In<DriverCopy2d>) {
+        copy_2d(&wanted.get()?, Order::wait(0))
+    }
+
+    fn cuMemcpy2DUnaligned_v2(wanted: In<DriverCopy2d>) {
+        copy_2d(&wanted.get()?, Order::wait(0))
+    }
+
+    fn cuMemcpy2DAsync_v2(wanted: In<DriverCopy2d>, stream: u64) {
+        copy_2d(&wanted.get()?, Order::queue(stream))
+    }
+
+    fn cuMemcpy3D_v2(wanted: In<DriverCopy3d>) {
+        copy_3d(&wanted.get()?, Order::wait(0))
+    }
+
+    fn cuMemcpy3DAsync_v2(wanted: In<DriverCopy3d>, stream: u64) {
+        copy_3d(&wanted.get()?, Order::queue(stream))
+    }
+
+    fn cuMemcpyHtoA_v2(to: u64, offset: usize, from: u64, bytes: usize) {
+        runs::copy(run(to, offset)?, Run::memory(from), bytes, Some(Direction::In), Order::wait(0))
+    }
+
+    fn cuMemcpyHtoAAsync_v2(to: u64, offset: usize, from: u64, bytes: usize, stream: u64) {
+        runs::copy(run(to, offset)?, Run::memory(from), bytes, Some(Direction::In), Order::queue(stream))
+    }
+
+    fn cuMemcpyAtoH_v2(to: u64, from: u64, offset: usize, bytes: usize) {
+        runs::copy(Run::memory(to), run(from, offset)?, bytes, Some(Direction::Out), Order::wait(0))
+    }
+
+    fn cuMemcpyAtoHAsync_v2(to: u64, from: u64, offset: usize, bytes: usize, stream: u64) {
+        runs::copy(Run::memory(to), run(from, offset)?, bytes, Some(Direction::Out), Order::queue(stream))
+    }
+
+    fn cuMemcpyDtoA_v2(to: u64, offset: usize, from: u64, bytes: usize) {
+        runs::copy(run(to, offset)?, Run::memory(from), bytes, Some(Direction::Within), Order::wait(0))
+    }
+
+    fn cuMemcpyAtoD_v2(to: u64, from: u64, offset: usize, bytes: usize) {
+        runs::copy(Run::memory(to), run(from, offset)?, bytes, Some(Direction::Within), Order::wait(0))
+    }
+
+    fn cuMemcpyAtoA_v2(to: u64, to_offset: usize, from: u64, from_offset: usize, bytes: usize) {
+        let (to, from) = (run(to, to_offset)?, run(from, from_offset)?);
+        runs::copy(to, from, bytes, Some(Direction::Within), Order::wait(0))
+    }
+}
