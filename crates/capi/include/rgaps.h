@@ -181,6 +181,11 @@ typedef struct rgaps_node_options {
     const char *config_file; /* NULL: the usual rgaps.toml, and the environment */
     const char *socket;      /* path of the daemon's socket; NULL: as configured */
     const char *realm;       /* NULL: as configured */
+    /* Topics are below this name, unless their names begin with '/'. NULL: as configured (RGAPS_NAMESPACE) */
+    const char *topic_namespace;
+    /* Topics to use instead of others: remap_count texts such as "camera:=front/camera". NULL: as configured */
+    const char *const *remap;
+    size_t remap_count;
 } rgaps_node_options_t;
 
 /* Connects to the daemon, or starts it. `name` is the name of the process in listings, at most 63

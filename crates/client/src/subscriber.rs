@@ -15,7 +15,7 @@ use crate::{ClientError, Late, Node, OpenError, RecvError, Sample, SubscriberQos
 use rgaps_layout::{Domain, MAX_DEPTH, MAX_HELD, MAX_POOLS, WAIT_SLICE_NS};
 use rgaps_pool::{Access, Mapping};
 use rgaps_session::{
-    bare_topic_name, similar_name, Demand, Member, PathKind, PoolGrant, Refusal, RefusalCode, Role,
+    similar_name, Demand, Member, PathKind, PoolGrant, Refusal, RefusalCode, Role,
 };
 use rgaps_sync::{monotonic_ns, spin_hint};
 use rgaps_topic::{
@@ -56,10 +56,10 @@ pub struct SubscriberBuilder {
 }
 
 impl SubscriberBuilder {
-    pub(crate) fn new(node: Node, topic: &str) -> Self {
+    pub(crate) fn new(node: Node, topic: String) -> Self {
         SubscriberBuilder {
             node,
-            topic: bare_topic_name(topic).to_owned(),
+            topic,
             type_name: String::new(),
             domain: None,
             require: None,
@@ -94,7 +94,7 @@ impl SubscriberBuilder {
 
     /// Makes this an observer, for tools such as `rgaps topic echo`. It matches every publisher of the type and gets the
     /// quality of service that it requests only from publishers that offer it; for example, no history from a volatile
-    /// publisher. Publishers do not count it and do not learn of mismatches with it.
+    /// publisher. Publishers count it among their subscribers, and do not learn of mismatches with it.
     pub fn observer(mut self) -> Self {
         self.observer = true;
         self

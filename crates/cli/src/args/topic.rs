@@ -21,8 +21,8 @@ pub enum Topic {
     /// Topics of other hosts are listed only while a process of this host subscribes to them, by their exact names.
     #[command(after_help = examples::LIST)]
     List {
-        /// Topics or patterns. In a pattern * matches any characters of one part of a name, ** any number of parts. A
-        /// leading / is ignored. [default: all topics]
+        /// Topics or patterns. In a pattern * matches any characters of one part of a name, ** any number of parts.
+        /// [default: all topics]
         #[arg(value_name = "TOPIC", add = ArgValueCompleter::new(completion::topics))]
         topics: Vec<String>,
     },
@@ -32,7 +32,7 @@ pub enum Topic {
     /// `keep="latest"`). LAG is how many messages it has still to read. HELD are samples that it has not released.
     #[command(after_help = examples::INFO)]
     Info {
-        /// The topic, or a pattern as in `rgaps topic list`, which shows one topic after the other. A leading / is ignored.
+        /// The topic, or a pattern as in `rgaps topic list`, which shows one topic after the other.
         #[arg(add = ArgValueCompleter::new(completion::topics))]
         topic: String,
     },
@@ -65,7 +65,7 @@ pub enum Topic {
     /// replace such history, or the end of the daemon drops it.
     #[command(after_help = examples::FORGET)]
     Forget {
-        /// The topic. A leading / is ignored.
+        /// The topic.
         #[arg(add = ArgValueCompleter::new(completion::topics))]
         topic: String,
     },
@@ -74,7 +74,7 @@ pub enum Topic {
 #[derive(Args)]
 pub struct Watch {
     /// Topics or patterns. In a pattern * matches any characters of one part of a name, ** any number of parts. Topics
-    /// that appear later are included. A leading / is ignored.
+    /// that appear later are included.
     #[arg(required = true, value_name = "TOPIC", add = ArgValueCompleter::new(completion::topics))]
     pub topics: Vec<String>,
     /// Exit after N messages, counted over all topics.
@@ -158,7 +158,7 @@ pub enum Thumbnail {
 
 #[derive(Args)]
 pub struct Echo {
-    /// The topic. A leading / is ignored.
+    /// The topic.
     #[arg(add = ArgValueCompleter::new(completion::topics))]
     pub topic: String,
     /// How to print the bytes.
@@ -218,7 +218,7 @@ pub struct ReadIn {
 
 #[derive(Args)]
 pub struct Publish {
-    /// The topic. A leading / is ignored.
+    /// The topic.
     #[arg(add = ArgValueCompleter::new(completion::topics))]
     pub topic: String,
     #[command(flatten)]

@@ -7,7 +7,7 @@ use crate::stop::Stop;
 use crate::{session, units};
 use anyhow::{bail, Context};
 use rgaps_recording::{Counts, Options, Reason, Recorder};
-use rgaps_session::{bare_topic_name, is_pattern};
+use rgaps_session::is_pattern;
 use serde::Serialize;
 use signal_hook::consts::SIGUSR1;
 use std::io::{IsTerminal as _, Write as _};
@@ -39,7 +39,7 @@ pub fn record(common: &Common, command: &Record, output: &mut Output) -> anyhow:
     let node = session::join(common)?;
     let recorder = Recorder::start(node.clone(), options)?;
     for topic in command.patterns.iter().filter(|topic| !is_pattern(topic)) {
-        absent::warn(&node, bare_topic_name(topic))?;
+        absent::warn(&node, &node.resolve_topic(topic))?;
     }
     let begun = Instant::now();
     let mut progress = Progress::new(&file, command.every);

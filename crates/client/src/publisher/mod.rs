@@ -30,7 +30,7 @@ use rgaps_layout::{
     Domain, PublisherRegion, MAX_BLOCK_ALIGN, MAX_DEPTH, MAX_SUBSCRIBERS, WAIT_SLICE_NS,
 };
 use rgaps_pool::{Access, Mapping, PoolError, Stream};
-use rgaps_session::{bare_topic_name, CameOver, History, Member, Offer, PathKind, RemoteRow, Role};
+use rgaps_session::{CameOver, History, Member, Offer, PathKind, RemoteRow, Role};
 use rgaps_sync::atomic::Ordering;
 use rgaps_sync::{futex_wait, monotonic_ns};
 use rgaps_topic::{
@@ -62,10 +62,10 @@ pub struct PublisherBuilder {
 }
 
 impl PublisherBuilder {
-    pub(crate) fn new(node: Node, topic: &str) -> Self {
+    pub(crate) fn new(node: Node, topic: String) -> Self {
         PublisherBuilder {
             node,
-            topic: bare_topic_name(topic).to_owned(),
+            topic,
             type_name: String::new(),
             domain: None,
             require: None,
