@@ -253,6 +253,17 @@ class _Dlpack:
     ) -> CapsuleType: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...
 
+@type_check_only
+class _Arrow:
+    """What samples, their parts and recorded messages have in common."""
+
+    def __arrow_c_array__(
+        self, requested_schema: CapsuleType | None = None
+    ) -> tuple[CapsuleType, CapsuleType]: ...
+    def __arrow_c_device_array__(
+        self, requested_schema: CapsuleType | None = None, **_options: object
+    ) -> tuple[CapsuleType, CapsuleType]: ...
+
 @disjoint_base
 class _LoanBase(_Dlpack):
     @property
@@ -324,7 +335,7 @@ class Loan(_LoanBase):
     def __release_buffer__(self, buffer: memoryview, /) -> None: ...
 
 @disjoint_base
-class _SampleBase(_Dlpack):
+class _SampleBase(_Dlpack, _Arrow):
     @property
     def topic(self) -> str: ...
     @property
@@ -391,7 +402,7 @@ class Sample(_SampleBase):
     def __release_buffer__(self, buffer: memoryview, /) -> None: ...
 
 @disjoint_base
-class _PartBase(_Dlpack):
+class _PartBase(_Dlpack, _Arrow):
     @property
     def name(self) -> str: ...
     @property
@@ -448,7 +459,7 @@ class _Messages:
     def __next__(self) -> tuple[str, Recorded]: ...
 
 @disjoint_base
-class _RecordedBase(_Dlpack):
+class _RecordedBase(_Dlpack, _Arrow):
     @property
     def topic(self) -> str: ...
     @property
