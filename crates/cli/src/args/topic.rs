@@ -8,6 +8,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use clap_complete::engine::ArgValueCompleter;
 use rgaps::{DType, Value};
 use rgaps_session::ByteSize;
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -224,13 +225,16 @@ pub struct Publish {
     #[command(flatten)]
     pub source: Source,
     /// With standard input or --file: publish each line as a message.
-    #[arg(long, conflicts_with_all = ["text", "size"])]
+    #[arg(long, conflicts_with_all = ["text", "size", "ffmpeg", "v4l2"])]
     pub lines: bool,
+    /// An option of ffmpeg for its input, such as framerate=30, video_size=1280x720 or rtsp_transport=tcp. Repeat it for several.
+    #[arg(long, value_name = "KEY=VALUE", value_parser = ffmpeg_option)]
+    pub ffmpeg_option: Vec<(String, String)>,
     /// With --file: publish the bytes of a .npy, .png or .jpg file as they are.
     #[arg(long, requires = "file")]
     pub raw: bool,
     /// Element type of the messages, for example uint8 or float32.
-    #[arg(long, value_name = "TYPE")]
+    #[arg(long, value_name = "TYPE", conflicts_with_all = ["ffmpeg", "v4l2"])]
     pub dtype: Option<DType>,
     /// Shape of the messages, for example 480,640,3. [default: one dimension]
     #[arg(long, value_name = "N,...", value_parser = shape, requires = "dtype")]
@@ -302,6 +306,22 @@ pub struct Source {
     /// Publish generated messages of this size. Each has different bytes.
     #[arg(long, value_name = "BYTES")]
     pub size: Option<ByteSize>,
+    /// Publish the pictures of a video as arrays (H, W, 3) of type rgb8: a file or an address that the program `ffmpeg` reads. A
+    /// file is read at its own speed. The header has the time at which each picture came.
+    #[arg(long, value_name = "INPUT")]
+    pub ffmpeg: Option<OsString>,
+    /// The same for a camera of this host, such as /dev/video0.
+    #[arg(long, value_name = "DEVICE")]
+    pub v4l2: Option<OsString>,
+}
+
+/// `framerate=30`; an option without value has nothing behind the sign, or no sign.
+fn ffmpeg_option(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').unwrap_or((text, ""));
+    match key.is_empty() || key.starts_with('-') {
+        true => Err("write KEY=VALUE without a dash, such as framerate=30".to_owned()),
+        false => Ok((key.to_owned(), value.to_owned())),
+    }
 }
 
 fn late(text: &str) -> Result<rgaps::Late, String> {
