@@ -1,6 +1,7 @@
 //! From a sample to the bytes of a message in a recording, or of one that is looked at.
 
 use crate::schema::{Array, Beside, Envelope, Kind, NamedPart, DATA};
+use crate::shown;
 use prost::encoding::{encode_key, encode_varint, WireType};
 use prost::Message as _;
 use prost_types::Timestamp;
@@ -44,25 +45,23 @@ pub(crate) fn encode(
 }
 
 /// The same for a sample that somebody looks at, in any domain, with at most `bytes_max` bytes: of a larger image, every n-th
-/// pixel of every n-th row. None: the message is larger and no image, and nothing was appended.
+/// pixel of every n-th row; of a larger point cloud, every n-th point. `type_name`, of the publisher, says which messages are
+/// clouds and lines of a log. None: the message is larger and none of these, and nothing was appended.
 pub fn encode_within(
     sample: &Sample,
+    type_name: &str,
     publish_ns: u64,
     bytes_max: u64,
     to: &mut Vec<u8>,
 ) -> Result<Option<Encoded>, RecvError> {
+    if let Some(encoded) = shown::encode(sample, type_name, publish_ns, bytes_max, to)? {
+        return Ok(Some(encoded));
+    }
     let image = image_of(sample)?;
     if image.is_none() && sample.len() > bytes_max {
         return Ok(None);
     }
-    let mut bytes = match sample.domain() {
-        Domain::Host => Cow::Borrowed(sample.as_slice()?),
-        Domain::Cuda(_) => {
-            let mut bytes = vec![0; sample.len() as usize];
-            sample.read(0, &mut bytes)?;
-            Cow::Owned(bytes)
-        }
-    };
+    let mut bytes = read_all(sample)?;
     let small = image.map(|image| image.within(bytes_max));
     if let (Some(whole), Some((small, nth))) = (image, small) {
         if nth > 1 {
@@ -74,6 +73,18 @@ pub fn encode_within(
         }
     }
     append(sample, publish_ns, &bytes, small.map(|small| small.0), to).map(Some)
+}
+
+/// The bytes of a sample, copied from a GPU.
+pub(crate) fn read_all(sample: &Sample) -> Result<Cow<'_, [u8]>, RecvError> {
+    Ok(match sample.domain() {
+        Domain::Host => Cow::Borrowed(sample.as_slice()?),
+        Domain::Cuda(_) => {
+            let mut bytes = vec![0; sample.len() as usize];
+            sample.read(0, &mut bytes)?;
+            Cow::Owned(bytes)
+        }
+    })
 }
 
 fn append(

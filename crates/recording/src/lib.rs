@@ -34,6 +34,7 @@ mod recorder;
 mod recording;
 mod replay;
 mod schema;
+mod shown;
 mod write;
 
 pub use channel::{metadata_of, Channel};
