@@ -162,6 +162,17 @@ fn what_ffmpeg_cannot_read_is_an_error() {
         assert_eq!(run.code, 1, "{run:?}");
         assert!(error.contains(said), "{error}");
     }
+    let words = [
+        "topic",
+        "pub",
+        "camera",
+        "--text",
+        "x",
+        "--ffmpeg-option",
+        "framerate=30",
+    ];
+    let error = realm.run(&words).fails_with(2);
+    assert!(error.contains("needs --ffmpeg or --v4l2"), "{error}");
     let mut command = realm.command(&["topic", "pub", "camera", "--ffmpeg", "in"]);
     let run: Run = command
         .env("PATH", realm.path("empty"))

@@ -5,6 +5,7 @@
 
 use super::interruptible::Interruptible;
 use crate::args::Publish;
+use crate::exit::Usage;
 use crate::stop::Stop;
 use anyhow::{bail, Context};
 use rgaps::{tensor, DType, Domain, Header, Loan, Publisher, Tensor};
@@ -55,7 +56,11 @@ impl Video {
         let (input, is_camera) = match (&source.ffmpeg, &source.v4l2) {
             (Some(input), _) => (input, false),
             (None, Some(device)) => (device, true),
-            (None, None) => return Ok(None),
+            (None, None) if publish.ffmpeg_option.is_empty() => return Ok(None),
+            (None, None) => {
+                let text = "--ffmpeg-option needs --ffmpeg or --v4l2";
+                return Err(Usage(text.to_owned()).into());
+            }
         };
         let mut command = Command::new(PROGRAM);
         command.args(arguments(input, is_camera, &publish.ffmpeg_option));
