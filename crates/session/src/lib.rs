@@ -35,7 +35,7 @@ pub use config::{
     segment_bytes, AccessRule, Action, Argument, Bridge, BridgeDirection, ByteSize, ByteSizeError,
     Config, ConfigError, Cuda, CudaPool, CudaUse, Direction, Environment, FileMode, Gpu, HostPool,
     HostProvider, HugePages, LandIn, LandingRule, Limits, LinkRule, Links, LinksTls, LogFormat,
-    Metrics, NumaPlace, PeerUse, Pools, Principal, Quota, Rdma, Ros2Rule, Traces,
+    Metrics, NumaPlace, PeerUse, Pools, Principal, Quota, Rdma, Ros2Rule, RosMiddleware, Traces,
     Watermark, ZenohRule, LANE_PORT, RECONNECT_PAUSE_MAX_MS, RECOVERY_MS_MIN,
 };
 pub use device::{DeviceRow, DeviceSeatRow, SeatEnd};

@@ -22,7 +22,7 @@ mod rules;
 mod size;
 mod traces;
 
-pub use bridge::{Bridge, BridgeDirection, Ros2Rule, ZenohRule};
+pub use bridge::{Bridge, BridgeDirection, Ros2Rule, RosMiddleware, ZenohRule};
 pub use gpu::Gpu;
 pub use landing::{LandIn, LandingRule};
 pub use lane_address::LANE_PORT;
