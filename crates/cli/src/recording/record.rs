@@ -38,8 +38,12 @@ pub fn record(common: &Common, command: &Record, output: &mut Output) -> anyhow:
     let file = options.file.display().to_string();
     let node = session::join(common)?;
     let recorder = Recorder::start(node.clone(), options)?;
-    for topic in command.patterns.iter().filter(|topic| !is_pattern(topic)) {
-        absent::warn(&node, &node.resolve_topic(topic))?;
+    for topic in &command.patterns {
+        let topic = node.resolve_topic(topic);
+        match is_pattern(&topic) {
+            true => absent::warn_of_pattern(&node, &topic)?,
+            false => absent::warn(&node, &topic)?,
+        }
     }
     let begun = Instant::now();
     let mut progress = Progress::new(&file, command.every);
