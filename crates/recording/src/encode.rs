@@ -1,7 +1,6 @@
 //! From a sample to the bytes of a message in a recording, or of one that is looked at.
 
 use crate::schema::{Array, Beside, Envelope, Kind, NamedPart, DATA};
-use crate::shown;
 use prost::encoding::{encode_key, encode_varint, WireType};
 use prost::Message as _;
 use prost_types::Timestamp;
@@ -44,37 +43,6 @@ pub(crate) fn encode(
     append(sample, publish_ns, sample.as_slice()?, image, to)
 }
 
-/// The same for a sample that somebody looks at, in any domain, with at most `bytes_max` bytes: of a larger image, every n-th
-/// pixel of every n-th row; of a larger point cloud, every n-th point. `type_name`, of the publisher, says which messages are
-/// clouds and lines of a log. None: the message is larger and none of these, and nothing was appended.
-pub fn encode_within(
-    sample: &Sample,
-    type_name: &str,
-    publish_ns: u64,
-    bytes_max: u64,
-    to: &mut Vec<u8>,
-) -> Result<Option<Encoded>, RecvError> {
-    if let Some(encoded) = shown::encode(sample, type_name, publish_ns, bytes_max, to)? {
-        return Ok(Some(encoded));
-    }
-    let image = image_of(sample)?;
-    if image.is_none() && sample.len() > bytes_max {
-        return Ok(None);
-    }
-    let mut bytes = read_all(sample)?;
-    let small = image.map(|image| image.within(bytes_max));
-    if let (Some(whole), Some((small, nth))) = (image, small) {
-        if nth > 1 {
-            let mut taken = Vec::with_capacity(small.bytes() as usize);
-            for pixel in whole.every(nth, &bytes) {
-                taken.extend_from_slice(pixel);
-            }
-            bytes = Cow::Owned(taken);
-        }
-    }
-    append(sample, publish_ns, &bytes, small.map(|small| small.0), to).map(Some)
-}
-
 /// The bytes of a sample, copied from a GPU.
 pub(crate) fn read_all(sample: &Sample) -> Result<Cow<'_, [u8]>, RecvError> {
     Ok(match sample.domain() {
@@ -87,7 +55,7 @@ pub(crate) fn read_all(sample: &Sample) -> Result<Cow<'_, [u8]>, RecvError> {
     })
 }
 
-fn append(
+pub(crate) fn append(
     sample: &Sample,
     publish_ns: u64,
     bytes: &[u8],
@@ -173,12 +141,12 @@ pub(crate) fn timestamp(ns: u64) -> Timestamp {
 }
 
 impl Image {
-    fn bytes(self) -> u64 {
+    pub(crate) fn bytes(self) -> u64 {
         u64::from(self.step) * u64::from(self.height)
     }
 
     /// The image with every n-th pixel of every n-th row that has at most `bytes_max` bytes, or one pixel; and that n.
-    fn within(self, bytes_max: u64) -> (Image, u32) {
+    pub(crate) fn within(self, bytes_max: u64) -> (Image, u32) {
         let pixel = self.step / self.width;
         let taken = |nth| Image {
             width: self.width.div_ceil(nth),
@@ -215,7 +183,7 @@ impl Image {
 }
 
 /// The image that a sample is. Parts are no image.
-fn image_of(sample: &Sample) -> Result<Option<Image>, RecvError> {
+pub(crate) fn image_of(sample: &Sample) -> Result<Option<Image>, RecvError> {
     if !sample.parts()?.is_empty() {
         return Ok(None);
     }

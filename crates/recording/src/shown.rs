@@ -1,11 +1,13 @@
-//! Point clouds and lines of logs as Foxglove draws them, for those who look at a topic. The type of the publisher says which
-//! messages these are. Recordings have them as they were published (`rgaps.Message`).
+//! From a sample to a message for those who look at a topic: as small as they want it, and point clouds and lines of logs as
+//! Foxglove draws them. The type of the publisher says which messages these are. Recordings have them as they were published
+//! (`rgaps.Message`).
 
-use crate::encode::{read_all, timestamp, Encoded};
+use crate::encode::{append, image_of, read_all, timestamp, Encoded};
 use crate::schema::Kind;
 use prost::Message as _;
 use prost_types::Timestamp;
 use rgaps::{DType, Header, RecvError, Sample, Value};
+use std::borrow::Cow;
 
 /// Names of types, without their package, whose messages are clouds.
 const CLOUDS: [&str; 2] = ["PointCloud2", "PointCloud"];
@@ -78,9 +80,41 @@ struct Log {
     line: u32,
 }
 
+/// Appends the message of `sample`, which is complete, to `to`, for somebody who looks at it: from any domain, with at most
+/// `bytes_max` bytes. Of a larger image, every n-th pixel of every n-th row; of a larger point cloud, every n-th point.
+/// `type_name`, of the publisher, says which messages are clouds and lines of a log. It was published at `publish_ns`,
+/// nanoseconds since 1970. None: the message is larger and none of these, and nothing was appended.
+pub fn encode_within(
+    sample: &Sample,
+    type_name: &str,
+    publish_ns: u64,
+    bytes_max: u64,
+    to: &mut Vec<u8>,
+) -> Result<Option<Encoded>, RecvError> {
+    if let Some(encoded) = drawn(sample, type_name, publish_ns, bytes_max, to)? {
+        return Ok(Some(encoded));
+    }
+    let image = image_of(sample)?;
+    if image.is_none() && sample.len() > bytes_max {
+        return Ok(None);
+    }
+    let mut bytes = read_all(sample)?;
+    let small = image.map(|image| image.within(bytes_max));
+    if let (Some(whole), Some((small, nth))) = (image, small) {
+        if nth > 1 {
+            let mut taken = Vec::with_capacity(small.bytes() as usize);
+            for pixel in whole.every(nth, &bytes) {
+                taken.extend_from_slice(pixel);
+            }
+            bytes = Cow::Owned(taken);
+        }
+    }
+    append(sample, publish_ns, &bytes, small.map(|small| small.0), to).map(Some)
+}
+
 /// What a message of this type is for Foxglove, if the type is one of those and the message is what it says. Of a cloud with
 /// more than `bytes_max` bytes every n-th point.
-pub(crate) fn encode(
+fn drawn(
     sample: &Sample,
     type_name: &str,
     publish_ns: u64,
