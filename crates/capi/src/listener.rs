@@ -122,7 +122,8 @@ fn matched_handler(
             current_count_change: matched.current_count_change,
             reserved: 0,
         };
-        // SAFETY: as in rgaps_listener_create; `told` lives until the handler returns.
+        // SAFETY: C passed a function of this type, which may be called in any thread with this argument until
+        // rgaps_listener_destroy returns (rgaps.h). `told` lives until the handler returns.
         unsafe { handler(user.0, &told) }
     })
 }
