@@ -343,7 +343,7 @@ fn join_daemon(config: &Config, known: Option<&Arc<CardMemory>>) -> anyhow::Resu
     if let Some(known) = known {
         node = node.host_memory(known.clone());
     }
-    let node = node.build()?;
+    let node = node.build()?.with_full_names();
     wait_for_previous(&node)?;
     Ok(node)
 }
