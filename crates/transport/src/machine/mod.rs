@@ -140,9 +140,20 @@ impl LinkMachine {
         self.sending.oldest_unsent(flow)
     }
 
+    /// The receiver misses the messages of a flow below this one that it was not sent.
+    pub fn skip(&mut self, flow: u64, next: u64) {
+        self.sending.skip(flow, next, &mut self.out);
+    }
+
     /// No message follows. The flow ends when the receiver has all of it: [`LinkOutput::Ended`].
     pub fn close(&mut self, flow: u64) {
         self.sending.close(flow, &mut self.out);
+    }
+
+    /// Ends a flow at once. What has not had its turn at the receiver never gets one, and is no gap: the receiver learns where the flow
+    /// ends for it. The payloads, to be dropped without the lock.
+    pub fn cut(&mut self, flow: u64) -> Vec<Arc<dyn Payload>> {
+        self.sending.cut(flow, &mut self.out)
     }
 
     /// Whether a flow that this end opened has not ended.

@@ -5,7 +5,7 @@
 
 use super::ack_debt::AckDebt;
 use super::buffer::UnfinishedBuffer;
-use super::frame::{Frame, FLOW_ENDED};
+use super::frame::Frame;
 use super::limits::{may_request, ReceiveConfig, GRANTS_MAX};
 use super::receive_message::{Content, Delivery, DeliveryKind, ReceiveState, Request, TurnState};
 use super::user::{violation, ProtocolViolation, Turn};
@@ -54,6 +54,8 @@ pub(super) struct ReceiveFlow {
     pub(super) orphans: usize,
     gaps: BTreeMap<u64, (u64, u64)>,
     close_at: Option<u64>,
+    /// Its sender ended it before what has not had its turn.
+    pub(super) is_cut: bool,
     /// The lanes that brought CLOSE: the answer takes each of them. One of them is the lane of the sender's last copy, so that copy and
     /// answer are both lost or none is. Which one, the order of arrival does not tell: a lane that the sender has lost may still
     /// bring an old copy.
@@ -86,6 +88,7 @@ impl ReceiveFlow {
             orphans: 0,
             gaps: BTreeMap::new(),
             close_at: None,
+            is_cut: false,
             close_lanes: Vec::new(),
             turn: TurnState::Idle,
             window,
@@ -354,8 +357,8 @@ impl ReceiveFlow {
 
     /// The flow ends before this message.
     pub(super) fn close(&mut self, next: u64) -> Result<(), ProtocolViolation> {
-        if next == FLOW_ENDED {
-            return Err(violation("Close", "the flow was not refused"));
+        if self.is_cut {
+            return Ok(());
         }
         let last = self
             .messages
@@ -574,11 +577,21 @@ impl ReceiveFlow {
         self.debt.lets_wait()
     }
 
-    /// Its user refuses it: nothing of it is needed. What is out stays out.
-    pub(super) fn refuse(&mut self, bytes_of: impl Fn(u64) -> u64) {
+    /// Its sender has ended it: what has not had its turn never gets one. What is out, or back-pressured, is delivered first.
+    pub(super) fn cut(&mut self, bytes_of: impl Fn(u64) -> u64) {
+        self.drop_messages(bytes_of);
+        (self.is_cut, self.close_at) = (true, Some(self.taken));
+    }
+
+    fn drop_messages(&mut self, bytes_of: impl Fn(u64) -> u64) {
         self.remove_unlanded(0..u64::MAX, bytes_of);
         self.messages.clear();
         self.gaps.clear();
+    }
+
+    /// Its user refuses it: nothing of it is needed. What is out stays out.
+    pub(super) fn refuse(&mut self, bytes_of: impl Fn(u64) -> u64) {
+        self.drop_messages(bytes_of);
         self.opening = None;
         if matches!(self.turn, TurnState::BackPressured(..)) {
             self.turn = TurnState::Idle;

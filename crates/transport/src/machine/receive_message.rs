@@ -11,7 +11,7 @@
 //! | Granted | REQUEST | Granted; Requested as soon as the grant has ended | |
 //! | Granted | each lane of the grant has ended or brought ABANDON | Kept, with its buffer | |
 //! | Kept | REQUEST | Requested, with its buffer | |
-//! | Requested, Granted, Kept | GAP, or the flow is refused | - ; a grant keeps its buffer until its lanes have left | |
+//! | Requested, Granted, Kept | GAP, or the flow is refused or cut | - ; a grant keeps its buffer until its lanes have left | |
 //! | Landed | its turn | Delivering | `Deliver` |
 //! | Delivering | `delivered` | - | ACK, at once or with others |
 //! | Delivering | `delivered`, back-pressured | BackPressured | |

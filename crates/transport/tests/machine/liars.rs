@@ -505,16 +505,6 @@ fn a_receiver_names_what_a_sender_does_wrong() {
                 Frame::Close { flow: 1, next: 5 },
             ],
         ),
-        (
-            "the flow was not refused",
-            vec![
-                open(1),
-                Frame::Close {
-                    flow: 1,
-                    next: FLOW_ENDED,
-                },
-            ],
-        ),
         ("it is not for the receiving end", vec![Frame::Goodbye {}]),
         (
             "it is not for the receiving end",

@@ -277,6 +277,66 @@ fn a_refused_flow_ends_with_its_reason_and_leaves_nothing() {
     assert_eq!((held.flows, held.large, held.grants), (0, 0, 0));
 }
 
+#[test]
+fn a_flow_that_is_cut_ends_where_its_receiver_is_and_not_with_a_gap() {
+    let mut pair = Pair::new(&[1]);
+    pair.run();
+    let flow = pair.ends[0].open(7, 0);
+    pair.ends[0].send(flow, 7, 0, 50);
+    let growing = SimPayload::new(7, 1, 5 * CHUNK, 2 * CHUNK);
+    let description = Description::new(&crate::host::describe(1)).unwrap();
+    let machine = &mut pair.ends[0].machine;
+    machine.send(flow, 1, growing.clone(), description);
+    pair.ends[0].send(flow, 7, 2, 50);
+    pair.run();
+    assert_eq!(pair.ends[1].take_delivered(), ["opened at 0", "small 0"]);
+    assert_eq!(pair.ends[0].machine.cut(flow).len(), 2);
+    assert!(pair.ends[0].machine.cut(flow).is_empty(), "once");
+    assert!(!pair.ends[0].send(flow, 7, 3, 50));
+    pair.run();
+    assert_eq!(pair.ends[1].take_delivered(), ["closed at 1"]);
+    let reported = pair.ends[0].take_reported();
+    assert_eq!(reported.last().unwrap(), &format!("{flow} ended"));
+    let held = pair.ends[1].machine.held();
+    assert_eq!((held.flows, held.large, held.grants), (0, 0, 0));
+    assert_eq!(std::sync::Arc::strong_count(&growing), 1);
+    assert!(pair.ends[1].user.arena.lock().unwrap().is_free());
+}
+
+#[test]
+fn what_is_out_is_delivered_before_the_end_of_a_flow_that_is_cut() {
+    let mut pair = Pair::new(&[1]);
+    pair.run();
+    pair.ends[1].is_slow = true;
+    let flow = pair.ends[0].open(7, 0);
+    (0..3).for_each(|sequence| assert!(pair.ends[0].send(flow, 7, sequence, 50)));
+    pair.trip();
+    pair.ends[0].machine.cut(flow);
+    pair.run();
+    pair.ends[1].is_slow = false;
+    pair.ends[1].machine.buffer_free();
+    pair.run();
+    assert_eq!(
+        pair.ends[1].take_delivered(),
+        ["opened at 0", "closed at 0"]
+    );
+}
+
+#[test]
+fn messages_that_are_skipped_are_a_gap_though_none_follows() {
+    let mut pair = Pair::new(&[1]);
+    pair.run();
+    let flow = pair.ends[0].open(7, 0);
+    pair.ends[0].send(flow, 7, 0, 50);
+    pair.ends[0].machine.skip(flow, 4);
+    pair.ends[0].machine.skip(flow, 2);
+    pair.run();
+    assert_eq!(
+        pair.ends[1].take_delivered(),
+        ["opened at 0", "small 0", "missed 1..4"]
+    );
+}
+
 /// Seed 874 of the simulation: all chunks had left when the flow was refused, and a lane lost some of them.
 #[test]
 fn a_refused_message_whose_chunks_are_lost_holds_no_buffer() {

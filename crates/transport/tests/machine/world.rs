@@ -36,6 +36,7 @@ pub struct Counts {
     pub from_chunk: u64,
     pub kept: u64,
     pub refused: u64,
+    pub cut: u64,
     pub resumed: u64,
     pub direct: u64,
     pub late: u64,
@@ -60,6 +61,7 @@ impl Counts {
             (&mut self.from_chunk, other.from_chunk),
             (&mut self.kept, other.kept),
             (&mut self.refused, other.refused),
+            (&mut self.cut, other.cut),
             (&mut self.resumed, other.resumed),
             (&mut self.direct, other.direct),
             (&mut self.late, other.late),
@@ -131,6 +133,8 @@ struct Publisher {
     is_done: bool,
     /// Its receiver wants none of it.
     is_refused: bool,
+    /// Its flow was ended before what has not been delivered.
+    is_cut: bool,
 }
 
 /// Bytes of messages of a publisher that may wait for their acknowledgement.
@@ -224,6 +228,7 @@ impl World {
             is_closed: false,
             is_done: false,
             is_refused: false,
+            is_cut: false,
         };
         let count = 2 + random.below(4);
         let publishers: Vec<_> = (0..count)
@@ -277,7 +282,7 @@ impl World {
         publisher.flow = Some(machine.open(publisher.confirmed, description).unwrap());
         publisher.offered = publisher.confirmed;
         publisher.flow_next = publisher.confirmed;
-        publisher.is_closed = false;
+        (publisher.is_closed, publisher.is_cut) = (false, false);
     }
 
     fn step(&mut self) {
@@ -299,6 +304,7 @@ impl World {
             14 if self.faults.refusals && self.is_faulty && self.random.one_in(30) => {
                 self.refuse(host, at);
             }
+            15 if self.faults.refusals && self.is_faulty && self.random.one_in(10) => self.cut(at),
             13 => {
                 let refuses = self.random.below(3) as usize;
                 self.hosts[host]
@@ -428,6 +434,17 @@ impl World {
                 publisher.is_refused = true;
                 self.counts.refused += 1;
             }
+        }
+    }
+
+    /// A publisher ends its flow at once; another one begins where that ended for its receiver.
+    fn cut(&mut self, id: usize) {
+        let publisher = &mut self.publishers[id];
+        if let Some(flow) = publisher.flow {
+            drop(self.hosts[publisher.host].machine.cut(flow));
+            publisher.growing.clear();
+            (publisher.is_closed, publisher.is_cut) = (true, true);
+            self.counts.cut += 1;
         }
     }
 
@@ -656,9 +673,15 @@ impl World {
                 assert!(sequence < position, "acknowledged, not delivered");
             }
             Some(LinkOutput::Ended { flow }) => {
-                let (id, publisher) = self.publisher_of(host, flow);
-                let is_last = publisher.offered >= publisher.sizes.len() as u64;
-                publisher.confirmed = publisher.flow_next;
+                let (id, _) = self.publisher_of(host, flow);
+                let position = self.position(1 - host, id);
+                let (_, publisher) = self.publisher_of(host, flow);
+                let (ended_at, offered) = match publisher.is_cut {
+                    true => (position, position),
+                    false => (publisher.flow_next, publisher.offered),
+                };
+                publisher.confirmed = ended_at;
+                let is_last = offered >= publisher.sizes.len() as u64;
                 (publisher.flow, publisher.is_done) = (None, is_last || publisher.is_refused);
                 assert!(!self.hosts[host].machine.has_flow(flow));
                 self.open_flow(id as usize);
