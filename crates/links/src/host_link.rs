@@ -512,8 +512,33 @@ impl HostLink {
         self.user.report(given_up.into_iter().collect());
     }
 
+    /// The host misses the messages of a flow below this one that were not sent.
+    pub fn skip(&self, flow: Flow, next: u64) {
+        let is_due = |sending: &Sending| sending.flows.get(&flow).is_some_and(|of| of.next < next);
+        if !is_due(&self.user.sending()) {
+            return;
+        }
+        self.link.change(|link| {
+            let mut sending = self.user.sending();
+            if let Some(sent) = sending.flows.get_mut(&flow) {
+                sent.next = sent.next.max(next);
+                link.skip(sent.id, next);
+            }
+        });
+    }
+
     /// No message of a flow follows. It ends when all that it retains is acknowledged or given up.
     pub fn close_flow(&self, flow: Flow) {
+        self.end_flow(flow, false);
+    }
+
+    /// Ends a flow before what the host has not delivered, for which there is no gap: it comes in another flow.
+    pub fn cut_flow(&self, flow: Flow) {
+        self.end_flow(flow, true);
+    }
+
+    fn end_flow(&self, flow: Flow, is_cut: bool) {
+        let mut dropped = VecDeque::new();
         let ended = self.link.change(|link| {
             let mut sending = self.user.sending();
             let sent = sending.flows.get_mut(&flow)?;
@@ -521,10 +546,16 @@ impl HostLink {
                 return sending.flows.remove(&flow);
             }
             sent.is_closing = true;
-            link.close(sent.id);
+            if is_cut {
+                dropped = std::mem::take(&mut sent.retained);
+                sent.retained_bytes = 0;
+                link.cut(sent.id);
+            } else {
+                link.close(sent.id);
+            }
             None
         });
-        drop(ended);
+        drop((ended, dropped));
     }
 
     /// Gives up all that is retained for a host that has had no lanes for too long. To be called now and then.
@@ -552,13 +583,6 @@ impl HostLink {
             }
         });
         self.user.report(given_up);
-    }
-
-    /// The first message of a flow that the host has not acknowledged: `u64::MAX` if there is none. None: the flow has ended.
-    pub fn unacknowledged(&self, flow: Flow) -> Option<u64> {
-        let sending = self.user.sending();
-        let first = sending.flows.get(&flow)?.retained.front();
-        Some(first.map_or(u64::MAX, |retained| retained.sequence))
     }
 
     /// There may be memory again, or a subscriber may take more.

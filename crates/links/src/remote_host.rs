@@ -2,8 +2,9 @@
 
 use crate::counts::EgressCounts;
 use crate::host_link::{Flow, HostEvent, HostLink};
-use crate::ingress::{LinkIngress, RemotePublisher};
+use crate::ingress::{FlowPosition, LinkIngress, RemotePublisher};
 use crate::keys::Node;
+use crate::network::Network;
 use crate::wire::{clip, clip_to, FlowDescription, LinkMessage, Tree};
 use rgaps_client::{LinkFigures, PathKind, PeerRow, PeerState};
 use rgaps_session::MAX_PEER_TOPICS;
@@ -36,6 +37,36 @@ pub struct IngressPlan {
     pub orphaned: Option<Instant>,
     /// What was told of whether cards write them where they land.
     pub written: Option<Result<(), String>>,
+    /// How far its messages are, if its origin is not the host that they come from.
+    pub position: Option<Arc<FlowPosition>>,
+    /// What its origin was told of that.
+    pub confirmed: Option<u64>,
+}
+
+impl IngressPlan {
+    /// One that nothing is known of but what OPEN says.
+    pub fn new(description: FlowDescription, landing: Option<Arc<RemotePublisher>>) -> IngressPlan {
+        IngressPlan {
+            description,
+            landing,
+            refused: None,
+            waits: None,
+            orphaned: None,
+            written: None,
+            position: None,
+            confirmed: None,
+        }
+    }
+
+    /// What its origin is to learn: below which number its messages are delivered here, or never come.
+    pub fn unconfirmed(&self) -> Option<u64> {
+        let (position, landing) = (self.position.as_ref()?, self.landing.as_ref()?);
+        let next = match self.description.tree.is_reliable_here() {
+            true => position.next().max(landing.position()),
+            false => 0,
+        };
+        (self.confirmed != Some(next)).then_some(next)
+    }
 }
 
 /// What of a topic goes there.
@@ -48,36 +79,46 @@ pub struct OutgoingStream {
     pub leads_on: bool,
     /// When it began, and at which version of the network.
     begun: (Instant, u64),
+    /// The lives of the hosts behind, as far as they were reached then.
+    lives: BTreeMap<String, Option<u64>>,
     /// A host of the tree is not sent to there any more.
     pub is_broken: bool,
     /// What was said of it since.
     pub reported: Option<LinkMessage>,
     /// What the host said of whether cards write there what they read here.
     pub written: Option<Result<(), String>>,
-    /// Which hosts behind it the stream reaches, as far as it said.
-    pub reached: BTreeMap<String, Result<(), String>>,
 }
 
 impl OutgoingStream {
-    fn new(tree: Tree, version: u64) -> OutgoingStream {
+    fn new(tree: Tree, network: &Network) -> OutgoingStream {
+        let below = tree.ends_below();
+        let lives = below.map(|end| (end.clone(), network.incarnation(end)));
         OutgoingStream {
+            lives: lives.collect(),
             publishers: BTreeMap::new(),
             leads_on: tree.leads_on(),
             tree,
-            begun: (Instant::now(), version),
+            begun: (Instant::now(), network.version()),
             is_broken: false,
             reported: None,
             written: None,
-            reached: BTreeMap::new(),
         }
     }
 
-    /// Whether its messages are to go to hosts, or on paths, that OPEN did not name; or it is broken, and routes have changed since.
-    pub fn is_to_begin_again(&self, wanted: &Tree, version: u64) -> bool {
+    /// Whether its messages are to go to hosts, or on paths, that OPEN did not name; or it is broken, and routes have changed since; or
+    /// a host behind is another life now, which does not confirm what a former one had.
+    pub fn is_to_begin_again(&self, wanted: &Tree, network: &Network) -> bool {
         let is_wanted = |end: &str| wanted.ends().any(|other| other == end);
         let (at, before) = self.begun;
-        let is_due = self.is_broken && (version != before || at.elapsed() >= BROKEN_LIMIT);
-        is_due || self.tree.narrowed(is_wanted) != *wanted
+        let has_changed = network.version() != before;
+        let is_due = self.is_broken && (has_changed || at.elapsed() >= BROKEN_LIMIT);
+        let is_other = |(end, life): (&String, &Option<u64>)| {
+            let now = is_wanted(end).then(|| network.incarnation(end))?;
+            (now.is_some() && now != *life).then_some(())
+        };
+        is_due
+            || self.tree.narrowed(is_wanted) != *wanted
+            || has_changed && self.lives.iter().any(|of| is_other(of).is_some())
     }
 
     /// Its messages go to fewer hosts from now on.
@@ -95,6 +136,33 @@ pub struct OutgoingFlow {
     pub description: Arc<FlowDescription>,
     /// What the host answered: it takes its messages, or why not, and when it said so.
     pub answer: Option<Result<(), (String, Instant)>>,
+    /// What the hosts below it have answered.
+    pub below: BTreeMap<String, Result<(), String>>,
+}
+
+impl OutgoingFlow {
+    /// One that nobody has answered yet.
+    pub fn new(description: Arc<FlowDescription>) -> OutgoingFlow {
+        OutgoingFlow {
+            description,
+            answer: None,
+            below: BTreeMap::new(),
+        }
+    }
+
+    /// What the host answered, or one below it.
+    fn answered(&self, below: Option<&str>) -> Option<Result<(), &str>> {
+        match below {
+            None => {
+                let answer = self.answer.as_ref()?.as_ref().copied();
+                Some(answer.map_err(|(why, _)| &why[..]))
+            }
+            Some(host) => {
+                let answer = self.below.get(host)?.as_ref().copied();
+                Some(answer.map_err(String::as_str))
+            }
+        }
+    }
 }
 
 /// Another host.
@@ -279,37 +347,38 @@ impl RemoteHost {
     pub fn forget_control(&mut self) {
         for stream in self.outgoing.values_mut() {
             (stream.reported, stream.written) = (None, None);
-            stream.reached.clear();
-            let flows = stream.publishers.values_mut();
-            flows.for_each(|flow| flow.answer = None);
+            for flow in stream.publishers.values_mut() {
+                flow.answer = None;
+                flow.below.clear();
+            }
         }
         let incoming = self.incoming.values_mut();
         incoming.for_each(|flow| flow.written = None);
     }
 
     /// A stream of a topic goes there.
-    pub fn begin_stream(&mut self, number: u64, topic: &str, (tree, version): (Tree, u64)) {
+    pub fn begin_stream(&mut self, number: u64, topic: &str, (tree, network): (Tree, &Network)) {
         if self.names.len() >= MAX_NAMES {
             self.names.pop_first();
         }
         self.names.insert(number, (topic.to_owned(), false));
         self.outgoing
-            .insert(number, OutgoingStream::new(tree, version));
+            .insert(number, OutgoingStream::new(tree, network));
     }
 
     /// A flow of another host goes on there, as it is described.
-    pub fn begin_transit(&mut self, flow: Flow, description: Arc<FlowDescription>) {
+    pub fn begin_transit(
+        &mut self,
+        flow: Flow,
+        (description, network): (Arc<FlowDescription>, &Network),
+    ) {
         if !self.outgoing.contains_key(&flow.topic) {
             let tree = description.tree.clone();
-            self.begin_stream(flow.topic, &description.topic, (tree, 0));
+            self.begin_stream(flow.topic, &description.topic, (tree, network));
         }
         if let Some(stream) = self.outgoing.get_mut(&flow.topic) {
-            let answer = None;
             let known = stream.publishers.entry(flow.incarnation);
-            known.or_insert(OutgoingFlow {
-                description,
-                answer,
-            });
+            known.or_insert_with(|| OutgoingFlow::new(description));
         }
     }
 
@@ -407,18 +476,16 @@ impl RemoteHost {
         streams.into_values()
     }
 
-    /// What it answered to a stream: one of its flows is enough. None: nothing yet.
-    fn answer(&self, stream: u64) -> Option<Result<(), &str>> {
+    /// What it, or a host below it, answered to a stream: one of its flows is enough. None: nothing yet.
+    fn answer(&self, stream: u64, host: &str) -> Option<Result<(), &str>> {
         let publishers = &self.outgoing.get(&stream)?.publishers;
-        let answers = || publishers.values().map(|flow| flow.answer.as_ref());
-        if publishers.is_empty() || answers().any(|answer| matches!(answer, Some(Ok(())))) {
+        let below = (host != self.node.host).then_some(host);
+        let answers = || publishers.values().map(|of| of.answered(below));
+        if publishers.is_empty() || answers().any(|answer| answer == Some(Ok(()))) {
             return Some(Ok(()));
         }
-        let refused = answers().try_fold(None, |why, answer| match answer {
-            Some(Err((other, _))) => Some(why.or(Some(&other[..]))),
-            _ => None,
-        });
-        refused.flatten().map(Err)
+        // Refused, if all are.
+        answers().reduce(|one, other| one.and_then(|one| other.map(|_| one)))?
     }
 
     /// Publishers that it has refused just now. In a moment they are opened again.
@@ -433,15 +500,7 @@ impl RemoteHost {
 
     /// Whether a stream reaches this host, or one that it leads to; if not, why.
     pub fn reaches(&self, stream: u64, host: &str) -> Result<(), &str> {
-        let said = match host == self.node.host {
-            true => self.answer(stream),
-            false => {
-                let stream = self.outgoing.get(&stream);
-                let reached = stream.and_then(|stream| stream.reached.get(host));
-                reached.map(|outcome| outcome.as_ref().copied().map_err(String::as_str))
-            }
-        };
-        match (said, self.up) {
+        match (self.answer(stream, host), self.up) {
             (Some(Err(why)), _) => Err(why),
             (_, false) => Err("the host is not linked now"),
             (None, true) => Err("the host still prepares"),

@@ -25,8 +25,6 @@ const META_BYTES_MAX: usize = 160 + 8 + MAX_METADATA_BYTES;
 pub const MAX_LINK_MESSAGE_BYTES: usize = 128 << 10;
 /// Longest type name, and reason.
 const MAX_TEXT: usize = 300;
-/// Flows of which is said at once how far they are.
-pub const MAX_CONFIRMED: usize = 1024;
 
 /// A message's description.
 #[derive(Clone, Debug, PartialEq)]
@@ -137,10 +135,6 @@ pub enum LinkMessage {
     Paths(Vec<Vec<Node>>),
     /// What a host says to another over their control channel.
     Datagram(Datagram),
-    /// What comes in flows of this number, and is for this host, reaches it, or why not.
-    Reached(u64, String, Result<(), String>),
-    /// Messages of a flow below a sequence are at all hosts that they are carried on to, or were given up.
-    Confirmed(Vec<(Flow, u64)>),
     /// What comes in flows of this number does not go on to this host any more, nor to those below it: the link to it is another
     /// one now, or gone.
     Broken(u64, String),
@@ -172,6 +166,11 @@ pub struct FlowDescription {
 }
 
 impl FlowDescription {
+    /// The host that the messages are published on, if they come from this one.
+    pub fn origin<'a>(&'a self, from: &'a str) -> &'a str {
+        self.via.first().map_or(from, String::as_str)
+    }
+
     /// As it travels.
     pub fn encode(&self) -> Vec<u8> {
         postcard::to_stdvec(self).expect("it has only what can be written")
@@ -214,20 +213,15 @@ impl LinkMessage {
             bail!("it says something more");
         }
         match &said {
-            LinkMessage::Update(_, outcome, _)
-            | LinkMessage::Written(_, outcome)
-            | LinkMessage::Reached(_, _, outcome)
+            LinkMessage::Update(_, outcome, _) | LinkMessage::Written(_, outcome)
                 if !fits(outcome) =>
             {
                 bail!("it has too much to say")
             }
-            LinkMessage::Reached(_, host, _) | LinkMessage::Broken(_, host) if !is_host(host) => {
+            LinkMessage::Broken(_, host) if !is_host(host) => {
                 bail!("it names a host that cannot be")
             }
-            LinkMessage::Reached(..)
-            | LinkMessage::Broken(..)
-            | LinkMessage::Written(..)
-            | LinkMessage::Datagram(_) => {}
+            LinkMessage::Broken(..) | LinkMessage::Written(..) | LinkMessage::Datagram(_) => {}
             LinkMessage::Paths(paths) => {
                 let fits = |path: &Vec<Node>| {
                     path.len() <= MAX_HOPS && path.iter().all(|node| is_host(&node.host))
@@ -241,10 +235,6 @@ impl LinkMessage {
                     bail!("it names hosts that cannot be");
                 }
             }
-            LinkMessage::Confirmed(all) if all.len() > MAX_CONFIRMED => {
-                bail!("it has too much to say")
-            }
-            LinkMessage::Confirmed(_) => {}
         }
         Ok(said)
     }
@@ -381,12 +371,6 @@ mod tests {
         assert_eq!(MessageDescription::decode(&bytes), None);
     }
 
-    const FLOW: Flow = Flow {
-        topic: u64::MAX,
-        incarnation: u64::MAX,
-    };
-    const PASSED: (Flow, u64) = (FLOW, u64::MAX);
-
     fn names(hosts: &[&str]) -> Vec<String> {
         hosts.iter().map(|host| (*host).to_owned()).collect()
     }
@@ -403,9 +387,6 @@ mod tests {
             LinkMessage::Update(3, Ok(()), names(&["c", "d"])),
             LinkMessage::Update(3, Err(clip(&"ä".repeat(500))), Vec::new()),
             LinkMessage::Paths(vec![path(&["b", "c"]), path(&["b", "c", "d"])]),
-            LinkMessage::Reached(3, "c".to_owned(), Ok(())),
-            LinkMessage::Reached(3, "c".to_owned(), Err("a rule".to_owned())),
-            LinkMessage::Confirmed(vec![PASSED; MAX_CONFIRMED]),
             LinkMessage::Broken(3, "c".to_owned()),
             LinkMessage::Written(3, Ok(())),
             LinkMessage::Written(3, Err(clip(&"ä".repeat(500)))),
@@ -422,13 +403,10 @@ mod tests {
             LinkMessage::Update(3, Ok(()), names(&["c/d"])),
             LinkMessage::Update(3, Ok(()), names(&["c"; MAX_REMOTE_HOSTS + 1])),
             LinkMessage::Written(3, Err("x".repeat(301))),
-            LinkMessage::Reached(3, "c".to_owned(), Err("x".repeat(301))),
-            LinkMessage::Reached(3, "c/d".to_owned(), Ok(())),
             LinkMessage::Broken(3, "c/d".to_owned()),
             LinkMessage::Paths(vec![path(&["b", "c d"])]),
             LinkMessage::Paths(vec![path(&["b"; MAX_HOPS + 1])]),
             LinkMessage::Paths(vec![path(&["b", "c"]); MAX_PATHS + 1]),
-            LinkMessage::Confirmed(vec![PASSED; MAX_CONFIRMED + 1]),
         ] {
             LinkMessage::decode(&said.encode().unwrap()).unwrap_err();
         }

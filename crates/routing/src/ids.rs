@@ -27,3 +27,12 @@ pub struct Publisher {
     /// Its number there.
     pub number: u64,
 }
+
+/// A flow as its origin names it, alike for all hosts of its tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct FlowName {
+    /// The origin gives no two flows of a publisher the same.
+    pub stream: u64,
+    /// The publisher's number at the origin.
+    pub publisher: u64,
+}

@@ -6,6 +6,7 @@ use crate::egress::EgressCommand;
 use crate::event::{ConductorEvent, EventSource, SourcedEvent};
 use crate::host_link::{Flow, HostEvent};
 use crate::keys::Node;
+use crate::network::{id, FlowReport};
 use crate::remote_host::RemoteHost;
 use crate::wire::{clip, LinkMessage};
 use rgaps_routing::Datagram;
@@ -36,8 +37,9 @@ impl LinksConductor {
             ConductorEvent::PlaneEvent(event) => self.plane_event(event),
             // Whoever publishes is looked for at once.
             ConductorEvent::Unknown => self.dirty = true,
+            ConductorEvent::Passed => self.confirms = true,
+            ConductorEvent::TransitBroken(number) => self.transit_broken(number),
             ConductorEvent::LinkMessage(bytes) => match LinkMessage::decode(&bytes) {
-                Ok(LinkMessage::Confirmed(confirmed)) => self.confirmed(host, &confirmed),
                 Ok(LinkMessage::Datagram(datagram)) => self.datagram(host, datagram),
                 Ok(link_message) => self.link_message(host, link_message),
                 Err(error) => violates(host, &error),
@@ -61,16 +63,37 @@ impl LinksConductor {
         }
     }
 
-    /// How far messages are at hosts that another leads to. It changes nothing else.
-    fn confirmed(&mut self, host: &str, confirmed: &[(Flow, u64)]) {
-        for (flow, next) in confirmed {
-            self.child_confirmed(host, *flow, *next);
-            let peer = self.peers.get(host);
-            if let Some(name) = peer.and_then(|peer| peer.topic_of(flow.topic)) {
-                let command = EgressCommand::Confirmed(name.clone(), *flow, *next);
-                egress_thread(&self.egress, name).send(command);
-            }
+    /// How far a flow of this host is at a host that another leads to, or why it does not come there.
+    fn flow_reported(&mut self, report: FlowReport) {
+        let FlowReport { flow, outcome, .. } = report;
+        let mut peers = self.peers.values_mut();
+        let Some(peer) = peers.find(|peer| peer.outgoing.contains_key(&flow.topic)) else {
+            return;
+        };
+        let name = peer.topic_of(flow.topic).cloned().unwrap_or_default();
+        let own = self.topics.get(&name);
+        let own = own.and_then(|own| own.streams.get(&peer.node.host));
+        let stream = peer.outgoing.get_mut(&flow.topic);
+        let is_own = own.is_some_and(|(number, _)| *number == flow.topic);
+        let Some(stream) = stream.filter(|_| is_own) else {
+            return;
+        };
+        let is = |host: &String, of| id(host) == of;
+        let end = stream.tree.ends_below().find(|end| is(end, report.host));
+        let Some(end) = end.cloned() else { return };
+        let mut on = stream.tree.path(&end);
+        on.push(stream.tree.root().to_owned());
+        if !on.iter().any(|host| is(host, report.from)) {
+            return;
         }
+        let next = *outcome.as_ref().unwrap_or(&u64::MAX);
+        if let Some(of) = stream.publishers.get_mut(&flow.incarnation) {
+            let answer = outcome.map(|_| ());
+            let before = of.below.insert(end.clone(), answer.clone());
+            self.dirty |= before.as_ref() != Some(&answer);
+        }
+        let command = EgressCommand::Confirmed(name.clone(), flow, end, next);
+        egress_thread(&self.egress, &name).send(command);
     }
 
     /// What comes over a control channel. Most of it changes nothing else.
@@ -78,6 +101,9 @@ impl LinksConductor {
         match self.network.receive(datagram, self.config.links.relay) {
             Ok(received) => {
                 self.dirty |= received.is_changed;
+                for report in received.reports {
+                    self.flow_reported(report);
+                }
                 let egress = received.egress.iter();
                 for (next, link_message) in egress
                     .filter_map(|(next, link_message)| Some((self.peers.get(next)?, link_message)))
@@ -106,11 +132,6 @@ impl LinksConductor {
                     violates(host, &error);
                 }
             }
-            LinkMessage::Reached(stream, end, outcome) => {
-                if let Some(stream) = peer.outgoing.get_mut(&stream) {
-                    stream.reached.insert(end, outcome);
-                }
-            }
             LinkMessage::Broken(stream, end) => {
                 let topics = self.topics.values();
                 let own = topics.filter_map(|topic| topic.streams.get(host));
@@ -120,7 +141,7 @@ impl LinksConductor {
                 }
                 self.broken_below(host, stream, &end);
             }
-            LinkMessage::Confirmed(_) | LinkMessage::Datagram(_) => {}
+            LinkMessage::Datagram(_) => {}
         }
     }
 
@@ -133,7 +154,12 @@ impl LinksConductor {
             HostEvent::Link(event) => self.link_changed(host, event),
             HostEvent::Accepted(_) | HostEvent::Refused(..) => peer.answered(event),
             HostEvent::Closed(flow) => {
-                peer.end_flow(flow);
+                let ended = peer.end_flow(flow);
+                let confirm = ended.and_then(|of| Some((of.unconfirmed()?, of)));
+                if let Some((next, of)) = confirm {
+                    let origin = of.description.origin(host);
+                    self.network.confirm(origin, flow, next);
+                }
                 self.close_transit(host, flow);
             }
             HostEvent::Ended(flow) => self.child_ended(host, flow),

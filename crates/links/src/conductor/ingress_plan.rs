@@ -1,9 +1,10 @@
 //! Publishers of other hosts, and those that stand for them here.
 
 use super::gpu_path::incoming_path;
-use super::LinksConductor;
+use super::{LinksConductor, CONFIRM_EVERY};
 use crate::host_link::Flow;
-use crate::ingress::{ArrivalLimits, RemotePublisher};
+use crate::ingress::{ArrivalLimits, Bound, RemotePublisher};
+use crate::network::id;
 use crate::quotas::Kind;
 use crate::remote_host::{IngressPlan, RemoteHost};
 use crate::wire::{clip, FlowDescription};
@@ -64,15 +65,9 @@ impl LinksConductor {
         for (flow, description) in all {
             // One of the host's former life goes on.
             let known = peer.incoming.remove(&flow);
-            let incoming = IngressPlan {
-                description,
-                landing: known.and_then(|known| known.landing),
-                refused: None,
-                waits: None,
-                orphaned: None,
-                written: None,
-            };
-            peer.incoming.insert(flow, incoming);
+            let landing = known.and_then(|known| known.landing);
+            peer.incoming
+                .insert(flow, IngressPlan::new(description, landing));
         }
         self.admit_all(host, &flows);
     }
@@ -89,15 +84,58 @@ impl LinksConductor {
     pub(super) fn take_messages(&mut self, host: &str, flow: Flow) {
         let incoming = |peer: &RemoteHost| {
             let incoming = peer.incoming.get(&flow)?;
-            let is_admitted = incoming.refused.is_none() && incoming.waits.is_none();
-            is_admitted.then(|| incoming.landing.clone())
+            Some(incoming.refused.is_none() && incoming.waits.is_none())
         };
-        let Some(landing) = self.peers.get(host).and_then(incoming) else {
+        if self.peers.get(host).and_then(incoming) != Some(true) {
+            return;
+        }
+        let transit = self.begin_transit(host, flow);
+        let Some(peer) = self.peers.get_mut(host) else {
             return;
         };
-        let transit = self.begin_transit(host, flow);
-        if let Some(peer) = self.peers.get(host) {
-            peer.ingress.accept(flow, landing, transit);
+        let Some(incoming) = peer.incoming.get_mut(&flow) else {
+            return;
+        };
+        if !incoming.description.via.is_empty() {
+            let position = || peer.ingress.new_position();
+            incoming.position.get_or_insert_with(position);
+            self.confirms = true;
+        }
+        let bound = Bound {
+            landing: incoming.landing.clone(),
+            transit,
+            position: incoming.position.clone(),
+        };
+        peer.ingress.accept(flow, bound);
+    }
+
+    /// Tells origins how far their messages are that come here through other hosts, as far as that is new.
+    pub(super) fn send_confirmed(&mut self) {
+        let renewed = self.network.take_renewed();
+        let is_renewed = |origin: &str| renewed.contains(&id(origin));
+        self.refuse_again(is_renewed);
+        let is_due = self.confirmed_at.elapsed() >= CONFIRM_EVERY;
+        if !(self.confirms && is_due || !renewed.is_empty()) {
+            return;
+        }
+        (self.confirms, self.confirmed_at) = (false, Instant::now());
+        for (host, peer) in &mut self.peers {
+            peer.ingress.forget_told();
+            for (flow, of) in &mut peer.incoming {
+                let origin = of.description.origin(host);
+                if is_renewed(origin) {
+                    of.confirmed = None;
+                }
+                let Some(next) = of.unconfirmed() else {
+                    continue;
+                };
+                if !self.network.has_room(origin) {
+                    self.confirms = true;
+                    continue;
+                }
+                of.confirmed = Some(next);
+                self.network.confirm(origin, *flow, next);
+            }
         }
     }
 
@@ -138,6 +176,10 @@ impl LinksConductor {
         if !waits || since.elapsed() >= ADMIT_LIMIT {
             incoming.waits = None;
             peer.ingress.refuse(flow, &why);
+            let of = &incoming.description;
+            for end in of.tree.ends().filter(|_| !of.via.is_empty()) {
+                self.network.refuse(of.origin(host), flow, (end, &why));
+            }
             incoming.refused = Some((why, Instant::now()));
         }
         if no_room.crowded {

@@ -108,7 +108,6 @@ impl LinksConductor {
         }
         self.routes.restarted.clear();
         self.reconcile_transits();
-        self.send_reached();
         self.report_landings();
         self.admit_again();
         self.report_unserved();
@@ -256,7 +255,7 @@ impl LinksConductor {
         let Some(topic) = self.topics.get_mut(name) else {
             return false;
         };
-        let version = self.network.version();
+        let network = &self.network;
         topic.trees = trees;
         let previous = std::mem::replace(&mut topic.hosts, hosts);
         let renews = std::mem::take(&mut topic.renews);
@@ -269,7 +268,7 @@ impl LinksConductor {
             let known = known.and_then(|(number, _)| peer.outgoing.get(number));
             let tree = &topic.trees[&next];
             let is_described_otherwise =
-                known.is_some_and(|known| renews || known.is_to_begin_again(tree, version));
+                known.is_some_and(|known| renews || known.is_to_begin_again(tree, network));
             let is_restarted = self.routes.restarted.contains(&next);
             let mut change = topic.change(&next, &previous, known.filter(|_| is_restarted));
             change.takes_over |= is_described_otherwise;
@@ -288,7 +287,7 @@ impl LinksConductor {
             if let Some((previous, _)) = topic.streams.insert(next.clone(), (number, want)) {
                 peer.end_stream(previous, true);
             }
-            peer.begin_stream(number, name, (topic.trees[&next].clone(), version));
+            peer.begin_stream(number, name, (topic.trees[&next].clone(), network));
             if change.takes_over {
                 topic.takes_over.insert(number);
             }
@@ -442,10 +441,7 @@ impl LinksConductor {
                 let flow = stream.publishers.entry(source.publisher);
                 flow.or_insert_with(|| {
                     any = true;
-                    OutgoingFlow {
-                        description: Arc::new(source),
-                        answer: None,
-                    }
+                    OutgoingFlow::new(Arc::new(source))
                 });
             }
         }

@@ -1,5 +1,4 @@
-//! Flows that come from another host and go on from here: their children, and what this host reports about them to the host
-//! that they come from.
+//! Flows that come from another host and go on from here: their children, and which of them break.
 //!
 //! | event | action |
 //! |---|---|
@@ -7,22 +6,19 @@
 //! | the host before says that a host wants nothing any more | close what leads to no other host |
 //! | a child refuses a flow | its messages are left out; in a moment it is opened again |
 //! | the link with a child restarts or ends, or a child reports a host below as broken | report that to the host before; its origin sends again what was not confirmed |
-//! | the flow is closed | close the children's flows behind their last message; forget it when all have ended |
-//! | the host before restarts, or is given up | the same, without a word to it |
+//! | the flow is closed, or cut; the host before restarts, or is given up | close the children's flows behind their last message, or cut them before one that went on in part; forget the flow when all have ended |
 //!
-//! A message is confirmed to the host before when every reliable child has acknowledged it and confirmed it for the hosts below. A
-//! broken child confirms nothing more.
+//! The final hosts confirm messages to their origin. Rules and quotas that keep a flow from a host below are told to the origin, too.
 
 use super::topics::may_go;
 use super::LinksConductor;
-use crate::egress::{FlowLimits, FlowTarget, Transit, TransitChild, TransitCommand};
+use crate::egress::{FlowLimits, FlowTarget, Transit, TransitCommand};
 use crate::host_link::Flow;
 use crate::quotas::{Kind, Reserved};
 use crate::remote_host::RemoteHost;
-use crate::wire::{clip, FlowDescription, LinkMessage, Tree, MAX_CONFIRMED};
+use crate::wire::{clip, FlowDescription, LinkMessage, Tree};
 use rgaps_client::links::Direction;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::Arc;
 
@@ -45,9 +41,6 @@ struct TransitPlan {
     /// Hosts that it does not go on to, and why.
     refused: BTreeMap<String, String>,
     is_closing: bool,
-    /// What was reported to the host that it comes from.
-    reported_confirmed: u64,
-    reported_reached: BTreeMap<String, Result<(), String>>,
 }
 
 /// A host that a flow goes on to.
@@ -55,12 +48,6 @@ struct ChildPlan {
     /// What OPEN says there.
     description: Arc<FlowDescription>,
     limits: FlowLimits,
-    /// Messages below this one were sent there, or left out.
-    next: Arc<AtomicU64>,
-    /// Messages below this one are at the hosts below it, as it has said.
-    confirmed_below: u64,
-    /// Messages below this one are where they are to go.
-    confirmed: u64,
     is_broken: bool,
     has_ended: bool,
 }
@@ -104,68 +91,18 @@ impl ChildPlan {
     fn tree(&self) -> &Tree {
         &self.description.tree
     }
-
-    /// Finds out how far its messages are.
-    fn look(&mut self, flow: Flow, peer: Option<&RemoteHost>, transit: &Transit) {
-        // In this order: what is sent in between does not count.
-        let next = self.next.load(Ordering::Acquire);
-        let is_refused = peer.is_some_and(|peer| peer.has_refused(flow));
-        let link = peer.and_then(RemoteHost::linked);
-        let first = match self.has_ended || is_refused {
-            true => Some(u64::MAX),
-            false => link.and_then(|link| link.unacknowledged(flow)),
-        };
-        let Some(first) = first else { return };
-        let (incomplete, is_broken) = transit.incomplete();
-        let first = first.min(incomplete);
-        self.is_broken = is_broken;
-        let below = match self.tree().is_reliable_below() && !is_refused {
-            true => self.confirmed_below,
-            false => u64::MAX,
-        };
-        let confirmed = match self.has_ended && below.min(incomplete) == u64::MAX {
-            true => u64::MAX,
-            false => first.min(next).min(below),
-        };
-        self.confirmed = self.confirmed.max(confirmed);
-    }
 }
 
 impl TransitPlan {
-    fn confirmed(&self) -> u64 {
-        let children = self.children.values();
-        let reliable = children.filter(|child| child.tree().is_reliable());
-        reliable
-            .map(|child| child.confirmed)
-            .min()
-            .unwrap_or(u64::MAX)
-    }
-
-    fn is_over(&self) -> bool {
-        let mut children = self.children.values();
-        self.is_closing && children.all(|child| child.is_broken || child.confirmed == u64::MAX)
-    }
-
-    /// Whether messages reach a host, or why not.
-    fn reaches(
-        &self,
-        stream: u64,
-        end: &str,
-        peers: &BTreeMap<String, RemoteHost>,
-    ) -> Result<(), String> {
-        if let Some(why) = self.refused.get(end) {
-            return Err(why.clone());
-        }
+    /// Whether its children have all of it, and know that nothing follows.
+    fn is_over(&self, flow: Flow, peers: &BTreeMap<String, RemoteHost>) -> bool {
+        let refuses = |child| {
+            let peer: Option<&RemoteHost> = peers.get(child);
+            peer.is_some_and(|peer| peer.has_refused(flow))
+        };
         let mut children = self.children.iter();
-        let child = children.find(|(_, of)| of.tree().ends().any(|other| other == end));
-        match child {
-            Some((_, of)) if of.is_broken => Err("its link has changed".to_owned()),
-            Some((child, _)) => {
-                let reaches = peers.get(child).map(|peer| peer.reaches(stream, end));
-                reaches.unwrap_or(Err("it is gone")).map_err(clip)
-            }
-            None => Err("the host between prepares".to_owned()),
-        }
+        self.is_closing
+            && children.all(|(child, of)| of.is_broken || of.has_ended || refuses(child))
     }
 }
 
@@ -173,8 +110,9 @@ impl LinksConductor {
     /// Has a flow go on, if it is to.
     pub(super) fn begin_transit(&mut self, host: &str, flow: Flow) -> Option<Arc<Transit>> {
         let key = (flow, host.to_owned());
-        if let Some(plan) = self.transits.plans.get(&key) {
-            return Some(plan.transit.clone());
+        match self.transits.plans.get(&key) {
+            Some(plan) if !plan.is_closing => return Some(plan.transit.clone()),
+            _ => self.forget_transit(&key),
         }
         let peer = self.peers.get(host)?;
         let ingress = peer.ingress.clone();
@@ -194,10 +132,12 @@ impl LinksConductor {
             children: BTreeMap::new(),
             refused: BTreeMap::new(),
             is_closing: false,
-            reported_confirmed: 0,
-            reported_reached: BTreeMap::new(),
         };
         let broken = self.begin_children(host, flow, &mut plan);
+        let origin = plan.description.origin(host);
+        for (end, why) in &plan.refused {
+            self.network.refuse(origin, flow, (end, why));
+        }
         self.transits.plans.insert(key.clone(), plan);
         self.set_children(&key);
         for child in broken {
@@ -232,7 +172,7 @@ impl LinksConductor {
             if tree.ends().next().is_none() {
                 continue;
             }
-            // One that is not linked with confirms nothing: its messages come in another stream.
+            // The hosts below one that is not linked with get their messages in another stream.
             let is_broken = !self.peers.get(&child).is_some_and(RemoteHost::is_usable);
             let mut via = plan.description.via.clone();
             via.push(host.to_owned());
@@ -244,15 +184,12 @@ impl LinksConductor {
                 ..plan.description.clone()
             });
             match self.peers.get_mut(&child).filter(|_| !is_broken) {
-                Some(peer) => peer.begin_transit(flow, description.clone()),
+                Some(peer) => peer.begin_transit(flow, (description.clone(), &self.network)),
                 None => broken.push(child.clone()),
             }
             let child_plan = ChildPlan {
                 description,
                 limits: FlowLimits::default(),
-                next: Arc::default(),
-                confirmed_below: 0,
-                confirmed: 0,
                 is_broken,
                 has_ended: false,
             };
@@ -323,7 +260,7 @@ impl LinksConductor {
             let Some(link) = peer.linked().cloned() else {
                 continue;
             };
-            let target = FlowTarget {
+            all.push(FlowTarget {
                 host: host.clone(),
                 tree: child.tree().clone(),
                 link,
@@ -336,10 +273,6 @@ impl LinksConductor {
                 takes_over: false,
                 unconfirmed_max: None,
                 longest: super::topics::longest(&self.config.links),
-            };
-            all.push(TransitChild {
-                target,
-                next: child.next.clone(),
             });
         }
         let topic = plan.description.topic.clone();
@@ -348,8 +281,12 @@ impl LinksConductor {
         self.transits.plans.insert(key.clone(), plan);
     }
 
-    /// Looks at quotas and refusals again.
+    /// Looks at quotas and refusals again, and forgets what is over.
     pub(super) fn reconcile_transits(&mut self) {
+        let plans = self.transits.plans.iter();
+        let over = plans.filter(|((flow, _), plan)| plan.is_over(*flow, &self.peers));
+        let over: Vec<(Flow, String)> = over.map(|(key, _)| key.clone()).collect();
+        over.iter().for_each(|key| self.forget_transit(key));
         let keys: Vec<(Flow, String)> = self.transits.plans.keys().cloned().collect();
         keys.iter().for_each(|key| self.set_children(key));
         let plans = self.transits.plans.values();
@@ -391,19 +328,45 @@ impl LinksConductor {
         for key in keys {
             if key.1 == host {
                 self.close_transit(&key.1, key.0);
-                self.forget_transit(&key);
-                continue;
-            }
-            let plan = self.transits.plans.get_mut(&key);
-            let child = plan.and_then(|plan| plan.children.get_mut(host));
-            let Some(child) = child.filter(|child| !child.is_broken) else {
-                continue;
-            };
-            child.is_broken = true;
-            self.end_child(host, key.0, true);
-            self.set_children(&key);
-            if told.insert((key.0.topic, key.1.clone())) {
+            } else if self.break_child(&key, host) && told.insert((key.0.topic, key.1.clone())) {
                 self.say_broken(&key.1, key.0.topic, host);
+            }
+        }
+    }
+
+    /// Nothing of a flow goes on to a child any more. Whether it went there.
+    fn break_child(&mut self, key: &(Flow, String), child: &str) -> bool {
+        let plan = self.transits.plans.get_mut(key);
+        let of = plan.and_then(|plan| plan.children.get_mut(child));
+        let Some(of) = of.filter(|of| !of.is_broken) else {
+            return false;
+        };
+        of.is_broken = true;
+        self.end_child(child, key.0, true);
+        self.set_children(key);
+        true
+    }
+
+    /// A message that went on in part came once more: all children need another flow.
+    pub(super) fn transit_broken(&mut self, number: u64) {
+        let mut plans = self.transits.plans.iter();
+        let Some((key, plan)) = plans.find(|(_, plan)| plan.number == number) else {
+            return;
+        };
+        let (key, children) = (key.clone(), plan.children.keys().cloned());
+        for child in children.collect::<Vec<String>>() {
+            if self.break_child(&key, &child) {
+                self.say_broken(&key.1, key.0.topic, &child);
+            }
+        }
+    }
+
+    /// An origin may not know any more to which hosts its flows do not go on.
+    pub(super) fn refuse_again(&mut self, is_renewed: impl Fn(&str) -> bool) {
+        for ((flow, host), plan) in &self.transits.plans {
+            let origin = plan.description.origin(host);
+            for (end, why) in plan.refused.iter().filter(|_| is_renewed(origin)) {
+                self.network.refuse(origin, *flow, (end, why));
             }
         }
     }
@@ -423,8 +386,7 @@ impl LinksConductor {
     pub(super) fn close_transit(&mut self, host: &str, flow: Flow) {
         if let Some(plan) = self.transits.plans.get_mut(&(flow, host.to_owned())) {
             plan.is_closing = true;
-            let close = TransitCommand::Close(plan.number);
-            self.transits.command(close);
+            plan.transit.close();
         }
     }
 
@@ -432,8 +394,9 @@ impl LinksConductor {
         let Some(plan) = self.transits.plans.get(key) else {
             return;
         };
-        let topic = plan.description.topic.clone();
+        let (number, topic) = (plan.number, plan.description.topic.clone());
         let children: Vec<String> = plan.children.keys().cloned().collect();
+        self.transits.command(TransitCommand::Forget(number));
         for child in &children {
             self.end_child(child, key.0, false);
         }
@@ -457,15 +420,6 @@ impl LinksConductor {
         for ((of, _), plan) in &mut self.transits.plans {
             if let Some(child) = plan.children.get_mut(child).filter(|_| *of == flow) {
                 child.has_ended = true;
-            }
-        }
-    }
-
-    /// A child says how far messages are at the hosts below it.
-    pub(super) fn child_confirmed(&mut self, child: &str, flow: Flow, next: u64) {
-        for ((of, _), plan) in &mut self.transits.plans {
-            if let Some(child) = plan.children.get_mut(child).filter(|_| *of == flow) {
-                child.confirmed_below = child.confirmed_below.max(next);
             }
         }
     }
@@ -505,69 +459,9 @@ impl LinksConductor {
         }
         self.set_children(&key);
         if is_empty {
-            self.close_transit(host, flow);
             self.forget_transit(&key);
         }
         ended.iter().for_each(|child| self.give_rate(child, &topic));
         is_empty
-    }
-
-    /// Tells other hosts how far their messages are that go on from here. Whether any are on their way.
-    pub(super) fn send_confirmed(&mut self) -> bool {
-        let mut in_transit = false;
-        let mut news: BTreeMap<String, Vec<(Flow, u64)>> = BTreeMap::new();
-        let mut over = Vec::new();
-        for ((flow, host), plan) in &mut self.transits.plans {
-            let before = self.peers.get(host).filter(|peer| peer.up);
-            for (child, of) in plan.children.iter_mut().filter(|(_, of)| !of.is_broken) {
-                of.look(*flow, self.peers.get(child), &plan.transit);
-                if let Some(before) = before.filter(|_| of.is_broken) {
-                    before.say(&LinkMessage::Broken(flow.topic, child.clone()));
-                }
-            }
-            in_transit |= plan.is_closing || !plan.transit.is_idle();
-            let confirmed = plan.confirmed();
-            if before.is_some() && confirmed != plan.reported_confirmed {
-                plan.reported_confirmed = confirmed;
-                news.entry(host.clone())
-                    .or_default()
-                    .push((*flow, confirmed));
-            }
-            if plan.is_over() && plan.reported_confirmed == confirmed {
-                over.push((*flow, host.clone()));
-            }
-        }
-        over.iter().for_each(|key| self.forget_transit(key));
-        for (host, confirmed) in news {
-            // Something moved, and more may in a moment.
-            in_transit = true;
-            for part in confirmed.chunks(MAX_CONFIRMED) {
-                if let Some(peer) = self.peers.get(&host) {
-                    peer.say(&LinkMessage::Confirmed(part.to_vec()));
-                }
-            }
-        }
-        in_transit
-    }
-
-    /// Tells other hosts which of the hosts that they send for are reached, as far as that is new.
-    pub(super) fn send_reached(&mut self) {
-        for ((flow, host), plan) in &mut self.transits.plans {
-            let Some(before) = self.peers.get(host).filter(|peer| peer.up) else {
-                continue;
-            };
-            let ends: Vec<String> = plan.description.tree.ends_below().cloned().collect();
-            for end in ends {
-                let outcome = plan.reaches(flow.topic, &end, &self.peers);
-                if plan.reported_reached.get(&end) != Some(&outcome) {
-                    before.say(&LinkMessage::Reached(
-                        flow.topic,
-                        end.clone(),
-                        outcome.clone(),
-                    ));
-                    plan.reported_reached.insert(end, outcome);
-                }
-            }
-        }
     }
 }

@@ -11,7 +11,7 @@ mod topic;
 mod transit;
 
 pub use self::message::RetainedMessage;
-pub use self::transit::{start_transit, InTransit, Transit, TransitChild, TransitCommand};
+pub use self::transit::{start_transit, InTransit, Transit, TransitCommand};
 
 use self::topic::EgressTopic;
 use crate::counts::EgressCounts;
@@ -114,8 +114,8 @@ pub enum EgressCommand {
     Topic(String, Option<Subscriber>, Vec<FlowTarget>, Arc<AtomicU64>),
     /// Publishers of a topic that are gone, and those that were and are there again.
     Publishers(String, Vec<u64>, Vec<u64>),
-    /// How far messages of a topic are at hosts that others lead to.
-    Confirmed(String, Flow, u64),
+    /// How far a topic's messages of a flow are at a host that others lead to.
+    Confirmed(String, Flow, String, u64),
     /// A topic goes nowhere any more.
     End(String),
 }
@@ -307,9 +307,9 @@ impl Thread {
                     topic.set_publishers(ended, &back);
                 }
             }
-            EgressCommand::Confirmed(name, flow, next) => {
+            EgressCommand::Confirmed(name, flow, end, next) => {
                 if let Some(topic) = self.topics.get_mut(&name) {
-                    topic.confirmed(flow, next);
+                    topic.confirmed(flow, &end, next);
                 }
             }
             EgressCommand::End(name) => {

@@ -139,9 +139,7 @@ impl EgressTopic {
         self.ended.extend(reopened);
         previous.iter_mut().for_each(HostFlow::close_all);
         // Now that whoever takes over has it.
-        self.host_flows
-            .iter_mut()
-            .for_each(HostFlow::confirm_nothing_needed);
+        self.host_flows.iter_mut().for_each(HostFlow::release_all);
     }
 
     fn note_described(&mut self, routes: &[FlowTarget]) {
@@ -170,11 +168,11 @@ impl EgressTopic {
         route
     }
 
-    /// Messages below this one are at hosts that one leads to.
-    pub fn confirmed(&mut self, flow: Flow, next: u64) {
+    /// A host that another leads to has the messages of a flow below this one.
+    pub fn confirmed(&mut self, flow: Flow, end: &str, next: u64) {
         let mut host_flow = self.host_flows.iter_mut();
         if let Some(host_flow) = host_flow.find(|host_flow| host_flow.route.stream == flow.topic) {
-            host_flow.confirm(flow.incarnation, next);
+            host_flow.confirm(flow.incarnation, end, next);
         }
     }
 

@@ -17,15 +17,42 @@ use crate::wire::{FlowDescription, MAX_LINK_MESSAGE_BYTES};
 use rgaps_transport::machine::BufferReply;
 use rgaps_transport::{Description, LinkEvent, OpenReply};
 use std::collections::HashMap;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Where a flow's messages land, and where they go on to.
 #[derive(Clone)]
-struct Bound {
-    landing: Option<Arc<RemotePublisher>>,
-    transit: Option<Arc<Transit>>,
+pub struct Bound {
+    /// Where they land, if they do.
+    pub landing: Option<Arc<RemotePublisher>>,
+    /// Where they go on to, if they do.
+    pub transit: Option<Arc<Transit>>,
+    /// How far they are, if their origin is to learn that.
+    pub position: Option<Arc<FlowPosition>>,
+}
+
+/// How far a flow's messages are here: for its origin.
+pub struct FlowPosition {
+    next: AtomicU64,
+    /// The conductor knows that messages of the link have passed.
+    is_told: Arc<AtomicBool>,
+    reporter: LinkReporter,
+}
+
+impl FlowPosition {
+    /// Messages below this one are delivered, or never come.
+    fn pass(&self, next: u64) {
+        self.next.fetch_max(next, Ordering::AcqRel);
+        if !self.is_told.swap(true, Ordering::AcqRel) {
+            self.reporter.report(ConductorEvent::Passed);
+        }
+    }
+
+    /// Below it all messages have passed.
+    pub fn next(&self) -> u64 {
+        self.next.load(Ordering::Acquire)
+    }
 }
 
 /// A flow that its sender has opened.
@@ -52,6 +79,8 @@ pub struct LinkIngress {
     /// What did not come across.
     pub issues: Arc<TopicIssues>,
     room: Arc<RoomRequests>,
+    /// See [`FlowPosition`].
+    is_told: Arc<AtomicBool>,
 }
 
 /// Whom a host's messages ask for memory, and who is told when there is some.
@@ -79,6 +108,7 @@ impl LinkIngress {
                 reporter: LinkReporter::new(host, to),
                 memory,
             }),
+            is_told: Arc::default(),
         })
     }
 
@@ -92,6 +122,7 @@ impl LinkIngress {
                 reporter: self.room.reporter.next(),
                 memory: self.room.memory.clone(),
             }),
+            is_told: Arc::default(),
         })
     }
 
@@ -117,20 +148,29 @@ impl LinkIngress {
     }
 
     /// An open flow's messages land there, or go on to others.
-    pub fn accept(
-        &self,
-        flow: Flow,
-        landing: Option<Arc<RemotePublisher>>,
-        transit: Option<Arc<Transit>>,
-    ) {
+    pub fn accept(&self, flow: Flow, bound: Bound) {
         let mut flows = self.flows();
         let Some(standing) = flows.standing.get_mut(&flow) else {
             return;
         };
-        let bound = Bound { landing, transit };
         let before = std::mem::replace(standing, Standing::Lands(bound));
         drop(flows);
         drop(before);
+    }
+
+    /// The position of a flow that has just been accepted.
+    pub fn new_position(&self) -> Arc<FlowPosition> {
+        Arc::new(FlowPosition {
+            next: AtomicU64::new(0),
+            is_told: self.is_told.clone(),
+            reporter: self.reporter(),
+        })
+    }
+
+    /// The conductor looks how far messages are: it hears of those that pass from now on.
+    pub fn forget_told(&self) {
+        // A swap, so that it sees what was passed before it is told again.
+        self.is_told.swap(false, Ordering::AcqRel);
     }
 
     /// An open flow's messages have no place here, for this reason.
@@ -204,12 +244,15 @@ impl Ingress for LinkIngress {
     }
 
     fn missed(&self, flow: Flow, next: u64) {
-        let Some(Bound { landing, transit }) = self.bound(flow) else {
+        let Some(bound) = self.bound(flow) else {
             return;
         };
         // The next message counts them: by its number, which no lost frame and no kill makes wrong.
-        landing.inspect(|landing| landing.follow_history(next));
-        transit.inspect(|transit| transit.pass(next));
+        bound
+            .landing
+            .inspect(|landing| landing.follow_history(next));
+        bound.transit.inspect(|transit| transit.miss(next));
+        bound.position.inspect(|position| position.pass(next));
     }
 
     fn event(&self, event: HostEvent) {
