@@ -52,9 +52,7 @@ mod sending;
 mod user;
 mod values;
 
-pub use buffer::{
-    CardBuffer, ChunkLanded, PrefixMemory, ReceiveBuffer, UnfinishedBuffer, WriteRange,
-};
+pub use buffer::{CardBuffer, ChunkLanded, PrefixMemory, ReceiveBuffer, WriteRange};
 pub use lanes::{QueuedFrame, WriteLimit};
 pub use limits::{LaneLimits, LinkLimits, ReceiveConfig, SendConfig, FLOWS_MAX};
 pub use receiving::FrameStep;
@@ -165,12 +163,6 @@ impl LinkMachine {
     /// there is no such flow.
     pub fn refuse(&mut self, flow: u64, why: Description) -> bool {
         self.receiving.refuse(flow, why, &mut self.out)
-    }
-
-    /// The receive buffers of a flow's large messages that no lane may write any more, so that another link goes on with them
-    /// ([`BufferReply::Resume`]).
-    pub fn take_kept(&mut self, flow: u64) -> Vec<(u64, UnfinishedBuffer)> {
-        self.receiving.take_kept(flow)
     }
 
     /// A lane is there; the peer's HELLO named this first window. False if there are too many, or this one already, or another lane's

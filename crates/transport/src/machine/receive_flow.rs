@@ -226,33 +226,6 @@ impl ReceiveFlow {
         }
     }
 
-    /// Takes all such buffers: the flow goes on by another route.
-    pub(super) fn take_all_kept(&mut self) -> Vec<(u64, UnfinishedBuffer)> {
-        let is_kept = |state: &ReceiveState| match state {
-            ReceiveState::Kept { .. } => true,
-            ReceiveState::Requested { kept, .. } => kept.is_some(),
-            _ => false,
-        };
-        let all = self.messages.iter().filter(|(_, state)| is_kept(state));
-        let sequences: Vec<u64> = all.map(|(sequence, _)| *sequence).collect();
-        let mut taken = Vec::new();
-        for sequence in sequences {
-            self.requested.remove(&sequence);
-            let state = self.messages.remove(&sequence);
-            if let Some(
-                ReceiveState::Kept { buffer }
-                | ReceiveState::Requested {
-                    kept: Some(buffer), ..
-                },
-            ) = state
-            {
-                self.remove_large(buffer.bytes());
-                taken.push((sequence, buffer));
-            }
-        }
-        taken
-    }
-
     /// The oldest message that waits for a buffer, if the flow may have one.
     pub(super) fn next_requested(&mut self) -> Option<(u64, &mut Request, bool)> {
         let sequence = *self.requested.first().filter(|_| self.is_accepted)?;
@@ -400,29 +373,24 @@ impl ReceiveFlow {
             self.takes(self.taken, 0, None, DeliveryKind::Opened);
             return Ok(Some(opened));
         }
-        loop {
-            let sequence = self.taken;
-            let landed = self.messages.first_entry();
-            let landed = landed.filter(|first| *first.key() == sequence && first.get().is_landed());
-            if let Some(ReceiveState::Landed {
-                charge_end,
-                content,
-            }) = landed.map(|first| first.remove())
-            {
-                match self.take_landed(sequence, charge_end, content)? {
-                    Some(turn) => return Ok(Some(turn)),
-                    None => continue,
-                }
-            }
-            if let Some((end, charge_end)) = self.gap_over(sequence) {
-                return self.take_gap(sequence, end, charge_end).map(Some);
-            }
-            if self.close_at != Some(sequence) {
-                return Ok(None);
-            }
-            self.takes(sequence, 0, None, DeliveryKind::Closed);
-            return Ok(Some(Turn::Closed { next: sequence }));
+        let sequence = self.taken;
+        let landed = self.messages.first_entry();
+        let landed = landed.filter(|first| *first.key() == sequence && first.get().is_landed());
+        if let Some(ReceiveState::Landed {
+            charge_end,
+            content,
+        }) = landed.map(|first| first.remove())
+        {
+            return self.take_landed(sequence, charge_end, content).map(Some);
         }
+        if let Some((end, charge_end)) = self.gap_over(sequence) {
+            return self.take_gap(sequence, end, charge_end).map(Some);
+        }
+        if self.close_at != Some(sequence) {
+            return Ok(None);
+        }
+        self.takes(sequence, 0, None, DeliveryKind::Closed);
+        Ok(Some(Turn::Closed { next: sequence }))
     }
 
     fn take_landed(
@@ -430,9 +398,9 @@ impl ReceiveFlow {
         sequence: u64,
         charge_end: u64,
         content: Content,
-    ) -> Result<Option<Turn>, ProtocolViolation> {
+    ) -> Result<Turn, ProtocolViolation> {
         let next = sequence + 1;
-        Ok(Some(match content {
+        Ok(match content {
             Content::Small {
                 bytes,
                 description_bytes,
@@ -468,14 +436,7 @@ impl ReceiveFlow {
                     next,
                 }
             }
-            Content::Known { bytes } => {
-                self.window.give_up(charge_end)?;
-                self.remove_large(bytes);
-                (self.taken, self.position) = (next, next);
-                self.debt.is_due = true;
-                return Ok(None);
-            }
-        }))
+        })
     }
 
     /// Up to the next that has landed after all.

@@ -5,7 +5,7 @@
 //! | - | SMALL | Landed; or Delivering at once, if it is its turn | `FrameStep::Deliver` at once |
 //! | - | REQUEST | Requested | |
 //! | Requested | a receive buffer is there | Granted | GRANT from its first missing chunk |
-//! | Requested | the user has the message, or refuses it | Landed | |
+//! | Requested | the user refuses the message | Landed | |
 //! | Granted | CHUNK | Granted | a `WriteRange` |
 //! | Granted | the last chunk has landed | Landed | |
 //! | Granted | REQUEST | Granted; Requested as soon as the grant has ended | |
@@ -59,8 +59,6 @@ pub(super) enum Content {
         bytes: u64,
         description: Description,
     },
-    /// The user has it by another route.
-    Known { bytes: u64 },
     /// The user does not want it.
     Refused { bytes: u64 },
 }

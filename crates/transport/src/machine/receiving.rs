@@ -1,6 +1,6 @@
 //! All flows that a link receives.
 
-use super::buffer::{UnfinishedBuffer, WriteRange};
+use super::buffer::WriteRange;
 use super::flow_numbers::FlowNumbers;
 use super::frame::{Description, Frame, CONTROL_FLOW, FLOW_ENDED};
 use super::granting::{settle, Granting};
@@ -395,12 +395,6 @@ impl ReceiveSide {
                 out.answer(lane, Frame::Refuse { flow: *flow, why });
             }
         }
-    }
-
-    /// Buffers of a flow's messages that no lane fills, with their prefixes, so that another link goes on with them.
-    pub(super) fn take_kept(&mut self, flow: u64) -> Vec<(u64, UnfinishedBuffer)> {
-        let of = self.flows.get_mut(&flow);
-        of.map(ReceiveFlow::take_all_kept).unwrap_or_default()
     }
 
     /// A lane is there, or both ends are known to have it.

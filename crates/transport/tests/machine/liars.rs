@@ -54,8 +54,7 @@ impl LinkUser for Victim {
     fn buffer(&self, _flow: u64, _sequence: u64, _description: &[u8], bytes: u64) -> BufferReply {
         match self.asked.fetch_add(1, Ordering::Relaxed) % 7 {
             3 => return BufferReply::Full,
-            5 => return BufferReply::Known,
-            6 => return BufferReply::Refused,
+            5 | 6 => return BufferReply::Refused,
             _ => {}
         }
         if bytes > 1 << 20 {

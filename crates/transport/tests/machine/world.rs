@@ -34,10 +34,8 @@ pub struct Counts {
     pub cancelled: u64,
     pub back_pressured: u64,
     pub from_chunk: u64,
-    pub kept: u64,
     pub refused: u64,
     pub cut: u64,
-    pub resumed: u64,
     pub direct: u64,
     pub late: u64,
     /// Frames that arrive on a lane that their sender has lost; and those of a flow that has ended for it.
@@ -59,10 +57,8 @@ impl Counts {
             (&mut self.cancelled, other.cancelled),
             (&mut self.back_pressured, other.back_pressured),
             (&mut self.from_chunk, other.from_chunk),
-            (&mut self.kept, other.kept),
             (&mut self.refused, other.refused),
             (&mut self.cut, other.cut),
-            (&mut self.resumed, other.resumed),
             (&mut self.direct, other.direct),
             (&mut self.late, other.late),
             (&mut self.delayed, other.delayed),
@@ -805,28 +801,14 @@ impl World {
         decisions.positions.insert(id, to);
     }
 
-    /// One host crashed: both make new machines. The other keeps what has landed in part.
+    /// One host crashed: both make new machines.
     fn restart(&mut self) {
-        let crashed = self.crash.take().expect("its caller looked");
+        self.crash = None;
         self.counts.crashes += 1;
         self.lives += 1;
         self.next_lane = 1;
-        for (at, host) in self.hosts.iter_mut().enumerate() {
-            let mut decisions = host.user.decisions.lock().unwrap();
-            let publishers = std::mem::take(&mut decisions.publishers);
-            if at == crashed {
-                decisions.kept.clear();
-            }
-            for (flow, id) in publishers {
-                for (sequence, kept) in host.machine.take_kept(flow) {
-                    let usable = at != crashed && kept.prefix() > 0;
-                    self.counts.kept += 1;
-                    if usable {
-                        decisions.kept.insert((id, sequence), kept);
-                    }
-                }
-            }
-            drop(decisions);
+        for host in &mut self.hosts {
+            host.user.decisions.lock().unwrap().publishers.clear();
             host.machine = LinkMachine::new(host.limits, host.user.clone());
             host.observer = Observer::default();
             host.outputs.clear();
@@ -858,10 +840,6 @@ impl World {
             assert!(payloads.all(|of| of.strong_count() == 0), "bytes are held");
         }
         for host in &mut self.hosts {
-            let mut decisions = host.user.decisions.lock().unwrap();
-            self.counts.resumed += decisions.resumed;
-            decisions.kept.clear();
-            drop(decisions);
             assert!(host.user.arena.lock().unwrap().is_free(), "memory is held");
         }
     }
