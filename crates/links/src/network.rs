@@ -14,7 +14,7 @@
 //! sent.
 
 use crate::keys::{number_of, Node, TopicInterest, MAX_WANTED};
-use crate::wire::{clip, Flow, LinkMessage};
+use crate::wire::{clip, LinkMessage};
 use anyhow::{bail, ensure, Context};
 use rgaps_routing::{
     build, ChannelEvent, Channels, ControlMessage, Datagram, FlowName, Hop, HostId, InterestTable,
@@ -52,7 +52,7 @@ pub struct FlowReport {
     /// Who says so.
     pub from: HostId,
     /// The flow.
-    pub flow: Flow,
+    pub flow: FlowName,
     /// The host that its messages are for.
     pub host: HostId,
     /// They are delivered there below this number; or why they do not come there.
@@ -252,8 +252,7 @@ impl Network {
     }
 
     /// Tells a flow's origin how far its messages are here.
-    pub fn confirm(&mut self, origin: &str, flow: Flow, next: u64) {
-        let flow = flow_name(flow);
+    pub fn confirm(&mut self, origin: &str, flow: FlowName, next: u64) {
         let confirm = ControlMessage::Confirm { flow, next };
         self.channels.send(id(origin), confirm);
     }
@@ -264,9 +263,9 @@ impl Network {
     }
 
     /// Tells a flow's origin why its messages do not come to a host.
-    pub fn refuse(&mut self, origin: &str, flow: Flow, (host, why): (&str, &str)) {
+    pub fn refuse(&mut self, origin: &str, flow: FlowName, (host, why): (&str, &str)) {
         let refused = ControlMessage::Refused {
-            flow: flow_name(flow),
+            flow,
             host: id(host),
             reason: clip(why).into(),
         };
@@ -427,13 +426,6 @@ impl Network {
     }
 }
 
-fn flow_name(flow: Flow) -> FlowName {
-    FlowName {
-        stream: flow.topic,
-        publisher: flow.incarnation,
-    }
-}
-
 fn flow_report(event: &ChannelEvent) -> Option<FlowReport> {
     let ChannelEvent::Message(from, message) = event else {
         return None;
@@ -443,13 +435,9 @@ fn flow_report(event: &ChannelEvent) -> Option<FlowReport> {
         ControlMessage::Refused { flow, host, reason } => (flow, *host, Err(clip(reason))),
         _ => return None,
     };
-    let flow = Flow {
-        topic: flow.stream,
-        incarnation: flow.publisher,
-    };
     Some(FlowReport {
         from: from.host,
-        flow,
+        flow: *flow,
         host,
         outcome,
     })

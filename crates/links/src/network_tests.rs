@@ -144,9 +144,9 @@ fn final_hosts_confirm_flows_and_hosts_between_refuse_them_to_their_origin() {
     let mut row = Row::new(&["a", "b", "c"]);
     row.settle("a", "c");
     row.settle("c", "a");
-    let flow = Flow {
-        topic: 9,
-        incarnation: 5,
+    let flow = FlowName {
+        stream: 9,
+        publisher: 5,
     };
     row.host("c").confirm("a", flow, 3);
     row.host("c").confirm("a", flow, 7);

@@ -1,12 +1,13 @@
 //! Another host as the conductor knows it.
 
 use crate::counts::EgressCounts;
-use crate::host_link::{Flow, HostEvent, HostLink};
+use crate::host_link::{HostEvent, HostLink};
 use crate::ingress::{FlowPosition, LinkIngress, RemotePublisher};
 use crate::keys::Node;
 use crate::network::Network;
 use crate::wire::{clip, clip_to, FlowDescription, LinkMessage, Tree};
 use rgaps_client::{LinkFigures, PathKind, PeerRow, PeerState};
+use rgaps_routing::FlowName;
 use rgaps_session::MAX_PEER_TOPICS;
 use rgaps_transport::{LaneKind, LaneStatus, LinkStatus};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -60,7 +61,8 @@ impl IngressPlan {
 
     /// What its origin is to learn: below which number its messages are delivered here, or never come.
     pub fn unconfirmed(&self) -> Option<u64> {
-        let (position, landing) = (self.position.as_ref()?, self.landing.as_ref()?);
+        let landing = self.landing.as_ref().filter(|_| self.orphaned.is_none());
+        let (position, landing) = (self.position.as_ref()?, landing?);
         let next = match self.description.tree.is_reliable_here() {
             true => position.next().max(landing.position()),
             false => 0,
@@ -192,7 +194,7 @@ pub struct RemoteHost {
     /// Streams that go there.
     pub outgoing: HashMap<u64, OutgoingStream>,
     /// Flows that come from there.
-    pub incoming: BTreeMap<Flow, IngressPlan>,
+    pub incoming: BTreeMap<FlowName, IngressPlan>,
     /// It was gone for so long that nothing is kept for it.
     pub given_up: bool,
     /// Topics by the streams that went or go there, and whether what was not acknowledged of it went another way.
@@ -369,23 +371,23 @@ impl RemoteHost {
     /// A flow of another host goes on there, as it is described.
     pub fn begin_transit(
         &mut self,
-        flow: Flow,
+        flow: FlowName,
         (description, network): (Arc<FlowDescription>, &Network),
     ) {
-        if !self.outgoing.contains_key(&flow.topic) {
+        if !self.outgoing.contains_key(&flow.stream) {
             let tree = description.tree.clone();
-            self.begin_stream(flow.topic, &description.topic, (tree, network));
+            self.begin_stream(flow.stream, &description.topic, (tree, network));
         }
-        if let Some(stream) = self.outgoing.get_mut(&flow.topic) {
-            let known = stream.publishers.entry(flow.incarnation);
+        if let Some(stream) = self.outgoing.get_mut(&flow.stream) {
+            let known = stream.publishers.entry(flow.publisher);
             known.or_insert_with(|| OutgoingFlow::new(description));
         }
     }
 
     /// Whether it has refused a flow, and not accepted it since.
-    pub fn has_refused(&self, flow: Flow) -> bool {
-        let stream = self.outgoing.get(&flow.topic);
-        let known = stream.and_then(|stream| stream.publishers.get(&flow.incarnation));
+    pub fn has_refused(&self, flow: FlowName) -> bool {
+        let stream = self.outgoing.get(&flow.stream);
+        let known = stream.and_then(|stream| stream.publishers.get(&flow.publisher));
         known.is_some_and(|known| matches!(known.answer, Some(Err(_))))
     }
 
@@ -403,20 +405,24 @@ impl RemoteHost {
     }
 
     /// A publisher has nothing more to send in a stream: it is closed.
-    pub fn end_publisher(&mut self, flow: Flow) {
-        if let Some(stream) = self.outgoing.get_mut(&flow.topic) {
-            stream.publishers.remove(&flow.incarnation);
+    pub fn end_publisher(&mut self, flow: FlowName) {
+        if let Some(stream) = self.outgoing.get_mut(&flow.stream) {
+            stream.publishers.remove(&flow.publisher);
         }
     }
 
     /// A flow that comes from there is over.
-    pub fn end_flow(&mut self, flow: Flow) -> Option<IngressPlan> {
+    pub fn end_flow(&mut self, flow: FlowName) -> Option<IngressPlan> {
         self.ingress.remove(flow);
         self.incoming.remove(&flow)
     }
 
-    /// Its life is over; another may go on with what comes from there.
+    /// Its life is over; another may go on with what comes from there. What it had and did not send on goes there in other streams.
     pub fn end_life(&mut self) {
+        let streams = self.outgoing.values_mut();
+        for stream in streams.filter(|stream| stream.leads_on) {
+            (stream.is_broken, stream.begun.1) = (true, u64::MAX);
+        }
         let now = Instant::now();
         self.incoming.retain(|_, of| of.landing.is_some());
         for incoming in self.incoming.values_mut() {
@@ -436,28 +442,28 @@ impl RemoteHost {
             HostEvent::Accepted(flow) => (flow, Ok(())),
             HostEvent::Refused(flow, why, dropped) => {
                 let why = clip(&why);
-                if let Some(topic) = self.topic_of(flow.topic) {
+                if let Some(topic) = self.topic_of(flow.stream) {
                     self.ingress.issues.refused(topic, dropped, &why);
                 }
                 (flow, Err((why, Instant::now())))
             }
             _ => return,
         };
-        let stream = self.outgoing.get_mut(&flow.topic);
-        if let Some(of) = stream.and_then(|of| of.publishers.get_mut(&flow.incarnation)) {
+        let stream = self.outgoing.get_mut(&flow.stream);
+        if let Some(of) = stream.and_then(|of| of.publishers.get_mut(&flow.publisher)) {
             of.answer = Some(answer);
         }
     }
 
     /// A message that went there was given up. What has gone another way is none.
-    pub fn has_given_up(&mut self, flow: Flow) {
-        if matches!(self.names.get(&flow.topic), Some((_, true))) {
+    pub fn has_given_up(&mut self, flow: FlowName) {
+        if matches!(self.names.get(&flow.stream), Some((_, true))) {
             return;
         }
         let given_up = &self.ingress.arrived.given_up;
         given_up.fetch_add(1, Ordering::Relaxed);
         self.gave_up.0 += 1;
-        if let Some(topic) = self.topic_of(flow.topic) {
+        if let Some(topic) = self.topic_of(flow.stream) {
             self.ingress.issues.gave_up(topic, 1);
         }
         self.report_given_up();
@@ -468,7 +474,7 @@ impl RemoteHost {
         let mut streams: BTreeMap<u64, &IngressPlan> = BTreeMap::new();
         let rank = |i: &IngressPlan| (i.landing.is_some(), i.refused.is_some());
         for (flow, incoming) in self.incoming.iter().filter(|(_, i)| i.orphaned.is_none()) {
-            let known = streams.entry(flow.topic).or_insert(incoming);
+            let known = streams.entry(flow.stream).or_insert(incoming);
             if rank(incoming) > rank(known) {
                 *known = incoming;
             }

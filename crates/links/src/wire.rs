@@ -2,7 +2,6 @@
 //! message, and, in the link's control flow, what changes, and which other hosts are reached through them. What a peer says is
 //! bounded and checked here.
 
-pub use crate::host_link::Flow;
 use crate::keys::{is_host, Node};
 pub use crate::tree::{Takes, Tree};
 use anyhow::{bail, Context};
@@ -146,7 +145,7 @@ pub enum LinkMessage {
 /// A publisher whose messages come in a flow: what OPEN carries.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FlowDescription {
-    /// `Flow::incarnation`, which precedes this.
+    /// `FlowName::publisher`, which precedes this.
     #[serde(skip)]
     pub publisher: u64,
     /// The topic.

@@ -3,7 +3,7 @@
 use crate::egress::FlowLimits;
 use crate::keys::TopicInterest;
 use crate::quotas::{Kind, Quotas, Reserved};
-use crate::remote_host::{OutgoingStream, RemoteHost};
+use crate::remote_host::RemoteHost;
 use crate::wire::{clip, FlowDescription, Tree};
 use rgaps_client::links::{Demand, InterestPublisher, InterestRow, Links, LinksSubscriber, Quota};
 use rgaps_client::{Domain, PathKind, RemoteRow, Subscriber};
@@ -118,24 +118,16 @@ impl EgressPlan {
         stream.is_some_and(|((number, _), peer)| peer.reaches(*number, end).is_ok())
     }
 
-    /// How it goes to a host from now on. `previous`: the hosts before; `restarted`: what the host had, if it was started again.
-    pub(super) fn change(
-        &self,
-        next: &str,
-        previous: &Hosts,
-        restarted: Option<&OutgoingStream>,
-    ) -> StreamChange {
+    /// How it goes to a host from now on. `previous`: the hosts before.
+    pub(super) fn change(&self, next: &str, previous: &Hosts) -> StreamChange {
         let none = BTreeMap::new();
         let ends = self.hosts.get(next).unwrap_or(&none);
         let had = previous.get(next).unwrap_or(&none);
         let others = || previous.iter().filter(|(other, _)| *other != next);
         let is_moved = |end: &String| others().any(|(_, ends)| ends.contains_key(end));
         let mut begun = ends.iter().filter(|(end, _)| !had.contains_key(*end));
-        // What it had and had not carried on goes there once more.
-        let again =
-            restarted.is_some_and(|stream| stream.leads_on || had.keys().any(|end| end != next));
         StreamChange {
-            takes_over: again || begun.clone().any(|(end, _)| is_moved(end)),
+            takes_over: begun.clone().any(|(end, _)| is_moved(end)),
             begins_history: begun.any(|(_, want)| want.demand.transient_local),
             wants_history: ends.iter().any(|(end, want)| {
                 let had = had.get(end);

@@ -4,12 +4,12 @@ use super::hosts::ASK_AGAIN;
 use super::{egress_thread, LinksConductor};
 use crate::egress::EgressCommand;
 use crate::event::{ConductorEvent, EventSource, SourcedEvent};
-use crate::host_link::{Flow, HostEvent};
+use crate::host_link::HostEvent;
 use crate::keys::Node;
 use crate::network::{id, FlowReport};
 use crate::remote_host::RemoteHost;
 use crate::wire::{clip, LinkMessage};
-use rgaps_routing::Datagram;
+use rgaps_routing::{Datagram, FlowName};
 use rgaps_transport::{LaneEnd, LinkEvent};
 use std::time::Instant;
 
@@ -67,14 +67,14 @@ impl LinksConductor {
     fn flow_reported(&mut self, report: FlowReport) {
         let FlowReport { flow, outcome, .. } = report;
         let mut peers = self.peers.values_mut();
-        let Some(peer) = peers.find(|peer| peer.outgoing.contains_key(&flow.topic)) else {
+        let Some(peer) = peers.find(|peer| peer.outgoing.contains_key(&flow.stream)) else {
             return;
         };
-        let name = peer.topic_of(flow.topic).cloned().unwrap_or_default();
+        let name = peer.topic_of(flow.stream).cloned().unwrap_or_default();
         let own = self.topics.get(&name);
         let own = own.and_then(|own| own.streams.get(&peer.node.host));
-        let stream = peer.outgoing.get_mut(&flow.topic);
-        let is_own = own.is_some_and(|(number, _)| *number == flow.topic);
+        let stream = peer.outgoing.get_mut(&flow.stream);
+        let is_own = own.is_some_and(|(number, _)| *number == flow.stream);
         let Some(stream) = stream.filter(|_| is_own) else {
             return;
         };
@@ -87,7 +87,7 @@ impl LinksConductor {
             return;
         }
         let next = *outcome.as_ref().unwrap_or(&u64::MAX);
-        if let Some(of) = stream.publishers.get_mut(&flow.incarnation) {
+        if let Some(of) = stream.publishers.get_mut(&flow.publisher) {
             let answer = outcome.map(|_| ());
             let before = of.below.insert(end.clone(), answer.clone());
             self.dirty |= before.as_ref() != Some(&answer);
@@ -200,7 +200,6 @@ impl LinksConductor {
             },
             LinkEvent::Restarted => {
                 self.network.link_restarted(host);
-                self.routes.restarted.insert(host.to_owned());
                 peer.forget_control();
                 peer.end_life();
                 self.end_transits(host);
@@ -224,7 +223,7 @@ impl LinksConductor {
             return;
         };
         let mut narrower = Vec::new();
-        for (flow, incoming) in peer.incoming.range_mut(Flow::all_of(stream)) {
+        for (flow, incoming) in peer.incoming.range_mut(FlowName::all_of(stream)) {
             incoming.description.read.clone_from(&read);
             let tree = &mut incoming.description.tree;
             let own = tree.root().to_owned();

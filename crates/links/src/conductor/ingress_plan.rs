@@ -2,7 +2,6 @@
 
 use super::gpu_path::incoming_path;
 use super::{LinksConductor, CONFIRM_EVERY};
-use crate::host_link::Flow;
 use crate::ingress::{ArrivalLimits, Bound, RemotePublisher};
 use crate::network::id;
 use crate::quotas::Kind;
@@ -10,6 +9,7 @@ use crate::remote_host::{IngressPlan, RemoteHost};
 use crate::wire::{clip, FlowDescription};
 use rgaps_client::links::{Direction, LinksPublisherBuilder};
 use rgaps_client::{ClientError, OpenError, PublisherQos, RefusalCode};
+use rgaps_routing::FlowName;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -57,11 +57,11 @@ impl NoRoom {
 impl LinksConductor {
     /// A host opens flows. Whoever sees the history of one of these publishers sees that of all: so messages are taken of none before
     /// all of them have been looked at.
-    pub(super) fn opened(&mut self, host: &str, all: Vec<(Flow, FlowDescription)>) {
+    pub(super) fn opened(&mut self, host: &str, all: Vec<(FlowName, FlowDescription)>) {
         let Some(peer) = self.peers.get_mut(host) else {
             return;
         };
-        let flows: Vec<Flow> = all.iter().map(|(flow, _)| *flow).collect();
+        let flows: Vec<FlowName> = all.iter().map(|(flow, _)| *flow).collect();
         for (flow, description) in all {
             // One of the host's former life goes on.
             let known = peer.incoming.remove(&flow);
@@ -72,7 +72,7 @@ impl LinksConductor {
         self.admit_all(host, &flows);
     }
 
-    fn admit_all(&mut self, host: &str, flows: &[Flow]) {
+    fn admit_all(&mut self, host: &str, flows: &[FlowName]) {
         flows.iter().for_each(|flow| self.admit(host, *flow));
         flows
             .iter()
@@ -81,7 +81,7 @@ impl LinksConductor {
     }
 
     /// Messages of a flow are taken, if it has a place.
-    pub(super) fn take_messages(&mut self, host: &str, flow: Flow) {
+    pub(super) fn take_messages(&mut self, host: &str, flow: FlowName) {
         let incoming = |peer: &RemoteHost| {
             let incoming = peer.incoming.get(&flow)?;
             Some(incoming.refused.is_none() && incoming.waits.is_none())
@@ -140,7 +140,7 @@ impl LinksConductor {
     }
 
     /// Finds a flow its place here, or says why there is none.
-    fn admit(&mut self, host: &str, flow: Flow) {
+    fn admit(&mut self, host: &str, flow: FlowName) {
         let outcome = self.landing_of(host, flow);
         let Some(peer) = self.peers.get_mut(host) else {
             return;
@@ -152,7 +152,7 @@ impl LinksConductor {
         let no_room = match outcome {
             Ok(landing) => {
                 (incoming.refused, incoming.waits) = (None, None);
-                let publisher = flow.incarnation;
+                let publisher = flow.publisher;
                 landing
                     .iter()
                     .for_each(|landing| self.routes.landed(&topic, publisher, landing));
@@ -191,7 +191,7 @@ impl LinksConductor {
     fn landing_of(
         &mut self,
         host: &str,
-        flow: Flow,
+        flow: FlowName,
     ) -> Result<Option<Arc<RemotePublisher>>, NoRoom> {
         let incoming = self.peers.get(host).and_then(|p| p.incoming.get(&flow));
         let incoming = incoming.ok_or_else(|| NoRoom::lasting("it has ended".to_owned()))?;
@@ -210,7 +210,7 @@ impl LinksConductor {
         // The same publisher may come in a stream that takes the place of another, or through another host, and goes on
         // where that one stands.
         let known = incoming.landing.clone();
-        let known = known.or_else(|| self.routes.landing(&of.topic, flow.incarnation));
+        let known = known.or_else(|| self.routes.landing(&of.topic, flow.publisher));
         match known {
             Some(landing) => Ok(Some(landing)),
             None => self.create_landing(host, flow, of.clone()).map(Some),
@@ -220,10 +220,10 @@ impl LinksConductor {
     fn create_landing(
         &mut self,
         host: &str,
-        flow: Flow,
+        flow: FlowName,
         of: FlowDescription,
     ) -> Result<Arc<RemotePublisher>, NoRoom> {
-        let (topic, publisher) = (&of.topic, flow.incarnation);
+        let (topic, publisher) = (&of.topic, flow.publisher);
         let domain = self.lands_in(topic).map_err(NoRoom::lasting)?;
         let links = &self.config.links;
         let quota = links.quota(host, topic);
@@ -274,7 +274,7 @@ impl LinksConductor {
                 .retain(|_, i| i.refused.as_ref().is_none_or(|(_, at)| is_shown(at)));
             let waits = peer.incoming.iter();
             let waits = waits.filter(|(_, i)| i.waits.is_some() && i.orphaned.is_none());
-            let flows: Vec<Flow> = waits.map(|(flow, _)| *flow).collect();
+            let flows: Vec<FlowName> = waits.map(|(flow, _)| *flow).collect();
             all.extend((!flows.is_empty()).then(|| (host.clone(), flows)));
         }
         for (host, flows) in all {

@@ -5,13 +5,13 @@ use super::gpu_path::reads_in;
 use super::{egress_thread, LinksConductor, GATHER, LOOK_ALL, TRY_AGAIN};
 use crate::control_plane::random_u64;
 use crate::egress::{EgressCommand, FlowTarget};
-use crate::host_link::Flow;
 use crate::keys::{number_of, TopicInterest};
 use crate::quotas::Quotas;
 use crate::remote_host::{OutgoingFlow, RemoteHost};
 use crate::wire::{clip, LinkMessage, Takes, Tree};
 use rgaps_client::links::{Direction, Links, LinksSubscriberBuilder};
 use rgaps_client::{Domain, Late, Subscriber, SubscriberQos};
+use rgaps_routing::FlowName;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -69,9 +69,9 @@ impl LinksConductor {
                     continue;
                 };
                 for publisher in &ended {
-                    peer.end_publisher(Flow {
-                        topic: *stream,
-                        incarnation: *publisher,
+                    peer.end_publisher(FlowName {
+                        stream: *stream,
+                        publisher: *publisher,
                     });
                 }
             }
@@ -106,7 +106,6 @@ impl LinksConductor {
         for (name, wants) in wanted {
             self.reconcile_topic(&name, wants);
         }
-        self.routes.restarted.clear();
         self.reconcile_transits();
         self.report_landings();
         self.admit_again();
@@ -269,8 +268,7 @@ impl LinksConductor {
             let tree = &topic.trees[&next];
             let is_described_otherwise =
                 known.is_some_and(|known| renews || known.is_to_begin_again(tree, network));
-            let is_restarted = self.routes.restarted.contains(&next);
-            let mut change = topic.change(&next, &previous, known.filter(|_| is_restarted));
+            let mut change = topic.change(&next, &previous);
             change.takes_over |= is_described_otherwise;
             wants_history |= change.wants_history;
             let want = all_of(ends.values());

@@ -13,18 +13,18 @@
 use super::topics::may_go;
 use super::LinksConductor;
 use crate::egress::{FlowLimits, FlowTarget, Transit, TransitCommand};
-use crate::host_link::Flow;
 use crate::quotas::{Kind, Reserved};
 use crate::remote_host::RemoteHost;
 use crate::wire::{clip, FlowDescription, LinkMessage, Tree};
 use rgaps_client::links::Direction;
+use rgaps_routing::FlowName;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::Sender;
 use std::sync::Arc;
 
 /// Flows that go on, by their names and the hosts that they come from.
 pub(super) struct Transits {
-    plans: BTreeMap<(Flow, String), TransitPlan>,
+    plans: BTreeMap<(FlowName, String), TransitPlan>,
     commands: Sender<TransitCommand>,
     /// How many there were.
     count: u64,
@@ -79,10 +79,10 @@ impl Transits {
         &'a self,
         stream: u64,
         child: &'a str,
-    ) -> impl Iterator<Item = (&'a (Flow, String), &'a TransitPlan)> {
+    ) -> impl Iterator<Item = (&'a (FlowName, String), &'a TransitPlan)> {
         let plans = self.plans.iter();
         plans.filter(move |((flow, _), plan)| {
-            flow.topic == stream && plan.children.contains_key(child)
+            flow.stream == stream && plan.children.contains_key(child)
         })
     }
 }
@@ -95,7 +95,7 @@ impl ChildPlan {
 
 impl TransitPlan {
     /// Whether its children have all of it, and know that nothing follows.
-    fn is_over(&self, flow: Flow, peers: &BTreeMap<String, RemoteHost>) -> bool {
+    fn is_over(&self, flow: FlowName, peers: &BTreeMap<String, RemoteHost>) -> bool {
         let refuses = |child| {
             let peer: Option<&RemoteHost> = peers.get(child);
             peer.is_some_and(|peer| peer.has_refused(flow))
@@ -108,7 +108,7 @@ impl TransitPlan {
 
 impl LinksConductor {
     /// Has a flow go on, if it is to.
-    pub(super) fn begin_transit(&mut self, host: &str, flow: Flow) -> Option<Arc<Transit>> {
+    pub(super) fn begin_transit(&mut self, host: &str, flow: FlowName) -> Option<Arc<Transit>> {
         let key = (flow, host.to_owned());
         match self.transits.plans.get(&key) {
             Some(plan) if !plan.is_closing => return Some(plan.transit.clone()),
@@ -141,13 +141,18 @@ impl LinksConductor {
         self.transits.plans.insert(key.clone(), plan);
         self.set_children(&key);
         for child in broken {
-            self.say_broken(host, flow.topic, &child);
+            self.say_broken(host, flow.stream, &child);
         }
         Some(transit)
     }
 
     /// Finds the children of a flow. Those that are not linked with.
-    fn begin_children(&mut self, host: &str, flow: Flow, plan: &mut TransitPlan) -> Vec<String> {
+    fn begin_children(
+        &mut self,
+        host: &str,
+        flow: FlowName,
+        plan: &mut TransitPlan,
+    ) -> Vec<String> {
         let mut broken = Vec::new();
         for tree in plan.description.tree.children() {
             let child = tree.root().to_owned();
@@ -199,11 +204,11 @@ impl LinksConductor {
     }
 
     /// What may go to a child, by its quota.
-    fn child_limits(&mut self, (flow, host): (Flow, &str), of: &FlowDescription) -> FlowLimits {
+    fn child_limits(&mut self, (flow, host): (FlowName, &str), of: &FlowDescription) -> FlowLimits {
         let mut limits = FlowLimits::default();
         let (publisher, topic) = (of.publisher, &of.topic);
         if let Some(peer) = self.peers.get(host) {
-            limits.refused = peer.refused(flow.topic).collect();
+            limits.refused = peer.refused(flow.stream).collect();
         }
         let Some(quota) = self.config.links.quota(host, topic) else {
             return limits;
@@ -239,7 +244,7 @@ impl LinksConductor {
     }
 
     /// Tells the thread that sends messages on which children a flow has. One that is closing opens no flow again.
-    fn set_children(&mut self, key: &(Flow, String)) {
+    fn set_children(&mut self, key: &(FlowName, String)) {
         let plans = &mut self.transits.plans;
         if plans.get(key).is_none_or(|plan| plan.is_closing) {
             return;
@@ -264,7 +269,7 @@ impl LinksConductor {
                 host: host.clone(),
                 tree: child.tree().clone(),
                 link,
-                stream: key.0.topic,
+                stream: key.0.stream,
                 publishers: vec![child.description.clone()],
                 reliable: child.tree().is_reliable(),
                 sent: peer.departed.clone(),
@@ -285,9 +290,9 @@ impl LinksConductor {
     pub(super) fn reconcile_transits(&mut self) {
         let plans = self.transits.plans.iter();
         let over = plans.filter(|((flow, _), plan)| plan.is_over(*flow, &self.peers));
-        let over: Vec<(Flow, String)> = over.map(|(key, _)| key.clone()).collect();
+        let over: Vec<(FlowName, String)> = over.map(|(key, _)| key.clone()).collect();
         over.iter().for_each(|key| self.forget_transit(key));
-        let keys: Vec<(Flow, String)> = self.transits.plans.keys().cloned().collect();
+        let keys: Vec<(FlowName, String)> = self.transits.plans.keys().cloned().collect();
         keys.iter().for_each(|key| self.set_children(key));
         let plans = self.transits.plans.values();
         let publishers: BTreeSet<u64> = plans.map(|plan| plan.description.publisher).collect();
@@ -323,19 +328,19 @@ impl LinksConductor {
 
     /// The link with a host is another one now, or gone: nothing that went there goes on, and nothing that came from there.
     pub(super) fn end_transits(&mut self, host: &str) {
-        let keys: Vec<(Flow, String)> = self.transits.plans.keys().cloned().collect();
+        let keys: Vec<(FlowName, String)> = self.transits.plans.keys().cloned().collect();
         let mut told = BTreeSet::new();
         for key in keys {
             if key.1 == host {
                 self.close_transit(&key.1, key.0);
-            } else if self.break_child(&key, host) && told.insert((key.0.topic, key.1.clone())) {
-                self.say_broken(&key.1, key.0.topic, host);
+            } else if self.break_child(&key, host) && told.insert((key.0.stream, key.1.clone())) {
+                self.say_broken(&key.1, key.0.stream, host);
             }
         }
     }
 
     /// Nothing of a flow goes on to a child any more. Whether it went there.
-    fn break_child(&mut self, key: &(Flow, String), child: &str) -> bool {
+    fn break_child(&mut self, key: &(FlowName, String), child: &str) -> bool {
         let plan = self.transits.plans.get_mut(key);
         let of = plan.and_then(|plan| plan.children.get_mut(child));
         let Some(of) = of.filter(|of| !of.is_broken) else {
@@ -356,7 +361,7 @@ impl LinksConductor {
         let (key, children) = (key.clone(), plan.children.keys().cloned());
         for child in children.collect::<Vec<String>>() {
             if self.break_child(&key, &child) {
-                self.say_broken(&key.1, key.0.topic, &child);
+                self.say_broken(&key.1, key.0.stream, &child);
             }
         }
     }
@@ -372,25 +377,25 @@ impl LinksConductor {
     }
 
     /// A child gets no more of a flow.
-    fn end_child(&mut self, child: &str, flow: Flow, moved: bool) {
-        let is_last = self.transits.of_stream(flow.topic, child).count() <= 1;
+    fn end_child(&mut self, child: &str, flow: FlowName, moved: bool) {
+        let is_last = self.transits.of_stream(flow.stream, child).count() <= 1;
         if let Some(peer) = self.peers.get_mut(child) {
             peer.end_publisher(flow);
             if is_last {
-                peer.end_stream(flow.topic, moved);
+                peer.end_stream(flow.stream, moved);
             }
         }
     }
 
     /// No message of a flow follows.
-    pub(super) fn close_transit(&mut self, host: &str, flow: Flow) {
+    pub(super) fn close_transit(&mut self, host: &str, flow: FlowName) {
         if let Some(plan) = self.transits.plans.get_mut(&(flow, host.to_owned())) {
             plan.is_closing = true;
             plan.transit.close();
         }
     }
 
-    fn forget_transit(&mut self, key: &(Flow, String)) {
+    fn forget_transit(&mut self, key: &(FlowName, String)) {
         let Some(plan) = self.transits.plans.get(key) else {
             return;
         };
@@ -416,7 +421,7 @@ impl LinksConductor {
     }
 
     /// A child has acknowledged all of a flow.
-    pub(super) fn child_ended(&mut self, child: &str, flow: Flow) {
+    pub(super) fn child_ended(&mut self, child: &str, flow: FlowName) {
         for ((of, _), plan) in &mut self.transits.plans {
             if let Some(child) = plan.children.get_mut(child).filter(|_| *of == flow) {
                 child.has_ended = true;
@@ -425,7 +430,7 @@ impl LinksConductor {
     }
 
     /// A stream's messages are for these hosts only. Whether it goes on to none any more.
-    pub(super) fn narrow_transit(&mut self, host: &str, flow: Flow, ends: &[String]) -> bool {
+    pub(super) fn narrow_transit(&mut self, host: &str, flow: FlowName, ends: &[String]) -> bool {
         let key = (flow, host.to_owned());
         let Some(plan) = self.transits.plans.get_mut(&key) else {
             return false;
@@ -454,7 +459,7 @@ impl LinksConductor {
         for (child, ends) in narrower {
             let read = Err(clip(&format!("they pass through {}", self.own.host)));
             if let Some(peer) = self.peers.get(&child) {
-                peer.say(&LinkMessage::Update(flow.topic, read, ends));
+                peer.say(&LinkMessage::Update(flow.stream, read, ends));
             }
         }
         self.set_children(&key);

@@ -3,9 +3,10 @@
 use super::message::{OutgoingMessage, RetainedMessage};
 use super::timed::Carried;
 use super::FlowTarget;
-use crate::host_link::{Flow, NewFlow, Sent};
+use crate::host_link::{NewFlow, Sent};
 use crate::rate::Rate;
 use crate::wire::FlowDescription;
+use rgaps_routing::FlowName;
 use rgaps_transport::Payload;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::Ordering;
@@ -106,7 +107,7 @@ impl HostFlow {
             })
             .collect();
         self.next
-            .extend(new.iter().map(|new| (new.flow.incarnation, 0)));
+            .extend(new.iter().map(|new| (new.flow.publisher, 0)));
         if !new.is_empty() {
             link.open(new);
         }
@@ -142,10 +143,10 @@ impl HostFlow {
     }
 
     /// A publisher's messages on this link.
-    pub fn flow(&self, publisher: u64) -> Flow {
-        Flow {
-            topic: self.route.stream,
-            incarnation: publisher,
+    pub fn flow(&self, publisher: u64) -> FlowName {
+        FlowName {
+            stream: self.route.stream,
+            publisher,
         }
     }
 

@@ -16,11 +16,12 @@ pub use self::transit::{start_transit, InTransit, Transit, TransitCommand};
 use self::topic::EgressTopic;
 use crate::counts::EgressCounts;
 use crate::event::{ConductorEvent, SourcedEvent};
-use crate::host_link::{Flow, HostLink};
+use crate::host_link::HostLink;
 use crate::issues::TopicIssues;
 use crate::own_publishers::OwnPublishers;
 use crate::wire::{FlowDescription, Tree};
 use rgaps_client::{Node, Subscriber, Token, WaitSet};
+use rgaps_routing::FlowName;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
@@ -45,7 +46,7 @@ pub struct FlowTarget {
     pub tree: Tree,
     /// The link with it.
     pub link: HostLink,
-    /// `Flow::topic` of its flows.
+    /// `FlowName::stream` of its flows.
     pub stream: u64,
     /// Publishers whose flows are opened there.
     pub publishers: Vec<Arc<FlowDescription>>,
@@ -115,7 +116,7 @@ pub enum EgressCommand {
     /// Publishers of a topic that are gone, and those that were and are there again.
     Publishers(String, Vec<u64>, Vec<u64>),
     /// How far a topic's messages of a flow are at a host that others lead to.
-    Confirmed(String, Flow, String, u64),
+    Confirmed(String, FlowName, String, u64),
     /// A topic goes nowhere any more.
     End(String),
 }

@@ -18,7 +18,8 @@ use super::host_flow::HostFlow;
 use super::message::{MessageInfo, OutgoingMessage, RetainedMessage};
 use super::{FlowTarget, HELD_UP};
 use crate::event::{ConductorEvent, LinkReporter};
-use crate::wire::{monotonic_ns, Flow};
+use crate::wire::monotonic_ns;
+use rgaps_routing::FlowName;
 use rgaps_transport::machine::PrefixMemory;
 use rgaps_transport::{Description, Payload};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -444,7 +445,7 @@ impl Child {
         self.for_flows(|link, flow| link.cut_flow(flow));
     }
 
-    fn for_flows(&self, call: impl Fn(&crate::host_link::HostLink, Flow)) {
+    fn for_flows(&self, call: impl Fn(&crate::host_link::HostLink, FlowName)) {
         let route = &self.flow.route;
         for of in &route.publishers {
             call(&route.link, self.flow.flow(of.publisher));

@@ -24,10 +24,8 @@ pub(super) fn receive_buffer(
     bytes: u64,
     owner: &LinkIngress,
 ) -> BufferReply {
-    let is_wanted = |landing: &Arc<RemotePublisher>| {
-        sequence >= landing.position() && !is_too_long(landing, bytes, &owner.issues)
-    };
-    let (landing, transit) = (bound.landing.filter(is_wanted), bound.transit);
+    let (landing, transit) = (bound.landing, bound.transit);
+    let landing = landing.filter(|landing| sequence >= landing.position());
     if landing.is_none() && transit.is_none() {
         return BufferReply::Refused;
     }
@@ -47,7 +45,13 @@ pub(super) fn receive_buffer(
         };
         message.transit = Some(in_transit);
         message.publisher = transit.publisher;
-    } else if let Some(landing) = &landing {
+    }
+    // What has no place here may go on all the same.
+    let landing = landing.filter(|landing| !is_too_long(landing, bytes, &owner.issues));
+    if message.transit.is_none() {
+        let Some(landing) = &landing else {
+            return BufferReply::Refused;
+        };
         let loan = match usable(landing, sequence, landing.loan(bytes, &owner.room)) {
             Ok(Some(loan)) => loan,
             Ok(None) => return BufferReply::Refused,

@@ -10,10 +10,11 @@ use self::arriving::{receive_buffer, ControlBuffer};
 use crate::counts::IngressCounts;
 use crate::egress::Transit;
 use crate::event::{ConductorEvent, EventSource, LinkReporter, SourcedEvent};
-use crate::host_link::{Flow, Group, HostEvent, Ingress};
+use crate::host_link::{Group, HostEvent, Ingress};
 use crate::issues::TopicIssues;
 use crate::traces::LinkTraces;
 use crate::wire::{FlowDescription, MAX_LINK_MESSAGE_BYTES};
+use rgaps_routing::FlowName;
 use rgaps_transport::machine::BufferReply;
 use rgaps_transport::{Description, LinkEvent, OpenReply};
 use std::collections::HashMap;
@@ -66,9 +67,9 @@ enum Standing {
 
 #[derive(Default)]
 struct IngressFlows {
-    standing: HashMap<Flow, Standing>,
+    standing: HashMap<FlowName, Standing>,
     /// Of groups that are not whole yet, what has come.
-    groups: HashMap<u32, Vec<(Flow, FlowDescription)>>,
+    groups: HashMap<u32, Vec<(FlowName, FlowDescription)>>,
 }
 
 /// What messages from a host become here.
@@ -140,7 +141,7 @@ impl LinkIngress {
         self.flows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn bound(&self, flow: Flow) -> Option<Bound> {
+    fn bound(&self, flow: FlowName) -> Option<Bound> {
         match self.flows().standing.get(&flow) {
             Some(Standing::Lands(bound)) => Some(bound.clone()),
             _ => None,
@@ -148,7 +149,7 @@ impl LinkIngress {
     }
 
     /// An open flow's messages land there, or go on to others.
-    pub fn accept(&self, flow: Flow, bound: Bound) {
+    pub fn accept(&self, flow: FlowName, bound: Bound) {
         let mut flows = self.flows();
         let Some(standing) = flows.standing.get_mut(&flow) else {
             return;
@@ -174,14 +175,14 @@ impl LinkIngress {
     }
 
     /// An open flow's messages have no place here, for this reason.
-    pub fn refuse(&self, flow: Flow, why: &str) {
+    pub fn refuse(&self, flow: FlowName, why: &str) {
         if let Some(standing @ Standing::Pending) = self.flows().standing.get_mut(&flow) {
             *standing = Standing::Refused(why.to_owned());
         }
     }
 
     /// A flow has ended.
-    pub fn remove(&self, flow: Flow) {
+    pub fn remove(&self, flow: FlowName) {
         // A publisher leaves when it is dropped, which is not for this lock.
         let ended = self.flows().standing.remove(&flow);
         drop(ended);
@@ -195,7 +196,7 @@ impl LinkIngress {
 }
 
 impl Ingress for LinkIngress {
-    fn opened(&self, flow: Flow, group: Group, description: &[u8]) -> OpenReply {
+    fn opened(&self, flow: FlowName, group: Group, description: &[u8]) -> OpenReply {
         let mut flows = self.flows();
         match flows.standing.get(&flow) {
             Some(Standing::Lands(_)) => return OpenReply::Accepted,
@@ -207,7 +208,7 @@ impl Ingress for LinkIngress {
             }
             None => {}
         }
-        let description = match FlowDescription::decode(flow.incarnation, description) {
+        let description = match FlowDescription::decode(flow.publisher, description) {
             Ok(description) => description,
             Err(what) => return OpenReply::Violation(what),
         };
@@ -221,7 +222,7 @@ impl Ingress for LinkIngress {
         OpenReply::Waits
     }
 
-    fn buffer(&self, flow: Flow, sequence: u64, description: &[u8], bytes: u64) -> BufferReply {
+    fn buffer(&self, flow: FlowName, sequence: u64, description: &[u8], bytes: u64) -> BufferReply {
         let Some(bound) = self.bound(flow) else {
             return BufferReply::Full;
         };
@@ -243,7 +244,7 @@ impl Ingress for LinkIngress {
         }))
     }
 
-    fn missed(&self, flow: Flow, next: u64) {
+    fn missed(&self, flow: FlowName, next: u64) {
         let Some(bound) = self.bound(flow) else {
             return;
         };
