@@ -376,6 +376,33 @@ fn what_a_publisher_that_leaves_at_once_published_comes_through() {
     }
 }
 
+/// What arrived and was not confirmed, the end's next life confirms, also if the host between has forgotten it.
+#[test]
+fn nothing_stays_of_a_publisher_that_left_when_the_end_is_killed() {
+    const COUNT: u64 = 10;
+    let mut hosts = row(3, OUTAGE);
+    let nodes: Vec<_> = hosts.iter().map(|host| host.node("member")).collect();
+    let far = reliable(&nodes[2], "photos");
+    for round in 0..4 {
+        let publisher = publisher(&nodes[0], "photos");
+        wait_for_subscribers(&publisher, 1);
+        for number in 0..COUNT {
+            publisher.put(&content(number + round, 3_000)).unwrap();
+        }
+        drop(publisher);
+        for number in 0..COUNT {
+            let sample = receive(&far);
+            assert!(sample.as_slice().unwrap() == content(number + round, 3_000));
+        }
+        hosts[2].kill_links();
+        hosts[2].start_links();
+        until("all memory to be free", || {
+            let pools = nodes[0].pools().unwrap();
+            pools.iter().all(|pool| pool.leased_bytes == 0)
+        });
+    }
+}
+
 #[test]
 fn messages_that_a_quota_between_leaves_out_hold_nothing_up() {
     const COUNT: u64 = 40;
