@@ -77,8 +77,8 @@ pub struct OutgoingStream {
     pub publishers: BTreeMap<u64, OutgoingFlow>,
     /// The hosts that messages go to there.
     pub tree: Tree,
-    /// Messages were to go on from there.
-    pub leads_on: bool,
+    /// It goes where others went: what is not known to have come there goes there first.
+    pub takes_over: bool,
     /// When it began, and at which version of the network.
     begun: (Instant, u64),
     /// The lives of the hosts behind, as far as they were reached then.
@@ -98,7 +98,7 @@ impl OutgoingStream {
         OutgoingStream {
             lives: lives.collect(),
             publishers: BTreeMap::new(),
-            leads_on: tree.leads_on(),
+            takes_over: false,
             tree,
             begun: (Instant::now(), network.version()),
             is_broken: false,
@@ -107,28 +107,17 @@ impl OutgoingStream {
         }
     }
 
-    /// Whether its messages are to go to hosts, or on paths, that OPEN did not name; or it is broken, and routes have changed since; or
+    /// Whether its messages are to go to other hosts, or on other paths, than OPEN named; or it is broken, and routes have changed since; or
     /// a host behind is another life now, which does not confirm what a former one had.
     pub fn is_to_begin_again(&self, wanted: &Tree, network: &Network) -> bool {
-        let is_wanted = |end: &str| wanted.ends().any(|other| other == end);
         let (at, before) = self.begun;
         let has_changed = network.version() != before;
         let is_due = self.is_broken && (has_changed || at.elapsed() >= BROKEN_LIMIT);
         let is_other = |(end, life): (&String, &Option<u64>)| {
-            let now = is_wanted(end).then(|| network.incarnation(end))?;
-            (now.is_some() && now != *life).then_some(())
+            let now = network.incarnation(end);
+            now.is_some() && now != *life
         };
-        is_due
-            || self.tree.narrowed(is_wanted) != *wanted
-            || has_changed && self.lives.iter().any(|of| is_other(of).is_some())
-    }
-
-    /// Its messages go to fewer hosts from now on.
-    pub fn narrow(&mut self, tree: &Tree) {
-        self.tree = tree.clone();
-        for flow in self.publishers.values_mut() {
-            Arc::make_mut(&mut flow.description).tree = tree.clone();
-        }
+        is_due || self.tree != *wanted || has_changed && self.lives.iter().any(is_other)
     }
 }
 
@@ -420,7 +409,7 @@ impl RemoteHost {
     /// Its life is over; another may go on with what comes from there. What it had and did not send on goes there in other streams.
     pub fn end_life(&mut self) {
         let streams = self.outgoing.values_mut();
-        for stream in streams.filter(|stream| stream.leads_on) {
+        for stream in streams.filter(|stream| stream.tree.leads_on()) {
             (stream.is_broken, stream.begun.1) = (true, u64::MAX);
         }
         let now = Instant::now();

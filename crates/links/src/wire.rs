@@ -5,7 +5,7 @@
 use crate::keys::{is_host, Node};
 pub use crate::tree::{Takes, Tree};
 use anyhow::{bail, Context};
-use rgaps_client::links::{Metadata, MetadataLengths, Offer, MAX_METADATA_BYTES, MAX_REMOTE_HOSTS};
+use rgaps_client::links::{Metadata, MetadataLengths, Offer, MAX_METADATA_BYTES};
 use rgaps_client::{DType, Tensor};
 use rgaps_routing::{Datagram, MAX_HOPS, MAX_PATHS};
 use rgaps_session::check_topic_name;
@@ -127,9 +127,9 @@ impl MessageDescription {
 /// What one end says to the other.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum LinkMessage {
-    /// What comes in flows of this number is read by network cards on the GPU that it lives on, or why it is not; and it is to be
-    /// carried on to no other hosts than these. OPEN said so of what was so then.
-    Update(u64, Result<(), String>, Vec<String>),
+    /// What comes in flows of this number is read by network cards on the GPU that it lives on, or why it is not. OPEN said so of what
+    /// was so then.
+    Update(u64, Result<(), String>),
     /// These are all the paths that lead on from here, with all hosts on them.
     Paths(Vec<Vec<Node>>),
     /// What a host says to another over their control channel.
@@ -212,7 +212,7 @@ impl LinkMessage {
             bail!("it says something more");
         }
         match &said {
-            LinkMessage::Update(_, outcome, _) | LinkMessage::Written(_, outcome)
+            LinkMessage::Update(_, outcome) | LinkMessage::Written(_, outcome)
                 if !fits(outcome) =>
             {
                 bail!("it has too much to say")
@@ -220,18 +220,16 @@ impl LinkMessage {
             LinkMessage::Broken(_, host) if !is_host(host) => {
                 bail!("it names a host that cannot be")
             }
-            LinkMessage::Broken(..) | LinkMessage::Written(..) | LinkMessage::Datagram(_) => {}
+            LinkMessage::Update(..)
+            | LinkMessage::Broken(..)
+            | LinkMessage::Written(..)
+            | LinkMessage::Datagram(_) => {}
             LinkMessage::Paths(paths) => {
                 let fits = |path: &Vec<Node>| {
                     path.len() <= MAX_HOPS && path.iter().all(|node| is_host(&node.host))
                 };
                 if paths.len() > MAX_PATHS || !paths.iter().all(fits) {
                     bail!("it leads to hosts that cannot be");
-                }
-            }
-            LinkMessage::Update(_, _, hosts) => {
-                if hosts.len() > MAX_REMOTE_HOSTS || !hosts.iter().all(|host| is_host(host)) {
-                    bail!("it names hosts that cannot be");
                 }
             }
         }
@@ -383,8 +381,8 @@ mod tests {
     #[test]
     fn what_is_said_is_checked() {
         for said in [
-            LinkMessage::Update(3, Ok(()), names(&["c", "d"])),
-            LinkMessage::Update(3, Err(clip(&"ä".repeat(500))), Vec::new()),
+            LinkMessage::Update(3, Ok(())),
+            LinkMessage::Update(3, Err(clip(&"ä".repeat(500)))),
             LinkMessage::Paths(vec![path(&["b", "c"]), path(&["b", "c", "d"])]),
             LinkMessage::Broken(3, "c".to_owned()),
             LinkMessage::Written(3, Ok(())),
@@ -398,9 +396,7 @@ mod tests {
             LinkMessage::decode(&[&bytes[..], &[0]].concat()).unwrap_err();
         }
         for said in [
-            LinkMessage::Update(3, Err("x".repeat(301)), Vec::new()),
-            LinkMessage::Update(3, Ok(()), names(&["c/d"])),
-            LinkMessage::Update(3, Ok(()), names(&["c"; MAX_REMOTE_HOSTS + 1])),
+            LinkMessage::Update(3, Err("x".repeat(301))),
             LinkMessage::Written(3, Err("x".repeat(301))),
             LinkMessage::Broken(3, "c/d".to_owned()),
             LinkMessage::Paths(vec![path(&["b", "c d"])]),

@@ -121,7 +121,11 @@ impl LinksConductor {
             return;
         };
         match link_message {
-            LinkMessage::Update(stream, read, ends) => self.updated(host, stream, read, &ends),
+            LinkMessage::Update(stream, read) => {
+                for (_, incoming) in peer.incoming.range_mut(FlowName::all_of(stream)) {
+                    incoming.description.read.clone_from(&read);
+                }
+            }
             LinkMessage::Written(stream, outcome) => {
                 if let Some(stream) = peer.outgoing.get_mut(&stream) {
                     stream.written = Some(outcome);
@@ -214,29 +218,6 @@ impl LinksConductor {
                 peer.ask_at = Some(Instant::now() + ASK_AGAIN);
             }
             _ => {}
-        }
-    }
-
-    /// Cards read a stream's messages, or do not, and they are to go on to no other hosts than these.
-    fn updated(&mut self, host: &str, stream: u64, read: Result<(), String>, ends: &[String]) {
-        let Some(peer) = self.peers.get_mut(host) else {
-            return;
-        };
-        let mut narrower = Vec::new();
-        for (flow, incoming) in peer.incoming.range_mut(FlowName::all_of(stream)) {
-            incoming.description.read.clone_from(&read);
-            let tree = &mut incoming.description.tree;
-            let own = tree.root().to_owned();
-            let narrowed = tree.narrowed(|end| *end == own || ends.iter().any(|on| on == end));
-            if narrowed != *tree {
-                *tree = narrowed;
-                narrower.push(*flow);
-            }
-        }
-        for flow in narrower {
-            if self.narrow_transit(host, flow, ends) {
-                self.take_messages(host, flow);
-            }
         }
     }
 }

@@ -286,15 +286,11 @@ impl LinksConductor {
                 peer.end_stream(previous, true);
             }
             peer.begin_stream(number, name, (topic.trees[&next].clone(), network));
-            if change.takes_over {
-                topic.takes_over.insert(number);
+            if let Some(stream) = peer.outgoing.get_mut(&number) {
+                stream.takes_over = change.takes_over;
             }
             wants_history |= change.begins_history;
         }
-        let streams = &topic.streams;
-        topic
-            .takes_over
-            .retain(|number| streams.values().any(|(stream, _)| stream == number));
         wants_history
     }
 
@@ -416,7 +412,7 @@ impl LinksConductor {
                 sent: peer.departed.clone(),
                 issues: peer.ingress.issues.clone(),
                 limits: topic.limits.get(host)?.0.clone(),
-                takes_over: topic.takes_over.contains(stream),
+                takes_over: of_stream.takes_over,
                 unconfirmed_max: Some(self.config.links.in_flight_max.0),
                 longest: longest(&self.config.links),
             })
@@ -459,12 +455,7 @@ impl LinksConductor {
             let Some(stream) = peer.outgoing.get_mut(number) else {
                 continue;
             };
-            // If they are for more hosts again, the stream begins again.
-            if let Some(tree) = topic.trees.get(host).filter(|tree| **tree != stream.tree) {
-                stream.narrow(tree);
-            }
-            let ends = stream.tree.ends_below().cloned().collect();
-            let said = LinkMessage::Update(*number, topic.is_read(), ends);
+            let said = LinkMessage::Update(*number, topic.is_read());
             if stream.reported.as_ref() != Some(&said) {
                 stream.reported = Some(said.clone());
                 peer.say(&said);

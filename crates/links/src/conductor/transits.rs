@@ -3,7 +3,6 @@
 //! | event | action |
 //! |---|---|
 //! | a flow is accepted, and its tree has children | open a flow to each child; report each that is not linked with as broken |
-//! | the host before says that a host wants nothing any more | close what leads to no other host |
 //! | a child refuses a flow | its messages are left out; in a moment it is opened again |
 //! | the link with a child restarts or ends, or a child reports a host below as broken | report that to the host before; its origin sends again what was not confirmed |
 //! | the flow is closed, or cut; the host before restarts, or is given up | close the children's flows behind their last message, or cut them before one that went on in part; forget the flow when all have ended |
@@ -13,7 +12,7 @@
 use super::topics::may_go;
 use super::LinksConductor;
 use crate::egress::{FlowLimits, FlowTarget, Transit, TransitCommand};
-use crate::quotas::{Kind, Reserved};
+use crate::quotas::Staged;
 use crate::remote_host::RemoteHost;
 use crate::wire::{clip, FlowDescription, LinkMessage, Tree};
 use rgaps_client::links::Direction;
@@ -29,7 +28,7 @@ pub(super) struct Transits {
     /// How many there were.
     count: u64,
     /// What their publishers have of quotas.
-    reserved: BTreeMap<(String, u64), Reserved>,
+    staged: Staged,
 }
 
 /// A flow that goes on.
@@ -58,7 +57,7 @@ impl Transits {
             plans: BTreeMap::new(),
             commands,
             count: 0,
-            reserved: BTreeMap::new(),
+            staged: Staged::default(),
         }
     }
 
@@ -213,33 +212,15 @@ impl LinksConductor {
         let Some(quota) = self.config.links.quota(host, topic) else {
             return limits;
         };
-        limits.quota.clone_from(&quota.name);
-        limits.message_max = quota.message_max.map(|max| max.0);
-        limits.rate = quota.rate_max.map(|rate| rate.0);
-        let key = (quota.name.clone(), publisher);
-        let reserved = &mut self.transits.reserved;
-        if !reserved.contains_key(&key) {
-            match self
-                .quotas
-                .reserve(quota, Kind::Staging, publisher, &of.offer)
-            {
-                Ok(Some(new)) => {
-                    reserved.insert(key.clone(), new);
-                }
-                Ok(None) => {}
-                Err(why) => {
-                    limits.barred.insert(publisher);
-                    let issues = self.peers.get(host).map(|peer| &peer.ingress.issues);
-                    if issues.is_some_and(|issues| issues.refused(topic, 0, &why)) {
-                        tracing::warn!(host, topic, "messages of another host do not go on: {why}");
-                    }
-                }
+        limits.set_quota(quota);
+        let staged = &mut self.transits.staged;
+        let of = (publisher, &of.offer);
+        if let Err(why) = limits.stage(staged, (&self.quotas, quota), of) {
+            let issues = self.peers.get(host).map(|peer| &peer.ingress.issues);
+            if issues.is_some_and(|issues| issues.refused(topic, 0, &why)) {
+                tracing::warn!(host, topic, "messages of another host do not go on: {why}");
             }
         }
-        let staged = reserved.get(&key);
-        limits
-            .staging
-            .extend(staged.map(|staged| (publisher, staged.bytes)));
         limits
     }
 
@@ -296,8 +277,8 @@ impl LinksConductor {
         keys.iter().for_each(|key| self.set_children(key));
         let plans = self.transits.plans.values();
         let publishers: BTreeSet<u64> = plans.map(|plan| plan.description.publisher).collect();
-        let reserved = &mut self.transits.reserved;
-        reserved.retain(|(_, publisher), _| publishers.contains(publisher));
+        let staged = &mut self.transits.staged;
+        staged.retain(|(_, publisher)| publishers.contains(publisher));
     }
 
     /// Whether a flow waits to be opened again at a child that refused it.
@@ -427,46 +408,5 @@ impl LinksConductor {
                 child.has_ended = true;
             }
         }
-    }
-
-    /// A stream's messages are for these hosts only. Whether it goes on to none any more.
-    pub(super) fn narrow_transit(&mut self, host: &str, flow: FlowName, ends: &[String]) -> bool {
-        let key = (flow, host.to_owned());
-        let Some(plan) = self.transits.plans.get_mut(&key) else {
-            return false;
-        };
-        let topic = plan.description.topic.clone();
-        let mut ended = Vec::new();
-        let mut narrower = Vec::new();
-        for (child, of) in &mut plan.children {
-            let keep = |end: &str| ends.iter().any(|kept| kept == end);
-            let tree = of.tree().narrowed(keep);
-            if tree.ends().next().is_none() {
-                ended.push(child.clone());
-            } else if tree != *of.tree() {
-                narrower.push((child.clone(), tree.ends_below().cloned().collect()));
-                Arc::make_mut(&mut of.description).tree = tree;
-            }
-        }
-        for child in &ended {
-            self.end_child(child, flow, false);
-        }
-        let Some(plan) = self.transits.plans.get_mut(&key) else {
-            return false;
-        };
-        plan.children.retain(|child, _| !ended.contains(child));
-        let is_empty = plan.children.is_empty();
-        for (child, ends) in narrower {
-            let read = Err(clip(&format!("they pass through {}", self.own.host)));
-            if let Some(peer) = self.peers.get(&child) {
-                peer.say(&LinkMessage::Update(flow.stream, read, ends));
-            }
-        }
-        self.set_children(&key);
-        if is_empty {
-            self.forget_transit(&key);
-        }
-        ended.iter().for_each(|child| self.give_rate(child, &topic));
-        is_empty
     }
 }

@@ -188,12 +188,6 @@ impl HostFlow {
         }
     }
 
-    /// Lets go of what hosts that it still leads to have.
-    pub fn release_all(&mut self) {
-        let publishers: Vec<u64> = self.unconfirmed.keys().copied().collect();
-        publishers.into_iter().for_each(|of| self.release(of));
-    }
-
     /// Whether it leads to other hosts, which are not to miss anything and of which this host knows what they have.
     fn leads_on(&self) -> bool {
         !self.route.is_in_transit() && self.route.tree.reliable_below().next().is_some()

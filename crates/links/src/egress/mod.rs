@@ -19,7 +19,9 @@ use crate::event::{ConductorEvent, SourcedEvent};
 use crate::host_link::HostLink;
 use crate::issues::TopicIssues;
 use crate::own_publishers::OwnPublishers;
+use crate::quotas::{Quotas, Staged};
 use crate::wire::{FlowDescription, Tree};
+use rgaps_client::links::{Offer, Quota};
 use rgaps_client::{Node, Subscriber, Token, WaitSet};
 use rgaps_routing::FlowName;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -106,6 +108,30 @@ pub struct FlowLimits {
     pub rate: Option<u64>,
     /// Bytes of publishers' messages that are held for that host at once.
     pub staging: BTreeMap<u64, u64>,
+}
+
+impl FlowLimits {
+    /// Takes a quota's limits.
+    pub fn set_quota(&mut self, quota: &Quota) {
+        self.quota.clone_from(&quota.name);
+        self.message_max = quota.message_max.map(|max| max.0);
+        self.rate = quota.rate_max.map(|rate| rate.0);
+    }
+
+    /// Reserves what a publisher needs of a quota, or bars it.
+    pub fn stage(
+        &mut self,
+        staged: &mut Staged,
+        of: (&Quotas, &Quota),
+        (publisher, offer): (u64, &Offer),
+    ) -> Result<(), String> {
+        let reserved = staged.reserve(of, publisher, offer).inspect_err(|_| {
+            self.barred.insert(publisher);
+        })?;
+        self.staging
+            .extend(reserved.map(|bytes| (publisher, bytes)));
+        Ok(())
+    }
 }
 
 /// What an egress thread is to do.

@@ -138,8 +138,6 @@ impl EgressTopic {
         }
         self.ended.extend(reopened);
         previous.iter_mut().for_each(HostFlow::close_all);
-        // Now that whoever takes over has it.
-        self.host_flows.iter_mut().for_each(HostFlow::release_all);
     }
 
     fn note_described(&mut self, routes: &[FlowTarget]) {

@@ -38,7 +38,7 @@ pub enum TransitCommand {
     Close(u64),
     /// Nothing follows, and no part of a message that is not complete.
     Cut(u64),
-    /// All children's flows have ended, or nobody wants any of it.
+    /// All children's flows have ended.
     Forget(u64),
     /// A message is to be sent.
     Message(u64, OutgoingMessage),
@@ -407,7 +407,7 @@ impl Children {
                 },
             });
         }
-        // Nothing of it is for them any more, or comes there in another flow.
+        // Their messages come in another flow.
         before.iter_mut().for_each(Child::cut);
     }
 

@@ -98,31 +98,31 @@ impl LinkIngress {
         memory: Sender<MemoryRequest>,
         traces: Option<LinkTraces>,
     ) -> Arc<LinkIngress> {
-        Arc::new(LinkIngress {
-            flows: Mutex::default(),
-            arrived: Arc::new(IngressCounts {
-                traces,
-                ..IngressCounts::default()
-            }),
-            issues: Arc::default(),
-            room: Arc::new(RoomRequests {
-                reporter: LinkReporter::new(host, to),
-                memory,
-            }),
-            is_told: Arc::default(),
-        })
+        let arrived = Arc::new(IngressCounts {
+            traces,
+            ..IngressCounts::default()
+        });
+        let reporter = LinkReporter::new(host, to);
+        LinkIngress::of_link((arrived, Arc::default()), RoomRequests { reporter, memory })
     }
 
     /// Those of the next link with the same host: it has no flows yet, and the counts go on.
     pub fn next(&self) -> Arc<LinkIngress> {
+        let reporter = self.room.reporter.next();
+        let memory = self.room.memory.clone();
+        let counts = (self.arrived.clone(), self.issues.clone());
+        LinkIngress::of_link(counts, RoomRequests { reporter, memory })
+    }
+
+    fn of_link(
+        (arrived, issues): (Arc<IngressCounts>, Arc<TopicIssues>),
+        room: RoomRequests,
+    ) -> Arc<LinkIngress> {
         Arc::new(LinkIngress {
             flows: Mutex::default(),
-            arrived: self.arrived.clone(),
-            issues: self.issues.clone(),
-            room: Arc::new(RoomRequests {
-                reporter: self.room.reporter.next(),
-                memory: self.room.memory.clone(),
-            }),
+            arrived,
+            issues,
+            room: Arc::new(room),
             is_told: Arc::default(),
         })
     }
