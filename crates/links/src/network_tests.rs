@@ -1,4 +1,6 @@
 use super::*;
+use crate::remote_host::OutgoingStream;
+use crate::wire::{Takes, Tree};
 use rgaps_client::links::Demand;
 use std::collections::VecDeque;
 
@@ -180,6 +182,33 @@ fn who_has_a_new_channel_is_to_be_told_everything_again() {
     assert_eq!(row.host("a").take_renewed(), BTreeSet::from([id("b")]));
     assert!(row.host("a").take_renewed().is_empty());
     assert_eq!(row.0["a"].incarnation("b"), Some(2));
+}
+
+/// Nobody else reports a life that ended after the host between had forgotten what it brought there.
+#[test]
+fn a_stream_begins_again_for_another_life_of_a_host_behind_the_next_one() {
+    let mut network = Network::new(&node("a", 1));
+    network.link_up(&node("b", 1)).unwrap();
+    let mut advertise = |network: &mut Network, life| {
+        network
+            .advertised("b", &[vec![node("b", 1), node("c", life)]])
+            .unwrap();
+        let begun = Instant::now();
+        while network.incarnation("c") != Some(life) {
+            assert!(begun.elapsed() < Duration::from_secs(60));
+            std::thread::sleep(Duration::from_millis(10));
+            network.poll(true);
+        }
+    };
+    advertise(&mut network, 1);
+    let mut tree = Tree::new("b");
+    tree.add(&["c".to_owned()], Takes::Reliable);
+    let stream = OutgoingStream::new(tree.clone(), &network);
+    assert!(!stream.is_to_begin_again(&tree, &network));
+    advertise(&mut network, 2);
+    assert!(stream.is_to_begin_again(&tree, &network));
+    let stream = OutgoingStream::new(tree.clone(), &network);
+    assert!(!stream.is_to_begin_again(&tree, &network));
 }
 
 #[test]

@@ -92,7 +92,8 @@ pub struct OutgoingStream {
 }
 
 impl OutgoingStream {
-    fn new(tree: Tree, network: &Network) -> OutgoingStream {
+    /// One that begins now.
+    pub fn new(tree: Tree, network: &Network) -> OutgoingStream {
         let below = tree.ends_below();
         let lives = below.map(|end| (end.clone(), network.incarnation(end)));
         OutgoingStream {

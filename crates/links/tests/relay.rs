@@ -376,7 +376,7 @@ fn what_a_publisher_that_leaves_at_once_published_comes_through() {
     }
 }
 
-/// What arrived and was not confirmed, the end's next life confirms, also if the host between has forgotten it.
+/// Whatever the end had confirmed when it was killed: its next life confirms the rest.
 #[test]
 fn nothing_stays_of_a_publisher_that_left_when_the_end_is_killed() {
     const COUNT: u64 = 10;
