@@ -63,7 +63,7 @@ setup_vm() {
   # kmod, cpio, xz and zstd: an initramfs of the kernel package's modules. The others run in the guests too, which
   # see this machine's files.
   apt_need qemu-system-x86 busybox-static kmod cpio xz-utils zstd iproute2 util-linux python3 \
-    rdma-core ibverbs-providers ibverbs-utils perftest
+    rdma-core ibverbs-providers ibverbs-utils perftest libibverbs-dev
 }
 
 setup_kernel() {

@@ -21,14 +21,16 @@ trap remove_hosts EXIT
 heard=target/device/rdma-listening
 # Messages of works; then those of a device topic, which reach one of the other host.
 for more in "" "--topics yes"; do
+  : >"$heard" # what the last one said is not this one's address
   # shellcheck disable=SC2086 # options
-  "${other[@]}" "$check" receive --jobs target/device/librdma-jobs.so --listen "${addresses[1]}:0" $more 2>"$heard" &
+  "${other[@]}" "$check" receive --jobs target/device/librdma-jobs.so --listen "${addresses[1]}:0" $more 2>>"$heard" &
   receiver=$!
-  until grep -q "listening at" "$heard"; do
+  # "listening at ADDRESS": `read` fails as long as the line is not whole.
+  until read -r _ _ peer <"$heard"; do
     kill -0 $receiver || { cat "$heard" >&2; exit 1; }
     sleep 0.05
   done
   # shellcheck disable=SC2086 # options
-  "${one[@]}" "$check" send --jobs target/device/librdma-jobs.so --peer "$(sed -n 's/^listening at //p' "$heard")" $more
+  "${one[@]}" "$check" send --jobs target/device/librdma-jobs.so --peer "$peer" $more
   wait $receiver || { cat "$heard" >&2; exit 1; }
 done

@@ -1,8 +1,8 @@
 //! A word about topics that nobody has: often the name is wrong.
 
 use crate::exit::NoSuchTopic;
-use rgaps::{ClientError, Node, RefusalCode, TopicRow};
-use rgaps_session::similar_name;
+use rgaps::{ClientError, LinksState, Node, RefusalCode, TopicRow};
+use rgaps_session::{pattern_matches, similar_name};
 
 /// Names that are listed at most.
 const NAMES_MAX: usize = 10;
@@ -19,6 +19,26 @@ pub fn warn(node: &Node, topic: &str) -> anyhow::Result<()> {
         rgaps_session::tell_user(format_args!("rgaps: {}", notice(topic, &known)));
     }
     Ok(())
+}
+
+/// Says on standard error that a pattern matches no topic yet.
+pub fn warn_of_pattern(node: &Node, pattern: &str) -> anyhow::Result<()> {
+    let mut topics = node.topics()?.into_iter();
+    if !topics.any(|row| pattern_matches(pattern, &row.name)) {
+        let hint = other_hosts(node)?;
+        rgaps_session::tell_user(format_args!(
+            "rgaps: no topic matches '{pattern}' yet; waiting{hint}"
+        ));
+    }
+    Ok(())
+}
+
+/// Where this host has links: which topics of other hosts a pattern finds.
+pub fn other_hosts(node: &Node) -> anyhow::Result<&'static str> {
+    Ok(match node.status()?.links.state {
+        LinksState::Off => "",
+        _ => "; a pattern finds those topics of other hosts that somebody here reads, and a whole name finds any of them",
+    })
 }
 
 /// The error about a topic of which the daemon knows nothing, with the name that was probably meant.

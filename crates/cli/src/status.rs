@@ -95,11 +95,7 @@ fn write_text(
     write_links(&daemon.links, failure, to)?;
     let warnings = split.map(SplitWarning::to_string).into_iter();
     for warning in warnings.chain(daemon.warnings.iter().cloned()) {
-        writeln!(
-            to,
-            "warning      {}",
-            warning.replace('\n', "\n           ")
-        )?;
+        writeln!(to, "warning      {}", indented(&warning))?;
     }
     writeln!(to)?;
     let columns = ["CLIENT", "PID", "USER", "PUBLISHERS", "SUBSCRIBERS"];
@@ -113,10 +109,19 @@ fn write_links(
     to: &mut dyn Write,
 ) -> io::Result<()> {
     match failure {
-        Some(failure) => writeln!(to, "links        not running: {failure}"),
+        Some(failure) => {
+            let text = format!("not running: {failure}");
+            writeln!(to, "links        {}", indented(&text))
+        }
         None if links.state == LinksState::Off => Ok(()),
         None => writeln!(to, "links        {}", links::describe(links)),
     }
+}
+
+/// Further lines below the first one, behind the heads.
+fn indented(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().map(str::trim_start).collect();
+    lines.join("\n             ")
 }
 
 fn log_file(pid: u32) -> Option<PathBuf> {

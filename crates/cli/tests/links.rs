@@ -37,8 +37,11 @@ fn told_by_all(
         command.envs(environment.iter().copied());
         command.output().unwrap().into()
     };
+    // Listings write further lines below the first one.
+    let flat = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let in_order = |text: &str| {
-        let (advice, reason) = (text.find(advice), text.find(reason));
+        let text = flat(text);
+        let (advice, reason) = (text.find(advice), text.find(&flat(reason)));
         assert!(advice.is_some() && advice < reason, "{text}");
     };
     let up = run(&["up"]);
@@ -54,7 +57,11 @@ fn told_by_all(
         doctor.contains("lack  links") && doctor.contains(&format!("-> {advice}")),
         "{doctor}"
     );
-    assert!(doctor.contains(reason), "{doctor}");
+    assert!(flat(&doctor).contains(&flat(reason)), "{doctor}");
+    let last = reason.lines().last().unwrap();
+    for text in [doctor, run(&["status"]).ok()] {
+        assert!(!text.lines().any(|line| line.starts_with(last)), "{text}");
+    }
     let status: Value = serde_json::from_str(&run(&["status", "--json"]).ok()).unwrap();
     assert_eq!(status["links"]["state"], "failed");
     assert_eq!(status["links"]["failure"]["advice"].as_str(), Some(advice));
@@ -125,4 +132,18 @@ fn a_daemon_that_was_started_without_links_is_told() {
     }
     let run = realm.run(&["peers"]);
     assert!(run.ok().contains("set links.enabled = true in rgaps.toml"));
+}
+
+#[test]
+fn hosts_that_are_named_where_links_are_off_are_told_by_doctor() {
+    let realm = Realm::new();
+    let mut doctor = realm.command(&["doctor"]);
+    let run: Run = doctor
+        .env("RGAPS_LINKS__CONNECT", "[\"tcp/127.0.0.1:7447\"]")
+        .output()
+        .unwrap()
+        .into();
+    let said = run.ok();
+    assert!(said.contains("lack  links"), "{said}");
+    assert!(said.contains("-> set links.enabled = true"), "{said}");
 }

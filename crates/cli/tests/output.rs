@@ -114,3 +114,24 @@ fn commands_work_with_a_stack_limit_of_64_kib() {
     run(&["down"]).ok();
     run(&["status"]).fails_with(3);
 }
+
+#[test]
+fn a_daemon_that_may_open_too_few_files_is_not_started_and_says_so() {
+    let realm = Realm::new();
+    let run = |arguments: &[&str]| limited("ulimit -n 64", &realm, arguments);
+    let said = run(&["topic", "pub", "t", "--text", "x"]).fails_with(3);
+    for word in ["the limit of open files is 64", "512 or more", "ulimit -Hn"] {
+        assert!(said.contains(word), "'{word}' is not in {said}");
+    }
+    let doctor = run(&["doctor"]);
+    assert!(
+        doctor.stdout.contains("FAIL  daemon")
+            && doctor.stdout.contains("-> set ulimit -Hn to 512"),
+        "{doctor:?}"
+    );
+    doctor.fails_with(1);
+    // A daemon that was started elsewhere serves this shell, too.
+    realm.run(&["up"]).ok();
+    run(&["topic", "pub", "t", "--text", "x"]).ok();
+    assert!(run(&["doctor"]).ok().contains("ok    daemon"));
+}

@@ -84,7 +84,48 @@ fn several_topics_have_a_table() {
     let error = realm
         .run(&["topic", "hz", "no/**", "--timeout", "0.2"])
         .fails_with(5);
-    assert!(error.contains("'no/**'"), "{error}");
+    assert!(
+        error.contains("no topic matches 'no/**' yet; waiting"),
+        "{error}"
+    );
+    assert!(error.contains("for 0.2 s; no topic matches\n"), "{error}");
+}
+
+/// Other hosts have topics that a pattern does not find, and nobody looked for them under their names.
+#[test]
+fn a_pattern_that_finds_nothing_says_what_it_finds_of_other_hosts() {
+    let realm = Realm::new();
+    let file = realm.path("none.mcap");
+    let file = file.to_str().unwrap();
+    let commands: [&[&str]; 3] = [
+        &["topic", "hz", "no/**", "--timeout", "0.2"],
+        &["topic", "info", "no/**"],
+        &["record", "no/**", "-o", file, "--duration", "0.1"],
+    ];
+    let hint = "those topics of other hosts that somebody here reads";
+    realm.run(&["up"]).ok();
+    for command in commands {
+        let run = realm.run(command);
+        assert!(run.stderr.contains("no topic matches 'no/**'"), "{run:?}");
+        assert!(!run.stderr.contains(hint), "{run:?}");
+    }
+    realm.run(&["down"]).ok();
+    // Links that do not run will do: what they would find is the same.
+    let links = [
+        ("ENABLED", "true"),
+        ("LISTEN", "127.0.0.1:0"),
+        ("SCOUTING", "true"),
+        ("HOST", "here"),
+    ];
+    let mut up = realm.command(&["up"]);
+    up.envs(links.map(|(key, value)| (format!("RGAPS_LINKS__{key}"), value)));
+    let up = up.env("RGAPS_LINKS_PROGRAM", "/nowhere/rgaps-links");
+    support::Run::from(up.output().unwrap()).fails_with(1);
+    std::fs::remove_file(file).unwrap();
+    for command in commands {
+        let run = realm.run(command);
+        assert!(run.stderr.contains(hint), "{run:?}");
+    }
 }
 
 #[test]

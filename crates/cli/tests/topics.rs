@@ -230,7 +230,9 @@ fn a_publisher_is_told_of_subscribers_that_do_not_match() {
     let subscriber = node.subscriber("t").type_name("float32[3,*]").create();
     let subscriber = subscriber.unwrap();
     let publish = ["topic", "pub", "t", "--text", "x"];
-    let said = realm.run(&publish).fails_with(6);
+    let run = realm.run(&publish);
+    assert!(!run.stdout.contains("had none"), "{run:?}");
+    let said = run.fails_with(6);
     for word in ["1 subscriber", "does not match", "float32[3,*]", "no type"] {
         assert!(said.contains(word), "'{word}' is not in {said}");
     }

@@ -9,7 +9,7 @@ use crate::snapshot::SnapshotSource;
 use connection::{Ahead, Connection, Flow, MAX_UNREAD_FDS};
 use rgaps_session::{
     Answer, ClientPacket, DaemonPacket, Listener, Notice, Refusal, RefusalCode, Request,
-    SocketError, KERNEL_FDS_MAX, MAX_PACKET_FDS,
+    SocketError, DAEMON_FILES_MIN, KERNEL_FDS_MAX, MAX_PACKET_FDS,
 };
 use rustix::event::{epoll, poll, PollFd, PollFlags};
 use rustix::io::Errno;
@@ -25,6 +25,9 @@ const MAX_REQUESTS_A_TURN: usize = 8;
 const USER_SHARE_OF_FDS: usize = 4;
 /// Descriptors that are kept for what the daemon itself needs: its state file, segments, its log.
 const RESERVED_FDS: usize = 128;
+/// What a packet with descriptors needs, and some clients.
+const _: () =
+    assert!(RESERVED_FDS + MAX_PACKET_FDS + KERNEL_FDS_MAX + 64 < DAEMON_FILES_MIN as usize);
 /// Sessions that are accepted before others get their turn.
 const MAX_ACCEPTS_A_TURN: usize = 64;
 /// Events that are fetched at once.

@@ -189,7 +189,7 @@ fn who_has_a_new_channel_is_to_be_told_everything_again() {
 fn a_stream_begins_again_for_another_life_of_a_host_behind_the_next_one() {
     let mut network = Network::new(&node("a", 1));
     network.link_up(&node("b", 1)).unwrap();
-    let mut advertise = |network: &mut Network, life| {
+    let advertise = |network: &mut Network, life| {
         network
             .advertised("b", &[vec![node("b", 1), node("c", life)]])
             .unwrap();

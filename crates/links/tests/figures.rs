@@ -1,7 +1,7 @@
 //! What is counted and timed on links, as the daemons tell it.
 mod support;
 
-use rgaps::{LinkFigures, Node, Stage};
+use rgaps::{LinkFigures, Node, PeerState, Stage};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use support::{content, hosts, ports, receive, until, wait_for_subscribers, Host, LIMIT};
@@ -65,6 +65,26 @@ fn each_message_is_counted_and_timed_at_both_ends() {
     let at = |stage| Stage::ALL.iter().position(|each| *each == stage).unwrap();
     let sum = |stage| came.stages[at(stage)].sum_ns;
     assert!(sum(Stage::Total) > 0 && sum(Stage::Total) >= sum(Stage::Publish));
+}
+
+/// `rgaps peers` showed `linked` beside 0 CONNECTS for up to a second.
+#[test]
+fn a_host_that_is_shown_as_linked_has_connected() {
+    let mut hosts = hosts(2, "");
+    let node = hosts[0].node("observer");
+    let peers = || node.peers().unwrap().peers;
+    for _ in 0..3 {
+        hosts[0].kill_links();
+        until("no links", || peers().is_empty());
+        hosts[0].start_links();
+        until("the link and its figures", || {
+            let is_linked = peers().iter().any(|peer| peer.state == PeerState::Linked);
+            let figures = node.link_figures().unwrap();
+            let connects: Vec<u64> = figures.iter().map(|link| link.connects).collect();
+            assert!(!is_linked || !connects.contains(&0), "linked, and never up");
+            is_linked && !connects.is_empty()
+        });
+    }
 }
 
 /// What a daemon tells Prometheus.

@@ -14,7 +14,7 @@ use rgaps_engine::{snapshots, state_path, Engine, Reactor, Setup, SnapshotAsker,
 use rgaps_mps::{leave_environment, Keeper, MpsDirectory};
 use rgaps_session::{
     on_own_stack, split_warning, start_log, tell_user, Argument, Config, DaemonLock, Environment,
-    Listener, Ready,
+    Listener, Ready, DAEMON_FILES_MIN,
 };
 use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
 use std::os::fd::OwnedFd;
@@ -84,7 +84,7 @@ fn run(
         bail!("this processor has no lock-free 128-bit compare-and-swap, which rgaps needs; on a virtual machine, choose a CPU model with cmpxchg16b");
     }
     let signals = signals.context("blocking signals failed")?;
-    raise_file_limit();
+    raise_file_limit()?;
     for warning in config.warnings() {
         tracing::warn!("{warning}");
     }
@@ -182,7 +182,7 @@ fn block_signals() -> nix::Result<OwnedFd> {
 }
 
 /// Two descriptors per client and one per segment: as many as we may have.
-fn raise_file_limit() {
+fn raise_file_limit() -> anyhow::Result<()> {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {
         current: limit.maximum,
@@ -190,5 +190,12 @@ fn raise_file_limit() {
     };
     if let Err(error) = setrlimit(Resource::Nofile, raised) {
         tracing::warn!(%error, "raising the limit of open files failed; it stays at {:?}", limit.current);
+    }
+    match getrlimit(Resource::Nofile).current {
+        Some(files) if files < DAEMON_FILES_MIN => bail!(
+            "the limit of open files is {files}, and the daemon needs {DAEMON_FILES_MIN} or more: raise it (ulimit -Hn), or \
+             run 'rgaps up' where it is higher"
+        ),
+        _ => Ok(()),
     }
 }

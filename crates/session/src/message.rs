@@ -15,6 +15,8 @@ pub const PROTOCOL_VERSION: u32 = 12;
 pub const MAX_PACKET_BYTES: usize = 80 * 1024;
 /// Most file descriptors that one packet carries.
 pub const MAX_PACKET_FDS: usize = 32;
+/// Open files (`ulimit -n`) without which a daemon could not serve anybody.
+pub const DAEMON_FILES_MIN: u64 = 512;
 /// Ranges that one lease or return names at most.
 pub const MAX_RANGES: usize = 256;
 /// Longest description of a path, with the reason why there is no faster one, in bytes of UTF-8. A listing has at most 64 subscribers and 64 hosts.

@@ -23,6 +23,11 @@ fn shown(limit: Option<u64>, unit: fn(u64) -> String) -> String {
     limit.map_or_else(|| "unlimited".to_owned(), unit)
 }
 
+/// To how many a daemon that is started here can raise its own limit.
+pub fn open_files_max() -> u64 {
+    getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX)
+}
+
 fn open_files() -> Check {
     let limit = getrlimit(Resource::Nofile);
     let found = format!(

@@ -13,6 +13,13 @@ pub fn check(config: &Config, status: Option<&Status>) -> Check {
     if let Some(failure) = status.and_then(|status| failure(config, &status.links)) {
         return Check::lack(NAME, failure.reason, failure.advice);
     }
+    if !config.links.enabled && !config.links.connect.is_empty() {
+        return Check::lack(
+            NAME,
+            "off, though links.connect names other hosts",
+            "set links.enabled = true in rgaps.toml, then run 'rgaps down' and 'rgaps up'",
+        );
+    }
     if !config.links.enabled {
         return Check::ok(NAME, "off (links.enabled in rgaps.toml)");
     }

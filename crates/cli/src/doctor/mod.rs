@@ -19,7 +19,7 @@ use crate::session;
 use crate::status::describe_history;
 use crate::units;
 use rgaps::{Config, Node, Status};
-use rgaps_session::{visible_daemons, ConfigError, DaemonRole, VisibleDaemon};
+use rgaps_session::{visible_daemons, ConfigError, DaemonRole, VisibleDaemon, DAEMON_FILES_MIN};
 use serde::Serialize;
 use std::io::{self, Write};
 
@@ -172,9 +172,10 @@ fn write_text(report: &Report, to: &mut dyn Write) -> io::Result<()> {
             Verdict::Lack => "lack",
             Verdict::Fail => "FAIL",
         };
-        writeln!(to, "{mark}  {:<18} {}", check.name, check.found)?;
+        let below = |text: &str| text.replace('\n', &format!("\n{:25}", ""));
+        writeln!(to, "{mark}  {:<18} {}", check.name, below(&check.found))?;
         if let Some(advice) = &check.advice {
-            writeln!(to, "{:25}-> {advice}", "")?;
+            writeln!(to, "{:25}-> {}", "", below(advice))?;
         }
     }
     writeln!(to, "\ndomains: {}", report.domains.join(", "))
@@ -243,7 +244,13 @@ fn other_daemons(config: &Config, daemons: &[VisibleDaemon]) -> Option<Check> {
 }
 
 fn no_daemon(config: &Config) -> Check {
+    let files = limits::open_files_max();
     match rgaps_session::find_daemon(&[]) {
+        Ok(_) if config.autostart && files < DAEMON_FILES_MIN => Check::fail(
+            "daemon",
+            format!("not running, and it cannot be started here: the limit of open files is {files}"),
+            format!("set ulimit -Hn to {DAEMON_FILES_MIN} or more, or run 'rgaps up' where it is higher"),
+        ),
         Ok(program) if config.autostart => Check::ok(
             "daemon",
             format!(

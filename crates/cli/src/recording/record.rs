@@ -38,8 +38,11 @@ pub fn record(common: &Common, command: &Record, output: &mut Output) -> anyhow:
     let file = options.file.display().to_string();
     let node = session::join(common)?;
     let recorder = Recorder::start(node.clone(), options)?;
-    for topic in command.patterns.iter().filter(|topic| !is_pattern(topic)) {
-        absent::warn(&node, bare_topic_name(topic))?;
+    for topic in &command.patterns {
+        match is_pattern(topic) {
+            true => absent::warn_of_pattern(&node, topic)?,
+            false => absent::warn(&node, bare_topic_name(topic))?,
+        }
     }
     let begun = Instant::now();
     let mut progress = Progress::new(&file, command.every);

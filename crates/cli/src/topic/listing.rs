@@ -94,7 +94,8 @@ pub fn info(common: &Common, name: &str, output: &mut Output) -> anyhow::Result<
     let mut rows = node.topics()?;
     rows.retain(|row| pattern_matches(name, &row.name));
     if rows.is_empty() {
-        let text = format!("no topic matches '{name}' now; see 'rgaps topic list'");
+        let hint = absent::other_hosts(&node)?;
+        let text = format!("no topic matches '{name}' now; see 'rgaps topic list'{hint}");
         return Err(NoSuchTopic(text).into());
     }
     let mut shown = 0;

@@ -94,7 +94,9 @@ pub fn publish(common: &Common, publish: &Publish, output: &mut Output) -> anyho
     report.seconds = begun.elapsed().as_secs_f64();
     report.drops = publisher.drops();
     let unmatched = unmatched(&publisher)?;
-    output.put(&report, |to| write_text(&report, publish, to))?;
+    output.put(&report, |to| {
+        write_text(&report, publish, unmatched.is_some(), to)
+    })?;
     if report.messages == 0 && publish.lines && !stop.is_set() {
         bail!("the input has no line, so nothing was published");
     }
@@ -104,7 +106,12 @@ pub fn publish(common: &Common, publish: &Publish, output: &mut Output) -> anyho
     }
 }
 
-fn write_text(report: &Report<'_>, publish: &Publish, to: &mut dyn Write) -> io::Result<()> {
+fn write_text(
+    report: &Report<'_>,
+    publish: &Publish,
+    is_mismatch: bool,
+    to: &mut dyn Write,
+) -> io::Result<()> {
     let bytes = units::bytes(report.bytes);
     let messages = units::counted(report.messages, "message");
     writeln!(to, "{messages}, {bytes} in {:.3} s", report.seconds)?;
@@ -120,6 +127,8 @@ fn write_text(report: &Report<'_>, publish: &Publish, to: &mut dyn Write) -> io:
         _ if publish.transient_local => {
             writeln!(to, "no subscriber received them yet; the history keeps them for those that subscribe with --late")
         }
+        // The error says so, and why.
+        _ if is_mismatch => Ok(()),
         _ => writeln!(
             to,
             "no subscriber received them: the topic had none. Start it first, wait for it (--wait-subscribers 1), or \

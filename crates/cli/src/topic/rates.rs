@@ -116,6 +116,9 @@ impl<'a> Topics<'a> {
                 absent::warn(&topics.node, name)?;
             }
         }
+        for pattern in &topics.patterns {
+            absent::warn_of_pattern(&topics.node, pattern)?;
+        }
         Ok(topics)
     }
 
@@ -228,6 +231,9 @@ impl<'a> Topics<'a> {
             names.join(", "),
             timeout.as_secs_f64()
         );
+        if self.watched.is_empty() {
+            text += &format!("; no topic matches{}", absent::other_hosts(&self.node)?);
+        }
         if let [only] = self.watched.as_slice() {
             text += &format!("; {}", only.subscriber.silence());
             return Err(NotInTime(text).into());
@@ -259,7 +265,7 @@ impl<'a> Topics<'a> {
         let several = self.watched.len() != 1 || !self.patterns.is_empty();
         output.put(&(), |to| {
             if reports.is_empty() {
-                return writeln!(to, "no topic matches {} yet", self.patterns.join(", "));
+                return writeln!(to, "no topic matches '{}' yet", self.patterns.join("', '"));
             }
             table(to, heads(rate), &cells)?;
             if several {

@@ -410,6 +410,10 @@ impl LinksPublisher for Publisher {
     fn end_history(&self) {
         self.core.lock().writer.end_history();
     }
+
+    fn has_unread(&self) -> bool {
+        self.core.lock().writer.has_unread()
+    }
 }
 
 impl PatientPublisher for Publisher {

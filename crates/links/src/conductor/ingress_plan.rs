@@ -288,5 +288,6 @@ impl LinksConductor {
             let stays = |i: &IngressPlan| i.orphaned.is_none() || i.description.topic != topic;
             peer.incoming.retain(|_, incoming| stays(incoming));
         }
+        self.routes.end_landings(topic);
     }
 }

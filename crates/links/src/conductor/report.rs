@@ -35,34 +35,31 @@ impl Report {
         self.incoming.clear();
     }
 
-    /// Reports how it is with other hosts, if it is time.
-    pub(super) fn peers(&mut self, node: &Node, info: impl FnOnce() -> PeersInfo) {
+    /// Reports how it is with other hosts, if it is time. The figures of their links come first, so that the ones of a host
+    /// that is linked know of its link.
+    pub(super) fn peers<'a>(
+        &mut self,
+        node: &Node,
+        info: impl FnOnce() -> PeersInfo,
+        peers: impl Iterator<Item = &'a RemoteHost>,
+    ) {
         let now = Instant::now();
+        let due = |reported: Option<Instant>, every| reported.is_none_or(|at| now - at >= every);
         let reported = self.peers.as_ref();
-        if reported.is_some_and(|(_, at)| now - *at < PEERS_EVERY) {
-            return;
+        let news = due(reported.map(|(_, at)| *at), PEERS_EVERY)
+            .then(info)
+            .filter(|info| reported.is_none_or(|(reported, _)| reported != info));
+        if news.is_some() || due(self.figures, FIGURES_EVERY) {
+            let mut is_told = true;
+            for peer in peers {
+                is_told &= report_figures(node, peer);
+            }
+            self.figures = is_told.then_some(now);
         }
-        let info = info();
-        if reported.is_some_and(|(reported, _)| *reported == info) {
-            return;
-        }
+        let Some(info) = news else { return };
         match node.set_peers(info.clone()) {
             Ok(()) => self.peers = Some((info, now)),
             Err(error) => tracing::debug!(%error, "telling the daemon about other hosts failed"),
-        }
-    }
-
-    /// Reports the figures of all links, if it is time.
-    pub(super) fn figures<'a>(&mut self, node: &Node, peers: impl Iterator<Item = &'a RemoteHost>) {
-        if self.figures.is_some_and(|at| at.elapsed() < FIGURES_EVERY) {
-            return;
-        }
-        self.figures = Some(Instant::now());
-        for peer in peers {
-            // It takes those of hosts only that it was told of.
-            if let Err(error) = node.set_figures(peer.figures()) {
-                tracing::debug!(%error, host = peer.node.host, "telling the daemon the figures of a link failed");
-            }
         }
     }
 
@@ -106,4 +103,13 @@ impl Report {
             }
         }
     }
+}
+
+/// False: the daemon did not take them. It takes those of hosts only that it was told of.
+fn report_figures(node: &Node, peer: &RemoteHost) -> bool {
+    let reported = node.set_figures(peer.figures());
+    if let Err(error) = &reported {
+        tracing::debug!(%error, host = peer.node.host, "telling the daemon the figures of a link failed");
+    }
+    reported.is_ok()
 }

@@ -137,8 +137,7 @@ impl LinksConductor {
         }
         self.probe.set_knows_hosts(!self.peers.is_empty());
         let mut report = std::mem::take(&mut self.report);
-        report.peers(&self.node, || self.peers_info());
-        report.figures(&self.node, self.peers.values());
+        report.peers(&self.node, || self.peers_info(), self.peers.values());
         self.report = report;
     }
 

@@ -65,10 +65,28 @@ pub(super) fn line_of_key(text: &str, key: &str) -> Option<usize> {
     line
 }
 
-/// What serde says, with unknown keys in words of ours: "unknown field `foo`, expected one of `log`, `pool`".
+/// What serde expects, and how users write it.
+const EXPECTED: [(&str, &str); 8] = [
+    ("u8", "a whole number from 0 to 255"),
+    ("u16", "a whole number from 0 to 65535"),
+    ("u32", "a whole number from 0 to 4294967295"),
+    ("u64", "a whole number, 0 or more"),
+    ("f64", "a number"),
+    ("a boolean", "true or false"),
+    ("a sequence", "a list"),
+    ("a map", "a table"),
+];
+
+/// What serde says, with unknown keys and types in words of ours: "unknown field `foo`, expected one of `log`, `pool`",
+/// "invalid type: string \"x\", expected u32".
 fn in_words(message: &str) -> String {
     let Some(rest) = message.strip_prefix("unknown field `") else {
-        return message.to_owned();
+        let (head, expected) = message.rsplit_once(", expected ").unwrap_or_default();
+        let found = EXPECTED.iter().find(|(serde, _)| *serde == expected);
+        return found.map_or_else(
+            || message.to_owned(),
+            |(_, words)| format!("{head}, expected {words}"),
+        );
     };
     let mut quoted = rest.split('`');
     let key = quoted.next().unwrap_or_default();

@@ -358,6 +358,21 @@ fn an_argument_is_blamed_by_its_own_name_and_goes_over_variables() {
             "--option: there is no key 'cop' here; did you mean 'cap'?",
         ),
         ("limits.topics", 0.into(), "--option: limits.topics = 0: "),
+        (
+            "limits.topics",
+            "many".into(),
+            "--option: invalid type: string \"many\", expected a whole number from 0 to 4294967295",
+        ),
+        (
+            "autostart",
+            "perhaps".into(),
+            "--option: invalid type: string \"perhaps\", expected true or false",
+        ),
+        (
+            "links.connect",
+            "tcp/10.0.0.2:7447".into(),
+            "--option: invalid type: string \"tcp/10.0.0.2:7447\", expected a list",
+        ),
     ] {
         let error = with("--option", key, value).unwrap_err().to_string();
         assert!(error.starts_with(told), "{key}: {error}");
