@@ -71,7 +71,7 @@ pub enum ConductorEvent {
     /// Publishers' flows begin, all of a group.
     Opened(Vec<(FlowName, FlowDescription)>),
     /// Messages have passed here whose origins are to learn that.
-    Passed,
+    Progress,
     /// A message of a flow that goes on has come once more, after it went on in part: its number.
     TransitBroken(u64),
     /// A publisher has published of which nothing is known yet. It comes from no link.

@@ -37,7 +37,7 @@ impl LinksConductor {
             ConductorEvent::PlaneEvent(event) => self.plane_event(event),
             // Whoever publishes is looked for at once.
             ConductorEvent::Unknown => self.dirty = true,
-            ConductorEvent::Passed => self.confirms = true,
+            ConductorEvent::Progress => self.confirms = true,
             ConductorEvent::TransitBroken(number) => self.transit_broken(number),
             ConductorEvent::LinkMessage(bytes) => match LinkMessage::decode(&bytes) {
                 Ok(LinkMessage::Datagram(datagram)) => self.datagram(host, datagram),

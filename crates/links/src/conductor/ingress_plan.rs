@@ -120,7 +120,7 @@ impl LinksConductor {
         }
         (self.confirms, self.confirmed_at) = (false, Instant::now());
         for (host, peer) in &mut self.peers {
-            peer.ingress.forget_told();
+            peer.ingress.forget_reported();
             for (flow, of) in &mut peer.incoming {
                 let origin = of.description.origin(host);
                 if is_renewed(origin) {

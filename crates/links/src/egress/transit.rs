@@ -73,7 +73,7 @@ struct Order {
     /// Messages that wait for those before them.
     reordered: BTreeMap<u64, OutgoingMessage>,
     /// Messages below this one were delivered here, or never come.
-    passed: u64,
+    settled: u64,
     /// Messages that went on in part, and of which nothing more comes: whether their origin has given them up is not known.
     incomplete: BTreeSet<u64>,
     is_closed: bool,
@@ -223,7 +223,7 @@ impl Transit {
     pub fn miss(&self, next: u64) {
         let mut order = self.order();
         order.next = order.next.max(next);
-        order.passed = order.passed.max(next);
+        order.settled = order.settled.max(next);
         let incomplete = order.incomplete.split_off(&next);
         let given_up = std::mem::replace(&mut order.incomplete, incomplete);
         drop(order);
@@ -252,7 +252,7 @@ impl InTransit {
     pub fn deliver(&mut self) {
         let transit = &self.transit;
         let mut order = transit.order();
-        order.passed = order.passed.max(self.sequence + 1);
+        order.settled = order.settled.max(self.sequence + 1);
         let is_broken = order.incomplete.contains(&self.sequence);
         drop(order);
         if is_broken {
@@ -272,7 +272,7 @@ impl Drop for InTransit {
         let mut order = self.transit.order();
         let unsent = order.reordered.remove(&sequence);
         let is_sent = order.next > sequence;
-        let command = match (order.passed > sequence, order.is_closed) {
+        let command = match (order.settled > sequence, order.is_closed) {
             _ if is_complete || !is_sent => None,
             (true, _) => Some(TransitCommand::GiveUp(number, sequence)),
             (false, true) => Some(TransitCommand::Cut(number)),
@@ -308,9 +308,9 @@ struct Child {
     flow: HostFlow,
     /// Messages that are not sent yet.
     queue: VecDeque<Arc<OutgoingMessage>>,
-    /// All below it is sent, left out or in the queue; and what of that its flow was told.
+    /// All below it is sent, left out or in the queue; and the part of that which its flow knows of.
     next: u64,
-    told: u64,
+    announced: u64,
     is_closed: bool,
 }
 
@@ -395,14 +395,14 @@ impl Children {
                 Some(at) => {
                     let mut child = before.swap_remove(at);
                     child.flow.set_route(target);
-                    child.told = 0;
+                    child.announced = 0;
                     child
                 }
                 None => Child {
                     flow: HostFlow::new(target, VecDeque::new(), false),
                     queue: VecDeque::new(),
                     next: 0,
-                    told: 0,
+                    announced: 0,
                     is_closed: false,
                 },
             });
@@ -431,9 +431,9 @@ impl Child {
             }
             self.queue.pop_front();
         }
-        if self.told < self.next {
+        if self.announced < self.next {
             // What was left out, if nothing was sent since.
-            self.told = self.next;
+            self.announced = self.next;
             self.for_flows(|link, flow| link.skip(flow, self.next));
         }
     }

@@ -37,7 +37,7 @@ pub struct Bound {
 pub struct FlowPosition {
     next: AtomicU64,
     /// The conductor knows that messages of the link have passed.
-    is_told: Arc<AtomicBool>,
+    is_reported: Arc<AtomicBool>,
     reporter: LinkReporter,
 }
 
@@ -45,8 +45,8 @@ impl FlowPosition {
     /// Messages below this one are delivered, or never come.
     fn pass(&self, next: u64) {
         self.next.fetch_max(next, Ordering::AcqRel);
-        if !self.is_told.swap(true, Ordering::AcqRel) {
-            self.reporter.report(ConductorEvent::Passed);
+        if !self.is_reported.swap(true, Ordering::AcqRel) {
+            self.reporter.report(ConductorEvent::Progress);
         }
     }
 
@@ -81,7 +81,7 @@ pub struct LinkIngress {
     pub issues: Arc<TopicIssues>,
     room: Arc<RoomRequests>,
     /// See [`FlowPosition`].
-    is_told: Arc<AtomicBool>,
+    is_reported: Arc<AtomicBool>,
 }
 
 /// Whom a host's messages ask for memory, and who is told when there is some.
@@ -123,7 +123,7 @@ impl LinkIngress {
             arrived,
             issues,
             room: Arc::new(room),
-            is_told: Arc::default(),
+            is_reported: Arc::default(),
         })
     }
 
@@ -163,15 +163,15 @@ impl LinkIngress {
     pub fn new_position(&self) -> Arc<FlowPosition> {
         Arc::new(FlowPosition {
             next: AtomicU64::new(0),
-            is_told: self.is_told.clone(),
+            is_reported: self.is_reported.clone(),
             reporter: self.reporter(),
         })
     }
 
     /// The conductor looks how far messages are: it hears of those that pass from now on.
-    pub fn forget_told(&self) {
+    pub fn forget_reported(&self) {
         // A swap, so that it sees what was passed before it is told again.
-        self.is_told.swap(false, Ordering::AcqRel);
+        self.is_reported.swap(false, Ordering::AcqRel);
     }
 
     /// An open flow's messages have no place here, for this reason.
