@@ -44,8 +44,6 @@ pub(super) struct Routes {
     looked: Option<(Instant, u64)>,
     /// What lands here, by topics and publishers; it may come through several hosts.
     landings: BTreeMap<(String, u64), Weak<RemotePublisher>>,
-    /// Hosts that were started again: what they had and did not carry on goes there once more.
-    pub(super) restarted: BTreeSet<String>,
 }
 
 impl Routes {
