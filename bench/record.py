@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""What a recorder costs publishers, and whether it keeps up: 1080p RGB at 30 Hz on several topics, in turns with and without a
-recorder, beside `dd` to the same disk. The last line is JSON. Needs the wheel in .venv (`make wheel`).
+"""What a recorder costs publishers, whether it keeps up, and how well a replay keeps time: 1080p RGB at 30 Hz on four topics, in
+turns with and without a recorder, then a replay of the last recording; beside `dd` and the bare `mcap` crate to the same
+disk. The last line is JSON. Needs the wheel in .venv (`make wheel`); the floor of the crate needs cargo.
 
     .venv/bin/python bench/record.py --seconds 20 --turns 3 --folder /data
+    .venv/bin/python bench/record.py --uhd --seconds 20 --turns 3 --folder /data     # 8 topics of 3840 x 2160
 """
 
 from __future__ import annotations
@@ -57,9 +59,11 @@ def publish(topics: int, shape: tuple[int, ...], seconds: float) -> dict[str, An
 
 
 def turn(arguments: argparse.Namespace, folder: Path, is_recorded: bool) -> dict[str, Any]:
-    """Publishers in a process of their own, with a recorder or without."""
+    """Publishers in a process of their own, with a recorder or without. The recording stays until the next one."""
     file = folder / "bench.mcap"
     recorder = None
+    if is_recorded:
+        file.unlink(missing_ok=True)
     if is_recorded:
         names = [f"bench/{number}" for number in range(arguments.topics)]
         command = [program(), "record", "-o", str(file), "--json", "--every", "0.2", *names]
@@ -76,13 +80,52 @@ def turn(arguments: argparse.Namespace, folder: Path, is_recorded: bool) -> dict
         last = json.loads(recorder.stdout.read().splitlines()[-1])
         recorder.wait()
         result |= {key: last[key] for key in ("recorded", "dropped", "dropped_by", "file_bytes")}
-        file.unlink()
     return result
 
 
-def floor(folder: Path, bytes_each: int, count: int) -> dict[str, float]:
-    """GB/s of `dd` into the kernel's cache, as the recorder writes, and to the disk."""
-    found = {}
+def replay(file: Path, topics: list[str]) -> dict[str, Any]:
+    """How far from its time a replay publishes each message, in microseconds. The messages' own times of publishing are compared,
+    so what the subscriber takes does not count."""
+    recorded = [(topic, message.sequence, message.log_ns) for topic, message in rgaps.open(str(file))]
+    # Each publisher of the replay counts from 0, in the order of the recording.
+    wanted: dict[str, list[int]] = {topic: [] for topic in topics}
+    for topic, _, log_ns in recorded:
+        wanted[topic].append(log_ns)
+    subscribers = [rgaps.subscriber(topic, reliable=True) for topic in topics]
+    player = subprocess.Popen([program(), "replay", str(file), "--wait-subscribers", "1"], stdout=subprocess.DEVNULL)
+    offsets = []
+    with rgaps.WaitSet(*subscribers) as ready:
+        while len(offsets) < len(recorded):
+            for subscriber in ready.wait(timeout=60):
+                while (sample := subscriber.try_recv()) is not None:
+                    offsets.append(sample.publish_ns - wanted[sample.topic][sample.sequence])
+                    sample.release()
+    if player.wait() != 0:
+        raise SystemExit("the replay failed")
+    for subscriber in subscribers:
+        subscriber.close()
+    # The clocks differ by a constant: what most messages have.
+    offsets_us = (np.array(offsets) - int(np.median(offsets))) / 1e3
+    p50, p99 = np.percentile(np.abs(offsets_us), [50, 99])
+    return {
+        "messages": len(offsets),
+        "off_p50_us": round(float(p50), 1),
+        "off_p99_us": round(float(p99), 1),
+        "off_max_us": round(float(np.abs(offsets_us).max()), 1),
+    }
+
+
+def floor(folder: Path, bytes_each: int, count: int) -> dict[str, float | None]:
+    """GB/s of `dd` into the kernel's cache, as the recorder writes, and to the disk; and of the bare `mcap` crate, with chunks as
+    the recorder's, into the kernel's cache."""
+    found: dict[str, float | None] = {"mcap_cached_gb_s": None}
+    if shutil.which("cargo"):
+        command = ["cargo", "run", "--release", "--locked", "--quiet", "-p", "rgaps-recording", "--example", "floor", "--"]
+        command += [str(folder / "floor"), str(bytes_each), str(count)]
+        root = Path(__file__).resolve().parents[1]
+        said = subprocess.run(command, check=True, capture_output=True, text=True, cwd=root).stdout
+        found["mcap_cached_gb_s"] = round(bytes_each * count / float(said) / 1e9, 2)
+        (folder / "floor").unlink()
     for name, sync in (("dd_cached_gb_s", []), ("dd_synced_gb_s", ["conv=fdatasync"])):
         file = folder / "floor"
         command = ["dd", "if=/dev/zero", f"of={file}", f"bs={bytes_each}", f"count={count}", *sync]
@@ -101,9 +144,12 @@ def main() -> None:
     parser.add_argument("--topics", type=int, default=4)
     parser.add_argument("--height", type=int, default=1080)
     parser.add_argument("--width", type=int, default=1920)
+    parser.add_argument("--uhd", action="store_true", help="8 topics of 3840 x 2160")
     parser.add_argument("--folder", type=Path, help="on the disk to record to")
     parser.add_argument("--publish", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.uhd:
+        arguments.topics, arguments.height, arguments.width = 8, 2160, 3840
     shape = (arguments.height, arguments.width, 3)
     if arguments.publish:
         print(json.dumps(publish(arguments.topics, shape, arguments.seconds)))
@@ -116,8 +162,10 @@ def main() -> None:
             for _ in range(arguments.turns):
                 without.append(turn(arguments, folder, False))
                 recorded.append(turn(arguments, folder, True))
+            replayed = replay(folder / "bench.mcap", [f"bench/{number}" for number in range(arguments.topics)])
             node.stop_daemon()
         bytes_each = int(np.prod(shape))
+        (folder / "bench.mcap").unlink()
         result = about("bench/record.py") | floor(folder, bytes_each, max(1, int(arguments.seconds * HZ)))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -132,6 +180,7 @@ def main() -> None:
         "p99_ratio": round(p99[1] / p99[0], 3),
         "recorded": sum(row["recorded"] for row in recorded),
         "dropped": sum(row["dropped"] for row in recorded),
+        "replay": replayed,
     }
     print(json.dumps(result))
 

@@ -150,8 +150,7 @@ impl rgaps_transport::machine::LinkUser for Buffers {
     fn buffer(&self, _: u64, sequence: u64, _: &[u8], bytes: u64) -> BufferReply {
         match sequence % 5 {
             2 if self.0.load(Ordering::Relaxed) > 0 => return BufferReply::Full,
-            3 => return BufferReply::Known,
-            4 => return BufferReply::Refused,
+            3 | 4 => return BufferReply::Refused,
             _ => {}
         }
         if bytes > 1 << 16 {

@@ -162,8 +162,36 @@ static void node_and_memory(const char *name)
     rgaps_publisher_destroy(publisher);
 }
 
+/* A node with a namespace and a rule of remapping. */
+static void names(void)
+{
+    static const char *const rules[] = {"camera:=front/camera", "/clock:=/time"};
+    rgaps_node_options_t wrong = {.size = sizeof wrong, .remap_count = 1};
+    rgaps_node_options_t own = {
+        .size = sizeof own, .topic_namespace = "robot1", .remap = rules, .remap_count = 2};
+    rgaps_publisher_options_t options = {.size = sizeof options};
+    rgaps_publisher_t *publisher;
+    rgaps_subscriber_t *subscriber;
+    rgaps_node_t *node;
+    const void *data;
+    size_t bytes;
+
+    FAILS(RGAPS_ERROR_ARGUMENT, "remap", rgaps_node_create(NULL, &wrong, &node));
+    OK(rgaps_node_create(NULL, &own, &options.node));
+    OK(rgaps_subscriber_create("robot1/front/camera", NULL, &subscriber));
+    OK(rgaps_publisher_create("camera", &options, &publisher));
+    OK(rgaps_publisher_push(publisher, "seen", 4));
+    OK(rgaps_subscriber_pull(subscriber, SOON, &data, &bytes));
+    CHECK(bytes == 4 && memcmp(data, "seen", 4) == 0);
+    OK(rgaps_subscriber_release(subscriber, data));
+    rgaps_publisher_destroy(publisher);
+    rgaps_subscriber_destroy(subscriber);
+    rgaps_node_destroy(options.node);
+}
+
 int main(void)
 {
+    names();
     contents(topic("contents"));
     held_and_missed(topic("held"));
     late(topic("late"));

@@ -194,6 +194,60 @@ static void listener(const char *name)
     rgaps_publisher_destroy(publisher);
 }
 
+struct matches {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    rgaps_matched_t last;
+};
+
+static void on_matched(void *user, const rgaps_matched_t *matched)
+{
+    struct matches *matches = user;
+
+    pthread_mutex_lock(&matches->lock);
+    matches->last = *matched;
+    pthread_cond_signal(&matches->changed);
+    pthread_mutex_unlock(&matches->lock);
+}
+
+static void wait_for_match(struct matches *matches, uint32_t current, int32_t change, uint64_t total)
+{
+    struct timespec end;
+
+    clock_gettime(CLOCK_REALTIME, &end);
+    end.tv_sec += 120;
+    pthread_mutex_lock(&matches->lock);
+    while (matches->last.current_count != current || matches->last.total_count != total) {
+        CHECK(pthread_cond_timedwait(&matches->changed, &matches->lock, &end) == 0);
+    }
+    CHECK(matches->last.current_count_change == change);
+    pthread_mutex_unlock(&matches->lock);
+}
+
+/* Both sides hear of each other, also of the end. */
+static void match_events(const char *name)
+{
+    struct matches theirs = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+    struct matches ours = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+    rgaps_listener_t *publishers_listener, *subscribers_listener;
+    rgaps_publisher_t *publisher;
+    rgaps_subscriber_t *subscriber;
+
+    OK(rgaps_publisher_create(name, NULL, &publisher));
+    FAILS(RGAPS_ERROR_ARGUMENT, "handler",
+          rgaps_publisher_on_matched(publisher, NULL, &ours, &publishers_listener));
+    OK(rgaps_publisher_on_matched(publisher, on_matched, &ours, &publishers_listener));
+    OK(rgaps_subscriber_create(name, NULL, &subscriber));
+    wait_for_match(&ours, 1, 1, 1);
+    OK(rgaps_subscriber_on_matched(subscriber, on_matched, &theirs, &subscribers_listener));
+    wait_for_match(&theirs, 1, 1, 1);
+    rgaps_publisher_destroy(publisher);
+    wait_for_match(&theirs, 0, -1, 1);
+    rgaps_listener_destroy(publishers_listener);
+    rgaps_listener_destroy(subscribers_listener);
+    rgaps_subscriber_destroy(subscriber);
+}
+
 /* A subscriber that sleeps without end wakes for a message from another process. */
 static void asleep(const char *name)
 {
@@ -228,5 +282,6 @@ int main(void)
     descriptor(topic("descriptor"));
     wait_set(topic("wait_set"));
     listener(topic("listener"));
+    match_events(topic("match_events"));
     return 0;
 }

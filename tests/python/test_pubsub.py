@@ -345,3 +345,20 @@ def test_a_shortened_loan_with_strides_ends_with_its_last_element(pair):
     loan.publish()
     sample = sub.recv(60)
     assert sample.nbytes == 0 and sample.shape == (0, 2)
+
+
+def test_namespaces_and_remapping(realm, monkeypatch):
+    rules = {"camera": "front/camera", "/clock": "/sim/clock"}
+    with rgaps.Node(namespace="robot1", remap=rules) as node, node.subscriber("camera") as sub:
+        assert sub.topic == "robot1/front/camera"
+        assert node.resolve_topic("/clock") == "sim/clock"
+        assert node.resolve_topic("lidar/*") == "robot1/lidar/*"
+        assert node.topic("camera")["name"] == "robot1/front/camera"
+        monkeypatch.setenv("RGAPS_NAMESPACE", "robot1/front")
+        with rgaps.Node() as other, other.publisher("camera") as pub:
+            pub.put(b"seen")
+            assert sub.recv(60).tobytes() == b"seen"
+    with pytest.raises(rgaps.ConfigError, match="argument namespace: namespace = \"a//b\""):
+        rgaps.Node(namespace="a//b")
+    with pytest.raises(TypeError, match="remap must be a mapping of topics"):
+        rgaps.Node(remap=["camera:=front/camera"])

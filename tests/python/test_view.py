@@ -120,6 +120,64 @@ def test_a_larger_image_is_made_smaller_and_says_so():
         assert content.data == small.tobytes() and list(content.rgaps.tensor.shape) == list(small.shape)
 
 
+def test_clouds_and_logs_are_what_their_types_say():
+    points = np.arange(1000 * 4, dtype=np.float32).reshape(1000, 4)
+    packed = np.arange(2 * 3 * 16, dtype=np.uint8).reshape(2, 3, 16)
+    fields = [{"name": "x", "offset": 0, "datatype": 7, "count": 1}, {"name": "ring", "offset": 12, "datatype": 4, "count": 1}]
+    with (
+        rgaps.publisher("cloud", type="sensor_msgs/msg/PointCloud2", history=1, transient_local=True) as cloud,
+        rgaps.publisher("packed", type="PointCloud", history=1, transient_local=True) as others,
+        rgaps.publisher("log", type="foxglove.Log", history=1, transient_local=True) as log,
+        view("--max-bytes", "8000") as at,
+        connect(at["websocket"]) as server,
+    ):
+        cloud.put(points, meta=META)
+        others.put(packed, meta={"fields": fields})
+        log.put(b"it is hot", meta=META | {"level": "warning", "name": "motor", "file": "motor.py", "line": 12})
+        found = channels(server, "cloud", "packed", "log")
+        by_id = dict(zip([1, 2, 3], found, strict=True))
+        assert [channel["schemaName"] for channel in found] == ["foxglove.PointCloud", "foxglove.PointCloud", "foxglove.Log"]
+        subscribe(server, _1=by_id[1], _2=by_id[2], _3=by_id[3])
+        got = {}
+        while len(got) < 3:
+            number, _, content = message(server, by_id)
+            got[number] = content
+        first = got[1]
+        assert [(field.name, field.offset, field.type) for field in first.fields] == [
+            ("x", 0, 7), ("y", 4, 7), ("z", 8, 7), ("intensity", 12, 7)
+        ]
+        assert (first.point_stride, first.frame_id, first.pose.orientation.w) == (16, "left", 1)
+        # Every second point, to be as small as asked.
+        assert np.frombuffer(first.data, "f4").reshape(-1, 4).tolist() == points[::2].tolist()
+        assert got[2].data == packed.tobytes() and got[2].point_stride == 16
+        # ROS 2 counts from int8, Foxglove from uint8: its number 3 is uint16.
+        assert [(field.name, field.offset, field.type) for field in got[2].fields] == [("x", 0, 7), ("ring", 12, 3)]
+        line = got[3]
+        assert (line.message, line.level, line.name, line.file, line.line) == ("it is hot", 3, "motor", "motor.py", 12)
+        assert (line.timestamp.seconds, line.timestamp.nanos) == (1_700_000_000, 123_456_789)
+
+
+def test_a_line_of_the_log_of_ros_2_is_read():
+    typesys = pytest.importorskip("rosbags.typesys")
+    store = typesys.get_typestore(typesys.Stores.ROS2_JAZZY)
+    time = store.types["builtin_interfaces/msg/Time"](sec=5, nanosec=6)
+    said = store.types["rcl_interfaces/msg/Log"](
+        stamp=time, level=40, name="talker", msg="no route", file="a.cpp", function="main", line=7,
+        DEBUG=10, INFO=20, WARN=30, ERROR=40, FATAL=50,
+    )  # fmt: skip
+    with (
+        rgaps.publisher("rosout", type="rcl_interfaces/msg/Log", history=1, transient_local=True) as rosout,
+        view() as at,
+        connect(at["websocket"]) as server,
+    ):
+        rosout.put(bytes(store.serialize_cdr(said, "rcl_interfaces/msg/Log")))
+        (channel,) = channels(server, "rosout")
+        subscribe(server, _1=channel)
+        _, _, line = message(server, {1: channel})
+    assert (line.message, line.level, line.name, line.file, line.line) == ("no route", 4, "talker", "a.cpp", 7)
+    assert (line.timestamp.seconds, line.timestamp.nanos) == (5, 6)
+
+
 def test_others_are_refused(tmp_path):
     token = "0123456789abcdef"
     (tmp_path / "token").write_text(token)

@@ -5,6 +5,7 @@ import functools
 import gc
 import select
 import signal
+import queue
 import sys
 import threading
 import time
@@ -194,6 +195,27 @@ def test_a_listener_keeps_its_subscriber(node):
         pub.put(b"x")
         assert done.wait(60) and listener.running
     listener.close()
+
+
+def test_match_events_tell_who_comes_and_goes(node):
+    heard = queue.Queue()
+    with node.publisher("t") as pub:
+        with pub.on_matched(heard.put) as listener:
+            with node.subscriber("t") as sub:
+                assert heard.get(timeout=60) == rgaps.Matched(1, 1, 1, 1)
+                # Nobody keeps this one but the subscriber.
+                sub.on_matched(lambda matched: heard.put(matched.current_count))
+                assert heard.get(timeout=60) == 1
+            assert heard.get(timeout=60) == (0, -1, 1, 0)
+            assert listener.running
+        assert not listener.running
+        with node.subscriber("t"):
+            pass
+        assert heard.empty()
+        with pytest.raises(TypeError, match="callback must be a function"):
+            pub.on_matched(3)
+        last = pub.on_matched(heard.put)
+    assert not last.running
 
 
 def test_a_program_may_end_while_a_listener_runs(program):

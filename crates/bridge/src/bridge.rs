@@ -78,7 +78,7 @@ impl Bridge {
         }
         let shared = Arc::new(Shared {
             session: network::open(config)?,
-            node,
+            node: node.with_full_names(),
             dialect,
             counters: Counters::default(),
             stop: AtomicBool::new(false),

@@ -6,7 +6,7 @@ mod support;
 use rgaps_bridge::{Bridge, BridgeError};
 use rgaps_client::bindings::{SetMetadata as _, WithMetadata as _};
 use rgaps_client::{DType, Header, Node, Publisher, Sample, Value};
-use rgaps_session::{BridgeDirection, Ros2Rule};
+use rgaps_session::{BridgeDirection, Ros2Rule, RosMiddleware};
 use rgaps_testkit::{until, Daemon, LIMIT};
 use rgaps_topic::Metadata;
 use std::collections::BTreeMap;
@@ -127,6 +127,48 @@ fn messages_of_each_type_come_in_and_leave_as_they_were() {
             (&1i64.to_le_bytes()[..], 16)
         );
     }
+    assert_eq!(bridge.stop().dropped, 0);
+}
+
+/// `zenoh-bridge-ros2dds`: the key is the name, and there is nothing beside the message. Rules have full names, whatever the
+/// namespace of this host is.
+#[test]
+fn messages_of_nodes_with_dds_come_in_and_leave_as_they_were() {
+    let daemon = Daemon::start_with("namespace = \"robot1\"\n");
+    let other = Zenoh::listen();
+    let heard = other.hear("out/**");
+    let mut unknown = rule("out/mine", "my_msgs/msg/Mine", BridgeDirection::To);
+    unknown.name = Some("/out/theirs".to_owned());
+    let config = rgaps_session::Bridge {
+        connect: vec![other.endpoint.clone()],
+        ros_middleware: RosMiddleware::Dds,
+        ros2: vec![
+            rule("in/image", IMAGE, BridgeDirection::From),
+            rule("out/image", IMAGE, BridgeDirection::To),
+            unknown,
+        ],
+        ..rgaps_session::Bridge::default()
+    };
+    let bridge = Bridge::ros2(daemon.node("bridge"), &config).unwrap();
+    let node = daemon.node("member");
+    let subscriber = node.subscriber("/in/image").create().unwrap();
+    let publisher = node.publisher("/out/image").create().unwrap();
+    other.wait_for_subscriber("in/image");
+    wait_for_readers(&node, "/out/image", 1);
+    let cdr = vector(IMAGE);
+    other.session.put("in/image", cdr.clone()).wait().unwrap();
+    publish_again(&publisher, &receive(&subscriber));
+    let sent = heard.next();
+    assert_eq!(sent.key_expr().as_str(), "out/image");
+    assert_eq!(sent.payload().to_bytes(), cdr);
+    assert!(sent.attachment().is_none_or(|beside| beside.is_empty()));
+    // A type that nobody knows needs no hash here.
+    let publisher = node.publisher("/out/mine").create().unwrap();
+    wait_for_readers(&node, "/out/mine", 1);
+    publisher.put(b"\0\x01\0\0\x2a").unwrap();
+    let sent = heard.next();
+    assert_eq!(sent.key_expr().as_str(), "out/theirs");
+    assert_eq!(sent.payload().to_bytes(), &b"\0\x01\0\0\x2a"[..]);
     assert_eq!(bridge.stop().dropped, 0);
 }
 

@@ -99,7 +99,9 @@ fn messages_come_in_with_every_byte_and_what_lies_beside_them() {
         rmpv::encode::write_value(&mut attachment, &map).unwrap();
         let put = other.session.put("joints", sent.clone()).encoding("f32");
         let timestamp = other.session.new_timestamp();
-        put.attachment(attachment)
+        // Zenoh drops messages by default where its queue is full.
+        put.congestion_control(CongestionControl::Block)
+            .attachment(attachment)
             .timestamp(timestamp)
             .wait()
             .unwrap();

@@ -181,6 +181,11 @@ typedef struct rgaps_node_options {
     const char *config_file; /* NULL: the usual rgaps.toml, and the environment */
     const char *socket;      /* path of the daemon's socket; NULL: as configured */
     const char *realm;       /* NULL: as configured */
+    /* Topics are below this name, unless their names begin with '/'. NULL: as configured (RGAPS_NAMESPACE) */
+    const char *topic_namespace;
+    /* Topics to use instead of others: remap_count texts such as "camera:=front/camera". NULL: as configured */
+    const char *const *remap;
+    size_t remap_count;
 } rgaps_node_options_t;
 
 /* Connects to the daemon, or starts it. `name` is the name of the process in listings, at most 63
@@ -573,6 +578,32 @@ typedef void (*rgaps_handler_t)(void *user, rgaps_status_t status, rgaps_sample_
 /* Calls `handler` with `user` for each message until the listener is destroyed. */
 rgaps_status_t rgaps_listener_create(rgaps_subscriber_t *subscriber, rgaps_handler_t handler,
                                      void *user, rgaps_listener_t **listener);
+
+/* ---- Match events: who comes and goes ----------------------------------------------------------- */
+
+/* How many members of the other side match, and what has changed since the handler's last call. The names of the fields are
+ * those of ROS 2. */
+typedef struct rgaps_matched {
+    uint64_t total_count;        /* members that have matched since the listener began; one that came and went between two calls
+                                    may be missing */
+    uint32_t total_count_change; /* how many of these came since the last call */
+    uint32_t current_count;      /* members that match now */
+    int32_t current_count_change; /* how many more these are than at the last call */
+    uint32_t reserved;
+} rgaps_matched_t;
+
+/* Called in a thread of the listener's own. It must not throw. It may destroy its own listener. */
+typedef void (*rgaps_matched_handler_t)(void *user, const rgaps_matched_t *matched);
+
+/* Calls `handler` with `user` and the subscribers that match already, if there are any, and then whenever subscribers come or go,
+ * until the listener is destroyed or the publisher has left its topic. Subscribers on other hosts count, and observers such as
+ * 'rgaps topic echo'. */
+rgaps_status_t rgaps_publisher_on_matched(rgaps_publisher_t *publisher, rgaps_matched_handler_t handler,
+                                          void *user, rgaps_listener_t **listener);
+
+/* The same for the publishers of a subscriber. Those on other hosts count one by one. */
+rgaps_status_t rgaps_subscriber_on_matched(rgaps_subscriber_t *subscriber, rgaps_matched_handler_t handler,
+                                           void *user, rgaps_listener_t **listener);
 
 /* Returns when the handler has returned and will not be called again; inside the handler it returns at once. */
 void rgaps_listener_destroy(rgaps_listener_t *listener);

@@ -141,7 +141,8 @@ fn c_type(rust: &str) -> String {
     }
     if let Some(to) = rust.strip_prefix("*const ") {
         return match to.starts_with('*') {
-            true => format!("{}*const", c_type(to)),
+            // `const char *const *` without the space before its last star.
+            true => format!("{} *const*", c_type(to).trim_end_matches('*')),
             false => format!("const {}*", c_type(to)),
         };
     }
@@ -154,6 +155,7 @@ fn c_type(rust: &str) -> String {
         ("u16", "uint16_t"),
         ("u32", "uint32_t"),
         ("u64", "uint64_t"),
+        ("i32", "int32_t"),
         ("i64", "int64_t"),
         ("f64", "double"),
     ];
@@ -248,7 +250,7 @@ fn functions_are_the_same_on_both_sides() {
 #[test]
 fn structures_are_the_same_on_both_sides() {
     let (c, rust) = (c_structures(), rust_structures());
-    assert_eq!(c.len(), 6, "{:?}", c.keys());
+    assert_eq!(c.len(), 7, "{:?}", c.keys());
     assert_eq!(c, rust);
 }
 

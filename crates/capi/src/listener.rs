@@ -2,10 +2,11 @@
 
 use crate::boundary::{guard, remember, Out};
 use crate::handle::{borrow, give, take, Birth, Object};
+use crate::publisher::rgaps_publisher_t;
 use crate::sample::rgaps_sample_t;
-use crate::status::{rgaps_status_t, Failure, RGAPS_OK};
+use crate::status::{rgaps_status_t, Failure, Outcome, RGAPS_OK};
 use crate::subscriber::rgaps_subscriber_t;
-use rgaps_rs::{Listener, RecvError, Sample};
+use rgaps_rs::{Listener, Matched, RecvError, Sample};
 use std::ffi::c_void;
 
 /// `rgaps_handler_t`; NULL is none. It must not throw, which is undefined for a handler of this
@@ -65,10 +66,7 @@ pub unsafe extern "C" fn rgaps_listener_create(
                 unsafe { handler(user.0, status, sample) }
             });
         })?;
-        out.set(give(rgaps_listener_t {
-            birth: Birth::now(),
-            _listener: listener,
-        }));
+        out.set(hand_out(listener));
         Ok(())
     })
 }
@@ -92,6 +90,97 @@ fn deliver(
             handler(failure.code as rgaps_status_t, std::ptr::null_mut());
         }
     }
+}
+
+/// `rgaps_matched_t`.
+#[repr(C)]
+pub struct rgaps_matched_t {
+    total_count: u64,
+    total_count_change: u32,
+    current_count: u32,
+    current_count_change: i32,
+    reserved: u32,
+}
+
+/// `rgaps_matched_handler_t`; NULL is none.
+pub type rgaps_matched_handler_t =
+    Option<unsafe extern "C-unwind" fn(user: *mut c_void, matched: *const rgaps_matched_t)>;
+
+/// A handler of C's as one of ours.
+fn matched_handler(
+    handler: rgaps_matched_handler_t,
+    user: *mut c_void,
+) -> Outcome<impl FnMut(Matched) + Send> {
+    let handler = handler.ok_or_else(|| Failure::argument("the handler is NULL"))?;
+    let user = User(user);
+    Ok(move |matched: Matched| {
+        let user = &user;
+        let told = rgaps_matched_t {
+            total_count: matched.total_count,
+            total_count_change: matched.total_count_change,
+            current_count: matched.current_count,
+            current_count_change: matched.current_count_change,
+            reserved: 0,
+        };
+        // SAFETY: C passed a function of this type, which may be called in any thread with this argument until
+        // rgaps_listener_destroy returns (rgaps.h). `told` lives until the handler returns.
+        unsafe { handler(user.0, &told) }
+    })
+}
+
+fn hand_out(listener: Listener) -> *mut rgaps_listener_t {
+    give(rgaps_listener_t {
+        birth: Birth::now(),
+        _listener: listener,
+    })
+}
+
+/// Calls a handler when subscribers come and go.
+///
+/// # Safety
+/// As `rgaps.h` says.
+#[no_mangle]
+pub unsafe extern "C" fn rgaps_publisher_on_matched(
+    publisher: *mut rgaps_publisher_t,
+    handler: rgaps_matched_handler_t,
+    user: *mut c_void,
+    listener: *mut *mut rgaps_listener_t,
+) -> rgaps_status_t {
+    guard(|| {
+        // SAFETY: C passes NULL or a handle that lives until we return, and results that only we write until then
+        // (rgaps.h: Handles, Pointers).
+        let (out, publisher) = unsafe {
+            let out = Out::new("listener", listener, std::ptr::null_mut())?;
+            (out, borrow(publisher)?)
+        };
+        let handler = matched_handler(handler, user)?;
+        out.set(hand_out(publisher.publisher.on_matched(handler)?));
+        Ok(())
+    })
+}
+
+/// Calls a handler when publishers come and go.
+///
+/// # Safety
+/// As `rgaps.h` says.
+#[no_mangle]
+pub unsafe extern "C" fn rgaps_subscriber_on_matched(
+    subscriber: *mut rgaps_subscriber_t,
+    handler: rgaps_matched_handler_t,
+    user: *mut c_void,
+    listener: *mut *mut rgaps_listener_t,
+) -> rgaps_status_t {
+    guard(|| {
+        // SAFETY: C passes NULL or a handle that lives until we return, and results that only we write until then
+        // (rgaps.h: Handles, Pointers).
+        let (out, subscriber) = unsafe {
+            let out = Out::new("listener", listener, std::ptr::null_mut())?;
+            (out, borrow(subscriber)?)
+        };
+        let handler = matched_handler(handler, user)?;
+        out.set(hand_out(subscriber.subscriber.on_matched(handler)?));
+        Ok(())
+    })
 }
 
 /// Ends the listener.

@@ -33,6 +33,9 @@ pub struct rgaps_node_options_t {
     config_file: *const c_char,
     socket: *const c_char,
     realm: *const c_char,
+    topic_namespace: *const c_char,
+    remap: *const *const c_char,
+    remap_count: usize,
 }
 
 // SAFETY: a size and pointers, for which 0 is a value, and without padding.
@@ -83,21 +86,49 @@ pub unsafe extern "C" fn rgaps_node_destroy(node: *mut rgaps_node_t) {
 }
 
 /// # Safety
-/// Each text is NULL or a C string.
+/// `remap` is NULL or points to `remap_count` pointers, each NULL or a C string.
+unsafe fn rules(options: &rgaps_node_options_t) -> Outcome<Vec<String>> {
+    let missing = || Failure::argument("options->remap has no text for each of remap_count rules");
+    if options.remap.is_null() {
+        return Err(missing());
+    }
+    let rule = |at| {
+        // SAFETY: our caller promises that many pointers to texts.
+        let rule = unsafe { optional_text("remap", options.remap.add(at).read_unaligned()) }?;
+        Ok(rule.ok_or_else(missing)?.to_owned())
+    };
+    (0..options.remap_count).map(rule).collect()
+}
+
+/// # Safety
+/// Each text is NULL or a C string, and `remap` as [`rules`] says.
 unsafe fn configuration(options: &rgaps_node_options_t) -> Outcome<Config> {
     // SAFETY: our caller promises that each is NULL or text, and the options' borrow outlasts our use of it.
-    let (file, socket, realm) = unsafe {
+    let (file, socket, realm, namespace) = unsafe {
         (
             optional_text("config_file", options.config_file)?,
             optional_text("socket", options.socket)?,
             optional_text("realm", options.realm)?,
+            optional_text("topic_namespace", options.topic_namespace)?,
         )
     };
     let invalid = |error: &dyn std::fmt::Display| Failure::argument(error.to_string());
     let mut environment = Environment::current();
-    if let Some(realm) = realm {
-        let argument = Argument::text("options->realm", "realm", realm);
-        environment.arguments.push(argument);
+    for (field, key, value) in [
+        ("realm", "realm", realm),
+        ("topic_namespace", "namespace", namespace),
+    ] {
+        let argument = |value| Argument::text(&format!("options->{field}"), key, value);
+        environment.arguments.extend(value.map(argument));
+    }
+    if options.remap_count > 0 {
+        // SAFETY: our caller promises that many texts.
+        let rules = unsafe { rules(options) }?;
+        environment.arguments.push(Argument {
+            name: "options->remap".to_owned(),
+            key: "remap".to_owned(),
+            value: rules.into(),
+        });
     }
     let mut config =
         Config::load_from(file.map(Path::new), &environment).map_err(|error| invalid(&error))?;

@@ -54,14 +54,15 @@ pub fn topics(current: &OsStr) -> Vec<CompletionCandidate> {
         Some(begin) => ("/", begin),
         None => ("", current),
     };
-    let names = known().unwrap_or_default();
+    let names = known(slash.is_empty()).unwrap_or_default();
     let fitting = names.into_iter().filter(|name| name.starts_with(begin));
     fitting
         .map(|name| CompletionCandidate::new(format!("{slash}{name}")))
         .collect()
 }
 
-fn known() -> Option<Vec<String>> {
+/// Of topics in the namespace, if only those are wanted, the names below it.
+fn known(is_relative: bool) -> Option<Vec<String>> {
     let words: Vec<String> = std::env::args().skip_while(|word| word != "--").collect();
     let option = |name: &str| {
         let joined = format!("{name}=");
@@ -82,16 +83,22 @@ fn known() -> Option<Vec<String>> {
     if let Some(socket) = option("--socket") {
         config.socket = Some(std::path::absolute(socket).ok()?);
     }
+    if let Some(namespace) = option("--namespace") {
+        config.namespace = namespace;
+    }
+    let above = match config.namespace.trim_matches('/') {
+        name if is_relative && !name.is_empty() => format!("{name}/"),
+        _ => String::new(),
+    };
     config.autostart = false;
     let node = Node::builder("rgaps-completion")
         .config(config)
         .build()
         .ok()?;
+    let names = node.topics().ok()?.into_iter();
     Some(
-        node.topics()
-            .ok()?
-            .into_iter()
-            .map(|row| row.name)
+        names
+            .filter_map(|row| Some(row.name.strip_prefix(&above)?.to_owned()))
             .collect(),
     )
 }

@@ -29,9 +29,17 @@ fn environment(common: &Common) -> Environment {
     // One that is not UTF-8 cannot be a key's value.
     let socket = common.socket.as_ref().and_then(|socket| socket.to_str());
     let socket = socket.map(|socket| ("socket", socket));
-    for (key, value) in realm.into_iter().chain(socket) {
+    let namespace = common.namespace.as_deref().map(|name| ("namespace", name));
+    for (key, value) in realm.into_iter().chain(socket).chain(namespace) {
         let argument = Argument::text(&format!("--{key}"), key, value);
         environment.arguments.push(argument);
+    }
+    if !common.remap.is_empty() {
+        environment.arguments.push(Argument {
+            name: "--remap".to_owned(),
+            key: "remap".to_owned(),
+            value: common.remap.clone().into(),
+        });
     }
     environment
 }

@@ -167,7 +167,9 @@ impl Node {
         domain: Option<Domain>,
         role: Role,
     ) -> Result<DeviceTopic, OpenError> {
-        let opened = self.conductor.open_device(name, role == Role::Publisher)?;
+        let opened = self
+            .conductor
+            .open_device(&self.resolve_topic(name), role == Role::Publisher)?;
         let domain = domain.unwrap_or(opened.row.domain);
         let grant = opened.zone.grant();
         let owner = device_owner(opened.zone.id(), grant.client_index, grant.client_id);

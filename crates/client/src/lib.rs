@@ -14,6 +14,7 @@ mod holds;
 pub mod links;
 mod listener;
 mod loan;
+mod matched;
 mod node;
 mod parts;
 mod pending;
@@ -32,6 +33,7 @@ pub use error::{LoanError, OpenError, PublishError, PutError, RecvError, SlowRea
 pub use header::{Header, HeaderError, Value, HEADER_DEPTH_MAX};
 pub use listener::Listener;
 pub use loan::Loan;
+pub use matched::Matched;
 pub use node::{Node, NodeBuilder};
 pub use parts::{Part, PartSpec, Parts, PartsError};
 pub use publisher::{Publisher, PublisherBuilder};

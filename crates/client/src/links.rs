@@ -73,9 +73,6 @@ pub trait LinksPublisherBuilder {
 pub trait LinksPublisher {
     /// What was published so far is the history of a publisher on another host, and what follows is live.
     fn end_history(&self);
-
-    /// Whether a subscriber here has still to read a message.
-    fn has_unread(&self) -> bool;
 }
 
 /// More to configure of a [`SubscriberBuilder`](crate::SubscriberBuilder).

@@ -7,7 +7,7 @@ use crate::{
     Publisher, PublisherBuilder, RemoteRow, Status, Subscriber, SubscriberBuilder, TopicInfo,
     TopicRow, WaitSet,
 };
-use rgaps_session::{CameOver, Config};
+use rgaps_session::{CameOver, Config, TopicNames};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -17,6 +17,8 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub struct Node {
     pub(crate) conductor: Arc<Conductor>,
+    /// None: names are full names.
+    names: Option<Arc<TopicNames>>,
 }
 
 impl std::fmt::Debug for Node {
@@ -66,6 +68,7 @@ impl NodeBuilder {
                 config
             }
         };
+        let names = config.topic_names().map_err(OpenError::Argument)?;
         let address = tracing::enabled!(tracing::Level::WARN).then(|| config.clone());
         let conductor = Conductor::start(config, &self.name, &self.bin_dirs, self.host_memory)?;
         if let Some(warning) = address.as_ref().and_then(rgaps_session::split_warning) {
@@ -73,6 +76,7 @@ impl NodeBuilder {
         }
         Ok(Node {
             conductor: Arc::new(conductor),
+            names: Some(Arc::new(names)),
         })
     }
 }
@@ -95,15 +99,33 @@ impl Node {
         }
     }
 
-    /// Configures a publisher of `topic`; [`PublisherBuilder::create`] creates it. Like every call that takes a topic,
-    /// this ignores a leading `/` in the name.
+    /// The full name of a topic, which listings, [`Publisher::topic`] and other hosts use: a name without a leading `/` is put
+    /// below the namespace of the configuration, and then the rules of remapping apply. A pattern becomes a full pattern. Every
+    /// call of a node that takes a topic does this.
+    pub fn resolve_topic(&self, name: &str) -> String {
+        match &self.names {
+            Some(names) => names.resolve(name),
+            None => name.to_owned(),
+        }
+    }
+
+    /// The same connection, whose calls take full names exactly as [`topics`](Self::topics) has them: it has no namespace and no
+    /// remapping, and a leading `/` is an error.
+    pub fn with_full_names(&self) -> Node {
+        Node {
+            conductor: self.conductor.clone(),
+            names: None,
+        }
+    }
+
+    /// Configures a publisher of `topic`; [`PublisherBuilder::create`] creates it.
     pub fn publisher(&self, topic: &str) -> PublisherBuilder {
-        PublisherBuilder::new(self.clone(), topic)
+        PublisherBuilder::new(self.clone(), self.resolve_topic(topic))
     }
 
     /// Configures a subscriber of `topic`; [`SubscriberBuilder::create`] creates it.
     pub fn subscriber(&self, topic: &str) -> SubscriberBuilder {
-        SubscriberBuilder::new(self.clone(), topic)
+        SubscriberBuilder::new(self.clone(), self.resolve_topic(topic))
     }
 
     /// An empty wait set, to wait for messages of several subscribers at once.
@@ -141,7 +163,7 @@ impl Node {
     ///
     /// [`RefusalCode::NotFound`](crate::RefusalCode::NotFound): there is no such topic.
     pub fn topic(&self, name: &str) -> Result<TopicInfo, ClientError> {
-        self.conductor.topic(name)
+        self.conductor.topic(&self.resolve_topic(name))
     }
 
     /// Drops the history that closed or dead transient-local publishers left in a topic. Living publishers keep their
@@ -150,7 +172,7 @@ impl Node {
     ///
     /// [`RefusalCode::NotFound`](crate::RefusalCode::NotFound): there is no such topic.
     pub fn forget_topic(&self, name: &str) -> Result<Forgotten, ClientError> {
-        self.conductor.forget_topic(name)
+        self.conductor.forget_topic(&self.resolve_topic(name))
     }
 
     /// The other hosts of the realm, and the state of the links to them.

@@ -8,14 +8,17 @@ use crate::deferred_release::{DeferredReleases, Recorded};
 use crate::holds::Holds;
 use crate::links::{LinksSubscriber, LinksSubscriberBuilder};
 use crate::listener::Listener;
+use crate::matched::{Members, Watched};
 use crate::pending::Deadline;
 use crate::readiness::Readiness;
 use crate::reading::{how_copied, how_read_in_place, is_reached, Private};
-use crate::{ClientError, Late, Node, OpenError, RecvError, Sample, SubscriberQos};
-use rgaps_layout::{Domain, MAX_DEPTH, MAX_HELD, MAX_POOLS, WAIT_SLICE_NS};
+use crate::{ClientError, Late, Matched, Node, OpenError, RecvError, Sample, SubscriberQos};
+use rgaps_layout::{
+    Domain, MAX_DEPTH, MAX_HELD, MAX_POOLS, MAX_PUBLISHERS, PUBLISHER_ACTIVE, WAIT_SLICE_NS,
+};
 use rgaps_pool::{Access, Mapping};
 use rgaps_session::{
-    bare_topic_name, similar_name, Demand, Member, PathKind, PoolGrant, Refusal, RefusalCode, Role,
+    similar_name, Demand, Member, PathKind, PoolGrant, Refusal, RefusalCode, Role,
 };
 use rgaps_sync::{monotonic_ns, spin_hint};
 use rgaps_topic::{
@@ -56,10 +59,10 @@ pub struct SubscriberBuilder {
 }
 
 impl SubscriberBuilder {
-    pub(crate) fn new(node: Node, topic: &str) -> Self {
+    pub(crate) fn new(node: Node, topic: String) -> Self {
         SubscriberBuilder {
             node,
-            topic: bare_topic_name(topic).to_owned(),
+            topic,
             type_name: String::new(),
             domain: None,
             require: None,
@@ -94,7 +97,7 @@ impl SubscriberBuilder {
 
     /// Makes this an observer, for tools such as `rgaps topic echo`. It matches every publisher of the type and gets the
     /// quality of service that it requests only from publishers that offer it; for example, no history from a volatile
-    /// publisher. Publishers do not count it and do not learn of mismatches with it.
+    /// publisher. Publishers count it among their subscribers, and do not learn of mismatches with it.
     pub fn observer(mut self) -> Self {
         self.observer = true;
         self
@@ -332,7 +335,23 @@ impl Subscriber {
         &self,
         handler: impl FnMut(Result<Sample, RecvError>) + Send + 'static,
     ) -> Result<Listener, RecvError> {
-        Listener::start(self.clone(), handler)
+        Listener::of_messages(self.clone(), handler)
+    }
+
+    /// Calls `handler` with the publishers that match already, if there are any, and then whenever publishers come or go, in a
+    /// thread of its own until the listener is dropped or the subscriber closed. Publishers on other hosts count one by one.
+    pub fn on_matched(
+        &self,
+        handler: impl FnMut(Matched) + Send + 'static,
+    ) -> Result<Listener, ClientError> {
+        let core = &self.core;
+        let watched = Watched {
+            core: Arc::downgrade(core),
+            topic: core.lock().reader.topic().clone(),
+            zone: core.client.zone.clone(),
+            members: SubscriberCore::members,
+        };
+        watched.listen(&core.guard, handler)
     }
 
     /// A file descriptor that is readable while messages are waiting, for `poll`, `epoll` and event loops. When it is
@@ -943,6 +962,26 @@ impl SubscriberCore {
         if let Err(error) = self.client.conductor.close(self.member) {
             tracing::debug!(%error, "the daemon does not know that a subscriber is closed");
         }
+    }
+
+    /// Publishers that match, by their random numbers; none if the subscriber is closed.
+    fn members(&self) -> Option<Members> {
+        if self.is_closed() {
+            return None;
+        }
+        let topic = self.lock().reader.topic().clone();
+        let present = topic.publishers().load(Ordering::Acquire);
+        let slots = (0..MAX_PUBLISHERS).filter(|slot| present >> slot & 1 != 0);
+        let publishers = slots.map(|slot| topic.publisher(slot));
+        let matched = publishers.filter(|publisher| {
+            let is_ours = publisher.matched().load(Ordering::Acquire) >> self.member.slot & 1 != 0;
+            is_ours && publisher.state().load(Ordering::Acquire) == PUBLISHER_ACTIVE
+        });
+        Some(
+            matched
+                .map(|one| (one.incarnation().load(Ordering::Relaxed), 1))
+                .collect(),
+        )
     }
 
     pub(crate) fn is_closed(&self) -> bool {

@@ -1,8 +1,9 @@
 //! Events that links, and the threads that send to them, report to the conductor.
 
 use crate::control_plane::PlaneEvent;
-use crate::host_link::{Flow, HostEvent};
+use crate::host_link::HostEvent;
 use crate::wire::FlowDescription;
+use rgaps_routing::FlowName;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 
@@ -68,7 +69,11 @@ pub enum ConductorEvent {
     /// Something happened to another host. It comes from no link.
     PlaneEvent(PlaneEvent),
     /// Publishers' flows begin, all of a group.
-    Opened(Vec<(Flow, FlowDescription)>),
+    Opened(Vec<(FlowName, FlowDescription)>),
+    /// Messages have passed here whose origins are to learn that.
+    Progress,
+    /// A message of a flow that goes on has come once more, after it went on in part: its number.
+    TransitBroken(u64),
     /// A publisher has published of which nothing is known yet. It comes from no link.
     Unknown,
 }

@@ -2,7 +2,7 @@
 //!
 //! A link's machine is for one life of the host, and never gives a message up. What lasts longer is here:
 //!
-//! - *Names.* A [`Flow`] has one name for both hosts, and a new number in each machine. OPEN carries the name, and the description.
+//! - *Names.* A [`FlowName`] has one name for both hosts, and a new number in each machine. OPEN carries the name, and the description.
 //! - *Groups.* Flows that begin together are one [`Group`], so that the receiver knows all of them before it takes messages.
 //! - *Restart.* Each flow retains its messages until they are acknowledged. When the host restarts, all flows are opened again, and
 //!   what they retain is sent again.
@@ -13,6 +13,7 @@
 //!
 //! **Locks.** The link's comes first, then `Sending` or `received`; none of them is held while topics learn what happened.
 
+use rgaps_routing::FlowName;
 use rgaps_transport::machine::frame::{Description, MESSAGE_BYTES_MAX, SEQUENCE_MAX};
 use rgaps_transport::machine::{BufferReply, FLOWS_MAX};
 use rgaps_transport::{
@@ -21,29 +22,8 @@ use rgaps_transport::{
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-
-/// One publisher's messages in one stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Flow {
-    /// The stream.
-    pub topic: u64,
-    /// The publisher.
-    pub incarnation: u64,
-}
-
-impl Flow {
-    /// All flows that a stream may have.
-    pub fn all_of(stream: u64) -> RangeInclusive<Flow> {
-        let flow = |incarnation| Flow {
-            topic: stream,
-            incarnation,
-        };
-        flow(0)..=flow(u64::MAX)
-    }
-}
 
 /// Flows of a stream that are opened in one step: the receiver takes messages of none before it knows all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,7 +37,7 @@ pub struct Group {
 /// A flow that begins.
 pub struct NewFlow {
     /// Its name.
-    pub flow: Flow,
+    pub flow: FlowName,
     /// It retains no more bytes than this.
     pub retained_max: u64,
     /// What the receiver is told of it.
@@ -68,14 +48,14 @@ pub struct NewFlow {
 }
 
 /// What OPEN carries: the flow's name, its group, and its own description.
-fn encode_open(flow: Flow, group: Group, description: &[u8]) -> Option<Description> {
+fn encode_open(flow: FlowName, group: Group, description: &[u8]) -> Option<Description> {
     let mut to = postcard::to_stdvec(&(flow, group)).ok()?;
     to.extend(description);
     Description::new(&to)
 }
 
-fn decode_open(from: &[u8]) -> Option<(Flow, Group, &[u8])> {
-    let ((flow, group), rest) = postcard::take_from_bytes::<(Flow, Group)>(from).ok()?;
+fn decode_open(from: &[u8]) -> Option<(FlowName, Group, &[u8])> {
+    let ((flow, group), rest) = postcard::take_from_bytes::<(FlowName, Group)>(from).ok()?;
     (group.flows > 0).then_some((flow, group, rest))
 }
 
@@ -83,15 +63,15 @@ fn decode_open(from: &[u8]) -> Option<(Flow, Group, &[u8])> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostEvent {
     /// A message that was sent was given up; the host misses it.
-    GaveUp(Flow),
+    GaveUp(FlowName),
     /// The host takes the messages of a flow that is sent there.
-    Accepted(Flow),
+    Accepted(FlowName),
     /// The host takes nothing of a flow, which has ended: why, and how many messages it does not have.
-    Refused(Flow, String, u64),
+    Refused(FlowName, String, u64),
     /// All of a flow that arrives was delivered, and nothing follows.
-    Closed(Flow),
+    Closed(FlowName),
     /// The host has acknowledged all of a flow that is sent there, and knows that nothing follows.
-    Ended(Flow),
+    Ended(FlowName),
     /// To the link, and to no flow of it.
     Link(LinkEvent),
 }
@@ -99,16 +79,16 @@ pub enum HostEvent {
 /// What messages from a host become here.
 pub trait Ingress: Send + Sync + 'static {
     /// A flow begins. It is asked again as long as it answers [`OpenReply::Waits`]. It does not block.
-    fn opened(&self, flow: Flow, group: Group, description: &[u8]) -> OpenReply;
+    fn opened(&self, flow: FlowName, group: Group, description: &[u8]) -> OpenReply;
 
     /// Memory for a message. It may be called with the link locked: it is quick and does not call the link.
-    fn buffer(&self, flow: Flow, sequence: u64, description: &[u8], bytes: u64) -> BufferReply;
+    fn buffer(&self, flow: FlowName, sequence: u64, description: &[u8], bytes: u64) -> BufferReply;
 
     /// Memory for something that the host says.
     fn control_buffer(&self, bytes: u64) -> BufferReply;
 
     /// Messages of a flow below this one have come, or never will. It does not block.
-    fn missed(&self, flow: Flow, next: u64);
+    fn missed(&self, flow: FlowName, next: u64);
 
     /// Something happened. It does not block.
     fn event(&self, event: HostEvent);
@@ -184,8 +164,8 @@ impl SentFlow {
 /// All flows that are sent to the host.
 struct Sending {
     limits: RetainLimits,
-    flows: BTreeMap<Flow, SentFlow>,
-    names: HashMap<FlowId, Flow>,
+    flows: BTreeMap<FlowName, SentFlow>,
+    names: HashMap<FlowId, FlowName>,
     /// Since when the host has no lanes.
     down_since: Option<Instant>,
     /// The last group that was opened.
@@ -222,22 +202,22 @@ impl Sending {
         let is_current = |sent: &SentFlow| link.is_current(sent.id);
         let all = std::mem::take(&mut self.flows).into_iter();
         // Flows that lead on take messages until they are closed, and send none.
-        let (current, over): (BTreeMap<Flow, SentFlow>, BTreeMap<Flow, SentFlow>) =
+        let (current, over): (BTreeMap<FlowName, SentFlow>, BTreeMap<FlowName, SentFlow>) =
             all.partition(|(_, sent)| sent.of.leads_on || is_current(sent));
-        let (ended, current): (BTreeMap<Flow, SentFlow>, _) = current
+        let (ended, current): (BTreeMap<FlowName, SentFlow>, _) = current
             .into_iter()
             .partition(|(_, sent)| sent.is_closing && !is_current(sent));
         self.flows = current;
         let mut groups: BTreeMap<u64, Group> = BTreeMap::new();
         for flow in over.keys() {
-            let count = || over.range(Flow::all_of(flow.topic)).count();
-            let group = groups.entry(flow.topic);
+            let count = || over.range(FlowName::all_of(flow.stream)).count();
+            let group = groups.entry(flow.stream);
             group.or_insert_with(|| self.group(count()));
         }
         for (flow, mut sent) in over {
             let first = sent.retained.front();
             let first = first.map_or(sent.next, |retained| retained.sequence);
-            let Some(id) = self.begin(&sent.of, (first, groups[&flow.topic]), link) else {
+            let Some(id) = self.begin(&sent.of, (first, groups[&flow.stream]), link) else {
                 continue;
             };
             sent.id = id;
@@ -260,13 +240,13 @@ impl Sending {
 }
 
 /// A message that was given up, and its payload, which is dropped without locks.
-type GivenUp = (Flow, Retained);
+type GivenUp = (FlowName, Retained);
 
 /// The user of the link.
 struct HostUser {
     ingress: Arc<dyn Ingress>,
     sending: Mutex<Sending>,
-    received: Mutex<HashMap<FlowId, Flow>>,
+    received: Mutex<HashMap<FlowId, FlowName>>,
 }
 
 impl HostUser {
@@ -274,7 +254,7 @@ impl HostUser {
         self.sending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn received(&self) -> MutexGuard<'_, HashMap<FlowId, Flow>> {
+    fn received(&self) -> MutexGuard<'_, HashMap<FlowId, FlowName>> {
         self.received.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -437,7 +417,7 @@ impl HostLink {
     /// to miss any for want of room.
     pub fn send(
         &self,
-        (flow, reliable): (Flow, bool),
+        (flow, reliable): (FlowName, bool),
         sequence: u64,
         payload: Arc<dyn Payload>,
         description: Description,
@@ -490,7 +470,7 @@ impl HostLink {
     }
 
     /// So many bytes of a message that was sent while it grew are there now; see [`Payload::ready`].
-    pub fn ready(&self, flow: Flow, sequence: u64, ready: u64) {
+    pub fn ready(&self, flow: FlowName, sequence: u64, ready: u64) {
         self.link.change(|link| {
             let sending = self.user.sending();
             if let Some(sent) = sending.flows.get(&flow) {
@@ -500,7 +480,7 @@ impl HostLink {
     }
 
     /// A message that was sent while it grew never will be complete: the host misses it. A complete one goes on.
-    pub fn give_up(&self, flow: Flow, sequence: u64) {
+    pub fn give_up(&self, flow: FlowName, sequence: u64) {
         let given_up = self.link.change(|link| {
             let mut sending = self.user.sending();
             let sent = sending.flows.get_mut(&flow)?;
@@ -512,8 +492,33 @@ impl HostLink {
         self.user.report(given_up.into_iter().collect());
     }
 
+    /// The host misses the messages of a flow below this one that were not sent.
+    pub fn skip(&self, flow: FlowName, next: u64) {
+        let is_due = |sending: &Sending| sending.flows.get(&flow).is_some_and(|of| of.next < next);
+        if !is_due(&self.user.sending()) {
+            return;
+        }
+        self.link.change(|link| {
+            let mut sending = self.user.sending();
+            if let Some(sent) = sending.flows.get_mut(&flow) {
+                sent.next = sent.next.max(next);
+                link.skip(sent.id, next);
+            }
+        });
+    }
+
     /// No message of a flow follows. It ends when all that it retains is acknowledged or given up.
-    pub fn close_flow(&self, flow: Flow) {
+    pub fn close_flow(&self, flow: FlowName) {
+        self.end_flow(flow, false);
+    }
+
+    /// Ends a flow before what the host has not delivered, for which there is no gap: it comes in another flow.
+    pub fn cut_flow(&self, flow: FlowName) {
+        self.end_flow(flow, true);
+    }
+
+    fn end_flow(&self, flow: FlowName, is_cut: bool) {
+        let mut dropped = VecDeque::new();
         let ended = self.link.change(|link| {
             let mut sending = self.user.sending();
             let sent = sending.flows.get_mut(&flow)?;
@@ -521,10 +526,16 @@ impl HostLink {
                 return sending.flows.remove(&flow);
             }
             sent.is_closing = true;
-            link.close(sent.id);
+            if is_cut {
+                dropped = std::mem::take(&mut sent.retained);
+                sent.retained_bytes = 0;
+                link.cut(sent.id);
+            } else {
+                link.close(sent.id);
+            }
             None
         });
-        drop(ended);
+        drop((ended, dropped));
     }
 
     /// Gives up all that is retained for a host that has had no lanes for too long. To be called now and then.
@@ -552,13 +563,6 @@ impl HostLink {
             }
         });
         self.user.report(given_up);
-    }
-
-    /// The first message of a flow that the host has not acknowledged: `u64::MAX` if there is none. None: the flow has ended.
-    pub fn unacknowledged(&self, flow: Flow) -> Option<u64> {
-        let sending = self.user.sending();
-        let first = sending.flows.get(&flow)?.retained.front();
-        Some(first.map_or(u64::MAX, |retained| retained.sequence))
     }
 
     /// There may be memory again, or a subscriber may take more.

@@ -108,10 +108,10 @@ fn described() -> FlowDescription {
     }
 }
 
-fn flow(incarnation: u64) -> Flow {
-    Flow {
-        topic: 9,
-        incarnation,
+fn flow(publisher: u64) -> FlowName {
+    FlowName {
+        stream: 9,
+        publisher,
     }
 }
 
@@ -148,7 +148,7 @@ fn opened(heard: ConductorEvent) -> Option<Vec<u64>> {
     };
     let described = flows.iter().map(|(flow, description)| {
         assert_eq!(*flow, self::flow(description.publisher));
-        flow.incarnation
+        flow.publisher
     });
     Some(described.collect())
 }

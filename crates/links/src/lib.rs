@@ -28,7 +28,6 @@ mod quotas;
 mod rails;
 mod rate;
 mod remote_host;
-mod shares;
 mod traces;
 mod tree;
 pub mod wire;

@@ -5,6 +5,7 @@
 //! | links of this host | [`Network::link_up`], [`Network::lanes_lost`], [`Network::link_ended`] |
 //! | routes of other hosts | neighbours advertise them ([`LinkMessage::Paths`]), with the names of all hosts on them |
 //! | interest | each host that is reached is asked for all of it over its control channel ([`LinkMessage::Datagram`]), and then says what changes |
+//! | how far messages are | final hosts confirm, or refuse, flows of this host over the same channels ([`FlowReport`]) |
 //!
 //! Interest that a host withdraws stays for [`WITHDRAWN_FOR`]: subscribers that leave with their daemon are back in a moment. A host
 //! that cannot be reached for `outage_ms` is forgotten.
@@ -13,11 +14,11 @@
 //! sent.
 
 use crate::keys::{number_of, Node, TopicInterest, MAX_WANTED};
-use crate::wire::LinkMessage;
+use crate::wire::{clip, LinkMessage};
 use anyhow::{bail, ensure, Context};
 use rgaps_routing::{
-    build, ChannelEvent, Channels, ControlMessage, Datagram, Hop, HostId, InterestTable, Life,
-    Load, Path, PathTable, Time, Tree, MAX_TOPICS,
+    build, ChannelEvent, Channels, ControlMessage, Datagram, FlowName, Hop, HostId, InterestTable,
+    Life, Load, Path, PathTable, Time, Tree, MAX_TOPICS,
 };
 use rgaps_session::check_topic_name;
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,6 +42,21 @@ pub struct Network {
     restarted: BTreeSet<HostId>,
     /// Hosts without a path, and since when.
     unreachable: BTreeMap<HostId, Instant>,
+    /// Hosts with new channels: what was said to them before, they may not have.
+    renewed: BTreeSet<HostId>,
+}
+
+/// What a host says of a flow of this one.
+#[derive(Debug, PartialEq)]
+pub struct FlowReport {
+    /// Who says so.
+    pub from: HostId,
+    /// The flow.
+    pub flow: FlowName,
+    /// The host that its messages are for.
+    pub host: HostId,
+    /// They are delivered there below this number; or why they do not come there.
+    pub outcome: Result<u64, String>,
 }
 
 /// What a host wants of a topic, and since when it does not any more.
@@ -56,9 +72,12 @@ pub struct Received {
     pub egress: Option<(String, LinkMessage)>,
     /// It has changed what is known of its sender's interest.
     pub is_changed: bool,
+    /// What it says of flows.
+    pub reports: Vec<FlowReport>,
 }
 
-fn id(host: &str) -> HostId {
+/// The number of a host.
+pub fn id(host: &str) -> HostId {
     HostId(number_of(host))
 }
 
@@ -84,6 +103,7 @@ impl Network {
             advertised: BTreeMap::new(),
             restarted: BTreeSet::new(),
             unreachable: BTreeMap::new(),
+            renewed: BTreeSet::new(),
         }
     }
 
@@ -171,7 +191,10 @@ impl Network {
             Hop::Deliver(segment) => {
                 let now = self.now();
                 for event in self.channels.receive(segment, now) {
-                    received.is_changed |= self.control(event)?;
+                    match flow_report(&event) {
+                        Some(report) => received.reports.push(report),
+                        None => received.is_changed |= self.control(event)?,
+                    }
                 }
             }
             Hop::Forward(..) | Hop::Drop => {}
@@ -184,6 +207,7 @@ impl Network {
         let (from, message) = match event {
             ChannelEvent::Restarted(life) => {
                 self.interest.restarted(life, &mut self.channels);
+                self.renewed.insert(life.host);
                 return Ok(false);
             }
             ChannelEvent::Message(from, message) => (from, message),
@@ -225,6 +249,37 @@ impl Network {
             }
         }
         Ok(true)
+    }
+
+    /// Tells a flow's origin how far its messages are here.
+    pub fn confirm(&mut self, origin: &str, flow: FlowName, next: u64) {
+        let confirm = ControlMessage::Confirm { flow, next };
+        self.channels.send(id(origin), confirm);
+    }
+
+    /// Whether little waits to be said to a host.
+    pub fn has_room(&self, host: &str) -> bool {
+        self.channels.has_room(id(host))
+    }
+
+    /// Tells a flow's origin why its messages do not come to a host.
+    pub fn refuse(&mut self, origin: &str, flow: FlowName, (host, why): (&str, &str)) {
+        let refused = ControlMessage::Refused {
+            flow,
+            host: id(host),
+            reason: clip(why).into(),
+        };
+        self.channels.send(id(origin), refused);
+    }
+
+    /// Hosts that may not have what was said to them before; each once.
+    pub fn take_renewed(&mut self) -> BTreeSet<HostId> {
+        std::mem::take(&mut self.renewed)
+    }
+
+    /// The life of a host that is reached.
+    pub fn incarnation(&self, host: &str) -> Option<u64> {
+        Some(self.paths.path(id(host))?.end().incarnation)
     }
 
     /// What is to be sent to which neighbours now. `relays`: this host forwards, and says so.
@@ -362,12 +417,30 @@ impl Network {
             {
                 self.unreachable.remove(&host);
                 self.channels.forget(host);
+                self.renewed.insert(host);
                 self.interest.forget(host);
                 is_changed |= self.wants.remove(&host).is_some();
             }
         }
         is_changed
     }
+}
+
+fn flow_report(event: &ChannelEvent) -> Option<FlowReport> {
+    let ChannelEvent::Message(from, message) = event else {
+        return None;
+    };
+    let (flow, host, outcome) = match message {
+        ControlMessage::Confirm { flow, next } => (flow, from.host, Ok(*next)),
+        ControlMessage::Refused { flow, host, reason } => (flow, *host, Err(clip(reason))),
+        _ => return None,
+    };
+    Some(FlowReport {
+        from: from.host,
+        flow: *flow,
+        host,
+        outcome,
+    })
 }
 
 fn encode_want(want: TopicInterest) -> Vec<u8> {

@@ -1,4 +1,6 @@
 use super::*;
+use crate::remote_host::OutgoingStream;
+use crate::wire::{Takes, Tree};
 use rgaps_client::links::Demand;
 use std::collections::VecDeque;
 
@@ -45,8 +47,19 @@ impl Row {
         self.host(host).link_up(to).unwrap();
     }
 
-    /// Until nobody has anything to say.
-    fn exchange(&mut self) {
+    /// Paths are used once they are settled.
+    fn settle(&mut self, at: &str, to: &str) {
+        let begun = Instant::now();
+        while self.0[at].path(to).is_none() {
+            assert!(begun.elapsed() < Duration::from_secs(60));
+            std::thread::sleep(Duration::from_millis(10));
+            self.exchange();
+        }
+    }
+
+    /// Until nobody has anything to say. What is reported of flows, and where.
+    fn exchange(&mut self) -> Vec<(String, FlowReport)> {
+        let mut reports = Vec::new();
         loop {
             let mut all: VecDeque<(String, String, LinkMessage)> = VecDeque::new();
             for (from, network) in &mut self.0 {
@@ -54,13 +67,15 @@ impl Row {
                 all.extend(said.map(|(to, said)| (from.clone(), to, said)));
             }
             if all.is_empty() {
-                return;
+                return reports;
             }
             while let Some((from, to, said)) = all.pop_front() {
                 match LinkMessage::decode(&said.encode().unwrap()).unwrap() {
                     LinkMessage::Paths(paths) => self.host(&to).advertised(&from, &paths).unwrap(),
                     LinkMessage::Datagram(datagram) => {
                         let received = self.host(&to).receive(datagram, true).unwrap();
+                        let of_flows = received.reports.into_iter();
+                        reports.extend(of_flows.map(|report| (to.clone(), report)));
                         all.extend(received.egress.map(|(next, said)| (to, next, said)));
                     }
                     other => panic!("{other:?}"),
@@ -102,14 +117,10 @@ fn neighbours_know_what_each_other_wants() {
 fn hosts_that_are_not_neighbours_reach_each_other_through_others() {
     let mut row = Row::new(&["a", "b", "c"]);
     row.host("c").want("photos", Some(want(2)));
+    row.settle("a", "c");
+    row.settle("c", "a");
     row.exchange();
-    // Paths are used once they are settled.
-    let begun = Instant::now();
-    while row.wants("a", "c").is_empty() {
-        assert!(begun.elapsed() < Duration::from_secs(60));
-        std::thread::sleep(Duration::from_millis(10));
-        row.exchange();
-    }
+    assert!(!row.wants("a", "c").is_empty());
     let path = ["b", "c"].map(str::to_owned);
     assert_eq!(row.0["a"].path("c"), Some(path.to_vec()));
     let reached: BTreeSet<&String> = row.0["a"].reached().collect();
@@ -128,6 +139,76 @@ fn a_life_that_wants_nothing_any_more_says_so() {
     row.exchange();
     let known = &row.0["a"].wants[&id("b")]["photos"];
     assert!(known.withdrawn.is_some() && row.0["a"].knows_wants("b"));
+}
+
+#[test]
+fn final_hosts_confirm_flows_and_hosts_between_refuse_them_to_their_origin() {
+    let mut row = Row::new(&["a", "b", "c"]);
+    row.settle("a", "c");
+    row.settle("c", "a");
+    let flow = FlowName {
+        stream: 9,
+        publisher: 5,
+    };
+    row.host("c").confirm("a", flow, 3);
+    row.host("c").confirm("a", flow, 7);
+    row.host("b").refuse("a", flow, ("c", "a rule"));
+    let report = |from, outcome| FlowReport {
+        from: id(from),
+        flow,
+        host: id("c"),
+        outcome,
+    };
+    let mut reports = row.exchange();
+    reports.sort_by_key(|(_, report)| report.outcome.is_err());
+    // The later confirmation takes the place of the other, which had not left.
+    let expected = [
+        ("a".to_owned(), report("c", Ok(7))),
+        ("a".to_owned(), report("b", Err("a rule".to_owned()))),
+    ];
+    assert_eq!(reports, expected);
+}
+
+#[test]
+fn who_has_a_new_channel_is_to_be_told_everything_again() {
+    let mut row = Row::new(&["a", "b"]);
+    row.exchange();
+    assert!(row.host("a").take_renewed().is_empty());
+    row.0.insert("b".to_owned(), Network::new(&node("b", 2)));
+    row.link("b", &node("a", 1));
+    row.host("a").link_restarted("b");
+    row.link("a", &node("b", 2));
+    row.exchange();
+    assert_eq!(row.host("a").take_renewed(), BTreeSet::from([id("b")]));
+    assert!(row.host("a").take_renewed().is_empty());
+    assert_eq!(row.0["a"].incarnation("b"), Some(2));
+}
+
+/// Nobody else reports a life that ended after the host between had forgotten what it brought there.
+#[test]
+fn a_stream_begins_again_for_another_life_of_a_host_behind_the_next_one() {
+    let mut network = Network::new(&node("a", 1));
+    network.link_up(&node("b", 1)).unwrap();
+    let advertise = |network: &mut Network, life| {
+        network
+            .advertised("b", &[vec![node("b", 1), node("c", life)]])
+            .unwrap();
+        let begun = Instant::now();
+        while network.incarnation("c") != Some(life) {
+            assert!(begun.elapsed() < Duration::from_secs(60));
+            std::thread::sleep(Duration::from_millis(10));
+            network.poll(true);
+        }
+    };
+    advertise(&mut network, 1);
+    let mut tree = Tree::new("b");
+    tree.add(&["c".to_owned()], Takes::Reliable);
+    let stream = OutgoingStream::new(tree.clone(), &network);
+    assert!(!stream.is_to_begin_again(&tree, &network));
+    advertise(&mut network, 2);
+    assert!(stream.is_to_begin_again(&tree, &network));
+    let stream = OutgoingStream::new(tree.clone(), &network);
+    assert!(!stream.is_to_begin_again(&tree, &network));
 }
 
 #[test]

@@ -3,7 +3,6 @@
 //! A publisher needs the longest message of its quota times the messages that it keeps, or the bytes that it
 //! keeps; on the host that it publishes on for what is on its way (*staging*), and where it lands.
 
-use crate::shares::{ShareError, Shares};
 use rgaps_client::links::{Links, Offer, Quota};
 use rgaps_client::History;
 use rgaps_session::ByteSize;
@@ -19,7 +18,8 @@ pub enum Kind {
     RemotePublisher,
 }
 
-type Books = Mutex<BTreeMap<(String, Kind), Shares>>;
+/// What publishers have of each quota.
+type Books = Mutex<BTreeMap<(String, Kind), BTreeMap<u64, u64>>>;
 
 /// All quotas of this host.
 #[derive(Default)]
@@ -40,14 +40,40 @@ pub struct Reserved {
 
 impl Drop for Reserved {
     fn drop(&mut self) {
-        if let Some(shares) = lock(&self.books).get_mut(&self.key) {
-            shares.close(self.publisher);
+        if let Some(reserves) = lock(&self.books).get_mut(&self.key) {
+            reserves.remove(&self.publisher);
         }
     }
 }
 
-fn lock(books: &Books) -> MutexGuard<'_, BTreeMap<(String, Kind), Shares>> {
+fn lock(books: &Books) -> MutexGuard<'_, BTreeMap<(String, Kind), BTreeMap<u64, u64>>> {
     books.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What publishers that are sent have of quotas.
+#[derive(Default)]
+pub struct Staged(BTreeMap<(String, u64), Reserved>);
+
+impl Staged {
+    /// What a publisher has of a quota, or gets now. See [`Quotas::reserve`].
+    pub fn reserve(
+        &mut self,
+        (quotas, quota): (&Quotas, &Quota),
+        publisher: u64,
+        offer: &Offer,
+    ) -> Result<Option<u64>, String> {
+        let key = (quota.name.clone(), publisher);
+        if !self.0.contains_key(&key) {
+            let new = quotas.reserve(quota, Kind::Staging, publisher, offer)?;
+            self.0.extend(new.map(|new| (key.clone(), new)));
+        }
+        Ok(self.0.get(&key).map(|reserved| reserved.bytes))
+    }
+
+    /// Gives back what others have than these: quotas and publishers.
+    pub fn retain(&mut self, is_used: impl Fn(&(String, u64)) -> bool) {
+        self.0.retain(|key, _| is_used(key));
+    }
 }
 
 /// What a publisher needs.
@@ -77,22 +103,17 @@ impl Quotas {
         let bytes = needs(offer, message_max.0);
         let key = (quota.name.clone(), kind);
         let mut books = lock(&self.books);
-        let shares = books
-            .entry(key.clone())
-            .or_insert_with(|| Shares::new(total.0));
-        let is_short = |left: u64| {
-            format!(
-                "quota '{}': {name}: topic needs {}, {} left of {total}",
-                quota.name,
-                ByteSize(bytes),
-                ByteSize(left)
-            )
-        };
-        match shares.open(publisher, bytes) {
-            Ok(()) => {}
-            Err(ShareError::Short { left }) => return Err(is_short(left)),
-            Err(error) => return Err(format!("quota '{}': {name}: {error}", quota.name)),
+        let reserves = books.entry(key.clone()).or_default();
+        let refused = |why: String| Err(format!("quota '{}': {name}: {why}", quota.name));
+        if reserves.contains_key(&publisher) {
+            return refused(format!("publisher {publisher} already has a part of it"));
         }
+        let left = total.0.saturating_sub(reserves.values().sum());
+        if bytes > left {
+            let (bytes, left) = (ByteSize(bytes), ByteSize(left));
+            return refused(format!("topic needs {bytes}, {left} left of {total}"));
+        }
+        reserves.insert(publisher, bytes);
         drop(books);
         Ok(Some(Reserved {
             books: self.books.clone(),

@@ -1,11 +1,13 @@
 //! Another host as the conductor knows it.
 
 use crate::counts::EgressCounts;
-use crate::host_link::{Flow, HostEvent, HostLink};
-use crate::ingress::{LinkIngress, RemotePublisher};
+use crate::host_link::{HostEvent, HostLink};
+use crate::ingress::{FlowPosition, LinkIngress, RemotePublisher};
 use crate::keys::Node;
+use crate::network::Network;
 use crate::wire::{clip, clip_to, FlowDescription, LinkMessage, Tree};
 use rgaps_client::{LinkFigures, PathKind, PeerRow, PeerState};
+use rgaps_routing::FlowName;
 use rgaps_session::MAX_PEER_TOPICS;
 use rgaps_transport::{LaneKind, LaneStatus, LinkStatus};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -36,6 +38,37 @@ pub struct IngressPlan {
     pub orphaned: Option<Instant>,
     /// What was told of whether cards write them where they land.
     pub written: Option<Result<(), String>>,
+    /// How far its messages are, if its origin is not the host that they come from.
+    pub position: Option<Arc<FlowPosition>>,
+    /// What its origin was told of that.
+    pub confirmed: Option<u64>,
+}
+
+impl IngressPlan {
+    /// One that nothing is known of but what OPEN says.
+    pub fn new(description: FlowDescription, landing: Option<Arc<RemotePublisher>>) -> IngressPlan {
+        IngressPlan {
+            description,
+            landing,
+            refused: None,
+            waits: None,
+            orphaned: None,
+            written: None,
+            position: None,
+            confirmed: None,
+        }
+    }
+
+    /// What its origin is to learn: below which number its messages are delivered here, or never come.
+    pub fn unconfirmed(&self) -> Option<u64> {
+        let landing = self.landing.as_ref().filter(|_| self.orphaned.is_none());
+        let (position, landing) = (self.position.as_ref()?, landing?);
+        let next = match self.description.tree.is_reliable_here() {
+            true => position.next().max(landing.position()),
+            false => 0,
+        };
+        (self.confirmed != Some(next)).then_some(next)
+    }
 }
 
 /// What of a topic goes there.
@@ -44,48 +77,48 @@ pub struct OutgoingStream {
     pub publishers: BTreeMap<u64, OutgoingFlow>,
     /// The hosts that messages go to there.
     pub tree: Tree,
-    /// Messages were to go on from there.
-    pub leads_on: bool,
+    /// It goes where others went: what is not known to have come there goes there first.
+    pub takes_over: bool,
     /// When it began, and at which version of the network.
     begun: (Instant, u64),
+    /// The lives of the hosts behind, as far as they were reached then.
+    lives: BTreeMap<String, Option<u64>>,
     /// A host of the tree is not sent to there any more.
     pub is_broken: bool,
     /// What was said of it since.
     pub reported: Option<LinkMessage>,
     /// What the host said of whether cards write there what they read here.
     pub written: Option<Result<(), String>>,
-    /// Which hosts behind it the stream reaches, as far as it said.
-    pub reached: BTreeMap<String, Result<(), String>>,
 }
 
 impl OutgoingStream {
-    fn new(tree: Tree, version: u64) -> OutgoingStream {
+    /// One that begins now.
+    pub fn new(tree: Tree, network: &Network) -> OutgoingStream {
+        let below = tree.ends_below();
+        let lives = below.map(|end| (end.clone(), network.incarnation(end)));
         OutgoingStream {
+            lives: lives.collect(),
             publishers: BTreeMap::new(),
-            leads_on: tree.leads_on(),
+            takes_over: false,
             tree,
-            begun: (Instant::now(), version),
+            begun: (Instant::now(), network.version()),
             is_broken: false,
             reported: None,
             written: None,
-            reached: BTreeMap::new(),
         }
     }
 
-    /// Whether its messages are to go to hosts, or on paths, that OPEN did not name; or it is broken, and routes have changed since.
-    pub fn is_to_begin_again(&self, wanted: &Tree, version: u64) -> bool {
-        let is_wanted = |end: &str| wanted.ends().any(|other| other == end);
+    /// Whether its messages are to go to other hosts, or on other paths, than OPEN named; or it is broken, and routes have changed since; or
+    /// a host behind is another life now, which does not confirm what a former one had.
+    pub fn is_to_begin_again(&self, wanted: &Tree, network: &Network) -> bool {
         let (at, before) = self.begun;
-        let is_due = self.is_broken && (version != before || at.elapsed() >= BROKEN_LIMIT);
-        is_due || self.tree.narrowed(is_wanted) != *wanted
-    }
-
-    /// Its messages go to fewer hosts from now on.
-    pub fn narrow(&mut self, tree: &Tree) {
-        self.tree = tree.clone();
-        for flow in self.publishers.values_mut() {
-            Arc::make_mut(&mut flow.description).tree = tree.clone();
-        }
+        let has_changed = network.version() != before;
+        let is_due = self.is_broken && (has_changed || at.elapsed() >= BROKEN_LIMIT);
+        let is_other = |(end, life): (&String, &Option<u64>)| {
+            let now = network.incarnation(end);
+            now.is_some() && now != *life
+        };
+        is_due || self.tree != *wanted || has_changed && self.lives.iter().any(is_other)
     }
 }
 
@@ -95,6 +128,33 @@ pub struct OutgoingFlow {
     pub description: Arc<FlowDescription>,
     /// What the host answered: it takes its messages, or why not, and when it said so.
     pub answer: Option<Result<(), (String, Instant)>>,
+    /// What the hosts below it have answered.
+    pub below: BTreeMap<String, Result<(), String>>,
+}
+
+impl OutgoingFlow {
+    /// One that nobody has answered yet.
+    pub fn new(description: Arc<FlowDescription>) -> OutgoingFlow {
+        OutgoingFlow {
+            description,
+            answer: None,
+            below: BTreeMap::new(),
+        }
+    }
+
+    /// What the host answered, or one below it.
+    fn answered(&self, below: Option<&str>) -> Option<Result<(), &str>> {
+        match below {
+            None => {
+                let answer = self.answer.as_ref()?.as_ref().copied();
+                Some(answer.map_err(|(why, _)| &why[..]))
+            }
+            Some(host) => {
+                let answer = self.below.get(host)?.as_ref().copied();
+                Some(answer.map_err(String::as_str))
+            }
+        }
+    }
 }
 
 /// Another host.
@@ -124,7 +184,7 @@ pub struct RemoteHost {
     /// Streams that go there.
     pub outgoing: HashMap<u64, OutgoingStream>,
     /// Flows that come from there.
-    pub incoming: BTreeMap<Flow, IngressPlan>,
+    pub incoming: BTreeMap<FlowName, IngressPlan>,
     /// It was gone for so long that nothing is kept for it.
     pub given_up: bool,
     /// Topics by the streams that went or go there, and whether what was not acknowledged of it went another way.
@@ -279,44 +339,45 @@ impl RemoteHost {
     pub fn forget_control(&mut self) {
         for stream in self.outgoing.values_mut() {
             (stream.reported, stream.written) = (None, None);
-            stream.reached.clear();
-            let flows = stream.publishers.values_mut();
-            flows.for_each(|flow| flow.answer = None);
+            for flow in stream.publishers.values_mut() {
+                flow.answer = None;
+                flow.below.clear();
+            }
         }
         let incoming = self.incoming.values_mut();
         incoming.for_each(|flow| flow.written = None);
     }
 
     /// A stream of a topic goes there.
-    pub fn begin_stream(&mut self, number: u64, topic: &str, (tree, version): (Tree, u64)) {
+    pub fn begin_stream(&mut self, number: u64, topic: &str, (tree, network): (Tree, &Network)) {
         if self.names.len() >= MAX_NAMES {
             self.names.pop_first();
         }
         self.names.insert(number, (topic.to_owned(), false));
         self.outgoing
-            .insert(number, OutgoingStream::new(tree, version));
+            .insert(number, OutgoingStream::new(tree, network));
     }
 
     /// A flow of another host goes on there, as it is described.
-    pub fn begin_transit(&mut self, flow: Flow, description: Arc<FlowDescription>) {
-        if !self.outgoing.contains_key(&flow.topic) {
+    pub fn begin_transit(
+        &mut self,
+        flow: FlowName,
+        (description, network): (Arc<FlowDescription>, &Network),
+    ) {
+        if !self.outgoing.contains_key(&flow.stream) {
             let tree = description.tree.clone();
-            self.begin_stream(flow.topic, &description.topic, (tree, 0));
+            self.begin_stream(flow.stream, &description.topic, (tree, network));
         }
-        if let Some(stream) = self.outgoing.get_mut(&flow.topic) {
-            let answer = None;
-            let known = stream.publishers.entry(flow.incarnation);
-            known.or_insert(OutgoingFlow {
-                description,
-                answer,
-            });
+        if let Some(stream) = self.outgoing.get_mut(&flow.stream) {
+            let known = stream.publishers.entry(flow.publisher);
+            known.or_insert_with(|| OutgoingFlow::new(description));
         }
     }
 
     /// Whether it has refused a flow, and not accepted it since.
-    pub fn has_refused(&self, flow: Flow) -> bool {
-        let stream = self.outgoing.get(&flow.topic);
-        let known = stream.and_then(|stream| stream.publishers.get(&flow.incarnation));
+    pub fn has_refused(&self, flow: FlowName) -> bool {
+        let stream = self.outgoing.get(&flow.stream);
+        let known = stream.and_then(|stream| stream.publishers.get(&flow.publisher));
         known.is_some_and(|known| matches!(known.answer, Some(Err(_))))
     }
 
@@ -334,20 +395,24 @@ impl RemoteHost {
     }
 
     /// A publisher has nothing more to send in a stream: it is closed.
-    pub fn end_publisher(&mut self, flow: Flow) {
-        if let Some(stream) = self.outgoing.get_mut(&flow.topic) {
-            stream.publishers.remove(&flow.incarnation);
+    pub fn end_publisher(&mut self, flow: FlowName) {
+        if let Some(stream) = self.outgoing.get_mut(&flow.stream) {
+            stream.publishers.remove(&flow.publisher);
         }
     }
 
     /// A flow that comes from there is over.
-    pub fn end_flow(&mut self, flow: Flow) -> Option<IngressPlan> {
+    pub fn end_flow(&mut self, flow: FlowName) -> Option<IngressPlan> {
         self.ingress.remove(flow);
         self.incoming.remove(&flow)
     }
 
-    /// Its life is over; another may go on with what comes from there.
+    /// Its life is over; another may go on with what comes from there. What it had and did not send on goes there in other streams.
     pub fn end_life(&mut self) {
+        let streams = self.outgoing.values_mut();
+        for stream in streams.filter(|stream| stream.tree.leads_on()) {
+            (stream.is_broken, stream.begun.1) = (true, u64::MAX);
+        }
         let now = Instant::now();
         self.incoming.retain(|_, of| of.landing.is_some());
         for incoming in self.incoming.values_mut() {
@@ -367,28 +432,28 @@ impl RemoteHost {
             HostEvent::Accepted(flow) => (flow, Ok(())),
             HostEvent::Refused(flow, why, dropped) => {
                 let why = clip(&why);
-                if let Some(topic) = self.topic_of(flow.topic) {
+                if let Some(topic) = self.topic_of(flow.stream) {
                     self.ingress.issues.refused(topic, dropped, &why);
                 }
                 (flow, Err((why, Instant::now())))
             }
             _ => return,
         };
-        let stream = self.outgoing.get_mut(&flow.topic);
-        if let Some(of) = stream.and_then(|of| of.publishers.get_mut(&flow.incarnation)) {
+        let stream = self.outgoing.get_mut(&flow.stream);
+        if let Some(of) = stream.and_then(|of| of.publishers.get_mut(&flow.publisher)) {
             of.answer = Some(answer);
         }
     }
 
     /// A message that went there was given up. What has gone another way is none.
-    pub fn has_given_up(&mut self, flow: Flow) {
-        if matches!(self.names.get(&flow.topic), Some((_, true))) {
+    pub fn has_given_up(&mut self, flow: FlowName) {
+        if matches!(self.names.get(&flow.stream), Some((_, true))) {
             return;
         }
         let given_up = &self.ingress.arrived.given_up;
         given_up.fetch_add(1, Ordering::Relaxed);
         self.gave_up.0 += 1;
-        if let Some(topic) = self.topic_of(flow.topic) {
+        if let Some(topic) = self.topic_of(flow.stream) {
             self.ingress.issues.gave_up(topic, 1);
         }
         self.report_given_up();
@@ -399,7 +464,7 @@ impl RemoteHost {
         let mut streams: BTreeMap<u64, &IngressPlan> = BTreeMap::new();
         let rank = |i: &IngressPlan| (i.landing.is_some(), i.refused.is_some());
         for (flow, incoming) in self.incoming.iter().filter(|(_, i)| i.orphaned.is_none()) {
-            let known = streams.entry(flow.topic).or_insert(incoming);
+            let known = streams.entry(flow.stream).or_insert(incoming);
             if rank(incoming) > rank(known) {
                 *known = incoming;
             }
@@ -407,18 +472,16 @@ impl RemoteHost {
         streams.into_values()
     }
 
-    /// What it answered to a stream: one of its flows is enough. None: nothing yet.
-    fn answer(&self, stream: u64) -> Option<Result<(), &str>> {
+    /// What it, or a host below it, answered to a stream: one of its flows is enough. None: nothing yet.
+    fn answer(&self, stream: u64, host: &str) -> Option<Result<(), &str>> {
         let publishers = &self.outgoing.get(&stream)?.publishers;
-        let answers = || publishers.values().map(|flow| flow.answer.as_ref());
-        if publishers.is_empty() || answers().any(|answer| matches!(answer, Some(Ok(())))) {
+        let below = (host != self.node.host).then_some(host);
+        let answers = || publishers.values().map(|of| of.answered(below));
+        if publishers.is_empty() || answers().any(|answer| answer == Some(Ok(()))) {
             return Some(Ok(()));
         }
-        let refused = answers().try_fold(None, |why, answer| match answer {
-            Some(Err((other, _))) => Some(why.or(Some(&other[..]))),
-            _ => None,
-        });
-        refused.flatten().map(Err)
+        // Refused, if all are.
+        answers().reduce(|one, other| one.and_then(|one| other.map(|_| one)))?
     }
 
     /// Publishers that it has refused just now. In a moment they are opened again.
@@ -433,15 +496,7 @@ impl RemoteHost {
 
     /// Whether a stream reaches this host, or one that it leads to; if not, why.
     pub fn reaches(&self, stream: u64, host: &str) -> Result<(), &str> {
-        let said = match host == self.node.host {
-            true => self.answer(stream),
-            false => {
-                let stream = self.outgoing.get(&stream);
-                let reached = stream.and_then(|stream| stream.reached.get(host));
-                reached.map(|outcome| outcome.as_ref().copied().map_err(String::as_str))
-            }
-        };
-        match (said, self.up) {
+        match (self.answer(stream, host), self.up) {
             (Some(Err(why)), _) => Err(why),
             (_, false) => Err("the host is not linked now"),
             (None, true) => Err("the host still prepares"),

@@ -186,64 +186,56 @@ impl LinkTraces {
     /// The links have taken what was published here, for whichever hosts. Times are of this host's clock that counts from its start.
     pub fn taken(&self, trace: &Trace, published_ns: u64, taken_ns: u64) {
         let here = &self.tracer.host;
-        self.tracer.queue(TraceSpan {
-            id: span_id(trace.id, Stage::Take, here, here),
-            parent: None,
-            stage: Stage::Take,
-            peer: None,
-            from_ns: published_ns,
-            to_ns: taken_ns,
-            trace: trace.clone(),
-        });
+        let times = [published_ns, taken_ns];
+        self.queue(trace, (Stage::Take, here, here), None, times);
     }
 
     /// It was written from `written_ns` on, and the other host has acknowledged it now.
-    pub fn sent(&self, trace: Trace, taken_ns: u64, written_ns: u64, now_ns: u64) {
+    pub fn sent(&self, trace: &Trace, taken_ns: u64, written_ns: u64, now_ns: u64) {
         let (here, there) = (&self.tracer.host, &self.peer);
         let before = Some(match &trace.received_from {
             None => span_id(trace.id, Stage::Take, here, here),
             Some(from) => span_id(trace.id, Stage::Publish, from, here),
         });
-        self.tracer.queue(TraceSpan {
-            id: span_id(trace.id, Stage::Queue, here, there),
-            parent: before,
-            stage: Stage::Queue,
-            peer: Some(there.clone()),
-            from_ns: taken_ns,
-            to_ns: written_ns,
-            trace: trace.clone(),
-        });
-        self.tracer.queue(TraceSpan {
-            id: span_id(trace.id, Stage::Wire, here, there),
-            parent: before,
-            stage: Stage::Wire,
-            peer: Some(there.clone()),
-            from_ns: written_ns,
-            to_ns: now_ns,
-            trace,
-        });
+        let queued = [taken_ns, written_ns];
+        self.queue(trace, (Stage::Queue, here, there), before, queued);
+        let on_wire = [written_ns, now_ns];
+        self.queue(trace, (Stage::Wire, here, there), before, on_wire);
     }
 
     /// It is published here now. It had a place, and then its turn.
     pub fn landed(&self, trace: &Trace, [placed_ns, turn_ns, now_ns]: [u64; 3]) {
         let (there, here) = (&self.peer, &self.tracer.host);
         let wire = Some(span_id(trace.id, Stage::Wire, there, here));
+        self.queue(
+            trace,
+            (Stage::Land, there, here),
+            wire,
+            [placed_ns, turn_ns],
+        );
+        self.queue(
+            trace,
+            (Stage::Publish, there, here),
+            wire,
+            [turn_ns, now_ns],
+        );
+    }
+
+    /// A stage of a message on its way from one host to another, or here.
+    fn queue(
+        &self,
+        trace: &Trace,
+        (stage, from, to): (Stage, &str, &str),
+        parent: Option<u64>,
+        [from_ns, to_ns]: [u64; 2],
+    ) {
         self.tracer.queue(TraceSpan {
-            id: span_id(trace.id, Stage::Land, there, here),
-            parent: wire,
-            stage: Stage::Land,
-            peer: Some(there.clone()),
-            from_ns: placed_ns,
-            to_ns: turn_ns,
-            trace: trace.clone(),
-        });
-        self.tracer.queue(TraceSpan {
-            id: span_id(trace.id, Stage::Publish, there, here),
-            parent: wire,
-            stage: Stage::Publish,
-            peer: Some(there.clone()),
-            from_ns: turn_ns,
-            to_ns: now_ns,
+            id: span_id(trace.id, stage, from, to),
+            parent,
+            stage,
+            peer: (from != to).then(|| self.peer.clone()),
+            from_ns,
+            to_ns,
             trace: trace.clone(),
         });
     }
@@ -412,7 +404,7 @@ mod tests {
         let link = LinkTraces::new(&tracer, "there");
         for sequence in 0..4 {
             let trace = link.pick("t", 1, sequence, 10).unwrap();
-            link.sent(trace, 1, 2, 3);
+            link.sent(&trace, 1, 2, 3);
         }
         assert_eq!((tracer.figures().spans, tracer.figures().dropped), (0, 5));
         drop(reported);

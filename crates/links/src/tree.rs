@@ -116,9 +116,16 @@ impl Tree {
         self.0.iter().any(|of| of.takes == Takes::Reliable)
     }
 
-    /// Whether some host below the root is.
-    pub fn is_reliable_below(&self) -> bool {
-        self.0[1..].iter().any(|of| of.takes == Takes::Reliable)
+    /// Whether the root is to miss nothing.
+    pub fn is_reliable_here(&self) -> bool {
+        self.0[0].takes == Takes::Reliable
+    }
+
+    /// The hosts below the root that are to miss nothing.
+    pub fn reliable_below(&self) -> impl Iterator<Item = &String> {
+        let below = self.0[1..].iter();
+        let reliable = below.filter(|of| of.takes == Takes::Reliable);
+        reliable.map(|of| &of.host)
     }
 
     /// The hosts on the way from the root to another, without the root.
@@ -196,7 +203,8 @@ mod tests {
         let roots: Vec<&str> = children.iter().map(Tree::root).collect();
         assert_eq!(roots, ["c", "f"]);
         assert_eq!(children[0].ends().collect::<Vec<_>>(), ["d", "e"]);
-        assert!(children[0].is_valid() && children[0].is_reliable_below());
+        assert!(children[0].is_valid() && !children[0].is_reliable_here());
+        assert_eq!(children[0].reliable_below().collect::<Vec<_>>(), ["d"]);
         assert!(children[1].ends_here() && !children[1].leads_on() && !children[1].is_reliable());
     }
 

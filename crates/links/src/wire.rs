@@ -2,11 +2,10 @@
 //! message, and, in the link's control flow, what changes, and which other hosts are reached through them. What a peer says is
 //! bounded and checked here.
 
-pub use crate::host_link::Flow;
 use crate::keys::{is_host, Node};
 pub use crate::tree::{Takes, Tree};
 use anyhow::{bail, Context};
-use rgaps_client::links::{Metadata, MetadataLengths, Offer, MAX_METADATA_BYTES, MAX_REMOTE_HOSTS};
+use rgaps_client::links::{Metadata, MetadataLengths, Offer, MAX_METADATA_BYTES};
 use rgaps_client::{DType, Tensor};
 use rgaps_routing::{Datagram, MAX_HOPS, MAX_PATHS};
 use rgaps_session::check_topic_name;
@@ -25,8 +24,6 @@ const META_BYTES_MAX: usize = 160 + 8 + MAX_METADATA_BYTES;
 pub const MAX_LINK_MESSAGE_BYTES: usize = 128 << 10;
 /// Longest type name, and reason.
 const MAX_TEXT: usize = 300;
-/// Flows of which is said at once how far they are.
-pub const MAX_CONFIRMED: usize = 1024;
 
 /// A message's description.
 #[derive(Clone, Debug, PartialEq)]
@@ -130,17 +127,13 @@ impl MessageDescription {
 /// What one end says to the other.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum LinkMessage {
-    /// What comes in flows of this number is read by network cards on the GPU that it lives on, or why it is not; and it is to be
-    /// carried on to no other hosts than these. OPEN said so of what was so then.
-    Update(u64, Result<(), String>, Vec<String>),
+    /// What comes in flows of this number is read by network cards on the GPU that it lives on, or why it is not. OPEN said so of what
+    /// was so then.
+    Update(u64, Result<(), String>),
     /// These are all the paths that lead on from here, with all hosts on them.
     Paths(Vec<Vec<Node>>),
     /// What a host says to another over their control channel.
     Datagram(Datagram),
-    /// What comes in flows of this number, and is for this host, reaches it, or why not.
-    Reached(u64, String, Result<(), String>),
-    /// Messages of a flow below a sequence are at all hosts that they are carried on to, or were given up.
-    Confirmed(Vec<(Flow, u64)>),
     /// What comes in flows of this number does not go on to this host any more, nor to those below it: the link to it is another
     /// one now, or gone.
     Broken(u64, String),
@@ -152,7 +145,7 @@ pub enum LinkMessage {
 /// A publisher whose messages come in a flow: what OPEN carries.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FlowDescription {
-    /// `Flow::incarnation`, which precedes this.
+    /// `FlowName::publisher`, which precedes this.
     #[serde(skip)]
     pub publisher: u64,
     /// The topic.
@@ -172,6 +165,11 @@ pub struct FlowDescription {
 }
 
 impl FlowDescription {
+    /// The host that the messages are published on, if they come from this one.
+    pub fn origin<'a>(&'a self, from: &'a str) -> &'a str {
+        self.via.first().map_or(from, String::as_str)
+    }
+
     /// As it travels.
     pub fn encode(&self) -> Vec<u8> {
         postcard::to_stdvec(self).expect("it has only what can be written")
@@ -214,17 +212,15 @@ impl LinkMessage {
             bail!("it says something more");
         }
         match &said {
-            LinkMessage::Update(_, outcome, _)
-            | LinkMessage::Written(_, outcome)
-            | LinkMessage::Reached(_, _, outcome)
+            LinkMessage::Update(_, outcome) | LinkMessage::Written(_, outcome)
                 if !fits(outcome) =>
             {
                 bail!("it has too much to say")
             }
-            LinkMessage::Reached(_, host, _) | LinkMessage::Broken(_, host) if !is_host(host) => {
+            LinkMessage::Broken(_, host) if !is_host(host) => {
                 bail!("it names a host that cannot be")
             }
-            LinkMessage::Reached(..)
+            LinkMessage::Update(..)
             | LinkMessage::Broken(..)
             | LinkMessage::Written(..)
             | LinkMessage::Datagram(_) => {}
@@ -236,15 +232,6 @@ impl LinkMessage {
                     bail!("it leads to hosts that cannot be");
                 }
             }
-            LinkMessage::Update(_, _, hosts) => {
-                if hosts.len() > MAX_REMOTE_HOSTS || !hosts.iter().all(|host| is_host(host)) {
-                    bail!("it names hosts that cannot be");
-                }
-            }
-            LinkMessage::Confirmed(all) if all.len() > MAX_CONFIRMED => {
-                bail!("it has too much to say")
-            }
-            LinkMessage::Confirmed(_) => {}
         }
         Ok(said)
     }
@@ -381,12 +368,6 @@ mod tests {
         assert_eq!(MessageDescription::decode(&bytes), None);
     }
 
-    const FLOW: Flow = Flow {
-        topic: u64::MAX,
-        incarnation: u64::MAX,
-    };
-    const PASSED: (Flow, u64) = (FLOW, u64::MAX);
-
     fn names(hosts: &[&str]) -> Vec<String> {
         hosts.iter().map(|host| (*host).to_owned()).collect()
     }
@@ -400,12 +381,9 @@ mod tests {
     #[test]
     fn what_is_said_is_checked() {
         for said in [
-            LinkMessage::Update(3, Ok(()), names(&["c", "d"])),
-            LinkMessage::Update(3, Err(clip(&"ä".repeat(500))), Vec::new()),
+            LinkMessage::Update(3, Ok(())),
+            LinkMessage::Update(3, Err(clip(&"ä".repeat(500)))),
             LinkMessage::Paths(vec![path(&["b", "c"]), path(&["b", "c", "d"])]),
-            LinkMessage::Reached(3, "c".to_owned(), Ok(())),
-            LinkMessage::Reached(3, "c".to_owned(), Err("a rule".to_owned())),
-            LinkMessage::Confirmed(vec![PASSED; MAX_CONFIRMED]),
             LinkMessage::Broken(3, "c".to_owned()),
             LinkMessage::Written(3, Ok(())),
             LinkMessage::Written(3, Err(clip(&"ä".repeat(500)))),
@@ -418,17 +396,12 @@ mod tests {
             LinkMessage::decode(&[&bytes[..], &[0]].concat()).unwrap_err();
         }
         for said in [
-            LinkMessage::Update(3, Err("x".repeat(301)), Vec::new()),
-            LinkMessage::Update(3, Ok(()), names(&["c/d"])),
-            LinkMessage::Update(3, Ok(()), names(&["c"; MAX_REMOTE_HOSTS + 1])),
+            LinkMessage::Update(3, Err("x".repeat(301))),
             LinkMessage::Written(3, Err("x".repeat(301))),
-            LinkMessage::Reached(3, "c".to_owned(), Err("x".repeat(301))),
-            LinkMessage::Reached(3, "c/d".to_owned(), Ok(())),
             LinkMessage::Broken(3, "c/d".to_owned()),
             LinkMessage::Paths(vec![path(&["b", "c d"])]),
             LinkMessage::Paths(vec![path(&["b"; MAX_HOPS + 1])]),
             LinkMessage::Paths(vec![path(&["b", "c"]); MAX_PATHS + 1]),
-            LinkMessage::Confirmed(vec![PASSED; MAX_CONFIRMED + 1]),
         ] {
             LinkMessage::decode(&said.encode().unwrap()).unwrap_err();
         }

@@ -9,7 +9,7 @@ use rgaps::tensor::strided;
 use rgaps::{DType, History};
 use rgaps_client::links::{Metadata, Offer};
 use rgaps_links::keys::{Node, Token, PLANE_VERSION};
-use rgaps_links::wire::{Flow, FlowDescription, LinkMessage, MessageDescription, Takes, Tree};
+use rgaps_links::wire::{FlowDescription, LinkMessage, MessageDescription, Takes, Tree};
 use rgaps_routing::{ChannelEnd, ControlMessage, Datagram, HostId, Life, Segment};
 
 /// All that a host may say over a control channel.
@@ -55,17 +55,9 @@ fn seeds() -> Vec<Vec<u8>> {
     };
     let topic = "camera/left".to_owned();
     let said = [
-        LinkMessage::Update(9, Err("no network card".to_owned()), vec!["d".to_owned()]),
+        LinkMessage::Update(9, Err("no network card".to_owned())),
         LinkMessage::Paths(vec![vec![node.clone(), node]]),
         LinkMessage::Datagram(datagram(&topic)),
-        LinkMessage::Reached(9, "c".to_owned(), Ok(())),
-        LinkMessage::Confirmed(vec![(
-            Flow {
-                topic: 9,
-                incarnation: 5,
-            },
-            7,
-        )]),
         LinkMessage::Broken(9, "c".to_owned()),
         LinkMessage::Written(9, Err("no network card".to_owned())),
     ];

@@ -9,8 +9,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use support::stream::reached;
 use support::{
-    content, hosts, is_last, last_message, ports, receive, start_among, until,
-    wait_for_subscribers, LIMIT, LOOK_AGAIN,
+    content, is_last, last_message, ports, start_among, until, wait_for_subscribers, LIMIT,
+    LOOK_AGAIN,
 };
 
 const BYTES: usize = 5_000;
@@ -118,42 +118,4 @@ fn what_publishers_published_that_left_while_the_way_changed_comes_through() {
     let count = count.load(Ordering::SeqCst);
     let all: BTreeMap<u64, u64> = (0..count).map(|publisher| (publisher, EACH)).collect();
     assert_eq!(seen, all, "of {count} publishers");
-}
-
-#[test]
-fn a_publisher_that_left_stays_elsewhere_until_its_messages_are_read() {
-    const COUNT: u64 = 3;
-    let hosts = hosts(2, "outage_ms = 300000");
-    let (here, there) = (hosts[0].node("here"), hosts[1].node("there"));
-    let subscriber = there.subscriber("photos").reliable().create().unwrap();
-    let publisher = here.publisher("photos").deadline(LIMIT).create().unwrap();
-    wait_for_subscribers(&publisher, 1);
-    (0..COUNT).for_each(|number| {
-        publisher.put(&content(number, BYTES)).unwrap();
-    });
-    let flows = |count| {
-        until("its flow to begin, or to end", || {
-            let peers = there.peers().unwrap().peers;
-            peers.iter().map(|peer| peer.topics_in).sum::<u32>() == count
-        });
-    };
-    flows(1);
-    drop(publisher);
-    // A flow that goes on with it might begin now: it would find the publisher that stands for it.
-    flows(0);
-    // The links there have looked at all that they have since: they have taken another publisher's messages.
-    let other = there.subscriber("other").reliable().create().unwrap();
-    let publisher = here.publisher("other").deadline(LIMIT).create().unwrap();
-    wait_for_subscribers(&publisher, 1);
-    publisher.put(b"other").unwrap();
-    assert_eq!(receive(&other).as_slice().unwrap(), b"other");
-    let lives = || {
-        let publishers = there.topic("photos").unwrap().publishers;
-        publishers.iter().any(|publisher| !publisher.orphan)
-    };
-    assert!(lives());
-    for number in 0..COUNT {
-        assert!(receive(&subscriber).as_slice().unwrap() == content(number, BYTES));
-    }
-    until("it to leave", || !lives());
 }

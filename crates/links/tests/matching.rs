@@ -1,7 +1,7 @@
 //! Subscribers that do not match a publisher of another host: they are told on their own host, and stop nobody.
 mod support;
 
-use rgaps::{Late, Subscriber};
+use rgaps::{Late, Matched, Subscriber};
 use support::{content, hosts, receive, until, wait_for_subscribers, LIMIT};
 
 fn told(subscriber: &Subscriber, why: &str) {
@@ -18,6 +18,7 @@ fn a_subscriber_elsewhere_that_does_not_match_is_told_and_stops_nobody() {
     let hosts = hosts(2, "");
     let (here, there) = (hosts[0].node("publishers"), hosts[1].node("subscribers"));
     let reads = |type_name: &str| there.subscriber("t").type_name(type_name);
+    let (told_counts, heard) = std::sync::mpsc::channel();
     // They are there first: what they demand is known to the links before anybody publishes.
     let reliable = reads("").reliable().create().unwrap();
     let late = reads("").late(Late::AllKept).create().unwrap();
@@ -27,7 +28,10 @@ fn a_subscriber_elsewhere_that_does_not_match_is_told_and_stops_nobody() {
     let photo = here.publisher("t").type_name("photo").best_effort();
     let photo = photo.create().unwrap();
     assert_eq!(photo.mismatched(), 0, "the links demand nothing");
+    let counts = move |matched: Matched| told_counts.send(matched.current_count).unwrap();
+    let _listener = photo.on_matched(counts).unwrap();
     wait_for_subscribers(&photo, 5);
+    until("a match event", || heard.try_iter().any(|count| count == 5));
     told(&reliable, "reliable");
     told(&late, "transient-local");
     told(&clouds, "'cloud'");

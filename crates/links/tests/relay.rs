@@ -376,6 +376,66 @@ fn what_a_publisher_that_leaves_at_once_published_comes_through() {
     }
 }
 
+/// Whatever the end had confirmed when it was killed: its next life confirms the rest.
+#[test]
+fn nothing_stays_of_a_publisher_that_left_when_the_end_is_killed() {
+    const COUNT: u64 = 10;
+    let mut hosts = row(3, OUTAGE);
+    let nodes: Vec<_> = hosts.iter().map(|host| host.node("member")).collect();
+    let far = reliable(&nodes[2], "photos");
+    for round in 0..4 {
+        let publisher = publisher(&nodes[0], "photos");
+        wait_for_subscribers(&publisher, 1);
+        for number in 0..COUNT {
+            publisher.put(&content(number + round, 3_000)).unwrap();
+        }
+        drop(publisher);
+        for number in 0..COUNT {
+            let sample = receive(&far);
+            assert!(sample.as_slice().unwrap() == content(number + round, 3_000));
+        }
+        hosts[2].kill_links();
+        hosts[2].start_links();
+        until("all memory to be free", || {
+            let pools = nodes[0].pools().unwrap();
+            pools.iter().all(|pool| pool.leased_bytes == 0)
+        });
+    }
+}
+
+#[test]
+fn messages_that_a_quota_between_leaves_out_hold_nothing_up() {
+    const COUNT: u64 = 40;
+    let quota = "[[links.quotas]]\nname = \"small\"\npeer = \"host-c\"\ntopics = [\"photos\"]\nmessage_max = 1000";
+    let ports = ports(3);
+    let hosts = [
+        start_among(
+            &ports,
+            0,
+            &[1],
+            "in_flight_max = \"1MiB\"\noutage_max = \"1MiB\"",
+        ),
+        start_among(&ports, 1, &[0, 2], quota),
+        start_among(&ports, 2, &[1], ""),
+    ];
+    let nodes: Vec<_> = hosts.iter().map(|host| host.node("member")).collect();
+    let far = reliable(&nodes[2], "photos");
+    let publisher = publisher(&nodes[0], "photos");
+    wait_for_subscribers(&publisher, 1);
+    publisher.put(b"first").unwrap();
+    assert_eq!(receive(&far).as_slice().unwrap(), b"first");
+    // Twice as much as the first host keeps for those that have not confirmed it.
+    for number in 0..COUNT {
+        publisher.put(&content(number, 50_000)).unwrap();
+    }
+    publisher.put(b"last").unwrap();
+    let last = receive(&far);
+    assert_eq!(
+        (last.as_slice().unwrap(), last.missed()),
+        (&b"last"[..], COUNT)
+    );
+}
+
 #[test]
 fn best_effort_messages_and_large_ones_come_through() {
     let hosts = row(3, "");

@@ -198,6 +198,7 @@ named! {
     name = text("name") -> String;
     name_or_none = text_or_none("name") -> Option<String>;
     realm = text_or_none("realm") -> Option<String>;
+    namespace = text_or_none("namespace") -> Option<String>;
     socket = path_or_none("socket") -> Option<PathBuf>;
     domain = text_or_none("domain") -> Option<String>;
     require = text_or_none("require") -> Option<String>;

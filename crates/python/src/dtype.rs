@@ -39,6 +39,28 @@ pub(crate) fn format(dtype: DType) -> Option<&'static CStr> {
     })
 }
 
+/// Arrow's letter, of types that it has one for, and whether these are booleans, whose bytes it takes for numbers.
+pub(crate) fn arrow(dtype: DType) -> Option<(&'static CStr, bool)> {
+    if dtype.lanes != 1 {
+        return None;
+    }
+    let letter = match (dtype.code, dtype.bits) {
+        (SIGNED | BOOL, 8) => c"c",
+        (SIGNED, 16) => c"s",
+        (SIGNED, 32) => c"i",
+        (SIGNED, 64) => c"l",
+        (UNSIGNED, 8) => c"C",
+        (UNSIGNED, 16) => c"S",
+        (UNSIGNED, 32) => c"I",
+        (UNSIGNED, 64) => c"L",
+        (FLOAT, 16) => c"e",
+        (FLOAT, 32) => c"f",
+        (FLOAT, 64) => c"g",
+        _ => return None,
+    };
+    Some((letter, dtype.code == BOOL))
+}
+
 /// The array interface's code, of types that it has one for.
 pub(crate) fn typestr(dtype: DType) -> Option<String> {
     format(dtype)?;

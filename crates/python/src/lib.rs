@@ -7,6 +7,7 @@
 //! numpy's types.
 
 mod argument;
+mod arrow;
 mod buffer;
 mod declared;
 mod device;

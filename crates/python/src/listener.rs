@@ -1,10 +1,11 @@
 //! Callbacks.
 
+use crate::argument;
 use crate::error::IntoPyErr;
 use crate::sample;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
-use rgaps::RecvError;
+use rgaps::{ClientError, Matched, RecvError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// All that may be running, to be stopped before the interpreter ends.
@@ -18,49 +19,108 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Running {
-    pub(crate) fn is_running(&self) -> bool {
+    fn is_running(&self) -> bool {
         lock(&self.0).is_some()
     }
 
     /// Stops it; the callback is not running any more afterwards, unless it is the caller.
-    pub(crate) fn stop(&self, py: Python<'_>) {
+    fn stop(&self, py: Python<'_>) {
         let listener = lock(&self.0).take();
         // Waits for the thread, which may wait for the interpreter.
         py.detach(|| drop(listener));
     }
 }
 
-pub(crate) fn start(
-    py: Python<'_>,
-    subscriber: rgaps::Subscriber,
-    topic: Arc<str>,
-    callback: Py<PyAny>,
-    on_error: Option<Py<PyAny>>,
-) -> PyResult<Arc<Running>> {
-    let handler = move |outcome: Result<rgaps::Sample, RecvError>| {
-        // None while the interpreter shuts down.
-        let _ = Python::try_attach(|py| {
-            let outcome = outcome
-                .map_err(IntoPyErr::into_py_err)
-                .and_then(|sample| sample::wrap(py, sample, &topic));
-            let called = match (outcome, &on_error) {
-                (Ok(sample), _) => callback.call1(py, (sample,)),
-                (Err(error), Some(on_error)) => on_error.call1(py, (error.into_value(py),)),
-                (Err(error), None) => Err(error),
-            };
-            if let Err(error) = called {
-                error.write_unraisable(py, Some(callback.bind(py)));
-            }
-        });
-    };
-    let listener = py
-        .detach(|| subscriber.listen(handler))
-        .map_err(IntoPyErr::into_py_err)?;
-    let running = Arc::new(Running(Mutex::new(Some(listener))));
-    let mut all = lock(&ALL);
-    all.retain(|listener| listener.strong_count() > 0);
-    all.push(Arc::downgrade(&running));
-    Ok(running)
+/// The listeners of a publisher or subscriber, which keeps them running.
+#[derive(Default)]
+pub(crate) struct Listeners(Mutex<Vec<Arc<Running>>>);
+
+impl Listeners {
+    fn add(&self, listener: rgaps::Listener) -> Listener {
+        let running = Arc::new(Running(Mutex::new(Some(listener))));
+        let mut all = lock(&ALL);
+        all.retain(|listener| listener.strong_count() > 0);
+        all.push(Arc::downgrade(&running));
+        drop(all);
+        let mut own = lock(&self.0);
+        own.retain(|listener| listener.is_running());
+        own.push(running.clone());
+        Listener(Mutex::new(Some(running)))
+    }
+
+    pub(crate) fn stop(&self, py: Python<'_>) {
+        for listener in self.take() {
+            listener.stop(py);
+        }
+    }
+
+    /// What may wait for threads when it is dropped.
+    pub(crate) fn take(&self) -> Vec<Arc<Running>> {
+        std::mem::take(&mut *lock(&self.0))
+    }
+
+    /// Calls back with each message.
+    pub(crate) fn listen(
+        &self,
+        py: Python<'_>,
+        subscriber: rgaps::Subscriber,
+        topic: Arc<str>,
+        callback: Py<PyAny>,
+        on_error: Option<Py<PyAny>>,
+    ) -> PyResult<Listener> {
+        let handler = move |outcome: Result<rgaps::Sample, RecvError>| {
+            // None while the interpreter shuts down.
+            let _ = Python::try_attach(|py| {
+                let outcome = outcome
+                    .map_err(IntoPyErr::into_py_err)
+                    .and_then(|sample| sample::wrap(py, sample, &topic));
+                let called = match (outcome, &on_error) {
+                    (Ok(sample), _) => callback.call1(py, (sample,)),
+                    (Err(error), Some(on_error)) => on_error.call1(py, (error.into_value(py),)),
+                    (Err(error), None) => Err(error),
+                };
+                if let Err(error) = called {
+                    error.write_unraisable(py, Some(callback.bind(py)));
+                }
+            });
+        };
+        let listener = py.detach(|| subscriber.listen(handler));
+        Ok(self.add(listener.map_err(IntoPyErr::into_py_err)?))
+    }
+
+    /// Calls back when members of the other side come and go; `on_matched` of a publisher or subscriber begins.
+    pub(crate) fn on_matched(
+        &self,
+        callback: &Bound<'_, PyAny>,
+        on_matched: impl FnOnce(Handler) -> Result<rgaps::Listener, ClientError>,
+    ) -> PyResult<Listener> {
+        argument::callable("callback", callback)?;
+        let callback = callback.clone().unbind();
+        let handler = move |matched: Matched| {
+            // None while the interpreter shuts down.
+            let _ = Python::try_attach(|py| {
+                let called = as_tuple(py, &matched).and_then(|told| callback.call1(py, (told,)));
+                if let Err(error) = called {
+                    error.write_unraisable(py, Some(callback.bind(py)));
+                }
+            });
+        };
+        let listener = on_matched(Box::new(handler)).map_err(IntoPyErr::into_py_err)?;
+        Ok(self.add(listener))
+    }
+}
+
+type Handler = Box<dyn FnMut(Matched) + Send>;
+
+/// `rgaps.Matched`.
+fn as_tuple<'py>(py: Python<'py>, matched: &Matched) -> PyResult<Bound<'py, PyAny>> {
+    let class = py.import("rgaps._matched")?.getattr("Matched")?;
+    class.call1((
+        matched.current_count,
+        matched.current_count_change,
+        matched.total_count,
+        matched.total_count_change,
+    ))
 }
 
 /// Stops all listeners: a thread must not call into an interpreter that is shutting down.
@@ -72,19 +132,13 @@ pub(crate) fn _stop_listeners(py: Python<'_>) {
     }
 }
 
-/// Calls a callback with each message, in a thread of its own. `Subscriber.listen` makes one.
+/// Calls a callback in a thread of its own. `listen` and `on_matched` of subscribers and publishers make one.
 #[pyclass(frozen, weakref, module = "rgaps")]
 pub(crate) struct Listener(Mutex<Option<Arc<Running>>>);
 
-impl Listener {
-    pub(crate) fn new(running: Arc<Running>) -> Listener {
-        Listener(Mutex::new(Some(running)))
-    }
-}
-
 #[pymethods]
 impl Listener {
-    /// Whether the listener still passes messages to the callback.
+    /// Whether the listener may still call the callback.
     #[getter]
     fn running(&self) -> bool {
         lock(&self.0)

@@ -10,6 +10,7 @@ use crate::handle::{drop_detached, Handle};
 use crate::publisher::{sliced, Publisher, Sender, Waits};
 use crate::subscriber::{Receiver, Subscriber};
 use crate::wait::{duration, timeout};
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyInt, PyList, PyMapping, PyString, PyTuple};
 use rgaps::{ClientError, History, Late, PathKind, PublisherQos, SlowReaderPolicy, SubscriberQos};
@@ -26,10 +27,14 @@ use std::time::Duration;
 ///     name: What listings call this process; several processes may share a name. Default: the program's name.
 ///     config: The path of a configuration file, or a mapping of keys, such as
 ///         ``{"pool": {"host": {"cap": "4GiB"}}}``, which override those of the configuration files and the environment.
-///         Keys other than ``realm``, ``socket`` and ``autostart`` take effect only if this process starts the daemon.
+///         Keys other than ``realm``, ``socket``, ``autostart``, ``namespace`` and ``remap`` take effect only if this process
+///         starts the daemon.
 ///         Default: the files and the environment.
 ///     realm: The realm to join. Default: that of the configuration.
 ///     socket: The path of the daemon's socket. Default: derived from user and realm.
+///     namespace: Topics are below this name, unless their names begin with ``/``. Default: that of the configuration, such as
+///         ``RGAPS_NAMESPACE``.
+///     remap: Topics to use instead of others: ``{"camera": "front/camera"}``. Default: that of the configuration.
 ///
 /// Raises:
 ///     ConfigError: The configuration is invalid; the message names file, line and key.
@@ -68,6 +73,7 @@ fn configuration(
     config: Option<&Bound<'_, PyAny>>,
     realm: Option<String>,
     socket: Option<PathBuf>,
+    (namespace, remap): (Option<String>, Option<&Bound<'_, PyAny>>),
 ) -> PyResult<(Config, Vec<String>)> {
     let mut environment = Environment::current();
     let mut file = None;
@@ -77,9 +83,16 @@ fn configuration(
             None => file = Some(argument::config_path(config)?),
         }
     }
-    if let Some(realm) = realm {
-        let argument = Argument::text("argument realm", "realm", &realm);
-        environment.arguments.push(argument);
+    for (key, value) in [("realm", realm), ("namespace", namespace)] {
+        let argument = |value: String| Argument::text(&format!("argument {key}"), key, &value);
+        environment.arguments.extend(value.map(argument));
+    }
+    if let Some(remap) = remap {
+        environment.arguments.push(Argument {
+            name: "argument remap".to_owned(),
+            key: "remap".to_owned(),
+            value: rules(remap)?.into(),
+        });
     }
     let mut config =
         Config::load_from(file.as_deref(), &environment).map_err(IntoPyErr::into_py_err)?;
@@ -88,6 +101,23 @@ fn configuration(
     }
     let keys = environment.arguments.into_iter();
     Ok((config, keys.map(|argument| argument.key).collect()))
+}
+
+/// Rules of remapping as a configuration has them.
+fn rules(remap: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
+    let pairs = match mapping(remap)? {
+        Some(rules) => unless_raised(rules.items()?.extract::<Vec<(String, String)>>())?,
+        None => None,
+    };
+    let Some(pairs) = pairs else {
+        return Err(about(remap, |shown| {
+            PyTypeError::new_err(format!(
+                "remap must be a mapping of topics to topics, such as {{'camera': 'front/camera'}}, not {shown}"
+            ))
+        }));
+    };
+    let rule = |(from, to)| format!("{from}:={to}");
+    Ok(pairs.into_iter().map(rule).collect())
 }
 
 /// Keys of a mapping, with dots between those of mappings in it.
@@ -288,16 +318,18 @@ impl Node {
 #[pymethods]
 impl Node {
     #[new]
-    #[pyo3(signature = (name=None, *, config=None, realm=None, socket=None))]
+    #[pyo3(signature = (name=None, *, config=None, realm=None, socket=None, namespace=None, remap=None))]
     fn new(
         py: Python<'_>,
         #[pyo3(from_py_with = argument::name_or_none)] name: Option<String>,
         config: Option<&Bound<'_, PyAny>>,
         #[pyo3(from_py_with = argument::realm)] realm: Option<String>,
         #[pyo3(from_py_with = argument::socket)] socket: Option<PathBuf>,
+        #[pyo3(from_py_with = argument::namespace)] namespace: Option<String>,
+        remap: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Node> {
         let name = name.map_or_else(|| default_name(py), Ok)?;
-        let (config, keys) = configuration(config, realm, socket)?;
+        let (config, keys) = configuration(config, realm, socket, (namespace, remap))?;
         let address = config.clone();
         let builder = rgaps::Node::builder(&name)
             .config(config)
@@ -333,7 +365,7 @@ impl Node {
     /// without limit.
     ///
     /// Args:
-    ///     topic: Name of the topic. A leading ``/`` is ignored.
+    ///     topic: Name of the topic, below the node's namespace unless it begins with ``/``.
     ///     type: The type of the messages, as a free name. Subscribers that expect a type match only publishers that declare
     ///         the same one. Default: none.
     ///     dtype: Instead of ``type``, the element type of the messages: a name like ``"float16"``, or a dtype of numpy or
@@ -441,7 +473,7 @@ impl Node {
     /// the topic when its last publisher leaves or dies, and waits for the next one.
     ///
     /// Args:
-    ///     topic: Name of the topic. A leading ``/`` is ignored.
+    ///     topic: Name of the topic, below the node's namespace unless it begins with ``/``.
     ///     type: The type that the subscriber expects, as a name. It matches only publishers that declare the same type.
     ///         Default: it matches publishers of any type.
     ///     dtype: Instead of ``type``, the element type that it expects: a name like ``"float16"``, or a dtype of numpy or
@@ -530,7 +562,7 @@ impl Node {
     /// the device topic; reliable ones hold the kernel back. Other processes open the device topic with `open_device`.
     ///
     /// Args:
-    ///     topic: Name of the ordinary topic. A leading ``/`` is ignored.
+    ///     topic: Name of the ordinary topic.
     ///     device: The device topic. One process at a time forwards its messages.
     ///     to: ``"hosts"``: kernels publish, hosts receive. ``"kernels"``: the reverse. Default: ``"hosts"``.
     #[pyo3(signature = (topic, device, *, to="hosts"))]
@@ -548,7 +580,7 @@ impl Node {
     /// none.
     ///
     /// Args:
-    ///     topic: Name of the ordinary topic. A leading ``/`` is ignored.
+    ///     topic: Name of the ordinary topic.
     ///     domain: The GPU whose kernels use it. Default: None, the one that it is on.
     ///     publishes: Whether kernels of this process publish. Default: False, they receive.
     #[pyo3(signature = (topic, *, domain=None, publishes=false))]
@@ -587,6 +619,18 @@ impl Node {
         #[pyo3(from_py_with = argument::name)] name: String,
     ) -> PyResult<Bound<'py, PyAny>> {
         self.ask(py, |node| node.topic(&name).map(report::TopicDetails::from))
+    }
+
+    /// The full name of a topic, as listings and other hosts use it: below the namespace, unless ``name`` begins with ``/``,
+    /// and then by the rules of remapping. Every call that takes a topic does this. A pattern becomes a full pattern.
+    ///
+    /// Args:
+    ///     name: The name of a topic, or a pattern.
+    fn resolve_topic(
+        &self,
+        #[pyo3(from_py_with = argument::name)] name: String,
+    ) -> PyResult<String> {
+        Ok(self.node.get()?.resolve_topic(&name))
     }
 
     /// Drops the history that closed or dead transient-local publishers left in a topic, and returns how much that was,

@@ -1,6 +1,7 @@
 //! Parts of messages: named arrays in a loan or a sample.
 
 use crate::argument::about;
+use crate::arrow::arrow_methods;
 use crate::buffer::{with_buffer, Exporter, View};
 use crate::dlpack::dlpack_methods;
 use crate::error::{closed, invalid, unless_raised, IntoPyErr};
@@ -256,6 +257,21 @@ impl Exporter for PartBase {
     }
 }
 
+impl PartBase {
+    /// The bytes when they are all there.
+    fn arrow_view(&self, py: Python<'_>) -> PyResult<View> {
+        let Whole::Sample(held) = &self.whole else {
+            return Err(PyBufferError::new_err(
+                "Arrow arrays do not change, and a loan is there to be written: take numpy() or torch()",
+            ));
+        };
+        let view = self.view_anywhere(py)?;
+        order::before_reading_on_cpu(py, &held.sample)?;
+        Ok(view)
+    }
+}
+
+arrow_methods!(PartBase);
 dlpack_methods!(PartBase);
 
 #[pymethods]

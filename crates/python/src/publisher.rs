@@ -5,6 +5,7 @@ use crate::declared;
 use crate::error::{closed, in_python, invalid, unless_raised, IntoPyErr};
 use crate::framework::Framework;
 use crate::handle::{drop_detached, Handle};
+use crate::listener::{Listener, Listeners};
 use crate::loan::{self, Form, LoanBase};
 use crate::metadata::Beside;
 use crate::source::{self, Source};
@@ -207,6 +208,7 @@ fn attempt(
 #[pyclass(frozen, weakref, module = "rgaps")]
 pub(crate) struct Publisher {
     sender: Handle<Sender>,
+    listeners: Listeners,
     topic: String,
     type_name: String,
     domain: String,
@@ -218,6 +220,7 @@ impl Publisher {
             topic: sender.publisher.topic().to_owned(),
             type_name: sender.publisher.type_name().to_owned(),
             domain: sender.publisher.domain().to_string(),
+            listeners: Listeners::default(),
             sender: Handle::new("publisher", sender),
         }
     }
@@ -646,6 +649,21 @@ impl Publisher {
         Ok(in_python(py.detach(|| publisher.missing_subscribers(n))))
     }
 
+    /// Calls ``callback`` with the subscribers that match already, if there are any, and then whenever subscribers come or go,
+    /// in a thread of its own. Subscribers on other hosts count, and observers such as ``rgaps topic echo``.
+    ///
+    /// Args:
+    ///     callback: Called with an `rgaps.Matched`. An exception that it raises goes to ``sys.unraisablehook``, and the
+    ///         listener continues.
+    ///
+    /// Returns:
+    ///     The listener. It stops when it or the publisher is closed, or when neither is referenced any more.
+    fn on_matched(&self, callback: &Bound<'_, PyAny>) -> PyResult<Listener> {
+        let publisher = self.sender.get()?.publisher;
+        self.listeners
+            .on_matched(callback, |handler| publisher.on_matched(handler))
+    }
+
     /// Returns unused memory to the pools, and returns how many bytes that was.
     ///
     /// Args:
@@ -663,6 +681,7 @@ impl Publisher {
 
     /// Closes the publisher. It leaves the topic once its open loans are published or discarded.
     fn close(&self, py: Python<'_>) {
+        self.listeners.stop(py);
         drop_detached(py, self.sender.take());
     }
 
@@ -686,9 +705,10 @@ impl Publisher {
 
 impl Drop for Publisher {
     fn drop(&mut self) {
-        let mut sender = self.sender.take();
-        // Leaving asks the daemon. None while the interpreter shuts down.
-        let _ = Python::try_attach(|py| drop_detached(py, sender.take()));
+        // Leaving asks the daemon, and a listener that nobody else keeps waits for its thread.
+        let mut parts = Some((self.sender.take(), self.listeners.take()));
+        // None while the interpreter shuts down.
+        let _ = Python::try_attach(|py| drop_detached(py, parts.take()));
     }
 }
 

@@ -1,5 +1,6 @@
 //! Recordings: `rgaps.open()`, and the messages that it gives.
 
+use crate::arrow::arrow_methods;
 use crate::buffer::{with_buffer, Exporter, View};
 use crate::dlpack::dlpack_methods;
 use crate::error::{raise, unless_raised, IntoPyErr};
@@ -283,6 +284,14 @@ impl Exporter for RecordedBase {
     }
 }
 
+impl RecordedBase {
+    fn arrow_view(&self, py: Python<'_>) -> PyResult<View> {
+        part::check_single("message", &self.keys())?;
+        self.view(py)
+    }
+}
+
+arrow_methods!(RecordedBase);
 dlpack_methods!(RecordedBase);
 
 #[pymethods]

@@ -1,6 +1,7 @@
 //! Received messages.
 
 use crate::argument;
+use crate::arrow::arrow_methods;
 use crate::buffer::{with_buffer, Exporter, View};
 use crate::dlpack::dlpack_methods;
 use crate::error::{closed, IntoPyErr};
@@ -180,6 +181,17 @@ impl SampleBase {
     }
 }
 
+impl SampleBase {
+    /// The bytes when they are all there.
+    fn arrow_view(&self, py: Python<'_>) -> PyResult<View> {
+        part::check_single("sample", &self.keys()?)?;
+        let view = self.view_anywhere(py)?;
+        order::before_reading_on_cpu(py, &self.held()?.sample)?;
+        Ok(view)
+    }
+}
+
+arrow_methods!(SampleBase);
 dlpack_methods!(SampleBase);
 
 #[pymethods]

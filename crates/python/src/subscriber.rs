@@ -3,7 +3,7 @@
 use crate::argument;
 use crate::error::{in_python, is_answerable, raise, IntoPyErr};
 use crate::handle::{drop_detached, Handle};
-use crate::listener::{self, Listener};
+use crate::listener::{Listener, Listeners};
 use crate::sample;
 use crate::wait::{in_slices, timeout};
 use pyo3::prelude::*;
@@ -25,7 +25,7 @@ pub(crate) struct Receiver {
 pub(crate) struct Subscriber {
     receiver: Handle<Receiver>,
     topic: Arc<str>,
-    listeners: Mutex<Vec<Arc<listener::Running>>>,
+    listeners: Listeners,
     /// Objects of `rgaps._asyncio.Waiters`, one per event loop.
     waiters: Mutex<Vec<Py<PyAny>>>,
     /// Why nothing came, as it was found last, and when. Only locked detached from the interpreter.
@@ -44,7 +44,7 @@ impl Subscriber {
         Subscriber {
             topic: receiver.subscriber.topic().into(),
             receiver: Handle::new("subscriber", receiver),
-            listeners: Mutex::default(),
+            listeners: Listeners::default(),
             waiters: Mutex::default(),
             silence: Mutex::default(),
         }
@@ -251,11 +251,24 @@ impl Subscriber {
             argument::callable("on_error", on_error.bind(py))?;
         }
         let Receiver { subscriber, .. } = self.receiver.get()?;
-        let running = listener::start(py, subscriber, self.topic.clone(), callback, on_error)?;
-        let mut listeners = lock(&self.listeners);
-        listeners.retain(|listener| listener.is_running());
-        listeners.push(running.clone());
-        Ok(Listener::new(running))
+        let topic = self.topic.clone();
+        self.listeners
+            .listen(py, subscriber, topic, callback, on_error)
+    }
+
+    /// Calls ``callback`` with the publishers that match already, if there are any, and then whenever publishers come or go,
+    /// in a thread of its own. Publishers on other hosts count one by one.
+    ///
+    /// Args:
+    ///     callback: Called with an `rgaps.Matched`. An exception that it raises goes to ``sys.unraisablehook``, and the
+    ///         listener continues.
+    ///
+    /// Returns:
+    ///     The listener. It stops when it or the subscriber is closed, or when neither is referenced any more.
+    fn on_matched(&self, callback: &Bound<'_, PyAny>) -> PyResult<Listener> {
+        let Receiver { subscriber, .. } = self.receiver.get()?;
+        self.listeners
+            .on_matched(callback, |handler| subscriber.on_matched(handler))
     }
 
     /// A file descriptor that is readable while messages are waiting, for ``select`` and event loops. When it is readable,
@@ -313,9 +326,7 @@ impl Subscriber {
     /// thread or task that waits for a message gets `Closed`; iterations end.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let receiver = self.receiver.take();
-        for listener in lock(&self.listeners).drain(..) {
-            listener.stop(py);
-        }
+        self.listeners.stop(py);
         let waiters = std::mem::take(&mut *lock(&self.waiters));
         for waiter in waiters {
             waiter.call_method0(py, "close")?;
@@ -364,10 +375,7 @@ impl Subscriber {
 impl Drop for Subscriber {
     fn drop(&mut self) {
         // Leaving asks the daemon, and a listener that nobody else keeps waits for its thread.
-        let mut parts = Some((
-            self.receiver.take(),
-            std::mem::take(&mut *lock(&self.listeners)),
-        ));
+        let mut parts = Some((self.receiver.take(), self.listeners.take()));
         // None while the interpreter shuts down.
         let _ = Python::try_attach(|py| drop_detached(py, parts.take()));
     }

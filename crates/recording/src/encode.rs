@@ -43,40 +43,19 @@ pub(crate) fn encode(
     append(sample, publish_ns, sample.as_slice()?, image, to)
 }
 
-/// The same for a sample that somebody looks at, in any domain, with at most `bytes_max` bytes: of a larger image, every n-th
-/// pixel of every n-th row. None: the message is larger and no image, and nothing was appended.
-pub fn encode_within(
-    sample: &Sample,
-    publish_ns: u64,
-    bytes_max: u64,
-    to: &mut Vec<u8>,
-) -> Result<Option<Encoded>, RecvError> {
-    let image = image_of(sample)?;
-    if image.is_none() && sample.len() > bytes_max {
-        return Ok(None);
-    }
-    let mut bytes = match sample.domain() {
+/// The bytes of a sample, copied from a GPU.
+pub(crate) fn read_all(sample: &Sample) -> Result<Cow<'_, [u8]>, RecvError> {
+    Ok(match sample.domain() {
         Domain::Host => Cow::Borrowed(sample.as_slice()?),
         Domain::Cuda(_) => {
             let mut bytes = vec![0; sample.len() as usize];
             sample.read(0, &mut bytes)?;
             Cow::Owned(bytes)
         }
-    };
-    let small = image.map(|image| image.within(bytes_max));
-    if let (Some(whole), Some((small, nth))) = (image, small) {
-        if nth > 1 {
-            let mut taken = Vec::with_capacity(small.bytes() as usize);
-            for pixel in whole.every(nth, &bytes) {
-                taken.extend_from_slice(pixel);
-            }
-            bytes = Cow::Owned(taken);
-        }
-    }
-    append(sample, publish_ns, &bytes, small.map(|small| small.0), to).map(Some)
+    })
 }
 
-fn append(
+pub(crate) fn append(
     sample: &Sample,
     publish_ns: u64,
     bytes: &[u8],
@@ -162,12 +141,12 @@ pub(crate) fn timestamp(ns: u64) -> Timestamp {
 }
 
 impl Image {
-    fn bytes(self) -> u64 {
+    pub(crate) fn bytes(self) -> u64 {
         u64::from(self.step) * u64::from(self.height)
     }
 
     /// The image with every n-th pixel of every n-th row that has at most `bytes_max` bytes, or one pixel; and that n.
-    fn within(self, bytes_max: u64) -> (Image, u32) {
+    pub(crate) fn within(self, bytes_max: u64) -> (Image, u32) {
         let pixel = self.step / self.width;
         let taken = |nth| Image {
             width: self.width.div_ceil(nth),
@@ -204,7 +183,7 @@ impl Image {
 }
 
 /// The image that a sample is. Parts are no image.
-fn image_of(sample: &Sample) -> Result<Option<Image>, RecvError> {
+pub(crate) fn image_of(sample: &Sample) -> Result<Option<Image>, RecvError> {
     if !sample.parts()?.is_empty() {
         return Ok(None);
     }

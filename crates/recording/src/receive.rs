@@ -12,7 +12,7 @@ use crate::options::Options;
 use crate::queue::Queue;
 use crate::schema::Kind;
 use rgaps::{Domain, Late, Node, RecvError, Sample, Subscriber, Token, WaitSet};
-use rgaps_session::{bare_topic_name, is_pattern, pattern_matches};
+use rgaps_session::{is_pattern, pattern_matches};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -59,12 +59,16 @@ impl Receiver {
     /// Joins the topics that are named, and those that match a pattern now.
     pub(crate) fn begin(
         node: Node,
-        options: Options,
+        mut options: Options,
         clock: WallClock,
         queue: Arc<Queue>,
         counters: Arc<Counters>,
         stop: Arc<AtomicBool>,
     ) -> Result<Receiver, RecordError> {
+        for pattern in &mut options.patterns {
+            *pattern = node.resolve_topic(pattern);
+        }
+        let node = node.with_full_names();
         let mut receiver = Receiver {
             set: node.wait_set(),
             node,
@@ -79,9 +83,8 @@ impl Receiver {
             stop,
         };
         for name in receiver.options.patterns.clone() {
-            let name = bare_topic_name(&name);
-            if !is_pattern(name) && !receiver.knows(name) {
-                receiver.join(name)?;
+            if !is_pattern(&name) && !receiver.knows(&name) {
+                receiver.join(&name)?;
             }
         }
         receiver.look_for_more()?;
@@ -93,7 +96,7 @@ impl Receiver {
         readings.any(|reading| reading.subscriber.topic() == topic)
     }
 
-    /// An observer: publishers neither count it nor learn of it, and it matches each of them.
+    /// An observer matches each publisher.
     fn join(&mut self, topic: &str) -> Result<(), RecordError> {
         let mut builder = self.node.subscriber(topic).observer();
         builder = builder.domain(Domain::Host).late(Late::AllKept);

@@ -122,7 +122,7 @@ impl Replay {
             return Ok(());
         }
         let mut builder = node
-            .publisher(&channel.topic)
+            .publisher(&format!("/{}", channel.topic))
             .type_name(&channel.type_name)
             .keep_last(channel.history.clamp(1, HISTORY_MAX))
             // Who reads reliably is waited for, in slices between which a stop is seen.

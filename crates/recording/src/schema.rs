@@ -11,7 +11,8 @@ use bytes::Bytes;
 use prost::Message as _;
 use prost_types::field_descriptor_proto::{Label, Type};
 use prost_types::{
-    DescriptorProto, FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet, Timestamp,
+    DescriptorProto, EnumDescriptorProto, EnumValueDescriptorProto, FieldDescriptorProto,
+    FileDescriptorProto, FileDescriptorSet, Timestamp,
 };
 
 /// Number of the field with the bytes, which comes last on the wire.
@@ -91,6 +92,10 @@ pub(crate) struct NamedPart {
 pub enum Kind {
     /// `foxglove.RawImage`.
     Image,
+    /// `foxglove.PointCloud`. Only for looking: a recording has clouds as `rgaps.Message`.
+    PointCloud,
+    /// `foxglove.Log`. Only for looking, too.
+    Log,
     /// `rgaps.Message`.
     Message,
 }
@@ -100,15 +105,20 @@ impl Kind {
     pub fn name(self) -> &'static str {
         match self {
             Kind::Image => "foxglove.RawImage",
+            Kind::PointCloud => "foxglove.PointCloud",
+            Kind::Log => "foxglove.Log",
             Kind::Message => "rgaps.Message",
         }
     }
 
     /// Its description and those of all types that it uses, as an MCAP schema holds them.
     pub fn descriptor(self) -> Vec<u8> {
-        let mut files = vec![timestamp_file(), own_file()];
-        if self == Kind::Image {
-            files.push(image_file());
+        let mut files = vec![timestamp_file()];
+        match self {
+            Kind::Image => files.extend([own_file(), image_file()]),
+            Kind::PointCloud => files.push(cloud_file()),
+            Kind::Log => files.push(log_file()),
+            Kind::Message => files.push(own_file()),
         }
         FileDescriptorSet { file: files }.encode_to_vec()
     }
@@ -200,6 +210,110 @@ fn image_file() -> FileDescriptorProto {
         &["google/protobuf/timestamp.proto", "rgaps/recording.proto"],
         vec![image],
     )
+}
+
+fn cloud_file() -> FileDescriptorProto {
+    let numbers = |name: &str, names: &[&str]| {
+        let fields = names.iter().zip(1..);
+        message(
+            name,
+            fields
+                .map(|(name, at)| field(at, name, Type::Double))
+                .collect(),
+        )
+    };
+    let pose = message(
+        "Pose",
+        vec![
+            of_type(1, "position", ".foxglove.Vector3"),
+            of_type(2, "orientation", ".foxglove.Quaternion"),
+        ],
+    );
+    let mut packed = message(
+        "PackedElementField",
+        vec![
+            field(1, "name", Type::String),
+            field(2, "offset", Type::Fixed32),
+            of_enum(3, "type", ".foxglove.PackedElementField.NumericType"),
+        ],
+    );
+    packed.enum_type.push(numbered(
+        "NumericType",
+        &[
+            "UNKNOWN", "UINT8", "INT8", "UINT16", "INT16", "UINT32", "INT32", "FLOAT32", "FLOAT64",
+        ],
+    ));
+    let cloud = message(
+        "PointCloud",
+        vec![
+            of_type(1, "timestamp", TIMESTAMP),
+            field(2, "frame_id", Type::String),
+            of_type(3, "pose", ".foxglove.Pose"),
+            field(4, "point_stride", Type::Fixed32),
+            repeated(of_type(5, "fields", ".foxglove.PackedElementField")),
+            field(DATA as i32, "data", Type::Bytes),
+        ],
+    );
+    file(
+        "foxglove/PointCloud.proto",
+        "foxglove",
+        &["google/protobuf/timestamp.proto"],
+        vec![
+            numbers("Vector3", &["x", "y", "z"]),
+            numbers("Quaternion", &["x", "y", "z", "w"]),
+            pose,
+            packed,
+            cloud,
+        ],
+    )
+}
+
+fn log_file() -> FileDescriptorProto {
+    let mut log = message(
+        "Log",
+        vec![
+            of_type(1, "timestamp", TIMESTAMP),
+            of_enum(2, "level", ".foxglove.Log.Level"),
+            field(3, "message", Type::String),
+            field(4, "name", Type::String),
+            field(5, "file", Type::String),
+            field(6, "line", Type::Fixed32),
+        ],
+    );
+    log.enum_type.push(numbered(
+        "Level",
+        &["UNKNOWN", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL"],
+    ));
+    file(
+        "foxglove/Log.proto",
+        "foxglove",
+        &["google/protobuf/timestamp.proto"],
+        vec![log],
+    )
+}
+
+/// An enumeration of names from 0 on.
+fn numbered(name: &str, names: &[&str]) -> EnumDescriptorProto {
+    let values = names
+        .iter()
+        .zip(0..)
+        .map(|(name, number)| EnumValueDescriptorProto {
+            name: Some((*name).to_owned()),
+            number: Some(number),
+            ..Default::default()
+        });
+    EnumDescriptorProto {
+        name: Some(name.to_owned()),
+        value: values.collect(),
+        ..Default::default()
+    }
+}
+
+fn of_enum(number: i32, name: &str, type_name: &str) -> FieldDescriptorProto {
+    FieldDescriptorProto {
+        type_name: Some(type_name.to_owned()),
+        ..field(number, name, Type::Enum)
+    }
 }
 
 fn file(

@@ -29,7 +29,7 @@
 // What every program uses.
 #[doc(inline)]
 pub use rgaps_client::{
-    Listener, Loan, Node, NodeBuilder, Publisher, PublisherBuilder, Sample, Subscriber,
+    Listener, Loan, Matched, Node, NodeBuilder, Publisher, PublisherBuilder, Sample, Subscriber,
     SubscriberBuilder, Token, WaitSet,
 };
 

@@ -293,6 +293,41 @@ fn late_joiners_get_the_history_also_of_a_publisher_that_left() {
     );
 }
 
+/// As links need it: those that restart go on with a publisher of another host under a new one.
+#[test]
+fn unread_messages_of_a_publisher_that_has_ended_come_before_those_of_another() {
+    let daemon = Daemon::start();
+    let node = daemon.node("test");
+    let subscriber = node.subscriber("steps").reliable().create().unwrap();
+    // The order of slots is not what decides.
+    let others = [node.publisher("steps").create().unwrap()];
+    let mut expected = Vec::new();
+    for round in 0..4u8 {
+        let publisher = node.publisher("steps").create().unwrap();
+        for step in 0..3 {
+            publisher.put(&[round, step]).unwrap();
+            expected.push([round, step]);
+        }
+    }
+    others[0].put(&[4, 0]).unwrap();
+    others[0].put(&[4, 1]).unwrap();
+    expected.extend([[4, 0], [4, 1]]);
+    let mut received = Vec::new();
+    while received.len() < expected.len() {
+        let sample = subscriber.recv_timeout(SOON).unwrap();
+        received.push(<[u8; 2]>::try_from(sample.as_slice().unwrap()).unwrap());
+    }
+    let rounds = |of: &[[u8; 2]], round: u8| -> Vec<u8> {
+        let steps = of.iter().filter(|message| message[0] == round);
+        steps.map(|message| message[1]).collect()
+    };
+    for round in 0..5 {
+        assert_eq!(rounds(&received, round), rounds(&expected, round));
+    }
+    // The living one's came last.
+    assert_eq!(received[12..], expected[12..]);
+}
+
 #[test]
 fn the_latest_is_the_newest_of_all_publishers_and_restarts_leave_one_history() {
     let daemon = Daemon::start();

@@ -19,7 +19,7 @@
 //!
 //! What waits to be sent is bounded by what there is to say: a message replaces a waiting one about the same thing.
 
-use crate::ids::{HostId, Life, Publisher, Time};
+use crate::ids::{FlowName, HostId, Life, Time};
 use crate::paths::{PathTable, MAX_HOPS};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
@@ -44,17 +44,19 @@ pub enum ControlMessage {
     },
     /// All interest has been sent since the last `Ask`.
     InterestComplete,
-    /// The sender's host has delivered, or counted as missed, all messages below a number.
+    /// The sender's host takes a flow of the receiver, and has delivered, or counted as missed, all its messages below a number.
     Confirm {
-        /// Whose messages.
-        publisher: Publisher,
+        /// The flow.
+        flow: FlowName,
         /// The next number.
         next: u64,
     },
-    /// The sender's host takes no messages of a publisher.
+    /// A flow's messages do not come to a host.
     Refused {
-        /// The publisher.
-        publisher: Publisher,
+        /// The flow.
+        flow: FlowName,
+        /// The host: the sender's, or one below it in the flow's tree.
+        host: HostId,
         /// Why, for people.
         reason: Box<str>,
     },
@@ -67,18 +69,15 @@ impl ControlMessage {
         match (self, waiting) {
             (Ask, Ask) => true,
             (Interest { topic, .. }, Interest { topic: other, .. }) => topic == other,
+            (Confirm { flow, .. }, Confirm { flow: other, .. }) => flow == other,
             (
-                Confirm { publisher, .. },
-                Confirm {
-                    publisher: other, ..
-                },
-            )
-            | (
-                Refused { publisher, .. },
+                Refused { flow, host, .. },
                 Refused {
-                    publisher: other, ..
+                    flow: other,
+                    host: at,
+                    ..
                 },
-            ) => publisher == other,
+            ) => (flow, host) == (other, at),
             _ => false,
         }
     }
@@ -202,6 +201,12 @@ impl Channels {
             Some(other) => *other = message,
             None => waiting.push_back(message),
         }
+    }
+
+    /// Whether few messages wait to be sent to a host. Who has much to say of which only the last counts says it then.
+    pub fn has_room(&self, host: HostId) -> bool {
+        let channel = self.channels.get(&host);
+        channel.is_none_or(|channel| channel.waiting.len() < CHANNEL_WINDOW)
     }
 
     /// Takes a segment that arrived.

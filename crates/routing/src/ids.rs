@@ -1,6 +1,7 @@
 //! The nouns of the crate: hosts, their lives, publishers, and time.
 
 use serde::{Deserialize, Serialize};
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 /// Time since any start that the user of this crate chose. It never goes back.
@@ -26,4 +27,21 @@ pub struct Publisher {
     pub origin: Life,
     /// Its number there.
     pub number: u64,
+}
+
+/// A flow as its origin names it, alike for all hosts of its tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct FlowName {
+    /// The origin gives no two flows of a publisher the same.
+    pub stream: u64,
+    /// The publisher's number at the origin.
+    pub publisher: u64,
+}
+
+impl FlowName {
+    /// All flows that a stream may have.
+    pub fn all_of(stream: u64) -> RangeInclusive<FlowName> {
+        let flow = |publisher| FlowName { stream, publisher };
+        flow(0)..=flow(u64::MAX)
+    }
 }

@@ -42,7 +42,7 @@ pub use channel::{
 };
 pub use delivery::{Delivery, FlowCommand, GivenUp};
 pub use graph::Graph;
-pub use ids::{HostId, Life, Publisher, Time};
+pub use ids::{FlowName, HostId, Life, Publisher, Time};
 pub use interest::{HostInterest, InterestTable, Wants, MAX_TOPICS};
 pub use paths::{Path, PathError, PathTable, MAX_HOPS, MAX_PATHS, SETTLE_AFTER, WITHDRAW_AFTER};
 pub use position::{Offer, Positions};

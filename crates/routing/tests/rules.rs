@@ -3,8 +3,8 @@
 
 use rgaps_routing::{
     ChannelEvent, Channels, ControlMessage, Datagram, Delivery, FlowCommand, FlowDescription,
-    FlowError, FlowId, Graph, Hop, HostId, Life, Load, Offer, PathTable, Positions, Publisher,
-    Transit, Tree, RESEND_AFTER,
+    FlowError, FlowId, FlowName, Graph, Hop, HostId, Life, Load, Offer, PathTable, Positions,
+    Publisher, Transit, Tree, RESEND_AFTER,
 };
 use std::time::Duration;
 
@@ -15,6 +15,11 @@ const LOAD: Load = Load {
     tree_bytes_min: 1,
     fanout: 2,
     lanes: 1,
+};
+
+const FLOW: FlowName = FlowName {
+    stream: 1,
+    publisher: 7,
 };
 
 fn life(host: u64) -> Life {
@@ -265,13 +270,11 @@ fn a_host_that_forgot_a_channel_does_not_stall_it() {
     });
     let tables = [&tables[0], &tables[1]];
     let (mut one, mut two) = (Channels::new(life(0)), Channels::new(life(1)));
-    let confirm = |next| ControlMessage::Confirm {
-        publisher: publisher(),
-        next,
-    };
+    let confirm = |next| ControlMessage::Confirm { flow: FLOW, next };
     one.send(HostId(1), confirm(1));
     one.send(HostId(1), confirm(2));
     let message = |next| ChannelEvent::Message(life(0), confirm(next));
+    assert!(one.has_room(HostId(1)));
     // The later one replaced the other.
     assert_eq!(exchange([&mut one, &mut two], tables, NOW), [message(2)]);
     two.forget(HostId(0));
@@ -297,10 +300,7 @@ fn new_messages_do_not_put_off_the_resending_of_lost_ones() {
     let (mut one, mut two) = (Channels::new(life(0)), Channels::new(life(1)));
     one.send(HostId(1), ControlMessage::Ask);
     exchange([&mut one, &mut two], [&here, &there], NOW);
-    let confirm = |next| ControlMessage::Confirm {
-        publisher: publisher(),
-        next,
-    };
+    let confirm = |next| ControlMessage::Confirm { flow: FLOW, next };
     // The first is lost, and others follow it.
     let mut arrived = Vec::new();
     for step in 0..20 {

@@ -17,9 +17,8 @@ pub struct TopicNameError {
     pub reason: &'static str,
 }
 
-/// The name that the registry, the wire and the listings use for what a user wrote: ROS 2 writes topics with a
-/// leading slash, so `/camera` means `camera`. Every API calls this where a name enters, and nothing after it
-/// sees the slash.
+/// The full name that the registry, the wire and the listings use for one that was written where no namespace is, as in
+/// configuration files: `/camera`, as ROS 2 writes it, means `camera`. Nodes use [`TopicNames`](crate::TopicNames).
 pub fn bare_topic_name(name: &str) -> &str {
     name.strip_prefix('/').unwrap_or(name)
 }

@@ -13,6 +13,7 @@ mod launch;
 mod lock;
 mod message;
 mod mps;
+mod names;
 mod path;
 #[cfg(feature = "program")]
 mod program;
@@ -34,8 +35,8 @@ pub use config::{
     segment_bytes, AccessRule, Action, Argument, Bridge, BridgeDirection, ByteSize, ByteSizeError,
     Config, ConfigError, Cuda, CudaPool, CudaUse, Direction, Environment, FileMode, Gpu, HostPool,
     HostProvider, HugePages, LandIn, LandingRule, Limits, LinkRule, Links, LinksTls, LogFormat,
-    Metrics, NumaPlace, PeerUse, Pools, Principal, Quota, Rdma, Ros2Rule, Traces, Watermark,
-    ZenohRule, LANE_PORT, RECONNECT_PAUSE_MAX_MS, RECOVERY_MS_MIN,
+    Metrics, NumaPlace, PeerUse, Pools, Principal, Quota, Rdma, Ros2Rule, RosMiddleware, Traces,
+    Watermark, ZenohRule, LANE_PORT, RECONNECT_PAUSE_MAX_MS, RECOVERY_MS_MIN,
 };
 pub use device::{DeviceRow, DeviceSeatRow, SeatEnd};
 pub use explain::explain;
@@ -48,6 +49,7 @@ pub use mps::{
     MpsControl, MpsError, MpsServer, MPS_CLIENTS_MAX, MPS_CONTROL_PROGRAM,
     MPS_DEFAULT_PIPE_DIRECTORY, MPS_LOG_VARIABLE, MPS_PIPE_PATH_MAX, MPS_PIPE_VARIABLE,
 };
+pub use names::TopicNames;
 pub use path::{CameOver, PathKind, PathKindError};
 #[cfg(feature = "program")]
 pub use program::{on_own_stack, start_log, tell_user};

@@ -1,7 +1,7 @@
 //! A subscriber's side: taking messages in order, noticing what was missed, releasing.
 //!
 //! A late joiner first reads the history, merged by the time of publishing over all publishers ([`history`]), then takes
-//! what is published from then on of the publishers in turn.
+//! what is published from then on: of publishers that have ended first, of the others in turn.
 
 mod history;
 
@@ -19,7 +19,8 @@ use crate::{
 use rgaps_layout::{
     BlockWord, ElementWord, MetadataLengths, PublisherRegion, DESCRIPTOR_COPIED,
     DESCRIPTOR_METADATA, DESCRIPTOR_MISSED, DESCRIPTOR_QUEUED, DESCRIPTOR_TYPED, MAX_DIMS,
-    MAX_PUBLISHERS, MAX_SUBSCRIBERS, PUBLISHER_ACTIVE, REPLICA_PAIRS, SEQUENCE_END,
+    MAX_PUBLISHERS, MAX_SUBSCRIBERS, PUBLISHER_ACTIVE, PUBLISHER_ORPHAN, REPLICA_PAIRS,
+    SEQUENCE_END,
 };
 use rgaps_sync::atomic::{fence, AtomicU64, Ordering};
 use std::ops::Range;
@@ -169,6 +170,8 @@ pub struct Reader<S: Storage> {
     sources: [Option<Arc<Source<S>>>; MAX_PUBLISHERS],
     /// A bit for each of those that are there.
     known: u16,
+    /// Those of them that have ended, as far as something of theirs may be unread.
+    ended: u16,
     /// Publishers that left while blocks of theirs are held here.
     leaving: Vec<Arc<Source<S>>>,
     cursors: [u64; MAX_PUBLISHERS],
@@ -288,6 +291,7 @@ impl<S: Storage> Reader<S> {
             pool: None,
             sources: std::array::from_fn(|_| None),
             known: 0,
+            ended: 0,
             leaving: Vec::new(),
             cursors: [0; MAX_PUBLISHERS],
             floors: [0; MAX_PUBLISHERS],
@@ -389,8 +393,8 @@ impl<S: Storage> Reader<S> {
         had
     }
 
-    /// Takes the next message: of the history the oldest, after it of the publishers in turn. None: there
-    /// is nothing new.
+    /// Takes the next message: of the history the oldest, after it of publishers that have ended, then of the others in turn. None:
+    /// there is nothing new.
     #[inline]
     pub fn poll(&mut self) -> Option<Taken<S>> {
         let epoch = self.topic.membership_epoch().load(Ordering::Acquire);
@@ -408,8 +412,14 @@ impl<S: Storage> Reader<S> {
                 return Some(taken);
             }
         }
+        let open = self.known & !self.backlog.held;
+        if self.ended != 0 {
+            if let Some(taken) = self.poll_ended(open) {
+                return Some(taken);
+            }
+        }
         // Bit n stands for the publisher n places after that whose turn it is.
-        let mut turns = (self.known & !self.backlog.held).rotate_right(self.next as u32);
+        let mut turns = open.rotate_right(self.next as u32);
         while turns != 0 {
             let index = (self.next + turns.trailing_zeros() as usize) % MAX_PUBLISHERS;
             turns &= turns - 1;
@@ -417,6 +427,22 @@ impl<S: Storage> Reader<S> {
                 self.next = (index + 1) % MAX_PUBLISHERS;
                 return Some(taken);
             }
+        }
+        None
+    }
+
+    /// Takes the next message of a publisher that has ended. They come first: links that restart go on with a publisher of another
+    /// host under a new one.
+    #[cold]
+    fn poll_ended(&mut self, open: u16) -> Option<Taken<S>> {
+        let mut ended = self.ended & open;
+        while ended != 0 {
+            let index = ended.trailing_zeros() as usize;
+            ended &= ended - 1;
+            if let Some(taken) = self.take(index) {
+                return Some(taken);
+            }
+            self.ended &= !(1 << index);
         }
         None
     }
@@ -521,6 +547,9 @@ impl<S: Storage> Reader<S> {
                 self.known &= !(1 << index);
                 self.known |= u16::from(self.sources[index].is_some()) << index;
             }
+            let is_orphan = publisher.state().load(Ordering::Acquire) == PUBLISHER_ORPHAN;
+            self.ended &= !(1 << index);
+            self.ended |= u16::from(is_orphan && self.sources[index].is_some()) << index;
         }
     }
 

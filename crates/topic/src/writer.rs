@@ -787,26 +787,15 @@ impl<S: Storage> Writer<S> {
         }
     }
 
-    /// Whether a matched subscriber has still to read a message.
-    pub fn has_unread(&self) -> bool {
-        self.read_by_all() < self.head
-    }
-
-    /// Sequence number below which all matched subscribers have read.
-    fn read_by_all(&self) -> u64 {
+    /// Takes messages out of the ring that no matched subscriber will read any more, of a volatile publisher
+    /// that is short of memory. Returns how many.
+    pub fn evict_consumed(&mut self, freed: &mut impl Freed) -> u64 {
         let mut subscribers = self.topic.subscribers().load(Ordering::Acquire) & self.matched();
         let mut read = self.head;
         while subscribers != 0 {
             read = read.min(self.wanted_from(subscribers.trailing_zeros(), self.head));
             subscribers &= subscribers - 1;
         }
-        read
-    }
-
-    /// Takes messages out of the ring that no matched subscriber will read any more, of a volatile publisher
-    /// that is short of memory. Returns how many.
-    pub fn evict_consumed(&mut self, freed: &mut impl Freed) -> u64 {
-        let read = self.read_by_all();
         let before = self.tail;
         while self.tail < read && self.evict_oldest(freed) {}
         self.tail - before

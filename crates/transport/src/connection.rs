@@ -7,6 +7,10 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
+/// Bytes that a socket takes ahead of what it sends. More would only wait there: a message that goes on to other hosts would leave each hop
+/// so much later, and a small one would wait behind large ones.
+const UNSENT_MAX: u32 = 256 << 10;
+
 /// Whether a call may wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
@@ -34,6 +38,7 @@ impl Connection {
         tcp.set_nodelay(true)?;
         // What was sent and is not acknowledged for so long ends the connection; quiet lanes end sooner.
         rustix::net::sockopt::set_tcp_user_timeout(&tcp, 30_000)?;
+        socket2::SockRef::from(&tcp).set_tcp_notsent_lowat(UNSENT_MAX)?;
         let peer = tcp.peer_addr()?;
         Ok(Self {
             tcp,
@@ -161,5 +166,20 @@ impl Connection {
     pub(crate) fn close(&self) {
         // It may be closed already.
         let _ = self.tcp.shutdown(Shutdown::Both);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    #[test]
+    fn a_socket_takes_little_ahead_of_what_it_sends() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let tcp = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let connection = Connection::plain(tcp).unwrap();
+        let socket = socket2::SockRef::from(&connection.tcp);
+        assert_eq!(socket.tcp_notsent_lowat().unwrap(), UNSENT_MAX);
     }
 }

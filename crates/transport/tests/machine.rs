@@ -52,9 +52,8 @@ fn seeds(faults: Faults) {
         assert_eq!(total.lanes_lost > 0, faults.lanes);
         assert!(total.from_chunk > 0 || faults.delays || !faults.lanes);
         assert_eq!(total.crashes > 0, faults.crashes);
-        assert!(total.resumed > 0 || faults.delays || !faults.crashes);
         assert_eq!(total.cancelled > 0 && total.missed > 0, faults.cancels);
-        assert_eq!(total.refused > 0, faults.refusals);
+        assert_eq!(total.refused > 0 && total.cut > 0, faults.refusals);
         assert_eq!(total.direct > 0, faults.cards);
         assert_eq!(total.late > 0, faults.cards && faults.lanes);
         assert_eq!(total.delayed > 0, faults.lanes);
@@ -113,7 +112,7 @@ fn cancelled_messages_become_gaps_and_no_others() {
 }
 
 #[test]
-fn refused_flows_end_and_leave_nothing() {
+fn flows_that_are_refused_or_cut_end_and_leave_nothing() {
     seeds(Faults {
         lanes: true,
         refusals: true,

@@ -69,8 +69,12 @@ pub struct Server {
 
 impl Server {
     /// Listens, and begins.
-    pub fn start(node: Node, options: Options) -> Result<Server, ViewError> {
+    pub fn start(node: Node, mut options: Options) -> Result<Server, ViewError> {
         options.check()?;
+        for pattern in &mut options.patterns {
+            *pattern = node.resolve_topic(pattern);
+        }
+        let node = node.with_full_names();
         let address = options.listen;
         let listener = TcpListener::bind(address).map_err(|error| match error.kind() {
             std::io::ErrorKind::AddrInUse => ViewError::InUse { address },

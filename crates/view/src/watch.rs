@@ -6,7 +6,7 @@
 use crate::hub::Hub;
 use crate::options::Options;
 use crate::outbox::Frame;
-use rgaps::{Late, Node, RecvError, Sample, Subscriber};
+use rgaps::{Late, Node, PublisherRow, RecvError, Sample, Subscriber};
 use rgaps_recording::{describe, encode_within, metadata_of, Kind, WallClock};
 use rgaps_session::explain;
 use std::collections::BTreeMap;
@@ -21,6 +21,9 @@ const IDLE: Duration = Duration::from_millis(100);
 /// How soon a topic is tried again that refused the server.
 const TRY_AGAIN: Duration = Duration::from_secs(5);
 
+/// Publishers of a topic that are remembered.
+const PUBLISHERS_KEPT: usize = 64;
+
 /// A topic that is read.
 struct Reading {
     subscriber: Subscriber,
@@ -28,6 +31,24 @@ struct Reading {
     pending: Option<Sample>,
     /// When the next message may be sent.
     due: Instant,
+    /// What the daemon says of publishers, by their random numbers. None: they had left.
+    publishers: BTreeMap<u64, Option<PublisherRow>>,
+}
+
+impl Reading {
+    /// What its publisher declares. Asks the daemon once.
+    fn publisher_of(&mut self, sample: &Sample, node: &Node) -> Option<PublisherRow> {
+        if self.publishers.len() > PUBLISHERS_KEPT {
+            self.publishers.clear();
+        }
+        let known = self.publishers.entry(sample.publisher_id());
+        let row = known.or_insert_with(|| {
+            let info = node.topic(self.subscriber.topic()).ok();
+            let mut rows = info.into_iter().flat_map(|info| info.publishers);
+            rows.find(|row| row.slot == sample.publisher_slot())
+        });
+        row.clone()
+    }
 }
 
 pub(crate) struct Watcher {
@@ -93,6 +114,7 @@ impl Watcher {
                     let reading = Reading {
                         subscriber,
                         pending: None,
+                        publishers: BTreeMap::new(),
                         due: Instant::now(),
                     };
                     self.readings.insert(name, reading);
@@ -132,7 +154,8 @@ impl Watcher {
             Err(error) => return self.skip(name, &error),
         }
         reading.due = now + self.options.period();
-        if let Err(error) = self.send(name, &sample) {
+        let row = reading.publisher_of(&sample, &self.node);
+        if let Err(error) = self.send(name, row.as_ref(), &sample) {
             self.skip(name, &error);
         }
     }
@@ -144,16 +167,20 @@ impl Watcher {
         );
     }
 
-    fn send(&self, name: &str, sample: &Sample) -> Result<(), RecvError> {
+    fn send(
+        &self,
+        name: &str,
+        publisher: Option<&PublisherRow>,
+        sample: &Sample,
+    ) -> Result<(), RecvError> {
         let log_ns = self.clock.wall_ns(sample.publish_ns());
         let mut bytes = Vec::new();
-        let encoded = encode_within(sample, log_ns, self.options.bytes_max, &mut bytes)?;
+        let type_name = publisher.map_or("", |row| &row.type_name);
+        let bytes_max = self.options.bytes_max;
+        let encoded = encode_within(sample, type_name, log_ns, bytes_max, &mut bytes)?;
         let kind = encoded.map_or(Kind::Message, |encoded| encoded.kind);
         if !self.hub.has_channel(name, kind) {
-            let info = self.node.topic(name).ok();
-            let mut rows = info.iter().flat_map(|info| &info.publishers);
-            let row = rows.find(|row| row.slot == sample.publisher_slot());
-            let metadata = metadata_of(sample.publisher_id(), row, describe(sample));
+            let metadata = metadata_of(sample.publisher_id(), publisher, describe(sample));
             self.hub.add_channel(name, kind, metadata);
         }
         let Some(encoded) = encoded else {

@@ -24,7 +24,7 @@ const UNSAFE_CRATES: [(&str, &str); 12] = [
         "the driver's C interface, memory of a client's program",
     ),
     ("interpose", "CUDA's C interface, memory of a program"),
-    ("python", "the buffer protocol and DLPack"),
+    ("python", "the buffer protocol, DLPack and Arrow"),
 ];
 
 /// Files of other crates that may, and what for.

@@ -1,5 +1,6 @@
 //! ROS 2, as nodes with `rmw_zenoh` speak it: a topic is a key with domain, type and hash, a message is CDR, its attachment has a
-//! number, a time and the publisher's id, and liveliness tokens make the graph visible.
+//! number, a time and the publisher's id, and liveliness tokens make the graph visible. Or as `zenoh-bridge-ros2dds` speaks it
+//! for nodes with DDS: a topic's key is its name, and a message is CDR and nothing else.
 //!
 //! Known types (`types`) become arrays, with `header.stamp` as `capture_ns`, `frame_id`, and other members as values of the header. All others
 //! cross as their CDR bytes. A message that comes in has the key `ros` in its header.
@@ -18,7 +19,7 @@ use crate::error::BridgeError;
 use decode::Decoded;
 use keys::Endpoint;
 use rgaps_client::{Header, Sample, Value};
-use rgaps_session::{bare_topic_name, Bridge as Config, Ros2Rule};
+use rgaps_session::{bare_topic_name, Bridge as Config, Ros2Rule, RosMiddleware};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::OnceLock;
@@ -36,6 +37,7 @@ const ATTACHMENT_BYTES: usize = 8 + 8 + 1 + GID_BYTES;
 /// ROS 2 over Zenoh.
 pub(crate) struct Ros2 {
     domain: u32,
+    middleware: RosMiddleware,
     outgoing: Vec<Route>,
     incoming: Vec<Route>,
 }
@@ -63,14 +65,25 @@ impl Ros2 {
             rules.map(Route::new).collect::<Vec<_>>()
         };
         let outgoing = routes(|rule| rule.direction.is_to());
-        if let Some(route) = outgoing.iter().find(|route| route.hash == "*") {
+        let middleware = config.ros_middleware;
+        let unknown = outgoing.iter().find(|route| route.hash == "*");
+        if let (Some(route), RosMiddleware::Zenoh) = (unknown, middleware) {
             return Err(BridgeError::NoHash(route.rule.type_name.clone()));
         }
         Ok(Ros2 {
             domain: config.ros_domain,
+            middleware,
             outgoing,
             incoming: routes(|rule| rule.direction.is_from()),
         })
+    }
+
+    /// The key of a route's messages. `hash`: `*` for those with any.
+    fn key_of(&self, route: &Route, hash: &str) -> String {
+        match self.middleware {
+            RosMiddleware::Zenoh => route.endpoint(self.domain).key(hash),
+            RosMiddleware::Dds => bare_topic_name(&route.name).to_owned(),
+        }
     }
 }
 
@@ -144,6 +157,9 @@ impl Dialect for Ros2 {
     }
 
     fn tokens(&self, session: &str) -> Vec<String> {
+        if self.middleware == RosMiddleware::Dds {
+            return Vec::new();
+        }
         let mut tokens = vec![keys::node_token(self.domain, session)];
         for (routes, is_publisher) in [(&self.outgoing, true), (&self.incoming, false)] {
             for route in routes {
@@ -166,7 +182,7 @@ impl Dialect for Ros2 {
 
     fn key(&self, rule: usize, _: &str) -> String {
         let route = &self.outgoing[rule];
-        route.endpoint(self.domain).key(&route.hash)
+        self.key_of(route, &route.hash)
     }
 
     fn encode(
@@ -184,16 +200,17 @@ impl Dialect for Ros2 {
         Ok(Outbound {
             payload,
             encoding: Encoding::default(),
-            attachment: route.attachment(published_ns),
+            attachment: match self.middleware {
+                RosMiddleware::Zenoh => route.attachment(published_ns),
+                RosMiddleware::Dds => Vec::new(),
+            },
         })
     }
 
     fn incoming(&self) -> Vec<String> {
         // With any hash: those of older releases differ.
         let routes = self.incoming.iter();
-        routes
-            .map(|route| route.endpoint(self.domain).key("*"))
-            .collect()
+        routes.map(|route| self.key_of(route, "*")).collect()
     }
 
     fn offer(&self, rule: usize) -> Offer {

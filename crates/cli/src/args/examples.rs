@@ -169,6 +169,10 @@ Examples:
   rgaps topic pub camera/left --file frame.png --frame-id left --capture-now
   rgaps topic pub weights --file weights.npy
   rgaps topic pub depth --file depth.raw --dtype uint16 --shape 480,640
+  # Publish a camera of this host, a camera on the network, a file.
+  rgaps topic pub camera/left --v4l2 /dev/video0 --ffmpeg-option video_size=1280x720
+  rgaps topic pub camera/yard --ffmpeg rtsp://10.0.0.5/stream --ffmpeg-option rtsp_transport=tcp
+  rgaps topic pub camera/left --ffmpeg drive.mp4
   # Attach your own keys.
   rgaps topic pub camera/left --file frame.png --meta exposure_us=800 --meta lens=wide
   # Publish 1 MiB messages, 100 per second, until Ctrl-C.

@@ -98,6 +98,12 @@ pub struct Common {
     /// Read this configuration file instead of searching for rgaps.toml.
     #[arg(long, global = true, value_name = "FILE")]
     pub config: Option<PathBuf>,
+    /// Look for topics below this name, unless their names begin with /.
+    #[arg(long, global = true, value_name = "NAME")]
+    pub namespace: Option<String>,
+    /// Use topic TO instead of topic FROM, as in ROS 2: camera:=front/camera. Repeat it for several topics.
+    #[arg(long, global = true, value_name = "FROM:=TO")]
+    pub remap: Vec<String>,
 }
 
 #[derive(Subcommand)]

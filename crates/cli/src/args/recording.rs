@@ -22,7 +22,7 @@ pub enum Compression {
 #[derive(Args)]
 pub struct Record {
     /// Topics or patterns. In a pattern * matches any characters of one part of a name, ** any number of parts. Topics
-    /// that appear later are included. A leading / is ignored.
+    /// that appear later are included.
     #[arg(required = true, value_name = "PATTERN", add = ArgValueCompleter::new(completion::topics))]
     pub patterns: Vec<String>,
     /// Write this file, which must not exist. [default: rgaps-DATE.mcap in this folder]

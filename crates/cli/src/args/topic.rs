@@ -8,6 +8,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use clap_complete::engine::ArgValueCompleter;
 use rgaps::{DType, Value};
 use rgaps_session::ByteSize;
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -21,8 +22,8 @@ pub enum Topic {
     /// Topics of other hosts are listed only while a process of this host subscribes to them, by their exact names.
     #[command(after_help = examples::LIST)]
     List {
-        /// Topics or patterns. In a pattern * matches any characters of one part of a name, ** any number of parts. A
-        /// leading / is ignored. [default: all topics]
+        /// Topics or patterns. In a pattern * matches any characters of one part of a name, ** any number of parts.
+        /// [default: all topics]
         #[arg(value_name = "TOPIC", add = ArgValueCompleter::new(completion::topics))]
         topics: Vec<String>,
     },
@@ -32,7 +33,7 @@ pub enum Topic {
     /// `keep="latest"`). LAG is how many messages it has still to read. HELD are samples that it has not released.
     #[command(after_help = examples::INFO)]
     Info {
-        /// The topic, or a pattern as in `rgaps topic list`, which shows one topic after the other. A leading / is ignored.
+        /// The topic, or a pattern as in `rgaps topic list`, which shows one topic after the other.
         #[arg(add = ArgValueCompleter::new(completion::topics))]
         topic: String,
     },
@@ -65,7 +66,7 @@ pub enum Topic {
     /// replace such history, or the end of the daemon drops it.
     #[command(after_help = examples::FORGET)]
     Forget {
-        /// The topic. A leading / is ignored.
+        /// The topic.
         #[arg(add = ArgValueCompleter::new(completion::topics))]
         topic: String,
     },
@@ -74,7 +75,7 @@ pub enum Topic {
 #[derive(Args)]
 pub struct Watch {
     /// Topics or patterns. In a pattern * matches any characters of one part of a name, ** any number of parts. Topics
-    /// that appear later are included. A leading / is ignored.
+    /// that appear later are included.
     #[arg(required = true, value_name = "TOPIC", add = ArgValueCompleter::new(completion::topics))]
     pub topics: Vec<String>,
     /// Exit after N messages, counted over all topics.
@@ -158,7 +159,7 @@ pub enum Thumbnail {
 
 #[derive(Args)]
 pub struct Echo {
-    /// The topic. A leading / is ignored.
+    /// The topic.
     #[arg(add = ArgValueCompleter::new(completion::topics))]
     pub topic: String,
     /// How to print the bytes.
@@ -218,19 +219,22 @@ pub struct ReadIn {
 
 #[derive(Args)]
 pub struct Publish {
-    /// The topic. A leading / is ignored.
+    /// The topic.
     #[arg(add = ArgValueCompleter::new(completion::topics))]
     pub topic: String,
     #[command(flatten)]
     pub source: Source,
     /// With standard input or --file: publish each line as a message.
-    #[arg(long, conflicts_with_all = ["text", "size"])]
+    #[arg(long, conflicts_with_all = ["text", "size", "ffmpeg", "v4l2"])]
     pub lines: bool,
+    /// An option of ffmpeg for its input, such as framerate=30, video_size=1280x720 or rtsp_transport=tcp. Repeat it for several.
+    #[arg(long, value_name = "KEY=VALUE", value_parser = ffmpeg_option)]
+    pub ffmpeg_option: Vec<(String, String)>,
     /// With --file: publish the bytes of a .npy, .png or .jpg file as they are.
     #[arg(long, requires = "file")]
     pub raw: bool,
     /// Element type of the messages, for example uint8 or float32.
-    #[arg(long, value_name = "TYPE")]
+    #[arg(long, value_name = "TYPE", conflicts_with_all = ["ffmpeg", "v4l2"])]
     pub dtype: Option<DType>,
     /// Shape of the messages, for example 480,640,3. [default: one dimension]
     #[arg(long, value_name = "N,...", value_parser = shape, requires = "dtype")]
@@ -302,6 +306,22 @@ pub struct Source {
     /// Publish generated messages of this size. Each has different bytes.
     #[arg(long, value_name = "BYTES")]
     pub size: Option<ByteSize>,
+    /// Publish the pictures of a video as arrays (H, W, 3) of type rgb8: a file or an address that the program `ffmpeg` reads. A
+    /// file is read at its own speed. The header has the time at which each picture came.
+    #[arg(long, value_name = "INPUT")]
+    pub ffmpeg: Option<OsString>,
+    /// The same for a camera of this host, such as /dev/video0.
+    #[arg(long, value_name = "DEVICE")]
+    pub v4l2: Option<OsString>,
+}
+
+/// `framerate=30`; an option without value has nothing behind the sign, or no sign.
+fn ffmpeg_option(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').unwrap_or((text, ""));
+    match key.is_empty() || key.starts_with('-') {
+        true => Err("write KEY=VALUE without a dash, such as framerate=30".to_owned()),
+        false => Ok((key.to_owned(), value.to_owned())),
+    }
 }
 
 fn late(text: &str) -> Result<rgaps::Late, String> {

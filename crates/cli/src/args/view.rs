@@ -11,7 +11,7 @@ use std::path::PathBuf;
 #[derive(Args)]
 pub struct View {
     /// Topics or patterns. In a pattern * matches any characters of one part of a name, ** any number of parts. Topics
-    /// that appear later are included. A leading / is ignored. [default: all topics]
+    /// that appear later are included. [default: all topics]
     #[arg(value_name = "PATTERN", add = ArgValueCompleter::new(completion::topics))]
     pub patterns: Vec<String>,
     /// Listen here: ADDRESS, PORT or ADDRESS:PORT. Port 0 is any free one. Other addresses than 127.0.0.1 and ::1 require a

@@ -7,7 +7,7 @@ use crate::stop::Stop;
 use crate::{session, units};
 use anyhow::{bail, Context};
 use rgaps_recording::{Counts, Options, Reason, Recorder};
-use rgaps_session::{bare_topic_name, is_pattern};
+use rgaps_session::is_pattern;
 use serde::Serialize;
 use signal_hook::consts::SIGUSR1;
 use std::io::{IsTerminal as _, Write as _};
@@ -39,9 +39,10 @@ pub fn record(common: &Common, command: &Record, output: &mut Output) -> anyhow:
     let node = session::join(common)?;
     let recorder = Recorder::start(node.clone(), options)?;
     for topic in &command.patterns {
-        match is_pattern(topic) {
-            true => absent::warn_of_pattern(&node, topic)?,
-            false => absent::warn(&node, bare_topic_name(topic))?,
+        let topic = node.resolve_topic(topic);
+        match is_pattern(&topic) {
+            true => absent::warn_of_pattern(&node, &topic)?,
+            false => absent::warn(&node, &topic)?,
         }
     }
     let begun = Instant::now();

@@ -13,6 +13,8 @@ pub struct Description {
     tag: u64,
     header: Header,
     capture_now: bool,
+    /// Of the next message, where that is known better than by the time of publishing.
+    capture_ns: Option<u64>,
 }
 
 impl Description {
@@ -46,6 +48,7 @@ impl Description {
             tag: publish.tag,
             header,
             capture_now: publish.capture_now,
+            capture_ns: None,
         })
     }
 
@@ -64,6 +67,12 @@ impl Description {
         (self.dtype, self.shape) = (Some(found.dtype), Some(shape.to_vec()));
         self.tensor = Some(*found);
         Ok(())
+    }
+
+    /// Describes the next message as a picture, and when it was captured.
+    pub fn show(&mut self, picture: &Tensor, capture_ns: Option<u64>) {
+        (self.dtype, self.tensor) = (Some(picture.dtype), Some(*picture));
+        self.capture_ns = capture_ns;
     }
 
     /// The array that a message of so many bytes is; none if it is plain bytes.
@@ -108,9 +117,10 @@ impl Description {
         }
         loan.set_tag(self.tag);
         let mut header = self.header.clone();
-        if self.capture_now {
-            header.capture_ns = Header::captured_now().capture_ns;
-        }
+        header.capture_ns = match self.capture_now {
+            true => Header::captured_now().capture_ns,
+            false => self.capture_ns,
+        };
         if !header.is_empty() {
             loan.set_header(&header)?;
         }

@@ -143,7 +143,7 @@ pub fn echo(common: &Common, echo: &Echo, output: &mut Output) -> anyhow::Result
         left = left.min(1);
     }
     let node = session::join(common)?;
-    refuse_pattern(&node, &echo.topic)?;
+    refuse_pattern(&node, &node.resolve_topic(&echo.topic))?;
     let every_message = echo.reliable || echo.late.is_some() || echo.format == Format::Raw;
     let qos = SubscriberQos {
         reliable: echo.reliable,

@@ -8,6 +8,8 @@ use crate::units::counted;
 
 pub fn forget(common: &Common, topic: &str, output: &mut Output) -> anyhow::Result<()> {
     let node = session::look(common)?;
+    let topic = &node.resolve_topic(topic);
+    let node = node.with_full_names();
     let forgotten = node
         .forget_topic(topic)
         .map_err(|error| absent::explain(&node, topic, error))?;

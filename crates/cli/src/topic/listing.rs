@@ -11,7 +11,9 @@ use rgaps_session::{is_pattern, pattern_matches, LINKS_CLIENT};
 use std::io::{self, Write};
 
 pub fn list(common: &Common, wanted: &[String], output: &mut Output) -> anyhow::Result<()> {
-    let rows = session::look(common)?.topics()?.into_iter();
+    let node = session::look(common)?;
+    let wanted: Vec<String> = wanted.iter().map(|one| node.resolve_topic(one)).collect();
+    let rows = node.topics()?.into_iter();
     let is_wanted = |row: &TopicRow| {
         let mut wanted = wanted.iter();
         wanted.len() == 0 || wanted.any(|pattern| pattern_matches(pattern, &row.name))
@@ -81,6 +83,8 @@ fn shown_client(publisher: &Publisher) -> &str {
 
 pub fn info(common: &Common, name: &str, output: &mut Output) -> anyhow::Result<()> {
     let node = session::look(common)?;
+    let name = &node.resolve_topic(name);
+    let node = node.with_full_names();
     if !is_pattern(name) {
         let topic = node.topic(name);
         let topic = topic.map_err(|error| absent::explain(&node, name, error))?;

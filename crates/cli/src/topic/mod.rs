@@ -5,12 +5,14 @@ mod describe;
 mod echo;
 mod forget;
 mod header;
+mod interruptible;
 mod listing;
 mod message;
 mod publish;
 mod rates;
 mod save;
 mod thumbnail;
+mod video;
 mod window;
 
 pub use describe::{meta, shape, Shape};

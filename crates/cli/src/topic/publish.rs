@@ -1,6 +1,8 @@
 //! `topic pub`.
 
 use super::describe::Description;
+use super::interruptible::Interruptible;
+use super::video::{self, Video};
 use crate::args::{Common, Publish};
 use crate::exit::{NotInTime, Unmatched, Usage};
 use crate::files;
@@ -9,8 +11,6 @@ use crate::stop::Stop;
 use crate::{domain, session, units};
 use anyhow::{bail, Context};
 use rgaps::{History, Loan, Publisher, PublisherQos, SlowReaderPolicy};
-use rustix::event::{poll, PollFd, PollFlags, Timespec};
-use rustix::io::Errno;
 use serde::Serialize;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
@@ -41,6 +41,8 @@ enum Messages {
     Lines(Box<dyn BufRead>),
     /// Generated, different every time.
     Generated(u64),
+    /// Pictures.
+    Video(Box<Video>),
 }
 
 pub fn publish(common: &Common, publish: &Publish, output: &mut Output) -> anyhow::Result<()> {
@@ -75,7 +77,7 @@ pub fn publish(common: &Common, publish: &Publish, output: &mut Output) -> anyho
         let Some(bytes) = send(
             &publisher,
             &mut messages,
-            &description,
+            &mut description,
             report.messages,
             &stop,
         )?
@@ -162,6 +164,9 @@ fn unmatched(publisher: &Publisher) -> anyhow::Result<Option<Unmatched>> {
 /// Opens what is to be published, and takes from a file what its array is.
 fn open(publish: &Publish, description: &mut Description, stop: &Stop) -> anyhow::Result<Messages> {
     let source = &publish.source;
+    if let Some(video) = Video::open(publish, stop)? {
+        return Ok(Messages::Video(Box::new(video)));
+    }
     if let Some(text) = &source.text {
         return Ok(Messages::Same(text.clone().into_bytes()));
     }
@@ -185,7 +190,10 @@ fn open(publish: &Publish, description: &mut Description, stop: &Stop) -> anyhow
             (Box::new(BufReader::new(file)), name)
         }
         None => (
-            Box::new(BufReader::new(Interruptible(stop.clone()))),
+            Box::new(BufReader::new(Interruptible {
+                input: io::stdin(),
+                stop: stop.clone(),
+            })),
             "standard input".to_owned(),
         ),
     };
@@ -210,28 +218,6 @@ fn open(publish: &Publish, description: &mut Description, stop: &Stop) -> anyhow
     Ok(Messages::Same(bytes))
 }
 
-/// Standard input, which ends when the command is told to: a read would go on after the signal.
-struct Interruptible(Stop);
-
-impl Read for Interruptible {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let timeout = Timespec::try_from(SLICE).expect("a short time");
-        let input = io::stdin();
-        while !self.0.is_set() {
-            let mut ready = [PollFd::new(&input, PollFlags::IN)];
-            match poll(&mut ready, Some(&timeout)) {
-                Ok(0) | Err(Errno::INTR) => {}
-                Ok(_) => {
-                    // Not through the buffer of Rust: what lies there, `poll` does not see.
-                    return Ok(rustix::io::read(&input, into)?);
-                }
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(0)
-    }
-}
-
 fn create(
     common: &Common,
     publish: &Publish,
@@ -254,7 +240,9 @@ fn create(
         ..PublisherQos::default()
     };
     let node = session::join(common)?;
+    let is_video = publish.source.ffmpeg.is_some() || publish.source.v4l2.is_some();
     let type_name = match publish.type_name.as_str() {
+        "" if is_video => video::ENCODING.to_owned(),
         "" => description.type_name(),
         name => name.to_owned(),
     };
@@ -298,7 +286,7 @@ fn wait_for_subscribers(
 fn send(
     publisher: &Publisher,
     messages: &mut Messages,
-    description: &Description,
+    description: &mut Description,
     number: u64,
     stop: &Stop,
 ) -> anyhow::Result<Option<u64>> {
@@ -335,6 +323,16 @@ fn send(
                 loan.write(at, &generated(number, at, length as usize))?;
                 at += length;
             }
+            loan
+        }
+        Messages::Video(video) => {
+            let Some(picture) = video.next()? else {
+                return Ok(None);
+            };
+            let Some(loan) = video.take(&picture, publisher)? else {
+                return Ok(None);
+            };
+            description.show(&picture.tensor, picture.capture_ns);
             loan
         }
     };

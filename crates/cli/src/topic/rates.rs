@@ -9,7 +9,7 @@ use crate::output::{table, Output};
 use crate::stop::Stop;
 use crate::{session, units};
 use rgaps::{Node, RecvError, Subscriber, SubscriberQos, Token, WaitSet};
-use rgaps_session::{bare_topic_name, is_pattern, pattern_matches};
+use rgaps_session::{is_pattern, pattern_matches};
 use rgaps_sync::monotonic_ns;
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -45,7 +45,7 @@ struct Watched {
 struct Topics<'a> {
     node: Node,
     watch: &'a Watch,
-    patterns: Vec<&'a str>,
+    patterns: Vec<String>,
     /// Of each subscriber. None: every message counts.
     depth: Option<u32>,
     set: WaitSet,
@@ -92,8 +92,10 @@ pub fn watch(
 
 impl<'a> Topics<'a> {
     fn new(node: Node, watch: &'a Watch, depth: Option<u32>) -> anyhow::Result<Topics<'a>> {
-        let named = watch.topics.iter().map(String::as_str);
-        let (patterns, names): (Vec<&str>, Vec<&str>) = named.partition(|topic| is_pattern(topic));
+        let named = watch.topics.iter().map(|topic| node.resolve_topic(topic));
+        let (patterns, names): (Vec<String>, Vec<String>) =
+            named.partition(|topic| is_pattern(topic));
+        let node = node.with_full_names();
         let mut topics = Topics {
             set: node.wait_set(),
             node,
@@ -106,7 +108,7 @@ impl<'a> Topics<'a> {
             messages: 0,
             last: Instant::now(),
         };
-        for name in names.into_iter().map(bare_topic_name) {
+        for name in &names {
             if topics
                 .watched
                 .iter()

@@ -10,9 +10,9 @@ use crate::links::Interest;
 use rgaps_layout::{Domain, CONTROL_BYTES};
 use rgaps_pool::Access;
 use rgaps_session::{
-    bare_topic_name, Answer, CameOver, ClientRow, Config, DeviceRow, Forgotten, InterestRow,
-    LinkFigures, Member, MpsInfo, PathKind, PeersInfo, PoolGrant, PoolRow, Range, RemoteRow,
-    Request, Ring, Role, SeatEnd, Status, TopicInfo, TopicRow, ZoneId,
+    Answer, CameOver, ClientRow, Config, DeviceRow, Forgotten, InterestRow, LinkFigures, Member,
+    MpsInfo, PathKind, PeersInfo, PoolGrant, PoolRow, Range, RemoteRow, Request, Ring, Role,
+    SeatEnd, Status, TopicInfo, TopicRow, ZoneId,
 };
 use rgaps_sync::atomic::Ordering;
 use rgaps_topic::{Shared, TopicView};
@@ -270,7 +270,7 @@ impl Conductor {
         topic: &str,
         publishes: bool,
     ) -> Result<OpenedDevice, ClientError> {
-        let topic = bare_topic_name(topic).to_owned();
+        let topic = topic.to_owned();
         self.run(move |worker| worker.open_device(topic, publishes))
     }
 
@@ -343,7 +343,7 @@ impl Conductor {
     /// One topic.
     pub(crate) fn topic(&self, name: &str) -> Result<TopicInfo, ClientError> {
         match self.ask(Request::Topic {
-            topic: bare_topic_name(name).to_owned(),
+            topic: name.to_owned(),
         })? {
             Answer::Topic(topic) => Ok(topic),
             other => Err(unexpected("a question for a topic", &other)),
@@ -353,7 +353,7 @@ impl Conductor {
     /// Drops the history that publishers of a topic left who are gone.
     pub(crate) fn forget_topic(&self, name: &str) -> Result<Forgotten, ClientError> {
         match self.ask(Request::Forget {
-            topic: bare_topic_name(name).to_owned(),
+            topic: name.to_owned(),
         })? {
             Answer::Forgotten(forgotten) => Ok(forgotten),
             other => Err(unexpected("a request to forget a topic", &other)),

@@ -2,6 +2,7 @@
 
 mod allocation;
 mod back_pressure;
+mod matched;
 mod memory;
 mod replicas;
 mod staging;
@@ -26,13 +27,11 @@ use crate::{
     ClientError, DType, Loan, LoanError, Node, OpenError, PartSpec, Parts, PublishError,
     PublisherQos, PutError, SlowReaderPolicy, TensorType,
 };
-use rgaps_layout::{
-    Domain, PublisherRegion, MAX_BLOCK_ALIGN, MAX_DEPTH, MAX_SUBSCRIBERS, WAIT_SLICE_NS,
-};
+use rgaps_layout::{Domain, PublisherRegion, MAX_BLOCK_ALIGN, MAX_DEPTH};
 use rgaps_pool::{Access, Mapping, PoolError, Stream};
-use rgaps_session::{bare_topic_name, CameOver, History, Member, Offer, PathKind, RemoteRow, Role};
+use rgaps_session::{CameOver, History, Member, Offer, PathKind, RemoteRow, Role};
 use rgaps_sync::atomic::Ordering;
-use rgaps_sync::{futex_wait, monotonic_ns};
+use rgaps_sync::monotonic_ns;
 use rgaps_topic::{
     Copied, Message, Metadata, Point, PublisherView, RegionView, Shared, Sleeper, Tensor,
     TopicView, With, Writer,
@@ -62,10 +61,10 @@ pub struct PublisherBuilder {
 }
 
 impl PublisherBuilder {
-    pub(crate) fn new(node: Node, topic: &str) -> Self {
+    pub(crate) fn new(node: Node, topic: String) -> Self {
         PublisherBuilder {
             node,
-            topic: bare_topic_name(topic).to_owned(),
+            topic,
             type_name: String::new(),
             domain: None,
             require: None,
@@ -409,10 +408,6 @@ impl LinksPublisherBuilder for PublisherBuilder {
 impl LinksPublisher for Publisher {
     fn end_history(&self) {
         self.core.lock().writer.end_history();
-    }
-
-    fn has_unread(&self) -> bool {
-        self.core.lock().writer.has_unread()
     }
 }
 
@@ -822,54 +817,10 @@ impl PublisherCore {
         self.topic.publisher(self.member.slot as usize)
     }
 
-    /// Of some subscribers of the topic, those that read this publisher. Look these up first: a subscriber is
-    /// matched before it is in any of the topic's masks.
-    #[inline]
-    fn matched(&self, among: u64) -> u64 {
-        const ALL: u64 = (1 << MAX_SUBSCRIBERS) - 1;
-        match among {
-            0 => 0,
-            _ => among & ALL & self.slot().matched().load(Ordering::Acquire),
-        }
-    }
-
     /// Subscribers that read this publisher's messages in a pool of their own.
     #[inline]
     fn read_elsewhere(&self) -> u64 {
         self.matched(self.topic.elsewhere().load(Ordering::Acquire))
-    }
-
-    fn subscribers(&self) -> u32 {
-        let mut left = self.matched(self.topic.subscribers().load(Ordering::Acquire));
-        let mut count = 0u32;
-        while left != 0 {
-            let slot = self.topic.subscriber(left.trailing_zeros() as usize);
-            // Subscribers on other hosts have one among them that stands for them.
-            count = count.saturating_add(match slot.stands_for().load(Ordering::Relaxed) {
-                0 => 1,
-                others => others - 1,
-            });
-            left &= left - 1;
-        }
-        count
-    }
-
-    fn wait_for_subscribers(&self, n: u32, deadline: Deadline) -> Result<bool, ClientError> {
-        self.guard.check()?;
-        loop {
-            let epoch = self.topic.membership_epoch().load(Ordering::Acquire);
-            if self.subscribers() >= n {
-                return Ok(true);
-            }
-            let Some(left_ns) = deadline.left_ns() else {
-                return Ok(false);
-            };
-            futex_wait(
-                self.topic.membership_epoch(),
-                epoch,
-                left_ns.min(WAIT_SLICE_NS),
-            );
-        }
     }
 
     fn trim(&self, keep_bytes: u64) -> Result<u64, ClientError> {

@@ -2,10 +2,10 @@
 
 use crate::egress::FlowLimits;
 use crate::keys::TopicInterest;
-use crate::quotas::{Kind, Quotas, Reserved};
-use crate::remote_host::{OutgoingStream, RemoteHost};
+use crate::quotas::{Quotas, Staged};
+use crate::remote_host::RemoteHost;
 use crate::wire::{clip, FlowDescription, Tree};
-use rgaps_client::links::{Demand, InterestPublisher, InterestRow, Links, LinksSubscriber, Quota};
+use rgaps_client::links::{Demand, InterestPublisher, InterestRow, Links, LinksSubscriber};
 use rgaps_client::{Domain, PathKind, RemoteRow, Subscriber};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::AtomicU64;
@@ -30,8 +30,6 @@ pub(super) struct EgressPlan {
     pub(super) trees: Trees,
     /// Bytes of its largest message so far.
     pub(super) largest: Arc<AtomicU64>,
-    /// Streams that go where others went before.
-    pub(super) takes_over: BTreeSet<u64>,
     /// Why there is no subscriber, and when that is tried again.
     pub(super) failed: Option<(String, Instant)>,
     /// What the daemon was told.
@@ -48,7 +46,7 @@ pub(super) struct EgressPlan {
     /// Hosts that want it and do not get it: their subscribers, and why.
     pub(super) refused: BTreeMap<String, (u32, String)>,
     /// What its publishers have of quotas.
-    reserved: BTreeMap<(String, u64), Reserved>,
+    staged: Staged,
     /// What of it may go to each host; and why nothing, if that is so.
     pub(super) limits: BTreeMap<String, (FlowLimits, Option<String>)>,
 }
@@ -118,24 +116,16 @@ impl EgressPlan {
         stream.is_some_and(|((number, _), peer)| peer.reaches(*number, end).is_ok())
     }
 
-    /// How it goes to a host from now on. `previous`: the hosts before; `restarted`: what the host had, if it was started again.
-    pub(super) fn change(
-        &self,
-        next: &str,
-        previous: &Hosts,
-        restarted: Option<&OutgoingStream>,
-    ) -> StreamChange {
+    /// How it goes to a host from now on. `previous`: the hosts before.
+    pub(super) fn change(&self, next: &str, previous: &Hosts) -> StreamChange {
         let none = BTreeMap::new();
         let ends = self.hosts.get(next).unwrap_or(&none);
         let had = previous.get(next).unwrap_or(&none);
         let others = || previous.iter().filter(|(other, _)| *other != next);
         let is_moved = |end: &String| others().any(|(_, ends)| ends.contains_key(end));
         let mut begun = ends.iter().filter(|(end, _)| !had.contains_key(*end));
-        // What it had and had not carried on goes there once more.
-        let again =
-            restarted.is_some_and(|stream| stream.leads_on || had.keys().any(|end| end != next));
         StreamChange {
-            takes_over: again || begun.clone().any(|(end, _)| is_moved(end)),
+            takes_over: begun.clone().any(|(end, _)| is_moved(end)),
             begins_history: begun.any(|(_, want)| want.demand.transient_local),
             wants_history: ends.iter().any(|(end, want)| {
                 let had = had.get(end);
@@ -221,14 +211,13 @@ impl EgressPlan {
                 limits.asks.clone_from(&limits.barred);
             }
             if let Some(quota) = links.quota(&host, name) {
-                limits.quota = quota.name.clone();
-                limits.message_max = quota.message_max.map(|max| max.0);
-                limits.rate = quota.rate_max.map(|rate| rate.0);
+                limits.set_quota(quota);
                 let goes = |p: &&InterestPublisher| !limits.barred.contains(&p.incarnation);
                 for publisher in publishers.iter().filter(goes).collect::<Vec<_>>() {
                     used.insert((quota.name.clone(), publisher.incarnation));
-                    let short = self.stage(&mut limits, publisher, (quota, quotas)).err();
-                    if let Some(short) = short {
+                    let of = (publisher.incarnation, &publisher.offer);
+                    let staged = limits.stage(&mut self.staged, (quotas, quota), of);
+                    if let Err(short) = staged {
                         if peer.ingress.issues.refused(name, 0, &short) {
                             tracing::warn!(
                                 host,
@@ -245,7 +234,7 @@ impl EgressPlan {
                 .any(|publisher| !limits.barred.contains(&publisher.incarnation));
             all.insert(host, (limits, why.filter(|_| !some)));
         }
-        self.reserved.retain(|key, _| used.contains(key));
+        self.staged.retain(|key| used.contains(key));
         self.limits = all;
     }
 
@@ -271,29 +260,6 @@ impl EgressPlan {
             why = Some(slow);
         }
         why
-    }
-
-    /// Reserves what a publisher needs of a quota, or bars it.
-    fn stage(
-        &mut self,
-        limits: &mut FlowLimits,
-        publisher: &InterestPublisher,
-        (quota, quotas): (&Quota, &Quotas),
-    ) -> Result<(), String> {
-        let (number, offer) = (publisher.incarnation, &publisher.offer);
-        let key = (quota.name.clone(), number);
-        if !self.reserved.contains_key(&key) {
-            let reserved = quotas.reserve(quota, Kind::Staging, number, offer);
-            if reserved.is_err() {
-                limits.barred.insert(number);
-            }
-            let Some(reserved) = reserved? else {
-                return Ok(());
-            };
-            self.reserved.insert(key.clone(), reserved);
-        }
-        limits.staging.insert(number, self.reserved[&key].bytes);
-        Ok(())
     }
 
     /// Whether its subscriber reads on the GPU, or why not.

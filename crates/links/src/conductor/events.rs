@@ -4,11 +4,12 @@ use super::hosts::ASK_AGAIN;
 use super::{egress_thread, LinksConductor};
 use crate::egress::EgressCommand;
 use crate::event::{ConductorEvent, EventSource, SourcedEvent};
-use crate::host_link::{Flow, HostEvent};
+use crate::host_link::HostEvent;
 use crate::keys::Node;
+use crate::network::{id, FlowReport};
 use crate::remote_host::RemoteHost;
 use crate::wire::{clip, LinkMessage};
-use rgaps_routing::Datagram;
+use rgaps_routing::{Datagram, FlowName};
 use rgaps_transport::{LaneEnd, LinkEvent};
 use std::time::Instant;
 
@@ -36,8 +37,9 @@ impl LinksConductor {
             ConductorEvent::PlaneEvent(event) => self.plane_event(event),
             // Whoever publishes is looked for at once.
             ConductorEvent::Unknown => self.dirty = true,
+            ConductorEvent::Progress => self.confirms = true,
+            ConductorEvent::TransitBroken(number) => self.transit_broken(number),
             ConductorEvent::LinkMessage(bytes) => match LinkMessage::decode(&bytes) {
-                Ok(LinkMessage::Confirmed(confirmed)) => self.confirmed(host, &confirmed),
                 Ok(LinkMessage::Datagram(datagram)) => self.datagram(host, datagram),
                 Ok(link_message) => self.link_message(host, link_message),
                 Err(error) => violates(host, &error),
@@ -61,16 +63,37 @@ impl LinksConductor {
         }
     }
 
-    /// How far messages are at hosts that another leads to. It changes nothing else.
-    fn confirmed(&mut self, host: &str, confirmed: &[(Flow, u64)]) {
-        for (flow, next) in confirmed {
-            self.child_confirmed(host, *flow, *next);
-            let peer = self.peers.get(host);
-            if let Some(name) = peer.and_then(|peer| peer.topic_of(flow.topic)) {
-                let command = EgressCommand::Confirmed(name.clone(), *flow, *next);
-                egress_thread(&self.egress, name).send(command);
-            }
+    /// How far a flow of this host is at a host that another leads to, or why it does not come there.
+    fn flow_reported(&mut self, report: FlowReport) {
+        let FlowReport { flow, outcome, .. } = report;
+        let mut peers = self.peers.values_mut();
+        let Some(peer) = peers.find(|peer| peer.outgoing.contains_key(&flow.stream)) else {
+            return;
+        };
+        let name = peer.topic_of(flow.stream).cloned().unwrap_or_default();
+        let own = self.topics.get(&name);
+        let own = own.and_then(|own| own.streams.get(&peer.node.host));
+        let stream = peer.outgoing.get_mut(&flow.stream);
+        let is_own = own.is_some_and(|(number, _)| *number == flow.stream);
+        let Some(stream) = stream.filter(|_| is_own) else {
+            return;
+        };
+        let is = |host: &String, of| id(host) == of;
+        let end = stream.tree.ends_below().find(|end| is(end, report.host));
+        let Some(end) = end.cloned() else { return };
+        let mut on = stream.tree.path(&end);
+        on.push(stream.tree.root().to_owned());
+        if !on.iter().any(|host| is(host, report.from)) {
+            return;
         }
+        let next = *outcome.as_ref().unwrap_or(&u64::MAX);
+        if let Some(of) = stream.publishers.get_mut(&flow.publisher) {
+            let answer = outcome.map(|_| ());
+            let before = of.below.insert(end.clone(), answer.clone());
+            self.dirty |= before.as_ref() != Some(&answer);
+        }
+        let command = EgressCommand::Confirmed(name.clone(), flow, end, next);
+        egress_thread(&self.egress, &name).send(command);
     }
 
     /// What comes over a control channel. Most of it changes nothing else.
@@ -78,6 +101,9 @@ impl LinksConductor {
         match self.network.receive(datagram, self.config.links.relay) {
             Ok(received) => {
                 self.dirty |= received.is_changed;
+                for report in received.reports {
+                    self.flow_reported(report);
+                }
                 let egress = received.egress.iter();
                 for (next, link_message) in egress
                     .filter_map(|(next, link_message)| Some((self.peers.get(next)?, link_message)))
@@ -95,7 +121,11 @@ impl LinksConductor {
             return;
         };
         match link_message {
-            LinkMessage::Update(stream, read, ends) => self.updated(host, stream, read, &ends),
+            LinkMessage::Update(stream, read) => {
+                for (_, incoming) in peer.incoming.range_mut(FlowName::all_of(stream)) {
+                    incoming.description.read.clone_from(&read);
+                }
+            }
             LinkMessage::Written(stream, outcome) => {
                 if let Some(stream) = peer.outgoing.get_mut(&stream) {
                     stream.written = Some(outcome);
@@ -104,11 +134,6 @@ impl LinksConductor {
             LinkMessage::Paths(paths) => {
                 if let Err(error) = self.network.advertised(host, &paths) {
                     violates(host, &error);
-                }
-            }
-            LinkMessage::Reached(stream, end, outcome) => {
-                if let Some(stream) = peer.outgoing.get_mut(&stream) {
-                    stream.reached.insert(end, outcome);
                 }
             }
             LinkMessage::Broken(stream, end) => {
@@ -120,7 +145,7 @@ impl LinksConductor {
                 }
                 self.broken_below(host, stream, &end);
             }
-            LinkMessage::Confirmed(_) | LinkMessage::Datagram(_) => {}
+            LinkMessage::Datagram(_) => {}
         }
     }
 
@@ -133,7 +158,12 @@ impl LinksConductor {
             HostEvent::Link(event) => self.link_changed(host, event),
             HostEvent::Accepted(_) | HostEvent::Refused(..) => peer.answered(event),
             HostEvent::Closed(flow) => {
-                peer.end_flow(flow);
+                let ended = peer.end_flow(flow);
+                let confirm = ended.and_then(|of| Some((of.unconfirmed()?, of)));
+                if let Some((next, of)) = confirm {
+                    let origin = of.description.origin(host);
+                    self.network.confirm(origin, flow, next);
+                }
                 self.close_transit(host, flow);
             }
             HostEvent::Ended(flow) => self.child_ended(host, flow),
@@ -174,7 +204,6 @@ impl LinksConductor {
             },
             LinkEvent::Restarted => {
                 self.network.link_restarted(host);
-                self.routes.restarted.insert(host.to_owned());
                 peer.forget_control();
                 peer.end_life();
                 self.end_transits(host);
@@ -189,29 +218,6 @@ impl LinksConductor {
                 peer.ask_at = Some(Instant::now() + ASK_AGAIN);
             }
             _ => {}
-        }
-    }
-
-    /// Cards read a stream's messages, or do not, and they are to go on to no other hosts than these.
-    fn updated(&mut self, host: &str, stream: u64, read: Result<(), String>, ends: &[String]) {
-        let Some(peer) = self.peers.get_mut(host) else {
-            return;
-        };
-        let mut narrower = Vec::new();
-        for (flow, incoming) in peer.incoming.range_mut(Flow::all_of(stream)) {
-            incoming.description.read.clone_from(&read);
-            let tree = &mut incoming.description.tree;
-            let own = tree.root().to_owned();
-            let narrowed = tree.narrowed(|end| *end == own || ends.iter().any(|on| on == end));
-            if narrowed != *tree {
-                *tree = narrowed;
-                narrower.push(*flow);
-            }
-        }
-        for flow in narrower {
-            if self.narrow_transit(host, flow, ends) {
-                self.take_messages(host, flow);
-            }
         }
     }
 }

@@ -4,12 +4,12 @@
 use super::egress_plan::EgressPlan;
 use super::report::IncomingPaths;
 use super::LinksConductor;
-use crate::host_link::Flow;
 use crate::rails::CardMemory;
 use crate::remote_host::RemoteHost;
 use crate::wire::{clip, clip_to, FlowDescription, LinkMessage};
 use rgaps_client::links::{CameOver, InterestRow};
 use rgaps_client::{Domain, PathKind};
+use rgaps_routing::FlowName;
 use rgaps_session::MAX_PATH_BYTES;
 use std::collections::btree_map::Entry;
 use std::collections::BTreeMap;
@@ -86,7 +86,7 @@ impl LinksConductor {
                 let of = &incoming.description;
                 let written = self.written(&of.topic);
                 if incoming.written.as_ref() != Some(&written) {
-                    news.insert((host.clone(), flow.topic), written.clone());
+                    news.insert((host.clone(), flow.stream), written.clone());
                 }
                 let Some(landing) = &incoming.landing else {
                     continue;
@@ -108,7 +108,7 @@ impl LinksConductor {
             let Some(peer) = self.peers.get_mut(&host).filter(|peer| peer.up) else {
                 continue;
             };
-            for (_, incoming) in peer.incoming.range_mut(Flow::all_of(number)) {
+            for (_, incoming) in peer.incoming.range_mut(FlowName::all_of(number)) {
                 incoming.written = Some(written.clone());
             }
             peer.say(&LinkMessage::Written(number, written));

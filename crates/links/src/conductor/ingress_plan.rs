@@ -1,14 +1,15 @@
 //! Publishers of other hosts, and those that stand for them here.
 
 use super::gpu_path::incoming_path;
-use super::LinksConductor;
-use crate::host_link::Flow;
-use crate::ingress::{ArrivalLimits, RemotePublisher};
+use super::{LinksConductor, CONFIRM_EVERY};
+use crate::ingress::{ArrivalLimits, Bound, RemotePublisher};
+use crate::network::id;
 use crate::quotas::Kind;
 use crate::remote_host::{IngressPlan, RemoteHost};
 use crate::wire::{clip, FlowDescription};
 use rgaps_client::links::{Direction, LinksPublisherBuilder};
 use rgaps_client::{ClientError, OpenError, PublisherQos, RefusalCode};
+use rgaps_routing::FlowName;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -56,28 +57,22 @@ impl NoRoom {
 impl LinksConductor {
     /// A host opens flows. Whoever sees the history of one of these publishers sees that of all: so messages are taken of none before
     /// all of them have been looked at.
-    pub(super) fn opened(&mut self, host: &str, all: Vec<(Flow, FlowDescription)>) {
+    pub(super) fn opened(&mut self, host: &str, all: Vec<(FlowName, FlowDescription)>) {
         let Some(peer) = self.peers.get_mut(host) else {
             return;
         };
-        let flows: Vec<Flow> = all.iter().map(|(flow, _)| *flow).collect();
+        let flows: Vec<FlowName> = all.iter().map(|(flow, _)| *flow).collect();
         for (flow, description) in all {
             // One of the host's former life goes on.
             let known = peer.incoming.remove(&flow);
-            let incoming = IngressPlan {
-                description,
-                landing: known.and_then(|known| known.landing),
-                refused: None,
-                waits: None,
-                orphaned: None,
-                written: None,
-            };
-            peer.incoming.insert(flow, incoming);
+            let landing = known.and_then(|known| known.landing);
+            peer.incoming
+                .insert(flow, IngressPlan::new(description, landing));
         }
         self.admit_all(host, &flows);
     }
 
-    fn admit_all(&mut self, host: &str, flows: &[Flow]) {
+    fn admit_all(&mut self, host: &str, flows: &[FlowName]) {
         flows.iter().for_each(|flow| self.admit(host, *flow));
         flows
             .iter()
@@ -86,23 +81,66 @@ impl LinksConductor {
     }
 
     /// Messages of a flow are taken, if it has a place.
-    pub(super) fn take_messages(&mut self, host: &str, flow: Flow) {
+    pub(super) fn take_messages(&mut self, host: &str, flow: FlowName) {
         let incoming = |peer: &RemoteHost| {
             let incoming = peer.incoming.get(&flow)?;
-            let is_admitted = incoming.refused.is_none() && incoming.waits.is_none();
-            is_admitted.then(|| incoming.landing.clone())
+            Some(incoming.refused.is_none() && incoming.waits.is_none())
         };
-        let Some(landing) = self.peers.get(host).and_then(incoming) else {
+        if self.peers.get(host).and_then(incoming) != Some(true) {
+            return;
+        }
+        let transit = self.begin_transit(host, flow);
+        let Some(peer) = self.peers.get_mut(host) else {
             return;
         };
-        let transit = self.begin_transit(host, flow);
-        if let Some(peer) = self.peers.get(host) {
-            peer.ingress.accept(flow, landing, transit);
+        let Some(incoming) = peer.incoming.get_mut(&flow) else {
+            return;
+        };
+        if !incoming.description.via.is_empty() {
+            let position = || peer.ingress.new_position();
+            incoming.position.get_or_insert_with(position);
+            self.confirms = true;
+        }
+        let bound = Bound {
+            landing: incoming.landing.clone(),
+            transit,
+            position: incoming.position.clone(),
+        };
+        peer.ingress.accept(flow, bound);
+    }
+
+    /// Tells origins how far their messages are that come here through other hosts, as far as that is new.
+    pub(super) fn send_confirmed(&mut self) {
+        let renewed = self.network.take_renewed();
+        let is_renewed = |origin: &str| renewed.contains(&id(origin));
+        self.refuse_again(is_renewed);
+        let is_due = self.confirmed_at.elapsed() >= CONFIRM_EVERY;
+        if !(self.confirms && is_due || !renewed.is_empty()) {
+            return;
+        }
+        (self.confirms, self.confirmed_at) = (false, Instant::now());
+        for (host, peer) in &mut self.peers {
+            peer.ingress.forget_reported();
+            for (flow, of) in &mut peer.incoming {
+                let origin = of.description.origin(host);
+                if is_renewed(origin) {
+                    of.confirmed = None;
+                }
+                let Some(next) = of.unconfirmed() else {
+                    continue;
+                };
+                if !self.network.has_room(origin) {
+                    self.confirms = true;
+                    continue;
+                }
+                of.confirmed = Some(next);
+                self.network.confirm(origin, *flow, next);
+            }
         }
     }
 
     /// Finds a flow its place here, or says why there is none.
-    fn admit(&mut self, host: &str, flow: Flow) {
+    fn admit(&mut self, host: &str, flow: FlowName) {
         let outcome = self.landing_of(host, flow);
         let Some(peer) = self.peers.get_mut(host) else {
             return;
@@ -114,7 +152,7 @@ impl LinksConductor {
         let no_room = match outcome {
             Ok(landing) => {
                 (incoming.refused, incoming.waits) = (None, None);
-                let publisher = flow.incarnation;
+                let publisher = flow.publisher;
                 landing
                     .iter()
                     .for_each(|landing| self.routes.landed(&topic, publisher, landing));
@@ -138,6 +176,10 @@ impl LinksConductor {
         if !waits || since.elapsed() >= ADMIT_LIMIT {
             incoming.waits = None;
             peer.ingress.refuse(flow, &why);
+            let of = &incoming.description;
+            for end in of.tree.ends().filter(|_| !of.via.is_empty()) {
+                self.network.refuse(of.origin(host), flow, (end, &why));
+            }
             incoming.refused = Some((why, Instant::now()));
         }
         if no_room.crowded {
@@ -149,7 +191,7 @@ impl LinksConductor {
     fn landing_of(
         &mut self,
         host: &str,
-        flow: Flow,
+        flow: FlowName,
     ) -> Result<Option<Arc<RemotePublisher>>, NoRoom> {
         let incoming = self.peers.get(host).and_then(|p| p.incoming.get(&flow));
         let incoming = incoming.ok_or_else(|| NoRoom::lasting("it has ended".to_owned()))?;
@@ -168,7 +210,7 @@ impl LinksConductor {
         // The same publisher may come in a stream that takes the place of another, or through another host, and goes on
         // where that one stands.
         let known = incoming.landing.clone();
-        let known = known.or_else(|| self.routes.landing(&of.topic, flow.incarnation));
+        let known = known.or_else(|| self.routes.landing(&of.topic, flow.publisher));
         match known {
             Some(landing) => Ok(Some(landing)),
             None => self.create_landing(host, flow, of.clone()).map(Some),
@@ -178,10 +220,10 @@ impl LinksConductor {
     fn create_landing(
         &mut self,
         host: &str,
-        flow: Flow,
+        flow: FlowName,
         of: FlowDescription,
     ) -> Result<Arc<RemotePublisher>, NoRoom> {
-        let (topic, publisher) = (&of.topic, flow.incarnation);
+        let (topic, publisher) = (&of.topic, flow.publisher);
         let domain = self.lands_in(topic).map_err(NoRoom::lasting)?;
         let links = &self.config.links;
         let quota = links.quota(host, topic);
@@ -232,7 +274,7 @@ impl LinksConductor {
                 .retain(|_, i| i.refused.as_ref().is_none_or(|(_, at)| is_shown(at)));
             let waits = peer.incoming.iter();
             let waits = waits.filter(|(_, i)| i.waits.is_some() && i.orphaned.is_none());
-            let flows: Vec<Flow> = waits.map(|(flow, _)| *flow).collect();
+            let flows: Vec<FlowName> = waits.map(|(flow, _)| *flow).collect();
             all.extend((!flows.is_empty()).then(|| (host.clone(), flows)));
         }
         for (host, flows) in all {
@@ -246,6 +288,5 @@ impl LinksConductor {
             let stays = |i: &IngressPlan| i.orphaned.is_none() || i.description.topic != topic;
             peer.incoming.retain(|_, incoming| stays(incoming));
         }
-        self.routes.end_landings(topic);
     }
 }

@@ -55,7 +55,7 @@ const LOOK: Duration = Duration::from_millis(50);
 /// The same when nothing has changed for so long.
 const LOOK_IDLE: Duration = Duration::from_millis(250);
 const IDLE_AFTER: Duration = Duration::from_secs(2);
-/// How often other hosts are told how far their messages are that go on from here.
+/// How often origins are told how far their messages are that come here through other hosts.
 const CONFIRM_EVERY: Duration = Duration::from_millis(5);
 /// Pause before what this host's daemon refused is tried again.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
@@ -104,6 +104,9 @@ pub struct LinksConductor {
     memory: Sender<MemoryRequest>,
     report: Report,
     tracer: Option<Arc<Tracer>>,
+    /// Messages have passed here whose origins are to learn that; and when they were told last.
+    confirms: bool,
+    confirmed_at: Instant,
     /// Something has changed since the topics were looked at.
     dirty: bool,
     reconcile_at: Instant,
@@ -188,6 +191,8 @@ impl LinksConductor {
             memory: pool_memory::start().context("creating a thread")?,
             report: Report::default(),
             tracer,
+            confirms: false,
+            confirmed_at: Instant::now(),
             dirty: true,
             reconcile_at: Instant::now(),
             config,
@@ -221,22 +226,23 @@ impl LinksConductor {
             if looked.is_ok() {
                 self.plane.announce()?;
             }
-            let in_transit = self.send_confirmed();
             self.report_peers();
             let pause = match changed.elapsed() < IDLE_AFTER {
                 true => LOOK,
                 false => LOOK_IDLE,
             };
-            self.wait(begun + pause, in_transit);
+            self.wait(begun + pause);
         }
         Ok(self.leave())
     }
 
-    /// Waits until then, or until something was heard. While messages are on their way on, it is told how far they are.
-    fn wait(&mut self, until: Instant, mut in_transit: bool) {
+    /// Waits until then, or until something was heard. Meanwhile it tells origins how far their messages are.
+    fn wait(&mut self, until: Instant) {
         loop {
+            self.send_confirmed();
+            self.exchange();
             let left = until.saturating_duration_since(Instant::now());
-            let pause = match in_transit {
+            let pause = match self.confirms {
                 true => left.min(CONFIRM_EVERY),
                 false => left,
             };
@@ -251,8 +257,6 @@ impl LinksConductor {
                 Err(_) if left <= pause => return,
                 Err(_) => {}
             }
-            self.exchange();
-            in_transit = self.send_confirmed();
         }
     }
 
@@ -343,7 +347,7 @@ fn join_daemon(config: &Config, known: Option<&Arc<CardMemory>>) -> anyhow::Resu
     if let Some(known) = known {
         node = node.host_memory(known.clone());
     }
-    let node = node.build()?;
+    let node = node.build()?.with_full_names();
     wait_for_previous(&node)?;
     Ok(node)
 }

@@ -5,11 +5,10 @@ use crate::ingress::RemotePublisher;
 use crate::keys::TopicInterest;
 use crate::remote_host::RemoteHost;
 use crate::wire::clip;
-use rgaps_client::links::LinksPublisher;
 use rgaps_client::{PeerRow, PeerState};
 use rgaps_routing::Load;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// How often ways are looked at when nothing has changed.
@@ -37,36 +36,14 @@ impl Hop {
     }
 }
 
-/// What stands here for a publisher of another host.
-struct Landing {
-    publisher: Arc<RemotePublisher>,
-    /// Since when no flow leads there.
-    idle: Option<Instant>,
-}
-
-impl Landing {
-    /// Whether it is still needed. Without flows it stays until its messages are read, or an outage would be over: flows that move
-    /// may end before others begin, and messages of a second publisher would be read between those of the first one.
-    fn stays(&mut self, outage: Duration) -> bool {
-        if Arc::strong_count(&self.publisher) > 1 {
-            self.idle = None;
-            return true;
-        }
-        let idle = self.idle.get_or_insert_with(Instant::now);
-        self.publisher.publisher().has_unread() && idle.elapsed() < outage
-    }
-}
-
 /// What hosts are reached how.
 #[derive(Default)]
 pub(super) struct Routes {
     hops: BTreeMap<String, Hop>,
     /// When hops were looked at, and at which version of the network.
     looked: Option<(Instant, u64)>,
-    /// Where messages of other hosts are published here, by topics and publishers; they may come through several hosts.
-    landings: BTreeMap<(String, u64), Landing>,
-    /// Hosts that were started again: what they had and did not carry on goes there once more.
-    pub(super) restarted: BTreeSet<String>,
+    /// What lands here, by topics and publishers; it may come through several hosts.
+    landings: BTreeMap<(String, u64), Weak<RemotePublisher>>,
 }
 
 impl Routes {
@@ -78,19 +55,12 @@ impl Routes {
     /// Where a publisher's messages land, whatever host they come through.
     pub(super) fn landing(&self, topic: &str, publisher: u64) -> Option<Arc<RemotePublisher>> {
         let known = self.landings.get(&(topic.to_owned(), publisher))?;
-        Some(known.publisher.clone())
+        known.upgrade()
     }
 
     pub(super) fn landed(&mut self, topic: &str, publisher: u64, landing: &Arc<RemotePublisher>) {
         let key = (topic.to_owned(), publisher);
-        let (publisher, idle) = (landing.clone(), None);
-        self.landings.insert(key, Landing { publisher, idle });
-    }
-
-    /// Ends publishers of a topic that have no flows, whatever was read.
-    pub(super) fn end_landings(&mut self, topic: &str) {
-        self.landings
-            .retain(|(of, _), landing| of != topic || Arc::strong_count(&landing.publisher) > 1);
+        self.landings.insert(key, Arc::downgrade(landing));
     }
 
     /// The hosts on the way to another, the next one first, the other one last; as it is reached now.
@@ -138,7 +108,7 @@ impl LinksConductor {
         self.dirty |= self.network.expire(outage, kept.map(|(host, _)| host));
         self.routes
             .landings
-            .retain(|_, landing| landing.stays(outage));
+            .retain(|_, landing| landing.strong_count() > 0);
         let ends = self.network.reached().chain(self.peers.keys());
         let ends: BTreeSet<&String> = ends.chain(self.routes.hops.keys()).collect();
         let hops = ends.into_iter();

@@ -5,13 +5,13 @@ use super::gpu_path::reads_in;
 use super::{egress_thread, LinksConductor, GATHER, LOOK_ALL, TRY_AGAIN};
 use crate::control_plane::random_u64;
 use crate::egress::{EgressCommand, FlowTarget};
-use crate::host_link::Flow;
 use crate::keys::{number_of, TopicInterest};
 use crate::quotas::Quotas;
 use crate::remote_host::{OutgoingFlow, RemoteHost};
 use crate::wire::{clip, LinkMessage, Takes, Tree};
 use rgaps_client::links::{Direction, Links, LinksSubscriberBuilder};
 use rgaps_client::{Domain, Late, Subscriber, SubscriberQos};
+use rgaps_routing::FlowName;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -69,9 +69,9 @@ impl LinksConductor {
                     continue;
                 };
                 for publisher in &ended {
-                    peer.end_publisher(Flow {
-                        topic: *stream,
-                        incarnation: *publisher,
+                    peer.end_publisher(FlowName {
+                        stream: *stream,
+                        publisher: *publisher,
                     });
                 }
             }
@@ -106,9 +106,7 @@ impl LinksConductor {
         for (name, wants) in wanted {
             self.reconcile_topic(&name, wants);
         }
-        self.routes.restarted.clear();
         self.reconcile_transits();
-        self.send_reached();
         self.report_landings();
         self.admit_again();
         self.report_unserved();
@@ -256,7 +254,7 @@ impl LinksConductor {
         let Some(topic) = self.topics.get_mut(name) else {
             return false;
         };
-        let version = self.network.version();
+        let network = &self.network;
         topic.trees = trees;
         let previous = std::mem::replace(&mut topic.hosts, hosts);
         let renews = std::mem::take(&mut topic.renews);
@@ -269,9 +267,8 @@ impl LinksConductor {
             let known = known.and_then(|(number, _)| peer.outgoing.get(number));
             let tree = &topic.trees[&next];
             let is_described_otherwise =
-                known.is_some_and(|known| renews || known.is_to_begin_again(tree, version));
-            let is_restarted = self.routes.restarted.contains(&next);
-            let mut change = topic.change(&next, &previous, known.filter(|_| is_restarted));
+                known.is_some_and(|known| renews || known.is_to_begin_again(tree, network));
+            let mut change = topic.change(&next, &previous);
             change.takes_over |= is_described_otherwise;
             wants_history |= change.wants_history;
             let want = all_of(ends.values());
@@ -288,16 +285,12 @@ impl LinksConductor {
             if let Some((previous, _)) = topic.streams.insert(next.clone(), (number, want)) {
                 peer.end_stream(previous, true);
             }
-            peer.begin_stream(number, name, (topic.trees[&next].clone(), version));
-            if change.takes_over {
-                topic.takes_over.insert(number);
+            peer.begin_stream(number, name, (topic.trees[&next].clone(), network));
+            if let Some(stream) = peer.outgoing.get_mut(&number) {
+                stream.takes_over = change.takes_over;
             }
             wants_history |= change.begins_history;
         }
-        let streams = &topic.streams;
-        topic
-            .takes_over
-            .retain(|number| streams.values().any(|(stream, _)| stream == number));
         wants_history
     }
 
@@ -419,7 +412,7 @@ impl LinksConductor {
                 sent: peer.departed.clone(),
                 issues: peer.ingress.issues.clone(),
                 limits: topic.limits.get(host)?.0.clone(),
-                takes_over: topic.takes_over.contains(stream),
+                takes_over: of_stream.takes_over,
                 unconfirmed_max: Some(self.config.links.in_flight_max.0),
                 longest: longest(&self.config.links),
             })
@@ -442,10 +435,7 @@ impl LinksConductor {
                 let flow = stream.publishers.entry(source.publisher);
                 flow.or_insert_with(|| {
                     any = true;
-                    OutgoingFlow {
-                        description: Arc::new(source),
-                        answer: None,
-                    }
+                    OutgoingFlow::new(Arc::new(source))
                 });
             }
         }
@@ -465,12 +455,7 @@ impl LinksConductor {
             let Some(stream) = peer.outgoing.get_mut(number) else {
                 continue;
             };
-            // If they are for more hosts again, the stream begins again.
-            if let Some(tree) = topic.trees.get(host).filter(|tree| **tree != stream.tree) {
-                stream.narrow(tree);
-            }
-            let ends = stream.tree.ends_below().cloned().collect();
-            let said = LinkMessage::Update(*number, topic.is_read(), ends);
+            let said = LinkMessage::Update(*number, topic.is_read());
             if stream.reported.as_ref() != Some(&said) {
                 stream.reported = Some(said.clone());
                 peer.say(&said);

@@ -1,39 +1,34 @@
-//! Flows that come from another host and go on from here: their children, and what this host reports about them to the host
-//! that they come from.
+//! Flows that come from another host and go on from here: their children, and which of them break.
 //!
 //! | event | action |
 //! |---|---|
 //! | a flow is accepted, and its tree has children | open a flow to each child; report each that is not linked with as broken |
-//! | the host before says that a host wants nothing any more | close what leads to no other host |
 //! | a child refuses a flow | its messages are left out; in a moment it is opened again |
 //! | the link with a child restarts or ends, or a child reports a host below as broken | report that to the host before; its origin sends again what was not confirmed |
-//! | the flow is closed | close the children's flows behind their last message; forget it when all have ended |
-//! | the host before restarts, or is given up | the same, without a word to it |
+//! | the flow is closed, or cut; the host before restarts, or is given up | close the children's flows behind their last message, or cut them before one that went on in part; forget the flow when all have ended |
 //!
-//! A message is confirmed to the host before when every reliable child has acknowledged it and confirmed it for the hosts below. A
-//! broken child confirms nothing more.
+//! The final hosts confirm messages to their origin. Rules and quotas that keep a flow from a host below are told to the origin, too.
 
 use super::topics::may_go;
 use super::LinksConductor;
-use crate::egress::{FlowLimits, FlowTarget, Transit, TransitChild, TransitCommand};
-use crate::host_link::Flow;
-use crate::quotas::{Kind, Reserved};
+use crate::egress::{FlowLimits, FlowTarget, Transit, TransitCommand};
+use crate::quotas::Staged;
 use crate::remote_host::RemoteHost;
-use crate::wire::{clip, FlowDescription, LinkMessage, Tree, MAX_CONFIRMED};
+use crate::wire::{clip, FlowDescription, LinkMessage, Tree};
 use rgaps_client::links::Direction;
+use rgaps_routing::FlowName;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::Arc;
 
 /// Flows that go on, by their names and the hosts that they come from.
 pub(super) struct Transits {
-    plans: BTreeMap<(Flow, String), TransitPlan>,
+    plans: BTreeMap<(FlowName, String), TransitPlan>,
     commands: Sender<TransitCommand>,
     /// How many there were.
     count: u64,
     /// What their publishers have of quotas.
-    reserved: BTreeMap<(String, u64), Reserved>,
+    staged: Staged,
 }
 
 /// A flow that goes on.
@@ -45,9 +40,6 @@ struct TransitPlan {
     /// Hosts that it does not go on to, and why.
     refused: BTreeMap<String, String>,
     is_closing: bool,
-    /// What was reported to the host that it comes from.
-    reported_confirmed: u64,
-    reported_reached: BTreeMap<String, Result<(), String>>,
 }
 
 /// A host that a flow goes on to.
@@ -55,12 +47,6 @@ struct ChildPlan {
     /// What OPEN says there.
     description: Arc<FlowDescription>,
     limits: FlowLimits,
-    /// Messages below this one were sent there, or left out.
-    next: Arc<AtomicU64>,
-    /// Messages below this one are at the hosts below it, as it has said.
-    confirmed_below: u64,
-    /// Messages below this one are where they are to go.
-    confirmed: u64,
     is_broken: bool,
     has_ended: bool,
 }
@@ -71,7 +57,7 @@ impl Transits {
             plans: BTreeMap::new(),
             commands,
             count: 0,
-            reserved: BTreeMap::new(),
+            staged: Staged::default(),
         }
     }
 
@@ -92,10 +78,10 @@ impl Transits {
         &'a self,
         stream: u64,
         child: &'a str,
-    ) -> impl Iterator<Item = (&'a (Flow, String), &'a TransitPlan)> {
+    ) -> impl Iterator<Item = (&'a (FlowName, String), &'a TransitPlan)> {
         let plans = self.plans.iter();
         plans.filter(move |((flow, _), plan)| {
-            flow.topic == stream && plan.children.contains_key(child)
+            flow.stream == stream && plan.children.contains_key(child)
         })
     }
 }
@@ -104,77 +90,28 @@ impl ChildPlan {
     fn tree(&self) -> &Tree {
         &self.description.tree
     }
-
-    /// Finds out how far its messages are.
-    fn look(&mut self, flow: Flow, peer: Option<&RemoteHost>, transit: &Transit) {
-        // In this order: what is sent in between does not count.
-        let next = self.next.load(Ordering::Acquire);
-        let is_refused = peer.is_some_and(|peer| peer.has_refused(flow));
-        let link = peer.and_then(RemoteHost::linked);
-        let first = match self.has_ended || is_refused {
-            true => Some(u64::MAX),
-            false => link.and_then(|link| link.unacknowledged(flow)),
-        };
-        let Some(first) = first else { return };
-        let (incomplete, is_broken) = transit.incomplete();
-        let first = first.min(incomplete);
-        self.is_broken = is_broken;
-        let below = match self.tree().is_reliable_below() && !is_refused {
-            true => self.confirmed_below,
-            false => u64::MAX,
-        };
-        let confirmed = match self.has_ended && below.min(incomplete) == u64::MAX {
-            true => u64::MAX,
-            false => first.min(next).min(below),
-        };
-        self.confirmed = self.confirmed.max(confirmed);
-    }
 }
 
 impl TransitPlan {
-    fn confirmed(&self) -> u64 {
-        let children = self.children.values();
-        let reliable = children.filter(|child| child.tree().is_reliable());
-        reliable
-            .map(|child| child.confirmed)
-            .min()
-            .unwrap_or(u64::MAX)
-    }
-
-    fn is_over(&self) -> bool {
-        let mut children = self.children.values();
-        self.is_closing && children.all(|child| child.is_broken || child.confirmed == u64::MAX)
-    }
-
-    /// Whether messages reach a host, or why not.
-    fn reaches(
-        &self,
-        stream: u64,
-        end: &str,
-        peers: &BTreeMap<String, RemoteHost>,
-    ) -> Result<(), String> {
-        if let Some(why) = self.refused.get(end) {
-            return Err(why.clone());
-        }
+    /// Whether its children have all of it, and know that nothing follows.
+    fn is_over(&self, flow: FlowName, peers: &BTreeMap<String, RemoteHost>) -> bool {
+        let refuses = |child| {
+            let peer: Option<&RemoteHost> = peers.get(child);
+            peer.is_some_and(|peer| peer.has_refused(flow))
+        };
         let mut children = self.children.iter();
-        let child = children.find(|(_, of)| of.tree().ends().any(|other| other == end));
-        match child {
-            Some((_, of)) if of.is_broken => Err("its link has changed".to_owned()),
-            Some((child, _)) => {
-                let reaches = peers.get(child).map(|peer| peer.reaches(stream, end));
-                reaches.unwrap_or(Err("it is gone")).map_err(clip)
-            }
-            None => Err("the host between prepares".to_owned()),
-        }
+        self.is_closing
+            && children.all(|(child, of)| of.is_broken || of.has_ended || refuses(child))
     }
 }
 
 impl LinksConductor {
     /// Has a flow go on, if it is to.
-    pub(super) fn begin_transit(&mut self, host: &str, flow: Flow) -> Option<Arc<Transit>> {
+    pub(super) fn begin_transit(&mut self, host: &str, flow: FlowName) -> Option<Arc<Transit>> {
         let key = (flow, host.to_owned());
-        if let Some(plan) = self.transits.plans.get(&key) {
-            return Some(plan.transit.clone());
+        match self.transits.plans.get(&key) {
+            Some(plan) if !plan.is_closing => return Some(plan.transit.clone()),
+            _ => self.forget_transit(&key),
         }
         let peer = self.peers.get(host)?;
         let ingress = peer.ingress.clone();
@@ -194,20 +131,27 @@ impl LinksConductor {
             children: BTreeMap::new(),
             refused: BTreeMap::new(),
             is_closing: false,
-            reported_confirmed: 0,
-            reported_reached: BTreeMap::new(),
         };
         let broken = self.begin_children(host, flow, &mut plan);
+        let origin = plan.description.origin(host);
+        for (end, why) in &plan.refused {
+            self.network.refuse(origin, flow, (end, why));
+        }
         self.transits.plans.insert(key.clone(), plan);
         self.set_children(&key);
         for child in broken {
-            self.say_broken(host, flow.topic, &child);
+            self.say_broken(host, flow.stream, &child);
         }
         Some(transit)
     }
 
     /// Finds the children of a flow. Those that are not linked with.
-    fn begin_children(&mut self, host: &str, flow: Flow, plan: &mut TransitPlan) -> Vec<String> {
+    fn begin_children(
+        &mut self,
+        host: &str,
+        flow: FlowName,
+        plan: &mut TransitPlan,
+    ) -> Vec<String> {
         let mut broken = Vec::new();
         for tree in plan.description.tree.children() {
             let child = tree.root().to_owned();
@@ -232,7 +176,7 @@ impl LinksConductor {
             if tree.ends().next().is_none() {
                 continue;
             }
-            // One that is not linked with confirms nothing: its messages come in another stream.
+            // The hosts below one that is not linked with get their messages in another stream.
             let is_broken = !self.peers.get(&child).is_some_and(RemoteHost::is_usable);
             let mut via = plan.description.via.clone();
             via.push(host.to_owned());
@@ -244,15 +188,12 @@ impl LinksConductor {
                 ..plan.description.clone()
             });
             match self.peers.get_mut(&child).filter(|_| !is_broken) {
-                Some(peer) => peer.begin_transit(flow, description.clone()),
+                Some(peer) => peer.begin_transit(flow, (description.clone(), &self.network)),
                 None => broken.push(child.clone()),
             }
             let child_plan = ChildPlan {
                 description,
                 limits: FlowLimits::default(),
-                next: Arc::default(),
-                confirmed_below: 0,
-                confirmed: 0,
                 is_broken,
                 has_ended: false,
             };
@@ -262,47 +203,29 @@ impl LinksConductor {
     }
 
     /// What may go to a child, by its quota.
-    fn child_limits(&mut self, (flow, host): (Flow, &str), of: &FlowDescription) -> FlowLimits {
+    fn child_limits(&mut self, (flow, host): (FlowName, &str), of: &FlowDescription) -> FlowLimits {
         let mut limits = FlowLimits::default();
         let (publisher, topic) = (of.publisher, &of.topic);
         if let Some(peer) = self.peers.get(host) {
-            limits.refused = peer.refused(flow.topic).collect();
+            limits.refused = peer.refused(flow.stream).collect();
         }
         let Some(quota) = self.config.links.quota(host, topic) else {
             return limits;
         };
-        limits.quota.clone_from(&quota.name);
-        limits.message_max = quota.message_max.map(|max| max.0);
-        limits.rate = quota.rate_max.map(|rate| rate.0);
-        let key = (quota.name.clone(), publisher);
-        let reserved = &mut self.transits.reserved;
-        if !reserved.contains_key(&key) {
-            match self
-                .quotas
-                .reserve(quota, Kind::Staging, publisher, &of.offer)
-            {
-                Ok(Some(new)) => {
-                    reserved.insert(key.clone(), new);
-                }
-                Ok(None) => {}
-                Err(why) => {
-                    limits.barred.insert(publisher);
-                    let issues = self.peers.get(host).map(|peer| &peer.ingress.issues);
-                    if issues.is_some_and(|issues| issues.refused(topic, 0, &why)) {
-                        tracing::warn!(host, topic, "messages of another host do not go on: {why}");
-                    }
-                }
+        limits.set_quota(quota);
+        let staged = &mut self.transits.staged;
+        let of = (publisher, &of.offer);
+        if let Err(why) = limits.stage(staged, (&self.quotas, quota), of) {
+            let issues = self.peers.get(host).map(|peer| &peer.ingress.issues);
+            if issues.is_some_and(|issues| issues.refused(topic, 0, &why)) {
+                tracing::warn!(host, topic, "messages of another host do not go on: {why}");
             }
         }
-        let staged = reserved.get(&key);
-        limits
-            .staging
-            .extend(staged.map(|staged| (publisher, staged.bytes)));
         limits
     }
 
     /// Tells the thread that sends messages on which children a flow has. One that is closing opens no flow again.
-    fn set_children(&mut self, key: &(Flow, String)) {
+    fn set_children(&mut self, key: &(FlowName, String)) {
         let plans = &mut self.transits.plans;
         if plans.get(key).is_none_or(|plan| plan.is_closing) {
             return;
@@ -323,11 +246,11 @@ impl LinksConductor {
             let Some(link) = peer.linked().cloned() else {
                 continue;
             };
-            let target = FlowTarget {
+            all.push(FlowTarget {
                 host: host.clone(),
                 tree: child.tree().clone(),
                 link,
-                stream: key.0.topic,
+                stream: key.0.stream,
                 publishers: vec![child.description.clone()],
                 reliable: child.tree().is_reliable(),
                 sent: peer.departed.clone(),
@@ -336,10 +259,6 @@ impl LinksConductor {
                 takes_over: false,
                 unconfirmed_max: None,
                 longest: super::topics::longest(&self.config.links),
-            };
-            all.push(TransitChild {
-                target,
-                next: child.next.clone(),
             });
         }
         let topic = plan.description.topic.clone();
@@ -348,14 +267,18 @@ impl LinksConductor {
         self.transits.plans.insert(key.clone(), plan);
     }
 
-    /// Looks at quotas and refusals again.
+    /// Looks at quotas and refusals again, and forgets what is over.
     pub(super) fn reconcile_transits(&mut self) {
-        let keys: Vec<(Flow, String)> = self.transits.plans.keys().cloned().collect();
+        let plans = self.transits.plans.iter();
+        let over = plans.filter(|((flow, _), plan)| plan.is_over(*flow, &self.peers));
+        let over: Vec<(FlowName, String)> = over.map(|(key, _)| key.clone()).collect();
+        over.iter().for_each(|key| self.forget_transit(key));
+        let keys: Vec<(FlowName, String)> = self.transits.plans.keys().cloned().collect();
         keys.iter().for_each(|key| self.set_children(key));
         let plans = self.transits.plans.values();
         let publishers: BTreeSet<u64> = plans.map(|plan| plan.description.publisher).collect();
-        let reserved = &mut self.transits.reserved;
-        reserved.retain(|(_, publisher), _| publishers.contains(publisher));
+        let staged = &mut self.transits.staged;
+        staged.retain(|(_, publisher)| publishers.contains(publisher));
     }
 
     /// Whether a flow waits to be opened again at a child that refused it.
@@ -386,54 +309,80 @@ impl LinksConductor {
 
     /// The link with a host is another one now, or gone: nothing that went there goes on, and nothing that came from there.
     pub(super) fn end_transits(&mut self, host: &str) {
-        let keys: Vec<(Flow, String)> = self.transits.plans.keys().cloned().collect();
+        let keys: Vec<(FlowName, String)> = self.transits.plans.keys().cloned().collect();
         let mut told = BTreeSet::new();
         for key in keys {
             if key.1 == host {
                 self.close_transit(&key.1, key.0);
-                self.forget_transit(&key);
-                continue;
+            } else if self.break_child(&key, host) && told.insert((key.0.stream, key.1.clone())) {
+                self.say_broken(&key.1, key.0.stream, host);
             }
-            let plan = self.transits.plans.get_mut(&key);
-            let child = plan.and_then(|plan| plan.children.get_mut(host));
-            let Some(child) = child.filter(|child| !child.is_broken) else {
-                continue;
-            };
-            child.is_broken = true;
-            self.end_child(host, key.0, true);
-            self.set_children(&key);
-            if told.insert((key.0.topic, key.1.clone())) {
-                self.say_broken(&key.1, key.0.topic, host);
+        }
+    }
+
+    /// Nothing of a flow goes on to a child any more. Whether it went there.
+    fn break_child(&mut self, key: &(FlowName, String), child: &str) -> bool {
+        let plan = self.transits.plans.get_mut(key);
+        let of = plan.and_then(|plan| plan.children.get_mut(child));
+        let Some(of) = of.filter(|of| !of.is_broken) else {
+            return false;
+        };
+        of.is_broken = true;
+        self.end_child(child, key.0, true);
+        self.set_children(key);
+        true
+    }
+
+    /// A message that went on in part came once more: all children need another flow.
+    pub(super) fn transit_broken(&mut self, number: u64) {
+        let mut plans = self.transits.plans.iter();
+        let Some((key, plan)) = plans.find(|(_, plan)| plan.number == number) else {
+            return;
+        };
+        let (key, children) = (key.clone(), plan.children.keys().cloned());
+        for child in children.collect::<Vec<String>>() {
+            if self.break_child(&key, &child) {
+                self.say_broken(&key.1, key.0.stream, &child);
+            }
+        }
+    }
+
+    /// An origin may not know any more to which hosts its flows do not go on.
+    pub(super) fn refuse_again(&mut self, is_renewed: impl Fn(&str) -> bool) {
+        for ((flow, host), plan) in &self.transits.plans {
+            let origin = plan.description.origin(host);
+            for (end, why) in plan.refused.iter().filter(|_| is_renewed(origin)) {
+                self.network.refuse(origin, *flow, (end, why));
             }
         }
     }
 
     /// A child gets no more of a flow.
-    fn end_child(&mut self, child: &str, flow: Flow, moved: bool) {
-        let is_last = self.transits.of_stream(flow.topic, child).count() <= 1;
+    fn end_child(&mut self, child: &str, flow: FlowName, moved: bool) {
+        let is_last = self.transits.of_stream(flow.stream, child).count() <= 1;
         if let Some(peer) = self.peers.get_mut(child) {
             peer.end_publisher(flow);
             if is_last {
-                peer.end_stream(flow.topic, moved);
+                peer.end_stream(flow.stream, moved);
             }
         }
     }
 
     /// No message of a flow follows.
-    pub(super) fn close_transit(&mut self, host: &str, flow: Flow) {
+    pub(super) fn close_transit(&mut self, host: &str, flow: FlowName) {
         if let Some(plan) = self.transits.plans.get_mut(&(flow, host.to_owned())) {
             plan.is_closing = true;
-            let close = TransitCommand::Close(plan.number);
-            self.transits.command(close);
+            plan.transit.close();
         }
     }
 
-    fn forget_transit(&mut self, key: &(Flow, String)) {
+    fn forget_transit(&mut self, key: &(FlowName, String)) {
         let Some(plan) = self.transits.plans.get(key) else {
             return;
         };
-        let topic = plan.description.topic.clone();
+        let (number, topic) = (plan.number, plan.description.topic.clone());
         let children: Vec<String> = plan.children.keys().cloned().collect();
+        self.transits.command(TransitCommand::Forget(number));
         for child in &children {
             self.end_child(child, key.0, false);
         }
@@ -453,120 +402,10 @@ impl LinksConductor {
     }
 
     /// A child has acknowledged all of a flow.
-    pub(super) fn child_ended(&mut self, child: &str, flow: Flow) {
+    pub(super) fn child_ended(&mut self, child: &str, flow: FlowName) {
         for ((of, _), plan) in &mut self.transits.plans {
             if let Some(child) = plan.children.get_mut(child).filter(|_| *of == flow) {
                 child.has_ended = true;
-            }
-        }
-    }
-
-    /// A child says how far messages are at the hosts below it.
-    pub(super) fn child_confirmed(&mut self, child: &str, flow: Flow, next: u64) {
-        for ((of, _), plan) in &mut self.transits.plans {
-            if let Some(child) = plan.children.get_mut(child).filter(|_| *of == flow) {
-                child.confirmed_below = child.confirmed_below.max(next);
-            }
-        }
-    }
-
-    /// A stream's messages are for these hosts only. Whether it goes on to none any more.
-    pub(super) fn narrow_transit(&mut self, host: &str, flow: Flow, ends: &[String]) -> bool {
-        let key = (flow, host.to_owned());
-        let Some(plan) = self.transits.plans.get_mut(&key) else {
-            return false;
-        };
-        let topic = plan.description.topic.clone();
-        let mut ended = Vec::new();
-        let mut narrower = Vec::new();
-        for (child, of) in &mut plan.children {
-            let keep = |end: &str| ends.iter().any(|kept| kept == end);
-            let tree = of.tree().narrowed(keep);
-            if tree.ends().next().is_none() {
-                ended.push(child.clone());
-            } else if tree != *of.tree() {
-                narrower.push((child.clone(), tree.ends_below().cloned().collect()));
-                Arc::make_mut(&mut of.description).tree = tree;
-            }
-        }
-        for child in &ended {
-            self.end_child(child, flow, false);
-        }
-        let Some(plan) = self.transits.plans.get_mut(&key) else {
-            return false;
-        };
-        plan.children.retain(|child, _| !ended.contains(child));
-        let is_empty = plan.children.is_empty();
-        for (child, ends) in narrower {
-            let read = Err(clip(&format!("they pass through {}", self.own.host)));
-            if let Some(peer) = self.peers.get(&child) {
-                peer.say(&LinkMessage::Update(flow.topic, read, ends));
-            }
-        }
-        self.set_children(&key);
-        if is_empty {
-            self.close_transit(host, flow);
-            self.forget_transit(&key);
-        }
-        ended.iter().for_each(|child| self.give_rate(child, &topic));
-        is_empty
-    }
-
-    /// Tells other hosts how far their messages are that go on from here. Whether any are on their way.
-    pub(super) fn send_confirmed(&mut self) -> bool {
-        let mut in_transit = false;
-        let mut news: BTreeMap<String, Vec<(Flow, u64)>> = BTreeMap::new();
-        let mut over = Vec::new();
-        for ((flow, host), plan) in &mut self.transits.plans {
-            let before = self.peers.get(host).filter(|peer| peer.up);
-            for (child, of) in plan.children.iter_mut().filter(|(_, of)| !of.is_broken) {
-                of.look(*flow, self.peers.get(child), &plan.transit);
-                if let Some(before) = before.filter(|_| of.is_broken) {
-                    before.say(&LinkMessage::Broken(flow.topic, child.clone()));
-                }
-            }
-            in_transit |= plan.is_closing || !plan.transit.is_idle();
-            let confirmed = plan.confirmed();
-            if before.is_some() && confirmed != plan.reported_confirmed {
-                plan.reported_confirmed = confirmed;
-                news.entry(host.clone())
-                    .or_default()
-                    .push((*flow, confirmed));
-            }
-            if plan.is_over() && plan.reported_confirmed == confirmed {
-                over.push((*flow, host.clone()));
-            }
-        }
-        over.iter().for_each(|key| self.forget_transit(key));
-        for (host, confirmed) in news {
-            // Something moved, and more may in a moment.
-            in_transit = true;
-            for part in confirmed.chunks(MAX_CONFIRMED) {
-                if let Some(peer) = self.peers.get(&host) {
-                    peer.say(&LinkMessage::Confirmed(part.to_vec()));
-                }
-            }
-        }
-        in_transit
-    }
-
-    /// Tells other hosts which of the hosts that they send for are reached, as far as that is new.
-    pub(super) fn send_reached(&mut self) {
-        for ((flow, host), plan) in &mut self.transits.plans {
-            let Some(before) = self.peers.get(host).filter(|peer| peer.up) else {
-                continue;
-            };
-            let ends: Vec<String> = plan.description.tree.ends_below().cloned().collect();
-            for end in ends {
-                let outcome = plan.reaches(flow.topic, &end, &self.peers);
-                if plan.reported_reached.get(&end) != Some(&outcome) {
-                    before.say(&LinkMessage::Reached(
-                        flow.topic,
-                        end.clone(),
-                        outcome.clone(),
-                    ));
-                    plan.reported_reached.insert(end, outcome);
-                }
             }
         }
     }

@@ -3,11 +3,12 @@
 use super::message::{OutgoingMessage, RetainedMessage};
 use super::timed::Carried;
 use super::FlowTarget;
-use crate::host_link::{Flow, NewFlow, Sent};
+use crate::host_link::{NewFlow, Sent};
 use crate::rate::Rate;
 use crate::wire::FlowDescription;
+use rgaps_routing::FlowName;
 use rgaps_transport::Payload;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -31,11 +32,20 @@ pub struct HostFlow {
     asks: bool,
     /// What goes there before anything else.
     backlog: VecDeque<OutgoingMessage>,
-    /// Messages that the host has, and hosts behind it perhaps not yet: by publishers, in their order.
-    unconfirmed: HashMap<u64, VecDeque<(u64, Arc<RetainedMessage>)>>,
+    /// Messages that reliable hosts behind this one have not confirmed: by publishers.
+    unconfirmed: HashMap<u64, Unconfirmed>,
     unconfirmed_bytes: u64,
     /// It began with another subscriber: what the former one still has is not for it.
     pub skips_previous: bool,
+}
+
+/// A publisher's messages on their way to hosts behind the next one.
+#[derive(Default)]
+struct Unconfirmed {
+    /// In their order.
+    messages: VecDeque<(u64, Arc<RetainedMessage>)>,
+    /// Below which number each host has confirmed them.
+    confirmed: BTreeMap<String, u64>,
 }
 
 impl HostFlow {
@@ -72,9 +82,11 @@ impl HostFlow {
     /// Opens the flows of publishers that are known, all at once: before their messages, or with the first of them.
     fn open_flows(&mut self) {
         let refused = &self.route.limits.refused;
-        for publisher in refused.clone() {
-            self.next.remove(&publisher);
-            self.confirm(publisher, u64::MAX);
+        for publisher in refused {
+            self.next.remove(publisher);
+            let waiting = self.unconfirmed.remove(publisher).into_iter();
+            let dropped = waiting.flat_map(|of| of.messages);
+            self.unconfirmed_bytes -= dropped.map(|(_, of)| of.bytes() as u64).sum::<u64>();
         }
         let FlowTarget {
             limits,
@@ -95,7 +107,7 @@ impl HostFlow {
             })
             .collect();
         self.next
-            .extend(new.iter().map(|new| (new.flow.incarnation, 0)));
+            .extend(new.iter().map(|new| (new.flow.publisher, 0)));
         if !new.is_empty() {
             link.open(new);
         }
@@ -131,10 +143,10 @@ impl HostFlow {
     }
 
     /// A publisher's messages on this link.
-    pub fn flow(&self, publisher: u64) -> Flow {
-        Flow {
-            topic: self.route.stream,
-            incarnation: publisher,
+    pub fn flow(&self, publisher: u64) -> FlowName {
+        FlowName {
+            stream: self.route.stream,
+            publisher,
         }
     }
 
@@ -143,35 +155,42 @@ impl HostFlow {
         self.skips_previous = false;
     }
 
-    /// A publisher's messages below this sequence are where they are to go.
-    pub fn confirm(&mut self, publisher: u64, next: u64) {
-        let Some(messages) = self.unconfirmed.get_mut(&publisher) else {
+    /// A host behind this one has a publisher's messages below this sequence; `u64::MAX`: it refuses them, for now.
+    pub fn confirm(&mut self, publisher: u64, end: &str, next: u64) {
+        let of = self.unconfirmed.entry(publisher).or_default();
+        let known = of.confirmed.entry(end.to_owned()).or_default();
+        *known = match *known {
+            u64::MAX => next,
+            known => next.max(known),
+        };
+        self.release(publisher);
+    }
+
+    /// Lets go of what all reliable hosts behind this one have.
+    fn release(&mut self, publisher: u64) {
+        let Some(Unconfirmed {
+            messages,
+            confirmed,
+        }) = self.unconfirmed.get_mut(&publisher)
+        else {
             return;
         };
-        while messages
-            .front()
-            .is_some_and(|(sequence, _)| *sequence < next)
-        {
+        let ends = self.route.tree.reliable_below();
+        let confirmed = ends.map(|end| confirmed.get(end).copied().unwrap_or(0));
+        let next = confirmed.min().unwrap_or(u64::MAX);
+        while messages.front().is_some_and(|(of, _)| *of < next) {
             if let Some((_, held)) = messages.pop_front() {
                 self.unconfirmed_bytes -= held.bytes() as u64;
             }
         }
-        if messages.is_empty() {
+        if messages.is_empty() && !self.next.contains_key(&publisher) {
             self.unconfirmed.remove(&publisher);
-        }
-    }
-
-    /// Lets go of what waits for hosts behind this one, if it leads to none any more.
-    pub fn confirm_nothing_needed(&mut self) {
-        if !self.leads_on() {
-            self.unconfirmed.clear();
-            self.unconfirmed_bytes = 0;
         }
     }
 
     /// Whether it leads to other hosts, which are not to miss anything and of which this host knows what they have.
     fn leads_on(&self) -> bool {
-        !self.route.is_in_transit() && self.route.tree.is_reliable_below()
+        !self.route.is_in_transit() && self.route.tree.reliable_below().next().is_some()
     }
 
     /// Whether something of a publisher's waits to go before anything else.
@@ -237,9 +256,10 @@ impl HostFlow {
                     rate.spend(bytes);
                 }
                 if leads_on {
-                    let messages = self.unconfirmed.entry(publisher).or_default();
-                    messages.push_back((info.sequence, message.held.clone()));
+                    let of = self.unconfirmed.entry(publisher).or_default();
+                    of.messages.push_back((info.sequence, message.held.clone()));
                     self.unconfirmed_bytes += bytes;
+                    self.release(publisher);
                 }
             }
             Sent::Full if self.route.reliable => return false,
@@ -290,6 +310,7 @@ impl HostFlow {
         let flow = self.flow(publisher);
         if self.next.remove(&publisher).is_some() {
             self.route.link.close_flow(flow);
+            self.release(publisher);
         }
     }
 

@@ -11,16 +11,19 @@ mod topic;
 mod transit;
 
 pub use self::message::RetainedMessage;
-pub use self::transit::{start_transit, InTransit, Transit, TransitChild, TransitCommand};
+pub use self::transit::{start_transit, InTransit, Transit, TransitCommand};
 
 use self::topic::EgressTopic;
 use crate::counts::EgressCounts;
 use crate::event::{ConductorEvent, SourcedEvent};
-use crate::host_link::{Flow, HostLink};
+use crate::host_link::HostLink;
 use crate::issues::TopicIssues;
 use crate::own_publishers::OwnPublishers;
+use crate::quotas::{Quotas, Staged};
 use crate::wire::{FlowDescription, Tree};
+use rgaps_client::links::{Offer, Quota};
 use rgaps_client::{Node, Subscriber, Token, WaitSet};
+use rgaps_routing::FlowName;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::num::NonZeroU64;
 use std::sync::atomic::AtomicU64;
@@ -48,7 +51,7 @@ pub struct FlowTarget {
     pub tree: Tree,
     /// The link with it.
     pub link: HostLink,
-    /// `Flow::topic` of its flows.
+    /// `FlowName::stream` of its flows.
     pub stream: u64,
     /// Publishers whose flows are opened there.
     pub publishers: Vec<Arc<FlowDescription>>,
@@ -110,6 +113,30 @@ pub struct FlowLimits {
     pub staging: BTreeMap<u64, u64>,
 }
 
+impl FlowLimits {
+    /// Takes a quota's limits.
+    pub fn set_quota(&mut self, quota: &Quota) {
+        self.quota.clone_from(&quota.name);
+        self.message_max = quota.message_max.map(|max| max.0);
+        self.rate = quota.rate_max.map(|rate| rate.0);
+    }
+
+    /// Reserves what a publisher needs of a quota, or bars it.
+    pub fn stage(
+        &mut self,
+        staged: &mut Staged,
+        of: (&Quotas, &Quota),
+        (publisher, offer): (u64, &Offer),
+    ) -> Result<(), String> {
+        let reserved = staged.reserve(of, publisher, offer).inspect_err(|_| {
+            self.barred.insert(publisher);
+        })?;
+        self.staging
+            .extend(reserved.map(|bytes| (publisher, bytes)));
+        Ok(())
+    }
+}
+
 /// What an egress thread is to do.
 pub enum EgressCommand {
     /// A topic goes to these hosts. With a subscriber, it takes the place of the former one. The number becomes the bytes of the
@@ -117,8 +144,8 @@ pub enum EgressCommand {
     Topic(String, Option<Subscriber>, Vec<FlowTarget>, Arc<AtomicU64>),
     /// Publishers of a topic that are gone, and those that were and are there again.
     Publishers(String, Vec<u64>, Vec<u64>),
-    /// How far messages of a topic are at hosts that others lead to.
-    Confirmed(String, Flow, u64),
+    /// How far a topic's messages of a flow are at a host that others lead to.
+    Confirmed(String, FlowName, String, u64),
     /// A topic goes nowhere any more.
     End(String),
 }
@@ -312,9 +339,9 @@ impl Thread {
                     topic.set_publishers(ended, &back);
                 }
             }
-            EgressCommand::Confirmed(name, flow, next) => {
+            EgressCommand::Confirmed(name, flow, end, next) => {
                 if let Some(topic) = self.topics.get_mut(&name) {
-                    topic.confirmed(flow, next);
+                    topic.confirmed(flow, &end, next);
                 }
             }
             EgressCommand::End(name) => {

@@ -74,7 +74,7 @@ impl Drop for Carried {
             times.queue.span(self.taken_ns, written_ns);
             times.wire.span(written_ns, now_ns);
             if let (Some(traces), Some(trace)) = (&self.sent.traces, self.trace.take()) {
-                traces.sent(trace, self.taken_ns, written_ns, now_ns);
+                traces.sent(&trace, self.taken_ns, written_ns, now_ns);
             }
         }
     }

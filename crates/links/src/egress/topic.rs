@@ -5,11 +5,11 @@ use super::message::{
     MessageInfo, OutgoingMessage, PartialMessage, RetainedMessage, RetainedReference,
 };
 use super::FlowTarget;
-use crate::host_link::Flow;
 use crate::own_publishers::OwnPublishers;
 use crate::wire::{monotonic_ns, to_wall, FlowDescription, MessageDescription};
 use rgaps_client::links::WithMetadata;
 use rgaps_client::{Domain, RecvError, Sample, Subscriber, Token};
+use rgaps_routing::FlowName;
 use rgaps_transport::{Description, Payload};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -138,10 +138,6 @@ impl EgressTopic {
         }
         self.ended.extend(reopened);
         previous.iter_mut().for_each(HostFlow::close_all);
-        // Now that whoever takes over has it.
-        self.host_flows
-            .iter_mut()
-            .for_each(HostFlow::confirm_nothing_needed);
     }
 
     fn note_described(&mut self, routes: &[FlowTarget]) {
@@ -170,11 +166,11 @@ impl EgressTopic {
         route
     }
 
-    /// Messages below this one are at hosts that one leads to.
-    pub fn confirmed(&mut self, flow: Flow, next: u64) {
+    /// A host that another leads to has the messages of a flow below this one.
+    pub fn confirmed(&mut self, flow: FlowName, end: &str, next: u64) {
         let mut host_flow = self.host_flows.iter_mut();
-        if let Some(host_flow) = host_flow.find(|host_flow| host_flow.route.stream == flow.topic) {
-            host_flow.confirm(flow.incarnation, next);
+        if let Some(host_flow) = host_flow.find(|host_flow| host_flow.route.stream == flow.stream) {
+            host_flow.confirm(flow.publisher, end, next);
         }
     }
 

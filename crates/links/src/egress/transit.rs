@@ -4,19 +4,22 @@
 //! |---|---|
 //! | the link that a message arrives on | asks for its memory ([`Transit::receive`]), and says how much of it is there |
 //! | one thread for all flows | owns the children's flows; sends each message in its turn, and then what is there of it |
-//! | the conductor | opens and closes the children's flows; tells the host before how far their messages are |
+//! | the conductor | opens, closes and cuts the children's flows |
 //!
 //! The thread is one of its own because links that call each other with their locks held would wait for each other: messages go
 //! on in both directions. A large message is sent as soon as it is requested, so its bytes leave while others arrive.
 //! A small one is sent when it is delivered. Children get the messages of a flow in order, or not at all.
 //!
-//! Nothing here has to survive: what a child may not have, the message's origin still holds, and sends again.
+//! Nothing here has to survive: what a final host has not confirmed, its origin still holds, and sends again. So a child must take
+//! nothing for a gap that its origin did not leave. A message of which a part went on, and of which nothing more comes, waits: for the
+//! origin to give it up, for which the child gets a gap, or for the end of its flow, which then *cuts* the child's flow before it.
 
 use super::host_flow::HostFlow;
 use super::message::{MessageInfo, OutgoingMessage, RetainedMessage};
 use super::{FlowTarget, HELD_UP};
 use crate::event::{ConductorEvent, LinkReporter};
-use crate::wire::{monotonic_ns, Flow};
+use crate::wire::monotonic_ns;
+use rgaps_routing::FlowName;
 use rgaps_transport::machine::PrefixMemory;
 use rgaps_transport::{Description, Payload};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -27,27 +30,24 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Messages from this size on are sent while they arrive.
 const GROWING_BYTES_MIN: u64 = 64 << 10;
 
-/// A host that a flow's messages go on to.
-#[derive(Clone)]
-pub struct TransitChild {
-    /// Its flow.
-    pub target: FlowTarget,
-    /// Messages below this one were sent there, or left out.
-    pub next: Arc<AtomicU64>,
-}
-
 /// What the thread is to do for a flow, which has a number.
 pub enum TransitCommand {
     /// The flow's topic, and the hosts that its messages go on to from now on.
-    Children(u64, String, Vec<TransitChild>),
+    Children(u64, String, Vec<FlowTarget>),
     /// No message follows.
     Close(u64),
+    /// Nothing follows, and no part of a message that is not complete.
+    Cut(u64),
+    /// All children's flows have ended.
+    Forget(u64),
     /// A message is to be sent.
     Message(u64, OutgoingMessage),
     /// So many bytes of a message are there.
     Ready(u64, u64, u64),
-    /// A message will never be complete.
+    /// Its origin has given up a message that was sent in part.
     GiveUp(u64, u64),
+    /// Messages below this one that were not sent never come.
+    Skip(u64, u64),
 }
 
 /// A flow of another host whose messages go on from here.
@@ -72,10 +72,11 @@ struct Order {
     next: u64,
     /// Messages that wait for those before them.
     reordered: BTreeMap<u64, OutgoingMessage>,
-    /// Messages that were given up, and that the host before may send once more.
+    /// Messages below this one were delivered here, or never come.
+    settled: u64,
+    /// Messages that went on in part, and of which nothing more comes: whether their origin has given them up is not known.
     incomplete: BTreeSet<u64>,
-    /// It has sent one once more.
-    is_broken: bool,
+    is_closed: bool,
 }
 
 /// The bytes of a message in transit, until all children have them.
@@ -218,56 +219,71 @@ impl Transit {
         }
     }
 
-    /// Whether no message is here.
-    pub fn is_idle(&self) -> bool {
-        self.bytes.load(Ordering::Acquire) == 0
-    }
-
-    /// Messages below `next` were sent, or never come.
-    pub fn pass(&self, next: u64) {
+    /// Messages below `next` that have not come never come.
+    pub fn miss(&self, next: u64) {
         let mut order = self.order();
         order.next = order.next.max(next);
-        order.incomplete = order.incomplete.split_off(&next);
+        order.settled = order.settled.max(next);
+        let incomplete = order.incomplete.split_off(&next);
+        let given_up = std::mem::replace(&mut order.incomplete, incomplete);
         drop(order);
+        for sequence in given_up {
+            self.command(TransitCommand::GiveUp(self.number, sequence));
+        }
+        self.command(TransitCommand::Skip(self.number, next));
         self.send(None);
     }
 
-    /// The first message that the children miss, and the host before may not: `u64::MAX` if there is none. And whether it has come
-    /// since: then the children need another flow.
-    pub fn incomplete(&self) -> (u64, bool) {
-        let order = self.order();
-        let first = order.incomplete.first().copied().unwrap_or(u64::MAX);
-        (first, order.is_broken)
+    /// No message follows.
+    pub fn close(&self) {
+        let mut order = self.order();
+        order.is_closed = true;
+        let is_whole = order.incomplete.is_empty();
+        drop(order);
+        self.command(match is_whole {
+            true => TransitCommand::Close(self.number),
+            false => TransitCommand::Cut(self.number),
+        });
     }
 }
 
 impl InTransit {
     /// It is complete, and its turn: it is sent, if it was not.
     pub fn deliver(&mut self) {
-        self.transit.pass(self.sequence);
-        let mut order = self.transit.order();
-        order.is_broken |= order.incomplete.contains(&self.sequence);
+        let transit = &self.transit;
+        let mut order = transit.order();
+        order.settled = order.settled.max(self.sequence + 1);
+        let is_broken = order.incomplete.contains(&self.sequence);
         drop(order);
+        if is_broken {
+            let broken = ConductorEvent::TransitBroken(transit.number);
+            transit.reporter.report(broken);
+        }
         if let Some(message) = self.unsent.take() {
-            self.transit.send(Some(message));
+            transit.send(Some(message));
         }
     }
 }
 
 impl Drop for InTransit {
     fn drop(&mut self) {
-        let is_incomplete = self.memory.ready() < self.memory.bytes();
+        let (number, sequence) = (self.transit.number, self.sequence);
+        let is_complete = self.memory.ready() == self.memory.bytes();
         let mut order = self.transit.order();
-        let unsent = order.reordered.remove(&self.sequence);
-        if is_incomplete && order.next > self.sequence {
-            order.incomplete.insert(self.sequence);
-        }
+        let unsent = order.reordered.remove(&sequence);
+        let is_sent = order.next > sequence;
+        let command = match (order.settled > sequence, order.is_closed) {
+            _ if is_complete || !is_sent => None,
+            (true, _) => Some(TransitCommand::GiveUp(number, sequence)),
+            (false, true) => Some(TransitCommand::Cut(number)),
+            (false, false) => {
+                order.incomplete.insert(sequence);
+                None
+            }
+        };
         drop(order);
         drop(unsent);
-        if is_incomplete {
-            let give_up = TransitCommand::GiveUp(self.transit.number, self.sequence);
-            self.transit.command(give_up);
-        }
+        command.into_iter().for_each(|of| self.transit.command(of));
     }
 }
 
@@ -290,9 +306,12 @@ struct Children {
 
 struct Child {
     flow: HostFlow,
-    next: Arc<AtomicU64>,
     /// Messages that are not sent yet.
     queue: VecDeque<Arc<OutgoingMessage>>,
+    /// All below it is sent, left out or in the queue; and the part of that which its flow knows of.
+    next: u64,
+    announced: u64,
+    is_closed: bool,
 }
 
 fn run(received: &Receiver<TransitCommand>) {
@@ -312,15 +331,18 @@ fn run(received: &Receiver<TransitCommand>) {
             perform(&mut flows, command);
         }
         held_up = false;
-        flows.retain(|_, children| {
+        for children in flows.values_mut() {
             children.send();
             held_up |= children.all.iter().any(|child| !child.queue.is_empty());
-            !(children.is_closing && children.all.is_empty())
-        });
+        }
     }
 }
 
 fn perform(flows: &mut BTreeMap<u64, Children>, command: TransitCommand) {
+    let mut each = |number, act: &mut dyn FnMut(&mut Child)| {
+        let children = flows.get_mut(&number).into_iter();
+        children.flat_map(|of| &mut of.all).for_each(act);
+    };
     match command {
         TransitCommand::Children(number, topic, all) => {
             let children = flows.entry(number).or_default();
@@ -332,35 +354,40 @@ fn perform(flows: &mut BTreeMap<u64, Children>, command: TransitCommand) {
                 children.is_closing = true;
             }
         }
+        TransitCommand::Cut(number) => each(number, &mut |child| child.cut()),
+        TransitCommand::Forget(number) => {
+            let rest = flows.remove(&number).into_iter().flat_map(|of| of.all);
+            let open = rest.filter(|child| !child.is_closed);
+            open.for_each(|mut child| child.cut());
+        }
         TransitCommand::Message(number, message) => {
             let message = Arc::new(message);
-            let children = flows.get_mut(&number).into_iter();
-            for child in children.flat_map(|children| &mut children.all) {
+            each(number, &mut |child| {
+                child.next = child.next.max(message.info.sequence + 1);
                 child.queue.push_back(message.clone());
-            }
+            });
         }
         TransitCommand::Ready(number, sequence, ready) => {
-            for child in flows.get(&number).into_iter().flat_map(|of| &of.all) {
+            each(number, &mut |child| {
                 child.for_flows(|link, flow| link.ready(flow, sequence, ready));
-            }
+            });
         }
         TransitCommand::GiveUp(number, sequence) => {
-            for child in flows
-                .get_mut(&number)
-                .into_iter()
-                .flat_map(|of| &mut of.all)
-            {
+            each(number, &mut |child| {
                 child.queue.retain(|of| of.info.sequence != sequence);
                 child.for_flows(|link, flow| link.give_up(flow, sequence));
-            }
+            });
+        }
+        TransitCommand::Skip(number, next) => {
+            each(number, &mut |child| child.next = child.next.max(next));
         }
     }
 }
 
 impl Children {
-    fn set(&mut self, all: Vec<TransitChild>) {
+    fn set(&mut self, all: Vec<FlowTarget>) {
         let mut before = std::mem::take(&mut self.all);
-        for TransitChild { target, next } in all {
+        for target in all {
             let known = before
                 .iter()
                 .position(|child| child.flow.route.host == target.host);
@@ -368,29 +395,31 @@ impl Children {
                 Some(at) => {
                     let mut child = before.swap_remove(at);
                     child.flow.set_route(target);
+                    child.announced = 0;
                     child
                 }
                 None => Child {
                     flow: HostFlow::new(target, VecDeque::new(), false),
-                    next,
                     queue: VecDeque::new(),
+                    next: 0,
+                    announced: 0,
+                    is_closed: false,
                 },
             });
         }
-        before.iter_mut().for_each(|child| child.flow.close_all());
+        // Their messages come in another flow.
+        before.iter_mut().for_each(Child::cut);
     }
 
-    /// Sends what there is, as far as the children's links take it. Children that have all of it, and get nothing more, are forgotten.
+    /// Sends what there is, as far as the children's links take it, and closes the flows of those that have all of it.
     fn send(&mut self) {
-        let (topic, is_closing) = (&self.topic, self.is_closing);
-        self.all.retain_mut(|child| {
-            child.send(topic);
-            let is_over = is_closing && child.queue.is_empty();
-            if is_over {
+        for child in self.all.iter_mut().filter(|child| !child.is_closed) {
+            child.send(&self.topic);
+            if self.is_closing && child.queue.is_empty() {
+                child.is_closed = true;
                 child.flow.close_all();
             }
-            !is_over
-        });
+        }
     }
 }
 
@@ -400,13 +429,23 @@ impl Child {
             if !self.flow.offer(topic, message) {
                 return;
             }
-            let next = message.info.sequence + 1;
-            self.next.store(next, Ordering::Release);
             self.queue.pop_front();
+        }
+        if self.announced < self.next {
+            // What was left out, if nothing was sent since.
+            self.announced = self.next;
+            self.for_flows(|link, flow| link.skip(flow, self.next));
         }
     }
 
-    fn for_flows(&self, call: impl Fn(&crate::host_link::HostLink, Flow)) {
+    /// Ends its flow, whatever of it is on its way.
+    fn cut(&mut self) {
+        self.is_closed = true;
+        self.queue.clear();
+        self.for_flows(|link, flow| link.cut_flow(flow));
+    }
+
+    fn for_flows(&self, call: impl Fn(&crate::host_link::HostLink, FlowName)) {
         let route = &self.flow.route;
         for of in &route.publishers {
             call(&route.link, self.flow.flow(of.publisher));
@@ -461,27 +500,55 @@ mod tests {
         // The next one is missed.
         let mut fifth = receive(4, LARGE);
         assert!(sent(&sides.commands).is_empty());
-        sides.transit.pass(4);
+        sides.transit.miss(4);
         fifth.deliver();
         assert_eq!(sent(&sides.commands), [4]);
     }
 
     #[test]
-    fn what_is_given_up_is_not_confirmed_until_its_origin_gives_it_up() {
+    fn a_message_that_went_on_in_part_is_a_gap_only_when_its_origin_gives_it_up() {
+        use TransitCommand::{GiveUp, Message, Skip};
         let sides = begin(u64::MAX);
         drop(sides.transit.receive(0, &[], LARGE));
         let commands: Vec<TransitCommand> = sides.commands.try_iter().collect();
+        assert!(matches!(commands[..], [Message(..)]));
+        sides.transit.miss(1);
+        let commands: Vec<TransitCommand> = sides.commands.try_iter().collect();
+        assert!(matches!(commands[..], [GiveUp(1, 0), Skip(1, 1)]));
+        // Its memory may outlive that.
+        let second = sides.transit.receive(1, &[], LARGE);
+        sides.transit.miss(2);
+        drop(second);
+        let commands: Vec<TransitCommand> = sides.commands.try_iter().collect();
         assert!(matches!(
             commands[..],
-            [TransitCommand::Message(..), TransitCommand::GiveUp(1, 0)]
+            [Message(..), Skip(1, 2), GiveUp(1, 1)]
         ));
-        assert_eq!(sides.transit.incomplete(), (0, false));
-        sides.transit.pass(1);
-        assert_eq!(sides.transit.incomplete(), (u64::MAX, false));
-        // If it comes once more, the children need another flow.
-        drop(sides.transit.receive(1, &[], LARGE));
-        sides.transit.receive(1, &[], LARGE).unwrap().deliver();
-        assert_eq!(sides.transit.incomplete(), (1, true));
+    }
+
+    #[test]
+    fn the_end_of_a_flow_cuts_what_went_on_in_part() {
+        use TransitCommand::{Close, Cut, Message};
+        let sides = begin(u64::MAX);
+        drop(sides.transit.receive(0, &[], LARGE));
+        sides.transit.close();
+        let commands: Vec<TransitCommand> = sides.commands.try_iter().collect();
+        assert!(matches!(commands[..], [Message(..), Cut(1)]));
+        let sides = begin(u64::MAX);
+        let first = sides.transit.receive(0, &[], LARGE);
+        sides.transit.close();
+        drop(first);
+        let commands: Vec<TransitCommand> = sides.commands.try_iter().collect();
+        assert!(matches!(commands[..], [Message(..), Close(1), Cut(1)]));
+    }
+
+    #[test]
+    fn children_need_another_flow_if_a_message_that_went_on_in_part_comes_once_more() {
+        let sides = begin(u64::MAX);
+        drop(sides.transit.receive(0, &[], LARGE));
+        sides.transit.receive(0, &[], LARGE).unwrap().deliver();
+        let (_, event) = sides.events.try_recv().unwrap();
+        assert!(matches!(event, ConductorEvent::TransitBroken(1)));
     }
 
     #[test]
@@ -493,6 +560,6 @@ mod tests {
         assert_eq!(sent(&sides.commands), [0]);
         let (source, event) = sides.events.try_recv().unwrap();
         assert!(source.unwrap().host == "a" && matches!(event, ConductorEvent::Room));
-        assert!(sides.transit.is_idle() && sides.transit.receive(1, &[], LARGE).is_some());
+        assert!(sides.transit.receive(1, &[], LARGE).is_some());
     }
 }

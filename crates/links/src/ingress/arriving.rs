@@ -1,6 +1,6 @@
 //! Memory that messages land in, and what is done with them in their turn.
 
-use super::{Bound, LinkIngress, RemotePublisher, RoomRequests};
+use super::{Bound, FlowPosition, LinkIngress, RemotePublisher, RoomRequests};
 use crate::counts::IngressCounts;
 use crate::egress::InTransit;
 use crate::event::ConductorEvent;
@@ -18,20 +18,18 @@ const STREAMING_BYTES_MIN: u64 = 1 << 20;
 
 /// The receive buffer of a message that comes in a flow; or why it has none, now or ever.
 pub(super) fn receive_buffer(
-    Bound { landing, transit }: Bound,
+    bound: Bound,
     sequence: u64,
     description: &[u8],
     bytes: u64,
     owner: &LinkIngress,
 ) -> BufferReply {
-    let landing = landing.filter(|landing| sequence >= landing.next.load(Ordering::Acquire));
+    let (landing, transit) = (bound.landing, bound.transit);
+    let landing = landing.filter(|landing| sequence >= landing.position());
     if landing.is_none() && transit.is_none() {
         return BufferReply::Refused;
     }
     if let Some(landing) = &landing {
-        if is_too_long(landing, bytes, &owner.issues) {
-            return BufferReply::Refused;
-        }
         let arriving = landing.landing_bytes.load(Ordering::Relaxed);
         // One message may be larger than what there may be.
         if arriving > 0 && arriving + bytes > landing.limits.most() {
@@ -39,6 +37,7 @@ pub(super) fn receive_buffer(
         }
     }
     let mut message = ArrivingMessage::new(bytes, owner);
+    message.position = bound.position;
     if let Some(transit) = transit {
         // It is copied into a loan in its turn.
         let Some(in_transit) = transit.receive(sequence, description, bytes) else {
@@ -46,7 +45,13 @@ pub(super) fn receive_buffer(
         };
         message.transit = Some(in_transit);
         message.publisher = transit.publisher;
-    } else if let Some(landing) = &landing {
+    }
+    // What has no place here may go on all the same.
+    let landing = landing.filter(|landing| !is_too_long(landing, bytes, &owner.issues));
+    if message.transit.is_none() {
+        let Some(landing) = &landing else {
+            return BufferReply::Refused;
+        };
         let loan = match usable(landing, sequence, landing.loan(bytes, &owner.room)) {
             Ok(Some(loan)) => loan,
             Ok(None) => return BufferReply::Refused,
@@ -102,6 +107,8 @@ pub(super) struct ArrivingMessage {
     landing: Option<Arc<RemotePublisher>>,
     /// Its publisher.
     publisher: u64,
+    /// Of its flow, if its origin is to learn that.
+    position: Option<Arc<FlowPosition>>,
     room: Arc<RoomRequests>,
     arrived: Arc<IngressCounts>,
     /// When it had its place, and its turn.
@@ -154,6 +161,23 @@ impl ReceiveBuffer for ArrivingMessage {
         if let Some(in_transit) = &mut self.transit {
             in_transit.deliver();
         }
+        match self.publish_in_turn(sequence, description) {
+            true => {
+                let position = self.position.as_ref();
+                position.inspect(|position| position.pass(sequence + 1));
+                Ok(())
+            }
+            false => Err(self),
+        }
+    }
+}
+
+/// There is no memory now.
+struct NoLoan;
+
+impl ArrivingMessage {
+    /// Publishes it here, if it is to be. False: it has to wait.
+    fn publish_in_turn(&mut self, sequence: u64, description: &[u8]) -> bool {
         let turn_ns = *self.turn_ns.get_or_insert_with(monotonic_ns);
         let described =
             MessageDescription::decode(description).filter(|meta| meta.bytes.max(1) == self.bytes);
@@ -161,12 +185,12 @@ impl ReceiveBuffer for ArrivingMessage {
             if let Some(meta) = described {
                 self.note_delivered("", sequence, &meta, turn_ns);
             }
-            return Ok(());
+            return true;
         };
         let _turn = landing.turn();
-        if sequence < landing.next.load(Ordering::Acquire) {
+        if sequence < landing.position() {
             // It came another way meanwhile.
-            return Ok(());
+            return true;
         }
         let Some(meta) = described else {
             tracing::warn!(
@@ -175,26 +199,23 @@ impl ReceiveBuffer for ArrivingMessage {
                 "a message's description does not decode; dropped"
             );
             landing.follow_history(sequence + 1);
-            return Ok(());
+            return true;
         };
         match self.loan_to_publish(&landing, sequence) {
             Ok(Some(loan)) => {
                 // A reliable subscriber here is slow: asked again in a moment.
-                if let Some(loan) = self.publish(&landing, loan, sequence, &meta) {
-                    self.loan = Some(loan);
-                    return Err(self);
+                self.loan = self.publish(&landing, loan, sequence, &meta);
+                if self.loan.is_some() {
+                    return false;
                 }
             }
             Ok(None) => {}
-            Err(NoLoan) => return Err(self),
+            Err(NoLoan) => return false,
         }
         landing.follow_history(sequence + 1);
-        Ok(())
+        true
     }
 }
-
-/// There is no memory now.
-struct NoLoan;
 
 /// A loan for a message of another host. None: there will never be one, and the message is lost.
 fn usable(
@@ -238,6 +259,7 @@ impl ArrivingMessage {
             bytes,
             landing: None,
             publisher: 0,
+            position: None,
             room: owner.room.clone(),
             arrived: owner.arrived.clone(),
             placed_ns: monotonic_ns(),

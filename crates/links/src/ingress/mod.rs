@@ -10,22 +10,50 @@ use self::arriving::{receive_buffer, ControlBuffer};
 use crate::counts::IngressCounts;
 use crate::egress::Transit;
 use crate::event::{ConductorEvent, EventSource, LinkReporter, SourcedEvent};
-use crate::host_link::{Flow, Group, HostEvent, Ingress};
+use crate::host_link::{Group, HostEvent, Ingress};
 use crate::issues::TopicIssues;
 use crate::traces::LinkTraces;
 use crate::wire::{FlowDescription, MAX_LINK_MESSAGE_BYTES};
+use rgaps_routing::FlowName;
 use rgaps_transport::machine::BufferReply;
 use rgaps_transport::{Description, LinkEvent, OpenReply};
 use std::collections::HashMap;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Where a flow's messages land, and where they go on to.
 #[derive(Clone)]
-struct Bound {
-    landing: Option<Arc<RemotePublisher>>,
-    transit: Option<Arc<Transit>>,
+pub struct Bound {
+    /// Where they land, if they do.
+    pub landing: Option<Arc<RemotePublisher>>,
+    /// Where they go on to, if they do.
+    pub transit: Option<Arc<Transit>>,
+    /// How far they are, if their origin is to learn that.
+    pub position: Option<Arc<FlowPosition>>,
+}
+
+/// How far a flow's messages are here: for its origin.
+pub struct FlowPosition {
+    next: AtomicU64,
+    /// The conductor knows that messages of the link have passed.
+    is_reported: Arc<AtomicBool>,
+    reporter: LinkReporter,
+}
+
+impl FlowPosition {
+    /// Messages below this one are delivered, or never come.
+    fn pass(&self, next: u64) {
+        self.next.fetch_max(next, Ordering::AcqRel);
+        if !self.is_reported.swap(true, Ordering::AcqRel) {
+            self.reporter.report(ConductorEvent::Progress);
+        }
+    }
+
+    /// Below it all messages have passed.
+    pub fn next(&self) -> u64 {
+        self.next.load(Ordering::Acquire)
+    }
 }
 
 /// A flow that its sender has opened.
@@ -39,9 +67,9 @@ enum Standing {
 
 #[derive(Default)]
 struct IngressFlows {
-    standing: HashMap<Flow, Standing>,
+    standing: HashMap<FlowName, Standing>,
     /// Of groups that are not whole yet, what has come.
-    groups: HashMap<u32, Vec<(Flow, FlowDescription)>>,
+    groups: HashMap<u32, Vec<(FlowName, FlowDescription)>>,
 }
 
 /// What messages from a host become here.
@@ -52,6 +80,8 @@ pub struct LinkIngress {
     /// What did not come across.
     pub issues: Arc<TopicIssues>,
     room: Arc<RoomRequests>,
+    /// See [`FlowPosition`].
+    is_reported: Arc<AtomicBool>,
 }
 
 /// Whom a host's messages ask for memory, and who is told when there is some.
@@ -68,30 +98,32 @@ impl LinkIngress {
         memory: Sender<MemoryRequest>,
         traces: Option<LinkTraces>,
     ) -> Arc<LinkIngress> {
-        Arc::new(LinkIngress {
-            flows: Mutex::default(),
-            arrived: Arc::new(IngressCounts {
-                traces,
-                ..IngressCounts::default()
-            }),
-            issues: Arc::default(),
-            room: Arc::new(RoomRequests {
-                reporter: LinkReporter::new(host, to),
-                memory,
-            }),
-        })
+        let arrived = Arc::new(IngressCounts {
+            traces,
+            ..IngressCounts::default()
+        });
+        let reporter = LinkReporter::new(host, to);
+        LinkIngress::of_link((arrived, Arc::default()), RoomRequests { reporter, memory })
     }
 
     /// Those of the next link with the same host: it has no flows yet, and the counts go on.
     pub fn next(&self) -> Arc<LinkIngress> {
+        let reporter = self.room.reporter.next();
+        let memory = self.room.memory.clone();
+        let counts = (self.arrived.clone(), self.issues.clone());
+        LinkIngress::of_link(counts, RoomRequests { reporter, memory })
+    }
+
+    fn of_link(
+        (arrived, issues): (Arc<IngressCounts>, Arc<TopicIssues>),
+        room: RoomRequests,
+    ) -> Arc<LinkIngress> {
         Arc::new(LinkIngress {
             flows: Mutex::default(),
-            arrived: self.arrived.clone(),
-            issues: self.issues.clone(),
-            room: Arc::new(RoomRequests {
-                reporter: self.room.reporter.next(),
-                memory: self.room.memory.clone(),
-            }),
+            arrived,
+            issues,
+            room: Arc::new(room),
+            is_reported: Arc::default(),
         })
     }
 
@@ -109,7 +141,7 @@ impl LinkIngress {
         self.flows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn bound(&self, flow: Flow) -> Option<Bound> {
+    fn bound(&self, flow: FlowName) -> Option<Bound> {
         match self.flows().standing.get(&flow) {
             Some(Standing::Lands(bound)) => Some(bound.clone()),
             _ => None,
@@ -117,31 +149,40 @@ impl LinkIngress {
     }
 
     /// An open flow's messages land there, or go on to others.
-    pub fn accept(
-        &self,
-        flow: Flow,
-        landing: Option<Arc<RemotePublisher>>,
-        transit: Option<Arc<Transit>>,
-    ) {
+    pub fn accept(&self, flow: FlowName, bound: Bound) {
         let mut flows = self.flows();
         let Some(standing) = flows.standing.get_mut(&flow) else {
             return;
         };
-        let bound = Bound { landing, transit };
         let before = std::mem::replace(standing, Standing::Lands(bound));
         drop(flows);
         drop(before);
     }
 
+    /// The position of a flow that has just been accepted.
+    pub fn new_position(&self) -> Arc<FlowPosition> {
+        Arc::new(FlowPosition {
+            next: AtomicU64::new(0),
+            is_reported: self.is_reported.clone(),
+            reporter: self.reporter(),
+        })
+    }
+
+    /// The conductor looks how far messages are: it hears of those that pass from now on.
+    pub fn forget_reported(&self) {
+        // A swap, so that it sees what was passed before it is told again.
+        self.is_reported.swap(false, Ordering::AcqRel);
+    }
+
     /// An open flow's messages have no place here, for this reason.
-    pub fn refuse(&self, flow: Flow, why: &str) {
+    pub fn refuse(&self, flow: FlowName, why: &str) {
         if let Some(standing @ Standing::Pending) = self.flows().standing.get_mut(&flow) {
             *standing = Standing::Refused(why.to_owned());
         }
     }
 
     /// A flow has ended.
-    pub fn remove(&self, flow: Flow) {
+    pub fn remove(&self, flow: FlowName) {
         // A publisher leaves when it is dropped, which is not for this lock.
         let ended = self.flows().standing.remove(&flow);
         drop(ended);
@@ -155,7 +196,7 @@ impl LinkIngress {
 }
 
 impl Ingress for LinkIngress {
-    fn opened(&self, flow: Flow, group: Group, description: &[u8]) -> OpenReply {
+    fn opened(&self, flow: FlowName, group: Group, description: &[u8]) -> OpenReply {
         let mut flows = self.flows();
         match flows.standing.get(&flow) {
             Some(Standing::Lands(_)) => return OpenReply::Accepted,
@@ -167,7 +208,7 @@ impl Ingress for LinkIngress {
             }
             None => {}
         }
-        let description = match FlowDescription::decode(flow.incarnation, description) {
+        let description = match FlowDescription::decode(flow.publisher, description) {
             Ok(description) => description,
             Err(what) => return OpenReply::Violation(what),
         };
@@ -181,7 +222,7 @@ impl Ingress for LinkIngress {
         OpenReply::Waits
     }
 
-    fn buffer(&self, flow: Flow, sequence: u64, description: &[u8], bytes: u64) -> BufferReply {
+    fn buffer(&self, flow: FlowName, sequence: u64, description: &[u8], bytes: u64) -> BufferReply {
         let Some(bound) = self.bound(flow) else {
             return BufferReply::Full;
         };
@@ -203,13 +244,16 @@ impl Ingress for LinkIngress {
         }))
     }
 
-    fn missed(&self, flow: Flow, next: u64) {
-        let Some(Bound { landing, transit }) = self.bound(flow) else {
+    fn missed(&self, flow: FlowName, next: u64) {
+        let Some(bound) = self.bound(flow) else {
             return;
         };
         // The next message counts them: by its number, which no lost frame and no kill makes wrong.
-        landing.inspect(|landing| landing.follow_history(next));
-        transit.inspect(|transit| transit.pass(next));
+        bound
+            .landing
+            .inspect(|landing| landing.follow_history(next));
+        bound.transit.inspect(|transit| transit.miss(next));
+        bound.position.inspect(|position| position.pass(next));
     }
 
     fn event(&self, event: HostEvent) {

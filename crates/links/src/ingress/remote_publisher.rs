@@ -23,7 +23,7 @@ pub struct RemotePublisher {
     /// Messages may come through several links; one is published at a time.
     turn: Mutex<()>,
     /// What is published here, below which nothing is published again.
-    pub(super) next: AtomicU64,
+    next: AtomicU64,
     pub(super) mark: DeliveredRecord,
     /// What the publisher here has published.
     pub(super) published: AtomicU64,
@@ -104,6 +104,11 @@ impl RemotePublisher {
         })
     }
 
+    /// Messages below it are delivered, or count as missed.
+    pub fn position(&self) -> u64 {
+        self.next.load(Ordering::Acquire)
+    }
+
     /// Publishes here what lands.
     pub fn publisher(&self) -> &Publisher {
         &self.publisher
@@ -181,11 +186,11 @@ impl RemotePublisher {
     /// one that was published here, in whichever lives of the links of both hosts. None before the first one that
     /// anybody here has subscribed to.
     pub(super) fn missed_before(&self, sequence: u64) -> u64 {
-        if self.next.load(Ordering::Acquire) == 0 || self.mark.is_restarted() {
+        if self.position() == 0 || self.mark.is_restarted() {
             self.pass(sequence);
             self.mark.resume();
         }
-        sequence.saturating_sub(self.next.load(Ordering::Acquire))
+        sequence.saturating_sub(self.position())
     }
 
     /// Messages below `next` have landed, or never will. If those are the history, what lands from now on is live.

@@ -64,6 +64,7 @@ from ._errors import (
     WriteWarning,
     ZoneLost,
 )
+from ._matched import Matched
 from ._rgaps import (
     DeviceBridge,
     DevicePublisher,
@@ -138,6 +139,7 @@ __all__ = [
     "Listener",
     "Loan",
     "LoanLost",
+    "Matched",
     "MismatchWarning",
     "NoBlocks",
     "Node",

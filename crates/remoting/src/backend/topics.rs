@@ -72,6 +72,8 @@ impl Topics {
             }),
             Membership::None => {
                 let new = Node::builder(&self.name).config(self.config.clone()).build()?;
+                // The namespace of this host is none of the client's.
+                let new = new.with_full_names();
                 *node = Membership::Joined(new.clone());
                 Ok(new)
             }
@@ -80,7 +82,7 @@ impl Topics {
 
     /// The connection, for a topic that the configuration lets clients use.
     fn node_for(&self, topic: &str) -> Result<Node, Refused> {
-        match self.config.gpu.may_use(bare_topic_name(topic)) {
+        match self.config.gpu.may_use(topic) {
             true => self.node(),
             false => Err(Refused {
                 code: Code::NOT_PERMITTED,
@@ -95,6 +97,7 @@ impl Topics {
         domain: Domain,
         options: TopicOptions,
     ) -> Result<Member, Refused> {
+        let topic = bare_topic_name(topic);
         let mut builder = self.node_for(topic)?.publisher(topic).domain(domain);
         if options.depth > 0 {
             builder = builder.keep_last(options.depth);
@@ -111,6 +114,7 @@ impl Topics {
         domain: Domain,
         options: TopicOptions,
     ) -> Result<Member, Refused> {
+        let topic = bare_topic_name(topic);
         let mut builder = self.node_for(topic)?.subscriber(topic).domain(domain);
         if options.depth > 0 {
             builder = builder.depth(options.depth);

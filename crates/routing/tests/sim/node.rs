@@ -1,8 +1,8 @@
 //! One host: what its user would do with the crate.
 use super::traffic::{Disk, FlowFrame, FlowKey, Traffic, TOPIC};
 use rgaps_routing::{
-    ChannelEvent, Channels, ControlMessage, Datagram, Hop, HostId, InterestTable, Life, Path,
-    PathTable, Time,
+    ChannelEvent, Channels, ControlMessage, Datagram, FlowName, Hop, HostId, InterestTable, Life,
+    Path, PathTable, Publisher, Time,
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -82,7 +82,15 @@ impl Node {
                 self.interest.restarted(life, channels);
                 self.traffic.positions.restarted(life.host);
             }
-            ChannelEvent::Message(from, ControlMessage::Confirm { publisher, next }) => {
+            ChannelEvent::Message(from, ControlMessage::Confirm { flow, next }) => {
+                let origin = Life {
+                    host: self.life.host,
+                    incarnation: flow.stream,
+                };
+                let publisher = Publisher {
+                    origin,
+                    number: flow.publisher,
+                };
                 self.traffic.confirmed(from, publisher, next);
             }
             ChannelEvent::Message(from, message) => {
@@ -132,7 +140,12 @@ impl Node {
             .plan(|| self.paths.graph().into(), version, now);
         self.traffic.pump(now, out);
         for (publisher, next) in self.traffic.positions.confirmations() {
-            let confirm = ControlMessage::Confirm { publisher, next };
+            // All flows of a publisher have the same positions here, so they have one name.
+            let flow = FlowName {
+                stream: publisher.origin.incarnation,
+                publisher: publisher.number,
+            };
+            let confirm = ControlMessage::Confirm { flow, next };
             self.channels.send(publisher.origin.host, confirm);
         }
         for datagram in self.channels.poll(now, &self.paths) {

@@ -26,8 +26,21 @@ pub struct Bridge {
     pub zenoh: Vec<ZenohRule>,
     /// The domain of ROS 2: `ROS_DOMAIN_ID` of its nodes.
     pub ros_domain: u32,
+    /// What the nodes of ROS 2 use.
+    pub ros_middleware: RosMiddleware,
     /// Which topics `rgaps bridge ros2` carries.
     pub ros2: Vec<Ros2Rule>,
+}
+
+/// What nodes of ROS 2 use, and with that the keys of their topics in Zenoh.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RosMiddleware {
+    /// `rmw_zenoh`.
+    #[default]
+    Zenoh,
+    /// DDS, behind `zenoh-bridge-ros2dds`.
+    Dds,
 }
 
 /// Topics that a bridge carries to or from Zenoh.

@@ -4,7 +4,7 @@ use super::Config;
 use std::collections::BTreeMap;
 
 /// Keys that clients themselves follow. All others take effect in the daemon.
-const CLIENT_KEYS: [&str; 3] = ["realm", "socket", "autostart"];
+const CLIENT_KEYS: [&str; 5] = ["realm", "socket", "autostart", "namespace", "remap"];
 
 impl Config {
     /// All keys that are set, with dots (`pool.host.cap`), and their values as TOML.

@@ -33,7 +33,7 @@ const NO_KEYS: [&str; 13] = [
 const TEST_PREFIX: &str = "RGAPS_TEST_";
 /// Top-level keys; a variable whose first part is none of them is not ours (Kubernetes sets
 /// `RGAPS_SERVICE_HOST` where a service is called rgaps).
-const KEYS: [&str; 17] = [
+const KEYS: [&str; 19] = [
     "realm",
     "socket",
     "socket_mode",
@@ -42,6 +42,8 @@ const KEYS: [&str; 17] = [
     "log",
     "log_format",
     "autostart",
+    "namespace",
+    "remap",
     "pool",
     "cuda",
     "limits",
@@ -209,9 +211,14 @@ impl Config {
         }))
     }
 
-    /// As TOML, for a daemon to be started.
+    /// As TOML, for a daemon to be started, to which names are full names.
     pub(crate) fn to_inline(&self) -> Result<String, ConfigError> {
-        toml::to_string(self).map_err(|error| wrong("the configuration", error))
+        let config = Config {
+            namespace: String::new(),
+            remap: Vec::new(),
+            ..self.clone()
+        };
+        toml::to_string(&config).map_err(|error| wrong("the configuration", error))
     }
 }
 

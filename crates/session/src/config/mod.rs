@@ -22,7 +22,7 @@ mod rules;
 mod size;
 mod traces;
 
-pub use bridge::{Bridge, BridgeDirection, Ros2Rule, ZenohRule};
+pub use bridge::{Bridge, BridgeDirection, Ros2Rule, RosMiddleware, ZenohRule};
 pub use gpu::Gpu;
 pub use landing::{LandIn, LandingRule};
 pub use lane_address::LANE_PORT;
@@ -36,6 +36,7 @@ pub use rules::{Action, Direction, LinkRule, Quota};
 pub use size::{ByteSize, ByteSizeError};
 pub use traces::Traces;
 
+use crate::names::{self, TopicNames};
 use rgaps_layout::{MAX_CLIENTS, MAX_POOL_BYTES, MAX_SEGMENTS, MAX_TOPICS, SEGMENT_UNIT_BYTES};
 use serde::{de, Deserialize, Deserializer, Serialize, Serializer};
 use std::path::PathBuf;
@@ -98,6 +99,11 @@ pub struct Config {
     pub log_format: LogFormat,
     /// Whether a client that finds no daemon starts one.
     pub autostart: bool,
+    /// Where a client's topics are that it names without a leading slash; empty: at the top.
+    pub namespace: String,
+    /// Topics that a client uses instead of those that it names: `camera:=front/camera`.
+    #[serde(deserialize_with = "names::rules")]
+    pub remap: Vec<String>,
     /// Memory.
     pub pool: Pools,
     /// How GPUs are used.
@@ -139,6 +145,8 @@ impl Default for Config {
             log: "info".to_owned(),
             log_format: LogFormat::default(),
             autostart: true,
+            namespace: String::new(),
+            remap: Vec::new(),
             pool: Pools::default(),
             cuda: Cuda::default(),
             limits: Limits::default(),
@@ -395,9 +403,15 @@ impl Config {
         (self.idle_exit_ms != 0).then(|| Duration::from_millis(self.idle_exit_ms))
     }
 
+    /// How a client resolves the names of topics.
+    pub fn topic_names(&self) -> Result<TopicNames, String> {
+        TopicNames::new(&self.namespace, &self.remap)
+    }
+
     /// Says what cannot be, naming the key.
     pub fn check(&self) -> Result<(), String> {
         check_realm(&self.realm)?;
+        self.topic_names()?;
         check_pool("pool.host", self.pool.host.cap, self.pool.host.segment)?;
         self.pool.host.check()?;
         self.links.check()?;

@@ -4,7 +4,7 @@
 //!
 //! | type | who has it | what it may do |
 //! |---|---|---|
-//! | [`UnfinishedBuffer`] | the machine (or its user, between two links) | nobody writes; a grant may begin behind its prefix |
+//! | [`UnfinishedBuffer`] | the machine | nobody writes; a grant may begin behind its prefix |
 //! | [`GrantedBuffer`] | one grant | it lends each chunk once, as a [`WriteRange`] |
 //! | `Box<dyn ReceiveBuffer>` | whoever delivers the message | all of it: every chunk has landed |
 //!
@@ -90,7 +90,7 @@ impl Drop for Memory {
 }
 
 /// A receive buffer that nobody writes, with its prefix: bytes from the start on that have landed.
-pub struct UnfinishedBuffer {
+pub(super) struct UnfinishedBuffer {
     memory: Arc<Memory>,
     prefix: u64,
 }
@@ -126,12 +126,12 @@ impl UnfinishedBuffer {
     }
 
     /// Bytes of the message.
-    pub fn bytes(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         self.memory.bytes as u64
     }
 
     /// Bytes that have landed, from the start on without a hole.
-    pub fn prefix(&self) -> u64 {
+    pub(super) fn prefix(&self) -> u64 {
         self.prefix
     }
 
@@ -180,12 +180,6 @@ impl UnfinishedBuffer {
     pub(super) fn into_whole(self) -> Box<dyn ReceiveBuffer> {
         assert_eq!(self.prefix, self.bytes(), "the message is not complete");
         self.memory.take().expect("it is taken once")
-    }
-}
-
-impl std::fmt::Debug for UnfinishedBuffer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "UnfinishedBuffer({} of {})", self.prefix, self.bytes())
     }
 }
 

@@ -209,8 +209,6 @@ fn usable(
     match reply {
         None => kept.filter(may_go_on).ok_or(refused),
         Some(BufferReply::Buffer(new)) => UnfinishedBuffer::new(new, bytes).ok_or(refused),
-        Some(BufferReply::Resume(old)) if old.bytes() == bytes && may_go_on(&old) => Ok(old),
-        Some(BufferReply::Known) => Err(Content::Known { bytes }),
         Some(_) => Err(refused),
     }
 }

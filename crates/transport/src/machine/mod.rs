@@ -52,9 +52,7 @@ mod sending;
 mod user;
 mod values;
 
-pub use buffer::{
-    CardBuffer, ChunkLanded, PrefixMemory, ReceiveBuffer, UnfinishedBuffer, WriteRange,
-};
+pub use buffer::{CardBuffer, ChunkLanded, PrefixMemory, ReceiveBuffer, WriteRange};
 pub use lanes::{QueuedFrame, WriteLimit};
 pub use limits::{LaneLimits, LinkLimits, ReceiveConfig, SendConfig, FLOWS_MAX};
 pub use receiving::FrameStep;
@@ -140,9 +138,20 @@ impl LinkMachine {
         self.sending.oldest_unsent(flow)
     }
 
+    /// The receiver misses the messages of a flow below this one that it was not sent.
+    pub fn skip(&mut self, flow: u64, next: u64) {
+        self.sending.skip(flow, next, &mut self.out);
+    }
+
     /// No message follows. The flow ends when the receiver has all of it: [`LinkOutput::Ended`].
     pub fn close(&mut self, flow: u64) {
         self.sending.close(flow, &mut self.out);
+    }
+
+    /// Ends a flow at once. What has not had its turn at the receiver never gets one, and is no gap: the receiver learns where the flow
+    /// ends for it. The payloads, to be dropped without the lock.
+    pub fn cut(&mut self, flow: u64) -> Vec<Arc<dyn Payload>> {
+        self.sending.cut(flow, &mut self.out)
     }
 
     /// Whether a flow that this end opened has not ended.
@@ -154,12 +163,6 @@ impl LinkMachine {
     /// there is no such flow.
     pub fn refuse(&mut self, flow: u64, why: Description) -> bool {
         self.receiving.refuse(flow, why, &mut self.out)
-    }
-
-    /// The receive buffers of a flow's large messages that no lane may write any more, so that another link goes on with them
-    /// ([`BufferReply::Resume`]).
-    pub fn take_kept(&mut self, flow: u64) -> Vec<(u64, UnfinishedBuffer)> {
-        self.receiving.take_kept(flow)
     }
 
     /// A lane is there; the peer's HELLO named this first window. False if there are too many, or this one already, or another lane's

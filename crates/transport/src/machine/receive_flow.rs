@@ -5,7 +5,7 @@
 
 use super::ack_debt::AckDebt;
 use super::buffer::UnfinishedBuffer;
-use super::frame::{Frame, FLOW_ENDED};
+use super::frame::Frame;
 use super::limits::{may_request, ReceiveConfig, GRANTS_MAX};
 use super::receive_message::{Content, Delivery, DeliveryKind, ReceiveState, Request, TurnState};
 use super::user::{violation, ProtocolViolation, Turn};
@@ -54,6 +54,8 @@ pub(super) struct ReceiveFlow {
     pub(super) orphans: usize,
     gaps: BTreeMap<u64, (u64, u64)>,
     close_at: Option<u64>,
+    /// Its sender ended it before what has not had its turn.
+    pub(super) is_cut: bool,
     /// The lanes that brought CLOSE: the answer takes each of them. One of them is the lane of the sender's last copy, so that copy and
     /// answer are both lost or none is. Which one, the order of arrival does not tell: a lane that the sender has lost may still
     /// bring an old copy.
@@ -86,6 +88,7 @@ impl ReceiveFlow {
             orphans: 0,
             gaps: BTreeMap::new(),
             close_at: None,
+            is_cut: false,
             close_lanes: Vec::new(),
             turn: TurnState::Idle,
             window,
@@ -223,33 +226,6 @@ impl ReceiveFlow {
         }
     }
 
-    /// Takes all such buffers: the flow goes on by another route.
-    pub(super) fn take_all_kept(&mut self) -> Vec<(u64, UnfinishedBuffer)> {
-        let is_kept = |state: &ReceiveState| match state {
-            ReceiveState::Kept { .. } => true,
-            ReceiveState::Requested { kept, .. } => kept.is_some(),
-            _ => false,
-        };
-        let all = self.messages.iter().filter(|(_, state)| is_kept(state));
-        let sequences: Vec<u64> = all.map(|(sequence, _)| *sequence).collect();
-        let mut taken = Vec::new();
-        for sequence in sequences {
-            self.requested.remove(&sequence);
-            let state = self.messages.remove(&sequence);
-            if let Some(
-                ReceiveState::Kept { buffer }
-                | ReceiveState::Requested {
-                    kept: Some(buffer), ..
-                },
-            ) = state
-            {
-                self.remove_large(buffer.bytes());
-                taken.push((sequence, buffer));
-            }
-        }
-        taken
-    }
-
     /// The oldest message that waits for a buffer, if the flow may have one.
     pub(super) fn next_requested(&mut self) -> Option<(u64, &mut Request, bool)> {
         let sequence = *self.requested.first().filter(|_| self.is_accepted)?;
@@ -354,8 +330,8 @@ impl ReceiveFlow {
 
     /// The flow ends before this message.
     pub(super) fn close(&mut self, next: u64) -> Result<(), ProtocolViolation> {
-        if next == FLOW_ENDED {
-            return Err(violation("Close", "the flow was not refused"));
+        if self.is_cut {
+            return Ok(());
         }
         let last = self
             .messages
@@ -397,29 +373,24 @@ impl ReceiveFlow {
             self.takes(self.taken, 0, None, DeliveryKind::Opened);
             return Ok(Some(opened));
         }
-        loop {
-            let sequence = self.taken;
-            let landed = self.messages.first_entry();
-            let landed = landed.filter(|first| *first.key() == sequence && first.get().is_landed());
-            if let Some(ReceiveState::Landed {
-                charge_end,
-                content,
-            }) = landed.map(|first| first.remove())
-            {
-                match self.take_landed(sequence, charge_end, content)? {
-                    Some(turn) => return Ok(Some(turn)),
-                    None => continue,
-                }
-            }
-            if let Some((end, charge_end)) = self.gap_over(sequence) {
-                return self.take_gap(sequence, end, charge_end).map(Some);
-            }
-            if self.close_at != Some(sequence) {
-                return Ok(None);
-            }
-            self.takes(sequence, 0, None, DeliveryKind::Closed);
-            return Ok(Some(Turn::Closed { next: sequence }));
+        let sequence = self.taken;
+        let landed = self.messages.first_entry();
+        let landed = landed.filter(|first| *first.key() == sequence && first.get().is_landed());
+        if let Some(ReceiveState::Landed {
+            charge_end,
+            content,
+        }) = landed.map(|first| first.remove())
+        {
+            return self.take_landed(sequence, charge_end, content).map(Some);
         }
+        if let Some((end, charge_end)) = self.gap_over(sequence) {
+            return self.take_gap(sequence, end, charge_end).map(Some);
+        }
+        if self.close_at != Some(sequence) {
+            return Ok(None);
+        }
+        self.takes(sequence, 0, None, DeliveryKind::Closed);
+        Ok(Some(Turn::Closed { next: sequence }))
     }
 
     fn take_landed(
@@ -427,9 +398,9 @@ impl ReceiveFlow {
         sequence: u64,
         charge_end: u64,
         content: Content,
-    ) -> Result<Option<Turn>, ProtocolViolation> {
+    ) -> Result<Turn, ProtocolViolation> {
         let next = sequence + 1;
-        Ok(Some(match content {
+        Ok(match content {
             Content::Small {
                 bytes,
                 description_bytes,
@@ -465,14 +436,7 @@ impl ReceiveFlow {
                     next,
                 }
             }
-            Content::Known { bytes } => {
-                self.window.give_up(charge_end)?;
-                self.remove_large(bytes);
-                (self.taken, self.position) = (next, next);
-                self.debt.is_due = true;
-                return Ok(None);
-            }
-        }))
+        })
     }
 
     /// Up to the next that has landed after all.
@@ -574,11 +538,21 @@ impl ReceiveFlow {
         self.debt.lets_wait()
     }
 
-    /// Its user refuses it: nothing of it is needed. What is out stays out.
-    pub(super) fn refuse(&mut self, bytes_of: impl Fn(u64) -> u64) {
+    /// Its sender has ended it: what has not had its turn never gets one. What is out, or back-pressured, is delivered first.
+    pub(super) fn cut(&mut self, bytes_of: impl Fn(u64) -> u64) {
+        self.drop_messages(bytes_of);
+        (self.is_cut, self.close_at) = (true, Some(self.taken));
+    }
+
+    fn drop_messages(&mut self, bytes_of: impl Fn(u64) -> u64) {
         self.remove_unlanded(0..u64::MAX, bytes_of);
         self.messages.clear();
         self.gaps.clear();
+    }
+
+    /// Its user refuses it: nothing of it is needed. What is out stays out.
+    pub(super) fn refuse(&mut self, bytes_of: impl Fn(u64) -> u64) {
+        self.drop_messages(bytes_of);
         self.opening = None;
         if matches!(self.turn, TurnState::BackPressured(..)) {
             self.turn = TurnState::Idle;

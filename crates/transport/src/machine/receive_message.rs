@@ -5,13 +5,13 @@
 //! | - | SMALL | Landed; or Delivering at once, if it is its turn | `FrameStep::Deliver` at once |
 //! | - | REQUEST | Requested | |
 //! | Requested | a receive buffer is there | Granted | GRANT from its first missing chunk |
-//! | Requested | the user has the message, or refuses it | Landed | |
+//! | Requested | the user refuses the message | Landed | |
 //! | Granted | CHUNK | Granted | a `WriteRange` |
 //! | Granted | the last chunk has landed | Landed | |
 //! | Granted | REQUEST | Granted; Requested as soon as the grant has ended | |
 //! | Granted | each lane of the grant has ended or brought ABANDON | Kept, with its buffer | |
 //! | Kept | REQUEST | Requested, with its buffer | |
-//! | Requested, Granted, Kept | GAP, or the flow is refused | - ; a grant keeps its buffer until its lanes have left | |
+//! | Requested, Granted, Kept | GAP, or the flow is refused or cut | - ; a grant keeps its buffer until its lanes have left | |
 //! | Landed | its turn | Delivering | `Deliver` |
 //! | Delivering | `delivered` | - | ACK, at once or with others |
 //! | Delivering | `delivered`, back-pressured | BackPressured | |
@@ -59,8 +59,6 @@ pub(super) enum Content {
         bytes: u64,
         description: Description,
     },
-    /// The user has it by another route.
-    Known { bytes: u64 },
     /// The user does not want it.
     Refused { bytes: u64 },
 }

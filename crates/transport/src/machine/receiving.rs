@@ -1,6 +1,6 @@
 //! All flows that a link receives.
 
-use super::buffer::{UnfinishedBuffer, WriteRange};
+use super::buffer::WriteRange;
 use super::flow_numbers::FlowNumbers;
 use super::frame::{Description, Frame, CONTROL_FLOW, FLOW_ENDED};
 use super::granting::{settle, Granting};
@@ -42,6 +42,8 @@ struct RefusedFlow {
 /// Where a flow that a frame names stands.
 enum Standing<'a> {
     Open(&'a mut ReceiveFlow),
+    /// Its sender has ended it, and its user does not know yet.
+    Cut(&'a mut ReceiveFlow),
     Refused,
     Ended,
 }
@@ -271,7 +273,7 @@ impl ReceiveSide {
             Standing::Open(of) => {
                 of.gap(first, next, charge_end, |grant| self.granting.bytes(grant))?
             }
-            Standing::Refused => {}
+            Standing::Refused | Standing::Cut(_) => {}
             Standing::Ended => out.answer(lane, ended(flow)),
         }
         self.advance(flow, out)
@@ -284,9 +286,12 @@ impl ReceiveSide {
         lane: u32,
         out: &mut Outgoing,
     ) -> Result<(), ProtocolViolation> {
-        match self.standing(flow, "Close", lane, out)? {
-            Standing::Open(of) => {
-                of.close(next)?;
+        match standing(&mut self.flows, &self.refused, &self.opened, flow, "Close")? {
+            Standing::Open(of) | Standing::Cut(of) => {
+                match next {
+                    FLOW_ENDED => of.cut(|grant| self.granting.bytes(grant)),
+                    _ => of.close(next)?,
+                }
                 if !of.close_lanes.contains(&lane) {
                     of.close_lanes.push(lane);
                 }
@@ -297,7 +302,8 @@ impl ReceiveSide {
                 self.refused.remove(&flow);
                 out.answer(lane, ended(flow));
             }
-            Standing::Refused | Standing::Ended => {}
+            Standing::Refused => {}
+            Standing::Ended => out.answer(lane, ended(flow)),
         }
         Ok(())
     }
@@ -342,11 +348,7 @@ impl ReceiveSide {
             return Ok(());
         }
         if of.delivered() {
-            let lanes = std::mem::take(&mut of.close_lanes);
-            self.flows.remove(&flow);
-            lanes
-                .into_iter()
-                .for_each(|lane| out.answer(lane, ended(flow)));
+            self.end(flow, out);
             return Ok(());
         }
         if !of.is_ack_due() && !std::mem::replace(&mut of.listed.owed, true) {
@@ -357,6 +359,12 @@ impl ReceiveSide {
         self.flush(out)
     }
 
+    fn end(&mut self, flow: u64, out: &mut Outgoing) {
+        let lanes = self.flows.remove(&flow).into_iter();
+        let lanes = lanes.flat_map(|of| of.close_lanes);
+        lanes.for_each(|lane| out.answer(lane, ended(flow)));
+    }
+
     /// The user takes nothing of a flow. False if there is no such flow, or it is the control flow.
     pub(super) fn refuse(&mut self, flow: u64, why: Description, out: &mut Outgoing) -> bool {
         let of = self.flows.get_mut(&flow).filter(|_| flow != CONTROL_FLOW);
@@ -364,6 +372,11 @@ impl ReceiveSide {
             return false;
         };
         of.refuse(|grant| self.granting.bytes(grant));
+        if of.is_cut {
+            // Its sender does not wait for that.
+            self.end(flow, out);
+            return true;
+        }
         self.flows.remove(&flow);
         let reported_on = None;
         self.refused.insert(flow, RefusedFlow { why, reported_on });
@@ -382,12 +395,6 @@ impl ReceiveSide {
                 out.answer(lane, Frame::Refuse { flow: *flow, why });
             }
         }
-    }
-
-    /// Buffers of a flow's messages that no lane fills, with their prefixes, so that another link goes on with them.
-    pub(super) fn take_kept(&mut self, flow: u64) -> Vec<(u64, UnfinishedBuffer)> {
-        let of = self.flows.get_mut(&flow);
-        of.map(ReceiveFlow::take_all_kept).unwrap_or_default()
     }
 
     /// A lane is there, or both ends are known to have it.
@@ -567,6 +574,7 @@ fn standing<'a>(
     frame: &'static str,
 ) -> Result<Standing<'a>, ProtocolViolation> {
     match flows.get_mut(&flow) {
+        Some(of) if of.is_cut => Ok(Standing::Cut(of)),
         Some(of) => Ok(Standing::Open(of)),
         None if refused.contains_key(&flow) => Ok(Standing::Refused),
         None if opened.contains(flow) => Ok(Standing::Ended),

@@ -39,7 +39,8 @@ pub(super) struct SendFlow {
     was_opened: bool,
     close_was_sent: bool,
     pub(super) is_closing: bool,
-    is_refused: bool,
+    /// Only its end is left to be sent.
+    is_cut: bool,
     /// The lane for all but chunks.
     lane: Option<u32>,
     /// It is among those that have a turn.
@@ -71,7 +72,7 @@ impl SendFlow {
             was_opened: is_control,
             close_was_sent: false,
             is_closing: false,
-            is_refused: false,
+            is_cut: false,
             lane: None,
             is_runnable: false,
         }
@@ -94,9 +95,7 @@ impl SendFlow {
         if !fits || !is_next || self.is_closing {
             return false;
         }
-        if sequence > self.next {
-            self.queue.push_gap(self.next, sequence);
-        }
+        self.skip(sequence);
         let ready = payload.ready() as u64;
         let item = QueuedItem::Message {
             payload,
@@ -109,6 +108,14 @@ impl SendFlow {
         self.retained += bytes;
         self.next = sequence + 1;
         true
+    }
+
+    /// Messages below this one that were not sent become a gap.
+    pub(super) fn skip(&mut self, next: u64) {
+        if next > self.next && !self.is_closing {
+            self.queue.push_gap(self.next, next);
+            self.next = next;
+        }
     }
 
     /// More bytes of a message are there.
@@ -185,9 +192,10 @@ impl SendFlow {
         Ok(())
     }
 
-    /// The receiver wants nothing more: only the flow's end is left to be sent. `None` if that was known.
-    pub(super) fn refuse(&mut self) -> Option<VecDeque<SendMessage>> {
-        if std::mem::replace(&mut self.is_refused, true) {
+    /// Only the flow's end is left to be sent: the receiver, or this end's user, wants nothing more of it. All that it retained; `None` if
+    /// that was so.
+    pub(super) fn cut(&mut self) -> Option<VecDeque<SendMessage>> {
+        if std::mem::replace(&mut self.is_cut, true) {
             return None;
         }
         let all = self.queue.take_all();
@@ -353,11 +361,7 @@ impl SendFlow {
 
     fn send_close(&mut self, at: usize, lane: u32, out: &mut Outgoing) -> Step {
         let flow = self.number;
-        let next = if self.is_refused {
-            FLOW_ENDED
-        } else {
-            self.next
-        };
+        let next = if self.is_cut { FLOW_ENDED } else { self.next };
         self.close_was_sent = true;
         self.queue.set(at, SendState::Sent { lane });
         out.push(lane, Frame::Close { flow, next }.into());

@@ -14,6 +14,7 @@
 //! | any | `cancel` | Queued, as a gap | ABANDON if granted; then GAP in its turn |
 //! | any | ACK | - | `Acknowledged` |
 //! | any | REFUSE | - | `Refused`; ABANDON if granted |
+//! | any | `cut` | - | ABANDON if granted |
 //!
 //! A large message stays Granted when all its chunks are queued: losing one of its lanes leads back until it is acknowledged.
 //! Gaps and the flow's end change between Queued and Sent in the same way.

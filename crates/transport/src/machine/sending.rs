@@ -124,6 +124,27 @@ impl SendSide {
         }
     }
 
+    pub(super) fn skip(&mut self, number: u64, next: u64, out: &mut Outgoing) {
+        if let Some(flow) = self.flows.get_mut(&number) {
+            flow.skip(next);
+            self.wake(number);
+            self.pump(out);
+        }
+    }
+
+    /// Ends a flow before what has not had its turn at the receiver. The payloads of all that was retained.
+    pub(super) fn cut(&mut self, number: u64, out: &mut Outgoing) -> Vec<Arc<dyn Payload>> {
+        let flow = self.flows.get_mut(&number);
+        let flow = flow.filter(|_| number != CONTROL_FLOW);
+        let Some(retained) = flow.and_then(SendFlow::cut) else {
+            return Vec::new();
+        };
+        let dropped = leave(retained, out);
+        self.wake(number);
+        self.pump(out);
+        dropped.into_iter().map(|(_, payload)| payload).collect()
+    }
+
     pub(super) fn has_flow(&self, number: u64) -> bool {
         self.flows.contains_key(&number)
     }
@@ -275,19 +296,10 @@ impl SendSide {
         let Some(flow) = self.flow(number, "Refuse")? else {
             return Ok(());
         };
-        let Some(refused) = flow.refuse() else {
+        let Some(retained) = flow.cut() else {
             return Ok(());
         };
-        let mut dropped = Vec::new();
-        for message in refused {
-            // Also if all its chunks are queued: a lane may lose them.
-            if let SendState::Granted(grant) = &message.state {
-                abandon(grant.grant, grant.lanes, out);
-            }
-            if let QueuedItem::Message { payload, .. } = message.item {
-                dropped.push((message.first, payload));
-            }
-        }
+        let dropped = leave(retained, out);
         out.report(LinkOutput::Refused {
             flow: number,
             why: why.clone(),
@@ -342,6 +354,21 @@ impl SendSide {
             }
         }
     }
+}
+
+/// Leaves the grants of messages that are dropped; their numbers and payloads.
+fn leave(retained: VecDeque<SendMessage>, out: &mut Outgoing) -> Vec<(u64, Arc<dyn Payload>)> {
+    let mut dropped = Vec::new();
+    for message in retained {
+        // Also if all its chunks are queued: a lane may lose them.
+        if let SendState::Granted(grant) = &message.state {
+            abandon(grant.grant, grant.lanes, out);
+        }
+        if let QueuedItem::Message { payload, .. } = message.item {
+            dropped.push((message.first, payload));
+        }
+    }
+    dropped
 }
 
 /// Tells the receiver on each lane of a grant that is open that no chunk of it follows there. Of the others it sees the end.

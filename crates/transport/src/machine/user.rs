@@ -1,6 +1,6 @@
 //! What a link's machine asks of its user, and what it reports.
 
-use super::buffer::{ReceiveBuffer, UnfinishedBuffer};
+use super::buffer::ReceiveBuffer;
 use super::frame::{Description, Remote};
 pub use crate::credits::WindowViolation;
 use crate::payload::Payload;
@@ -11,13 +11,9 @@ use thiserror::Error;
 pub enum BufferReply {
     /// Memory for all its bytes.
     Buffer(Box<dyn ReceiveBuffer>),
-    /// A buffer that another link or flow has filled in part.
-    Resume(UnfinishedBuffer),
     /// None now; [`super::LinkMachine::buffer_free`] or the next tick asks again.
     Full,
-    /// This message is here already, by another route: its bytes do not cross, and nothing is delivered.
-    Known,
-    /// Never. Its bytes do not cross, and in its turn it is [`Turn::Missed`].
+    /// Never: it is not wanted, or is here by another route. Its bytes do not cross, and in its turn it is [`Turn::Missed`].
     Refused,
 }
 

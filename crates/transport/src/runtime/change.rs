@@ -81,6 +81,21 @@ impl LinkChange<'_> {
             .then(|| self.machine.oldest_unsent(flow.number))?
     }
 
+    /// See [`LinkMachine::skip`].
+    pub fn skip(&mut self, flow: FlowId, next: u64) {
+        if self.is_current(flow) {
+            self.machine.skip(flow.number, next);
+        }
+    }
+
+    /// See [`LinkMachine::cut`].
+    pub fn cut(&mut self, flow: FlowId) {
+        if self.is_current(flow) {
+            let dropped = self.machine.cut(flow.number);
+            self.dropped.extend(dropped);
+        }
+    }
+
     /// See [`LinkMachine::close`].
     pub fn close(&mut self, flow: FlowId) {
         if self.is_current(flow) {

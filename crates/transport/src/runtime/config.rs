@@ -57,10 +57,6 @@ pub struct Peer {
 /// The state of a link, for reports.
 #[derive(Clone, Debug)]
 pub struct LinkStatus {
-    /// The peer's name.
-    pub name: String,
-    /// The peer's incarnation, once a lane was open.
-    pub incarnation: u64,
     /// The lanes that are open.
     pub lanes: Vec<LaneStatus>,
     /// Bytes of messages that are not acknowledged.

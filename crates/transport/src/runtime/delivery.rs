@@ -178,8 +178,7 @@ impl SmallMessage<'_> {
         let mut buffer = match reply {
             BufferReply::Buffer(buffer) => buffer,
             BufferReply::Full => return Delivery::NoBuffer,
-            BufferReply::Known => return Delivery::Done,
-            BufferReply::Refused | BufferReply::Resume(_) => return missed(),
+            BufferReply::Refused => return missed(),
         };
         let is_filled = match buffer.prefix_memory() {
             Some(memory) => memory.fill(self.bytes),

@@ -173,8 +173,6 @@ impl LinkRuntime {
         }
         let lanes = locked.lanes.values().map(|open| open.lane.status());
         LinkStatus {
-            name: self.name.clone(),
-            incarnation: locked.seen,
             lanes: lanes.collect(),
             retained_bytes: locked.machine.retained_bytes(),
             arriving: locked.machine.held().large,

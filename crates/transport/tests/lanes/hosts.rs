@@ -300,7 +300,7 @@ impl LinkUser for Host {
             return BufferReply::Refused;
         }
         if position.is_some_and(|position| sequence < position) {
-            return BufferReply::Known;
+            return BufferReply::Refused;
         }
         let bytes = bytes as usize;
         let max = self.memory_max.load(SeqCst);
@@ -352,7 +352,10 @@ impl LinkUser for Host {
             }
             LinkEvent::Missed { flow, first, next } => {
                 let flow = flows.received[&flow];
-                seen.missed.entry(flow).or_default().push((first, next));
+                // What a former life sent is not missed.
+                if flows.positions.get(&flow).is_none_or(|at| next > *at) {
+                    seen.missed.entry(flow).or_default().push((first, next));
+                }
                 None
             }
             LinkEvent::Ended { flow } => Some(Event::Ended {

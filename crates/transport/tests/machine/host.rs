@@ -1,9 +1,7 @@
 //! A host's receive memory, and the user of its link.
 use crate::content::content;
 use rgaps_transport::machine::frame::Remote;
-use rgaps_transport::machine::{
-    BufferReply, CardBuffer, LinkUser, ReceiveBuffer, Turn, UnfinishedBuffer,
-};
+use rgaps_transport::machine::{BufferReply, CardBuffer, LinkUser, ReceiveBuffer, Turn};
 use rgaps_transport::Payload;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -145,14 +143,9 @@ pub struct Decisions {
     pub publishers: BTreeMap<u64, u64>,
     /// By publisher: below it all is delivered or missed.
     pub positions: BTreeMap<u64, u64>,
-    /// Of former links.
-    pub kept: BTreeMap<(u64, u64), UnfinishedBuffer>,
     pub full_one_in: u64,
     pub refuses_large: bool,
     pub asked: u64,
-    pub known: u64,
-    pub resumed: u64,
-    pub resumed_bytes: u64,
 }
 
 pub struct SimUser {
@@ -181,32 +174,17 @@ impl LinkUser for SimUser {
     fn buffer(&self, flow: u64, sequence: u64, description: &[u8], bytes: u64) -> BufferReply {
         let mut decisions = self.decisions.lock().unwrap();
         assert_eq!(description, describe(sequence));
-        let publisher = decisions.publishers.get(&flow);
-        let publisher = *publisher.expect("it is asked only for flows that were accepted");
+        let is_accepted = decisions.publishers.contains_key(&flow);
+        assert!(is_accepted, "it is asked only for flows that were accepted");
         decisions.asked += 1;
         if decisions.refuses_large {
             return BufferReply::Refused;
-        }
-        let position = decisions.positions.get(&publisher).copied().unwrap_or(0);
-        if sequence < position {
-            decisions.known += 1;
-            return BufferReply::Known;
-        }
-        if let Some(kept) = decisions.kept.remove(&(publisher, sequence)) {
-            decisions.resumed += 1;
-            decisions.resumed_bytes += kept.prefix();
-            return BufferReply::Resume(kept);
         }
         let one_in = decisions.full_one_in;
         if one_in > 0 && decisions.asked % one_in == 0 {
             return BufferReply::Full;
         }
-        let mut at = self.arena.lock().unwrap().take(bytes as usize);
-        if at.is_none() {
-            // What another link left makes room for what a flow needs first.
-            decisions.kept.clear();
-            at = self.arena.lock().unwrap().take(bytes as usize);
-        }
+        let at = self.arena.lock().unwrap().take(bytes as usize);
         let Some(at) = at else {
             return BufferReply::Full;
         };

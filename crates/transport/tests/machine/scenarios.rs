@@ -2,7 +2,7 @@
 use crate::host::SimPayload;
 use crate::wire::{end, limits, names, Pair, Sent, CHUNK};
 use rgaps_transport::machine::frame::{Description, Frame, FLOW_ENDED};
-use rgaps_transport::machine::{LinkMachine, FLOWS_MAX};
+use rgaps_transport::machine::FLOWS_MAX;
 use rgaps_transport::Payload;
 use std::sync::Arc;
 
@@ -164,77 +164,6 @@ fn a_message_goes_on_behind_what_has_landed_when_its_lane_is_lost() {
 }
 
 #[test]
-fn another_link_goes_on_with_a_message_that_has_landed_in_part() {
-    let mut pair = Pair::new(&[1]);
-    pair.run();
-    let flow = pair.ends[0].open(7, 0);
-    pair.ends[0].send(flow, 7, 0, 10 * CHUNK);
-    pair.trip();
-    pair.trip();
-    let chunks = pair.ends[0].write(1);
-    chunks[..6]
-        .iter()
-        .for_each(|sent| pair.ends[1].read(sent).unwrap());
-    assert!(
-        pair.ends[1].machine.take_kept(flow).is_empty(),
-        "its lane may still write"
-    );
-    pair.lane_ends(1);
-    let kept = pair.ends[1].machine.take_kept(flow);
-    assert_eq!(
-        (kept.len(), kept[0].0, kept[0].1.prefix()),
-        (1, 0, 6 * CHUNK)
-    );
-    let user = pair.ends[1].user.clone();
-    let all = kept
-        .into_iter()
-        .map(|(sequence, buffer)| ((7, sequence), buffer));
-    user.decisions.lock().unwrap().kept.extend(all);
-
-    // Another neighbour, whose chunks are larger: whole chunks of what has landed count.
-    let mut other = Pair::new(&[]);
-    let mut limits = limits();
-    limits.send.chunk_bytes = 2500;
-    other.ends[0] = end(limits);
-    other.ends[1].machine = LinkMachine::new(limits, user.clone());
-    other.ends[1].user = user;
-    other.lane_up(1);
-    other.run();
-    let flow = other.ends[0].open(7, 0);
-    other.ends[0].send(flow, 7, 0, 10 * CHUNK);
-    other.trip();
-    other.trip();
-    let chunks = other.ends[0].write(1);
-    assert_eq!(names(&chunks), ["Chunk", "Chunk"]);
-    chunks
-        .iter()
-        .for_each(|sent| other.ends[1].read(sent).unwrap());
-    assert_eq!(other.ends[1].take_delivered(), ["opened at 0", "large 0"]);
-    let bytes = other.ends[1].user.delivered.lock().unwrap().take();
-    assert_eq!(bytes.unwrap(), crate::content::content(7, 0, 0, 10 * CHUNK));
-}
-
-#[test]
-fn a_message_that_the_user_has_by_another_route_does_not_cross() {
-    let mut pair = Pair::new(&[1]);
-    pair.run();
-    let user = pair.ends[1].user.clone();
-    user.decisions.lock().unwrap().positions.insert(7, 2);
-    let flow = pair.ends[0].open(7, 0);
-    for sequence in 0..3 {
-        pair.ends[0].send(flow, 7, sequence, 5000);
-    }
-    pair.run();
-    assert_eq!(pair.ends[1].take_delivered(), ["opened at 0", "large 2"]);
-    assert_eq!(
-        pair.ends[0].take_reported().len(),
-        3,
-        "all are acknowledged"
-    );
-    assert_eq!(user.decisions.lock().unwrap().known, 2);
-}
-
-#[test]
 fn a_message_without_a_buffer_is_missed_and_its_bytes_do_not_cross() {
     let mut pair = Pair::new(&[1]);
     pair.run();
@@ -275,6 +204,66 @@ fn a_refused_flow_ends_with_its_reason_and_leaves_nothing() {
     assert!(!pair.ends[0].send(flow, 7, 2, 50));
     let held = pair.ends[1].machine.held();
     assert_eq!((held.flows, held.large, held.grants), (0, 0, 0));
+}
+
+#[test]
+fn a_flow_that_is_cut_ends_where_its_receiver_is_and_not_with_a_gap() {
+    let mut pair = Pair::new(&[1]);
+    pair.run();
+    let flow = pair.ends[0].open(7, 0);
+    pair.ends[0].send(flow, 7, 0, 50);
+    let growing = SimPayload::new(7, 1, 5 * CHUNK, 2 * CHUNK);
+    let description = Description::new(&crate::host::describe(1)).unwrap();
+    let machine = &mut pair.ends[0].machine;
+    machine.send(flow, 1, growing.clone(), description);
+    pair.ends[0].send(flow, 7, 2, 50);
+    pair.run();
+    assert_eq!(pair.ends[1].take_delivered(), ["opened at 0", "small 0"]);
+    assert_eq!(pair.ends[0].machine.cut(flow).len(), 2);
+    assert!(pair.ends[0].machine.cut(flow).is_empty(), "once");
+    assert!(!pair.ends[0].send(flow, 7, 3, 50));
+    pair.run();
+    assert_eq!(pair.ends[1].take_delivered(), ["closed at 1"]);
+    let reported = pair.ends[0].take_reported();
+    assert_eq!(reported.last().unwrap(), &format!("{flow} ended"));
+    let held = pair.ends[1].machine.held();
+    assert_eq!((held.flows, held.large, held.grants), (0, 0, 0));
+    assert_eq!(std::sync::Arc::strong_count(&growing), 1);
+    assert!(pair.ends[1].user.arena.lock().unwrap().is_free());
+}
+
+#[test]
+fn what_is_out_is_delivered_before_the_end_of_a_flow_that_is_cut() {
+    let mut pair = Pair::new(&[1]);
+    pair.run();
+    pair.ends[1].is_slow = true;
+    let flow = pair.ends[0].open(7, 0);
+    (0..3).for_each(|sequence| assert!(pair.ends[0].send(flow, 7, sequence, 50)));
+    pair.trip();
+    pair.ends[0].machine.cut(flow);
+    pair.run();
+    pair.ends[1].is_slow = false;
+    pair.ends[1].machine.buffer_free();
+    pair.run();
+    assert_eq!(
+        pair.ends[1].take_delivered(),
+        ["opened at 0", "closed at 0"]
+    );
+}
+
+#[test]
+fn messages_that_are_skipped_are_a_gap_though_none_follows() {
+    let mut pair = Pair::new(&[1]);
+    pair.run();
+    let flow = pair.ends[0].open(7, 0);
+    pair.ends[0].send(flow, 7, 0, 50);
+    pair.ends[0].machine.skip(flow, 4);
+    pair.ends[0].machine.skip(flow, 2);
+    pair.run();
+    assert_eq!(
+        pair.ends[1].take_delivered(),
+        ["opened at 0", "small 0", "missed 1..4"]
+    );
 }
 
 /// Seed 874 of the simulation: all chunks had left when the flow was refused, and a lane lost some of them.

@@ -34,9 +34,8 @@ pub struct Counts {
     pub cancelled: u64,
     pub back_pressured: u64,
     pub from_chunk: u64,
-    pub kept: u64,
     pub refused: u64,
-    pub resumed: u64,
+    pub cut: u64,
     pub direct: u64,
     pub late: u64,
     /// Frames that arrive on a lane that their sender has lost; and those of a flow that has ended for it.
@@ -58,9 +57,8 @@ impl Counts {
             (&mut self.cancelled, other.cancelled),
             (&mut self.back_pressured, other.back_pressured),
             (&mut self.from_chunk, other.from_chunk),
-            (&mut self.kept, other.kept),
             (&mut self.refused, other.refused),
-            (&mut self.resumed, other.resumed),
+            (&mut self.cut, other.cut),
             (&mut self.direct, other.direct),
             (&mut self.late, other.late),
             (&mut self.delayed, other.delayed),
@@ -131,6 +129,8 @@ struct Publisher {
     is_done: bool,
     /// Its receiver wants none of it.
     is_refused: bool,
+    /// Its flow was ended before what has not been delivered.
+    is_cut: bool,
 }
 
 /// Bytes of messages of a publisher that may wait for their acknowledgement.
@@ -224,6 +224,7 @@ impl World {
             is_closed: false,
             is_done: false,
             is_refused: false,
+            is_cut: false,
         };
         let count = 2 + random.below(4);
         let publishers: Vec<_> = (0..count)
@@ -277,7 +278,7 @@ impl World {
         publisher.flow = Some(machine.open(publisher.confirmed, description).unwrap());
         publisher.offered = publisher.confirmed;
         publisher.flow_next = publisher.confirmed;
-        publisher.is_closed = false;
+        (publisher.is_closed, publisher.is_cut) = (false, false);
     }
 
     fn step(&mut self) {
@@ -299,6 +300,7 @@ impl World {
             14 if self.faults.refusals && self.is_faulty && self.random.one_in(30) => {
                 self.refuse(host, at);
             }
+            15 if self.faults.refusals && self.is_faulty && self.random.one_in(10) => self.cut(at),
             13 => {
                 let refuses = self.random.below(3) as usize;
                 self.hosts[host]
@@ -428,6 +430,17 @@ impl World {
                 publisher.is_refused = true;
                 self.counts.refused += 1;
             }
+        }
+    }
+
+    /// A publisher ends its flow at once; another one begins where that ended for its receiver.
+    fn cut(&mut self, id: usize) {
+        let publisher = &mut self.publishers[id];
+        if let Some(flow) = publisher.flow {
+            drop(self.hosts[publisher.host].machine.cut(flow));
+            publisher.growing.clear();
+            (publisher.is_closed, publisher.is_cut) = (true, true);
+            self.counts.cut += 1;
         }
     }
 
@@ -656,9 +669,15 @@ impl World {
                 assert!(sequence < position, "acknowledged, not delivered");
             }
             Some(LinkOutput::Ended { flow }) => {
-                let (id, publisher) = self.publisher_of(host, flow);
-                let is_last = publisher.offered >= publisher.sizes.len() as u64;
-                publisher.confirmed = publisher.flow_next;
+                let (id, _) = self.publisher_of(host, flow);
+                let position = self.position(1 - host, id);
+                let (_, publisher) = self.publisher_of(host, flow);
+                let (ended_at, offered) = match publisher.is_cut {
+                    true => (position, position),
+                    false => (publisher.flow_next, publisher.offered),
+                };
+                publisher.confirmed = ended_at;
+                let is_last = offered >= publisher.sizes.len() as u64;
                 (publisher.flow, publisher.is_done) = (None, is_last || publisher.is_refused);
                 assert!(!self.hosts[host].machine.has_flow(flow));
                 self.open_flow(id as usize);
@@ -782,28 +801,14 @@ impl World {
         decisions.positions.insert(id, to);
     }
 
-    /// One host crashed: both make new machines. The other keeps what has landed in part.
+    /// One host crashed: both make new machines.
     fn restart(&mut self) {
-        let crashed = self.crash.take().expect("its caller looked");
+        self.crash = None;
         self.counts.crashes += 1;
         self.lives += 1;
         self.next_lane = 1;
-        for (at, host) in self.hosts.iter_mut().enumerate() {
-            let mut decisions = host.user.decisions.lock().unwrap();
-            let publishers = std::mem::take(&mut decisions.publishers);
-            if at == crashed {
-                decisions.kept.clear();
-            }
-            for (flow, id) in publishers {
-                for (sequence, kept) in host.machine.take_kept(flow) {
-                    let usable = at != crashed && kept.prefix() > 0;
-                    self.counts.kept += 1;
-                    if usable {
-                        decisions.kept.insert((id, sequence), kept);
-                    }
-                }
-            }
-            drop(decisions);
+        for host in &mut self.hosts {
+            host.user.decisions.lock().unwrap().publishers.clear();
             host.machine = LinkMachine::new(host.limits, host.user.clone());
             host.observer = Observer::default();
             host.outputs.clear();
@@ -835,10 +840,6 @@ impl World {
             assert!(payloads.all(|of| of.strong_count() == 0), "bytes are held");
         }
         for host in &mut self.hosts {
-            let mut decisions = host.user.decisions.lock().unwrap();
-            self.counts.resumed += decisions.resumed;
-            decisions.kept.clear();
-            drop(decisions);
             assert!(host.user.arena.lock().unwrap().is_free(), "memory is held");
         }
     }

@@ -287,7 +287,7 @@ class WeightsPublisher:
 
     def _in_memory(self, kind: Kind) -> tuple[int, list[str]]:
         """How many messages of the topic have memory, and who holds old ones."""
-        topic = self._node.topic(self._publishers[kind].topic)
+        topic = self._node.topic("/" + self._publishers[kind].topic)
         used = [each["used"] for each in topic["publisher_list"] if each["used"]]
         blocks = sum(each[use]["blocks"] for each in used for use in ("history", "loans", "held"))
         holders = [

@@ -1,0 +1,32 @@
+//! Reading from a pipe or a terminal that ends when the command is told to: a plain read would go on after the signal.
+
+use crate::stop::Stop;
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use std::io::{self, Read};
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+/// How long a signal may go unnoticed.
+const SLICE: Duration = Duration::from_millis(50);
+
+pub struct Interruptible<T> {
+    pub input: T,
+    pub stop: Stop,
+}
+
+impl<T: AsFd> Read for Interruptible<T> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let timeout = Timespec::try_from(SLICE).expect("a short time");
+        while !self.stop.is_set() {
+            let mut ready = [PollFd::new(&self.input, PollFlags::IN)];
+            match poll(&mut ready, Some(&timeout)) {
+                Ok(0) | Err(Errno::INTR) => {}
+                // Not through a buffer of Rust: what lies there, `poll` does not see.
+                Ok(_) => return Ok(rustix::io::read(&self.input, into)?),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(0)
+    }
+}
