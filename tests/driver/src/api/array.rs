@@ -74,7 +74,6 @@ struct Sampler {
     reserved: [c_int; 12],
 }
 
-const ADDRESS_BORDER: c_uint = 3;
 const _: () = assert!(size_of::<Sampler>() == 104);
 
 #[derive(Clone, Copy)]
@@ -262,10 +261,8 @@ unsafe extern "C" fn cuTexObjectCreate(
         arrays.check(g, &of)?;
         // SAFETY: the caller's.
         let mut sampler = *unsafe { sampler.as_ref() }.ok_or(Code::INVALID_VALUE)?;
-        // Like a real one, it does not keep all that it is told.
-        if sampler.address_modes[0] != ADDRESS_BORDER {
-            sampler.border = [0; 4];
-        }
+        // As a real one, it tells nobody the border's colour.
+        sampler.border = [0; 4];
         let handle = arrays.handle() as u64;
         arrays.textures.insert(handle, sampler);
         // SAFETY: the caller's.
