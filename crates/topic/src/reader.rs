@@ -547,9 +547,10 @@ impl<S: Storage> Reader<S> {
                 self.known &= !(1 << index);
                 self.known |= u16::from(self.sources[index].is_some()) << index;
             }
-            let is_orphan = publisher.state().load(Ordering::Acquire) == PUBLISHER_ORPHAN;
+            let has_ended = self.sources[index].is_some()
+                && publisher.state().load(Ordering::Relaxed) == PUBLISHER_ORPHAN;
             self.ended &= !(1 << index);
-            self.ended |= u16::from(is_orphan && self.sources[index].is_some()) << index;
+            self.ended |= u16::from(has_ended) << index;
         }
     }
 
