@@ -227,18 +227,6 @@ const _: () = assert!(size_of::<TextureDescription>() == 72);
 /// `cudaResourceViewDesc`, as CUDA 12 has it: the beginning of the driver's.
 pub(crate) type ViewDescription = [u8; 48];
 
-/// `CUDA_ARRAY3D_DESCRIPTOR`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct ArrayDescription {
-    pub(crate) width: usize,
-    pub(crate) height: usize,
-    pub(crate) depth: usize,
-    pub(crate) format: c_uint,
-    pub(crate) channels: c_uint,
-    pub(crate) flags: c_uint,
-}
-
 /// `CUDA_ARRAY_DESCRIPTOR`.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -248,17 +236,6 @@ pub(crate) struct ArrayDescription2d {
     pub(crate) format: c_uint,
     pub(crate) channels: c_uint,
 }
-
-/// `CUDA_RESOURCE_DESC`, whose kind decides what its words are.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-pub(crate) struct DriverResource {
-    pub(crate) kind: c_uint,
-    pub(crate) words: [u64; 16],
-    pub(crate) flags: c_uint,
-}
-
-const _: () = assert!(size_of::<ArrayDescription>() == 40 && size_of::<DriverResource>() == 144);
 
 /// A side of `CUDA_MEMCPY2D`.
 #[repr(C)]
@@ -283,35 +260,7 @@ pub(crate) struct DriverCopy2d {
     pub(crate) height: usize,
 }
 
-/// A side of `CUDA_MEMCPY3D`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct DriverSide3d {
-    pub(crate) x: usize,
-    pub(crate) y: usize,
-    pub(crate) z: usize,
-    pub(crate) level: usize,
-    pub(crate) kind: c_uint,
-    pub(crate) host: u64,
-    pub(crate) device: u64,
-    pub(crate) array: u64,
-    pub(crate) reserved: usize,
-    pub(crate) pitch: usize,
-    pub(crate) height: usize,
-}
-
-/// `CUDA_MEMCPY3D`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct DriverCopy3d {
-    pub(crate) from: DriverSide3d,
-    pub(crate) to: DriverSide3d,
-    pub(crate) width: usize,
-    pub(crate) height: usize,
-    pub(crate) depth: usize,
-}
-
-const _: () = assert!(size_of::<DriverCopy2d>() == 128 && size_of::<DriverCopy3d>() == 200);
+const _: () = assert!(size_of::<DriverCopy2d>() == 128);
 
 /// `cudaGraphExecUpdateResultInfo`.
 #[repr(C)]

@@ -348,6 +348,17 @@ fn nothing_is_lost_when_the_daemon_between_is_killed() {
     });
 }
 
+/// A publisher that leaves at once: all that it published comes.
+fn leaves(publisher: Publisher, far: &Subscriber, numbers: std::ops::Range<u64>) {
+    for number in numbers.clone() {
+        publisher.put(&content(number, 3_000)).unwrap();
+    }
+    drop(publisher);
+    for number in numbers {
+        assert!(receive(far).as_slice().unwrap() == content(number, 3_000));
+    }
+}
+
 #[test]
 fn what_a_publisher_that_leaves_at_once_published_comes_through() {
     const COUNT: u64 = 50;
@@ -358,14 +369,7 @@ fn what_a_publisher_that_leaves_at_once_published_comes_through() {
         let publisher = nodes[0].publisher("photos").deadline(LIMIT);
         let publisher = publisher.keep_last(COUNT as u32).create().unwrap();
         wait_for_subscribers(&publisher, 1);
-        for number in 0..COUNT {
-            publisher.put(&content(number + round, 3_000)).unwrap();
-        }
-        drop(publisher);
-        for number in 0..COUNT {
-            let sample = receive(&far);
-            assert!(sample.as_slice().unwrap() == content(number + round, 3_000));
-        }
+        leaves(publisher, &far, round..round + COUNT);
     }
     // And nothing stays of them.
     for node in &nodes {
@@ -386,14 +390,7 @@ fn nothing_stays_of_a_publisher_that_left_when_the_end_is_killed() {
     for round in 0..4 {
         let publisher = publisher(&nodes[0], "photos");
         wait_for_subscribers(&publisher, 1);
-        for number in 0..COUNT {
-            publisher.put(&content(number + round, 3_000)).unwrap();
-        }
-        drop(publisher);
-        for number in 0..COUNT {
-            let sample = receive(&far);
-            assert!(sample.as_slice().unwrap() == content(number + round, 3_000));
-        }
+        leaves(publisher, &far, round..round + COUNT);
         hosts[2].kill_links();
         hosts[2].start_links();
         until("all memory to be free", || {

@@ -19,6 +19,7 @@ mod codes;
 mod communicator;
 mod descriptor;
 mod digest;
+pub mod driver_abi;
 mod extent;
 mod frame;
 mod front;

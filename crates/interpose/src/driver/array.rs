@@ -1,50 +1,25 @@
 //! Arrays, and copies of rows and boxes, whose sides are memory or arrays.
 
 use super::driver;
-use crate::abi::{
-    ArrayDescription, ArrayDescription2d, DriverCopy2d, DriverCopy3d, DriverSide2d, DriverSide3d,
-    In, Out,
-};
+use crate::abi::{ArrayDescription2d, DriverCopy2d, DriverSide2d, In, Out};
 use crate::handles::arrays;
 use crate::runs::{self, Run};
 use crate::transfer::{copy_rows, Direction, Order};
+use rgaps_remoting::driver_abi::{
+    ArrayDescription, Copy3d, CopySide, MEMORY_ARRAY, MEMORY_DEVICE, MEMORY_HOST,
+};
 use rgaps_remoting::{Code, Extent, Pitched, Shape};
 use std::ffi::c_uint;
 
-/// `CUmemorytype`.
-const HOST: c_uint = 1;
-const DEVICE: c_uint = 2;
-const ARRAY: c_uint = 3;
-const UNIFIED: c_uint = 4;
-
-fn shape(of: &ArrayDescription) -> Shape {
-    Shape {
-        width: of.width as u64,
-        height: of.height as u64,
-        depth: of.depth as u64,
-        format: of.format,
-        channels: of.channels,
-        flags: of.flags,
-    }
-}
-
-fn description(of: &Shape) -> ArrayDescription {
-    ArrayDescription {
-        width: of.width as usize,
-        height: of.height as usize,
-        depth: of.depth as usize,
-        format: of.format,
-        channels: of.channels,
-        flags: of.flags,
-    }
-}
+/// A `CUmemorytype` that says nothing of where the memory is.
+const MEMORY_UNIFIED: c_uint = 4;
 
 /// A side of a copy. A layer of memory has `height` rows.
-fn side(of: &DriverSide3d) -> Result<Pitched, Code> {
+fn side(of: &CopySide) -> Result<Pitched, Code> {
     let base = match of.kind {
-        HOST => of.host,
-        DEVICE | UNIFIED => of.device,
-        ARRAY => return arrays::element(of.array, (of.x as u64, of.y as u64, of.z as u64)),
+        MEMORY_HOST => of.host,
+        MEMORY_DEVICE | MEMORY_UNIFIED => of.device,
+        MEMORY_ARRAY => return arrays::element(of.array, (of.x as u64, of.y as u64, of.z as u64)),
         _ => return Err(Code::INVALID_VALUE),
     };
     let layer_bytes = of.pitch.checked_mul(of.height).ok_or(Code::INVALID_VALUE)?;
@@ -60,25 +35,23 @@ fn side(of: &DriverSide3d) -> Result<Pitched, Code> {
     })
 }
 
-fn in_one_layer(of: &DriverSide2d, height: usize) -> DriverSide3d {
-    DriverSide3d {
+fn in_one_layer(of: &DriverSide2d, height: usize) -> CopySide {
+    CopySide {
         x: of.x,
         y: of.y,
-        z: 0,
-        level: 0,
         kind: of.kind,
         host: of.host,
         device: of.device,
         array: of.array,
-        reserved: 0,
         pitch: of.pitch,
         height,
+        ..CopySide::default()
     }
 }
 
-fn copy_3d(wanted: &DriverCopy3d, order: Order) -> Result<(), Code> {
+fn copy_3d(wanted: &Copy3d, order: Order) -> Result<(), Code> {
     let extent = Extent {
-        width_bytes: wanted.width as u64,
+        width_bytes: wanted.width_bytes as u64,
         height: wanted.height as u64,
         depth: wanted.depth as u64,
     };
@@ -87,10 +60,10 @@ fn copy_3d(wanted: &DriverCopy3d, order: Order) -> Result<(), Code> {
 }
 
 fn copy_2d(wanted: &DriverCopy2d, order: Order) -> Result<(), Code> {
-    let wanted = DriverCopy3d {
+    let wanted = Copy3d {
         from: in_one_layer(&wanted.from, wanted.height),
         to: in_one_layer(&wanted.to, wanted.height),
-        width: wanted.width,
+        width_bytes: wanted.width,
         height: wanted.height,
         depth: 1,
     };
@@ -106,21 +79,22 @@ driver! {
     fn cuArrayCreate_v2(array: Out<u64>, of: In<ArrayDescription2d>) {
         array.check()?;
         let ArrayDescription2d { width, height, format, channels } = of.get()?;
-        array.put(arrays::create(shape(&ArrayDescription { width, height, depth: 0, format, channels, flags: 0 }))?)
+        let (width, height) = (width as u64, height as u64);
+        array.put(arrays::create(Shape { width, height, format, channels, ..Shape::default() })?)
     }
 
     fn cuArray3DCreate_v2(array: Out<u64>, of: In<ArrayDescription>) {
         array.check()?;
-        array.put(arrays::create(shape(&of.get()?))?)
+        array.put(arrays::create((&of.get()?).into())?)
     }
 
     fn cuArrayGetDescriptor_v2(to: Out<ArrayDescription2d>, array: u64) {
-        let ArrayDescription { width, height, format, channels, .. } = description(&arrays::find(array)?.shape);
+        let ArrayDescription { width, height, format, channels, .. } = (&arrays::find(array)?.shape).into();
         to.put(ArrayDescription2d { width, height, format, channels })
     }
 
     fn cuArray3DGetDescriptor_v2(to: Out<ArrayDescription>, array: u64) {
-        to.put(description(&arrays::find(array)?.shape))
+        to.put((&arrays::find(array)?.shape).into())
     }
 
     fn cuArrayDestroy(array: u64) {
@@ -129,7 +103,7 @@ driver! {
 
     fn cuMipmappedArrayCreate(mipmap: Out<u64>, of: In<ArrayDescription>, levels: c_uint) {
         mipmap.check()?;
-        mipmap.put(arrays::create_mipmap(shape(&of.get()?), levels)?)
+        mipmap.put(arrays::create_mipmap((&of.get()?).into(), levels)?)
     }
 
     fn cuMipmappedArrayGetLevel(array: Out<u64>, mipmap: u64, level: c_uint) {
@@ -153,11 +127,11 @@ driver! {
         copy_2d(&wanted.get()?, Order::queue(stream))
     }
 
-    fn cuMemcpy3D_v2(wanted: In<DriverCopy3d>) {
+    fn cuMemcpy3D_v2(wanted: In<Copy3d>) {
         copy_3d(&wanted.get()?, Order::wait(0))
     }
 
-    fn cuMemcpy3DAsync_v2(wanted: In<DriverCopy3d>, stream: u64) {
+    fn cuMemcpy3DAsync_v2(wanted: In<Copy3d>, stream: u64) {
         copy_3d(&wanted.get()?, Order::queue(stream))
     }
 

@@ -6,81 +6,13 @@
 
 use crate::array::{SAMPLER_BYTES, VIEW_BYTES};
 use crate::codes::Code;
+use crate::driver_abi::{ArrayDescription, Copy3d, ResourceDescription};
 use rgaps_cuda::Library;
 use std::ffi::{c_char, c_int, c_uint, c_void, CStr};
-
-/// A side of `CUDA_MEMCPY3D`.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-pub(crate) struct CopySide {
-    pub(crate) x: usize,
-    pub(crate) y: usize,
-    pub(crate) z: usize,
-    pub(crate) level: usize,
-    pub(crate) kind: c_uint,
-    pub(crate) host: u64,
-    pub(crate) device: u64,
-    pub(crate) array: usize,
-    pub(crate) reserved: usize,
-    pub(crate) pitch: usize,
-    pub(crate) height: usize,
-}
-
-/// `CUDA_MEMCPY3D`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct Copy3d {
-    pub(crate) from: CopySide,
-    pub(crate) to: CopySide,
-    pub(crate) width_bytes: usize,
-    pub(crate) height: usize,
-    pub(crate) depth: usize,
-}
-
-const _: () = assert!(size_of::<Copy3d>() == 200);
-pub(crate) const MEMORY_HOST: c_uint = 1;
-pub(crate) const MEMORY_DEVICE: c_uint = 2;
-pub(crate) const MEMORY_ARRAY: c_uint = 3;
-
-/// `CUDA_ARRAY3D_DESCRIPTOR`.
-#[repr(C)]
-pub(crate) struct ArrayDescription {
-    pub(crate) width: usize,
-    pub(crate) height: usize,
-    pub(crate) depth: usize,
-    pub(crate) format: c_uint,
-    pub(crate) channels: c_uint,
-    pub(crate) flags: c_uint,
-}
-
-const _: () = assert!(size_of::<ArrayDescription>() == 40);
 
 /// `CUDA_TEXTURE_DESC` and `CUDA_RESOURCE_VIEW_DESC`, as the client sent them.
 pub(crate) type Sampler = [u64; SAMPLER_BYTES / 8];
 pub(crate) type View = [u64; VIEW_BYTES / 8];
-
-/// `CUDA_RESOURCE_DESC`.
-#[repr(C)]
-pub(crate) struct ResourceDescription {
-    kind: c_uint,
-    words: [u64; 16],
-    flags: c_uint,
-}
-
-const _: () = assert!(size_of::<ResourceDescription>() == 144);
-
-impl ResourceDescription {
-    /// Of a kind, with the words of its part of the union.
-    pub(crate) fn new(kind: c_uint, of_kind: [u64; 5]) -> ResourceDescription {
-        let mut words = [0; 16];
-        words[..5].copy_from_slice(&of_kind);
-        ResourceDescription {
-            kind,
-            words,
-            flags: 0,
-        }
-    }
-}
 
 /// `CUlaunchAttribute`.
 #[repr(C, align(8))]

@@ -1,11 +1,12 @@
 //! What clients do with arrays, textures and surfaces.
 
-use super::api::{cu, Api, ArrayDescription, ResourceDescription, Sampler, View};
+use super::api::{cu, Api, Sampler, View};
 use super::arrays::{bytes_of, Array, Mipmap};
 use super::session::{done, number, Outcome, Session};
 use crate::array::{Resource, Shape};
 use crate::call::{Call, Value};
 use crate::codes::Code;
+use crate::driver_abi::{ArrayDescription, ResourceDescription};
 use crate::extent::{Extent, Pitched};
 use crate::frame::Header;
 
@@ -23,21 +24,10 @@ fn words<const N: usize>(bytes: &[u8]) -> Result<[u64; N], Code> {
     Ok(words)
 }
 
-fn description(shape: &Shape) -> ArrayDescription {
-    ArrayDescription {
-        width: shape.width as usize,
-        height: shape.height as usize,
-        depth: shape.depth as usize,
-        format: shape.format,
-        channels: shape.channels,
-        flags: shape.flags,
-    }
-}
-
 fn create(api: &Api, shape: &Shape) -> Result<usize, Code> {
     let mut raw = 0;
     // SAFETY: the out pointer is to a variable of this function, and the driver checks the description.
-    unsafe { cu!(api, array_create(&mut raw, &description(shape)))? };
+    unsafe { cu!(api, array_create(&mut raw, &shape.into()))? };
     Ok(raw)
 }
 
@@ -116,7 +106,7 @@ impl Session {
         let bytes = bytes_of(&shape, levels);
         self.memory.admit(bytes)?;
         let mut raw = 0;
-        let wanted = description(&shape);
+        let wanted = ArrayDescription::from(&shape);
         // SAFETY: the out pointer is to a variable of this function, and the driver checks the description.
         unsafe { cu!(self.api, mipmap_create(&mut raw, &wanted, levels))? };
         self.memory.count(bytes);
@@ -222,18 +212,12 @@ impl Session {
 
     /// What the driver is told of a resource, if the client may name it.
     fn resource(&self, resource: &Resource) -> Result<ResourceDescription, Code> {
-        let packed = |format: u32, channels: u32| u64::from(format) | u64::from(channels) << 32;
-        let (kind, words) = match *resource {
-            Resource::Array(array) => (0, [self.arrays.array(array)?.raw as u64, 0, 0, 0, 0]),
-            Resource::Mipmap(mipmap) => (1, [self.arrays.mipmap(mipmap)?.raw as u64, 0, 0, 0, 0]),
-            Resource::Linear {
-                address,
-                format,
-                channels,
-                bytes,
-            } => {
+        let named = match *resource {
+            Resource::Array(array) => Resource::Array(self.arrays.array(array)?.raw as u64),
+            Resource::Mipmap(mipmap) => Resource::Mipmap(self.arrays.mipmap(mipmap)?.raw as u64),
+            Resource::Linear { address, bytes, .. } => {
                 self.readable(address, bytes)?;
-                (2, [address, packed(format, channels), bytes, 0, 0])
+                *resource
             }
             Resource::Rows {
                 address,
@@ -262,9 +246,9 @@ impl Session {
                     depth: 1,
                 };
                 self.readable_rows(&at, &extent)?;
-                (3, [address, packed(format, channels), width, height, pitch])
+                *resource
             }
         };
-        Ok(ResourceDescription::new(kind, words))
+        Ok((&named).into())
     }
 }

@@ -1,7 +1,8 @@
 //! Copies and fills of rows and layers, made of what the driver has for rows.
 
-use super::api::{cu, Api, Copy3d, CopySide, MEMORY_ARRAY, MEMORY_DEVICE, MEMORY_HOST};
+use super::api::{cu, Api};
 use crate::codes::Code;
+use crate::driver_abi::{Copy3d, CopySide, MEMORY_ARRAY, MEMORY_DEVICE, MEMORY_HOST};
 use crate::extent::{Extent, Pitched};
 
 /// One side of a copy.
@@ -27,7 +28,7 @@ impl Side {
                 let in_layer = address % at.layer_bytes;
                 CopySide {
                     kind: MEMORY_ARRAY,
-                    array: at.array as usize,
+                    array: at.array,
                     x: (in_layer % at.row_bytes) as usize,
                     y: (in_layer / at.row_bytes) as usize,
                     z: (address / at.layer_bytes) as usize,
