@@ -1,5 +1,5 @@
 //! What the bindings for Python and C need besides the interface of the crate `rgaps`, which does not export it. Recordings and
-//! bridges, whose messages were published elsewhere, need some of it, too.
+//! bridges need some of it, too: they publish messages that others have published before.
 //!
 //! Python waits for slow subscribers by itself, so that it can release its global lock and look for signals meanwhile; it
 //! then publishes without waiting. Both languages read and copy what lies beside a loan that is still being filled.

@@ -40,7 +40,7 @@ pub struct IngressPlan {
     pub written: Option<Result<(), String>>,
     /// How far its messages are, if its origin is not the host that they come from.
     pub position: Option<Arc<FlowPosition>>,
-    /// What its origin was told of that.
+    /// The position that its origin was told last.
     pub confirmed: Option<u64>,
 }
 

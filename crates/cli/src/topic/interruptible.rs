@@ -1,4 +1,4 @@
-//! Reading from a pipe or a terminal that ends when the command is told to: a plain read would go on after the signal.
+//! Reads from a pipe or a terminal that end at a signal to stop. A plain read would be started again after the signal.
 
 use crate::stop::Stop;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};

@@ -102,7 +102,7 @@ impl Video {
         Ok(self.next)
     }
 
-    /// A loan with the pixels of the next picture. None: the command was told to end.
+    /// A loan with the pixels of the next picture. None: a signal has stopped the command.
     pub fn take(
         &mut self,
         picture: &Picture,
@@ -136,7 +136,7 @@ impl Video {
         Ok(Ok(()))
     }
 
-    /// Reads the head of a picture. None: the video has ended, or the command was told to.
+    /// Reads the head of a picture. None: the video has ended, or a signal has stopped the command.
     fn head(&mut self) -> anyhow::Result<Option<Picture>> {
         let Some(magic) = self.line()? else {
             // A signal from the terminal has reached ffmpeg, too; another signal has not.

@@ -105,7 +105,7 @@ impl Report {
     }
 }
 
-/// False: the daemon did not take them. It takes those of hosts only that it was told of.
+/// Whether the daemon took them: it does only for hosts that it knows of.
 fn report_figures(node: &Node, peer: &RemoteHost) -> bool {
     let reported = node.set_figures(peer.figures());
     if let Err(error) = &reported {
