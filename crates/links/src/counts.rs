@@ -1,9 +1,9 @@
 //! What is counted and timed of the messages to and from one host.
 
 use crate::traces::LinkTraces;
-use crate::wire::wall_ns;
 use rgaps_client::links::HISTOGRAM_BUCKETS;
 use rgaps_client::Histogram;
+use rgaps_sync::wall_ns;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::Arc;
 

@@ -11,11 +11,12 @@ mod otlp;
 #[path = "traces/without_otlp.rs"]
 mod otlp;
 
-use crate::wire::{clip, monotonic_ns, wall_ns};
+use crate::wire::clip;
 use anyhow::Context;
 use otlp::Collector;
 use rgaps_client::links::Traces;
 use rgaps_client::{Stage, TraceFigures};
+use rgaps_sync::wall_offset_ns;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{sync_channel, Receiver, RecvTimeoutError, SyncSender, TrySendError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,11 +30,6 @@ const BATCH: usize = 512;
 const GATHER: Duration = Duration::from_secs(1);
 /// How long the end of the links waits for what is left to be sent.
 const END_LIMIT: Duration = Duration::from_secs(1);
-
-/// Where the wall clock was moved by more than this, times follow it.
-const CLOCK_STEP_NS: u64 = 1_000_000;
-/// How often the clocks are read for one look at both.
-const CLOCK_READS: usize = 5;
 
 /// A message that is sampled.
 #[derive(Clone, Debug)]
@@ -105,7 +101,6 @@ impl Tracer {
             collector,
             url: url.clone(),
             counts: counts.clone(),
-            wall_offset_ns: wall_offset_ns(),
         };
         std::thread::Builder::new()
             .name("rgaps-traces".to_owned())
@@ -271,25 +266,11 @@ fn span_id(trace: u128, stage: Stage, from: &str, to: &str) -> u64 {
     id.max(1)
 }
 
-/// What the wall clock is ahead of the one that counts from this host's start.
-fn wall_offset_ns() -> i64 {
-    let read = || {
-        let (before, wall, after) = (monotonic_ns(), wall_ns(), monotonic_ns());
-        let between = before + (after - before) / 2;
-        (after - before, wall as i64 - between as i64)
-    };
-    // The one that was interrupted least.
-    let reads = (0..CLOCK_READS).map(|_| read());
-    reads.min().map_or(0, |(_, offset)| offset)
-}
-
 /// Sends spans; a thread's.
 struct Exporter {
     collector: Collector,
     url: String,
     counts: Arc<Counts>,
-    /// The same for all spans, unless the wall clock was set: so stages meet.
-    wall_offset_ns: i64,
 }
 
 impl Exporter {
@@ -322,12 +303,8 @@ impl Exporter {
 
     fn send(&mut self, batch: &mut Vec<TraceSpan>) {
         let spans = batch.len() as u64;
-        let offset_ns = wall_offset_ns();
-        if offset_ns.abs_diff(self.wall_offset_ns) > CLOCK_STEP_NS {
-            self.wall_offset_ns = offset_ns;
-        }
         let batch = std::mem::replace(batch, Vec::with_capacity(BATCH));
-        let (rejected, why) = self.collector.send(batch, self.wall_offset_ns);
+        let (rejected, why) = self.collector.send(batch, wall_offset_ns());
         self.counts.spans.fetch_add(spans - rejected, Relaxed);
         self.counts.dropped.fetch_add(rejected, Relaxed);
         let why = match rejected {

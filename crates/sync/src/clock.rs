@@ -1,15 +1,80 @@
-//! The clock that is the same in every process of a host.
+//! The clock that is the same in every process of a host, and what the wall clock is ahead of it.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+
+/// The difference of the clocks changes only when the wall clock is set. A smaller change is an error of reading.
+const CLOCK_STEP_NS: u64 = 1_000_000;
+/// How often the clocks are read for one look at both.
+const CLOCK_READS: usize = 5;
+/// The difference was not taken yet.
+const UNKNOWN: i64 = i64::MIN;
+/// What [`wall_offset_ns`] returned last.
+static WALL_OFFSET_NS: AtomicI64 = AtomicI64::new(UNKNOWN);
 
 /// Nanoseconds of `CLOCK_MONOTONIC`: comparable between processes of one host (not between time
 /// namespaces), unaffected by changes of the date.
 #[inline]
 pub fn monotonic_ns() -> u64 {
+    now(libc::CLOCK_MONOTONIC)
+}
+
+/// Nanoseconds of the wall clock since 1970.
+#[inline]
+pub fn wall_ns() -> u64 {
+    now(libc::CLOCK_REALTIME)
+}
+
+/// Nanoseconds that the wall clock is ahead of [`monotonic_ns`].
+///
+/// Linux lets both clocks run at one rate, so this is one number for all threads of a process until the wall clock is
+/// set by more than a millisecond. Times that are converted with it keep their order, however long a thread is
+/// interrupted between two reads of the clocks.
+pub fn wall_offset_ns() -> i64 {
+    let known = WALL_OFFSET_NS.load(Ordering::Relaxed);
+    let (took, offset) = read_offset();
+    if known != UNKNOWN && offset.abs_diff(known) <= CLOCK_STEP_NS + took {
+        return known;
+    }
+    // The read that was interrupted least.
+    let reads = (1..CLOCK_READS).map(|_| read_offset());
+    let (_, offset) = reads.fold((took, offset), Ord::min);
+    let order = Ordering::Relaxed;
+    match WALL_OFFSET_NS.compare_exchange(known, offset, order, order) {
+        Ok(_) => offset,
+        Err(by_another) => by_another,
+    }
+}
+
+/// How long a read of both clocks took, and their difference, which is wrong by at most that.
+fn read_offset() -> (u64, i64) {
+    let (before, wall, after) = (monotonic_ns(), wall_ns(), monotonic_ns());
+    let between = before + (after - before) / 2;
+    (after - before, wall as i64 - between as i64)
+}
+
+fn now(clock: libc::clockid_t) -> u64 {
     let mut now = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: `now` is a valid timespec for the call to fill; CLOCK_MONOTONIC always exists, so
+    // SAFETY: `now` is a valid timespec for the call to fill; both clocks that are asked for here always exist, so
     // the call cannot fail.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    unsafe { libc::clock_gettime(clock, &mut now) };
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_difference_of_the_clocks_is_one_number_for_all_threads() {
+        let read = || (0..1000).map(|_| wall_offset_ns()).collect::<Vec<_>>();
+        let threads = [(); 4].map(|()| std::thread::spawn(read));
+        let first = wall_offset_ns();
+        let all = threads.into_iter().flat_map(|of| of.join().unwrap());
+        assert!(all.into_iter().all(|offset| offset == first));
+        let wall = monotonic_ns().saturating_add_signed(first);
+        assert!(wall.abs_diff(wall_ns()) < 60_000_000_000);
+    }
 }

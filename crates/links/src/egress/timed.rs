@@ -3,7 +3,7 @@
 use super::RetainedMessage;
 use crate::counts::EgressCounts;
 use crate::traces::Trace;
-use crate::wire::monotonic_ns;
+use rgaps_sync::monotonic_ns;
 use rgaps_transport::Payload;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::Arc;

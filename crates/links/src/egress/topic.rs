@@ -6,10 +6,11 @@ use super::message::{
 };
 use super::FlowTarget;
 use crate::own_publishers::OwnPublishers;
-use crate::wire::{monotonic_ns, to_wall, FlowDescription, MessageDescription};
+use crate::wire::{to_wall, FlowDescription, MessageDescription};
 use rgaps_client::links::WithMetadata;
 use rgaps_client::{Domain, RecvError, Sample, Subscriber, Token};
 use rgaps_routing::FlowName;
+use rgaps_sync::monotonic_ns;
 use rgaps_transport::{Description, Payload};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
