@@ -10,8 +10,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 rgaps=${RGAPS:-$([ -x bin/rgaps ] && echo bin/rgaps || echo target/release/rgaps)}
 domain=${DOMAIN:-host}
 messages=${MESSAGES:-20000}
-cpu=$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)
-gpu=$({ [ "$domain" = host ] || nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1; } || true)
+cpu=$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | sed -n 1p)
+gpu=$({ [ "$domain" = host ] || nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | sed -n 1p; } || true)
 machine=$(printf '%s %s %score' "${gpu:-}" "${cpu:-$(uname -m)}" "$(nproc)" | tr -cs 'A-Za-z0-9' '-' | sed 's/^-//; s/-$//')
 out=${OUT:-bench/results/$machine-$(date -u +%Y%m%d).json}
 mkdir -p "$(dirname "$out")"

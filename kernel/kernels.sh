@@ -33,7 +33,7 @@ write_sources() {
 }
 
 # The package that a meta package depends on.
-real() { apt-cache "${options[@]}" depends "$1" | sed -n 's/^ *Depends: *\(linux-[^ ]*\)$/\1/p' | head -n 1; }
+real() { apt-cache "${options[@]}" depends "$1" | sed -n 's/^ *Depends: *\(linux-[^ ]*\)$/\1/p' | sed -n 1p; }
 
 # Debian's header packages name each other by absolute paths, which are below this folder now.
 relocate() {
@@ -46,7 +46,7 @@ relocate() {
 make_kernel() {
   local into=$1 image=$2 headers=$3 package kbuild common
   common=${headers%-amd64}-common
-  kbuild=$(apt-cache "${options[@]}" depends "$headers" | sed -n 's/^ *Depends: *\(linux-kbuild-.*\)$/\1/p' | head -n 1)
+  kbuild=$(apt-cache "${options[@]}" depends "$headers" | sed -n 's/^ *Depends: *\(linux-kbuild-.*\)$/\1/p' | sed -n 1p)
   say "downloading $image, $headers"
   rm -rf "$into.new"
   mkdir -p "$into.new/root" "$into.new/debs"
@@ -76,7 +76,7 @@ fi
 image=$(real linux-image-amd64)
 headers=$(real linux-headers-amd64)
 [ -n "$image" ] && [ -n "$headers" ] || fail "the archive has no linux-image-amd64 of $series"
-version=$(apt-cache "${options[@]}" show --no-all-versions "$image" | sed -n 's/^Version: //p' | head -n 1)
+version=$(apt-cache "${options[@]}" show --no-all-versions "$image" | sed -n 's/^Version: //p' | sed -n 1p)
 into=$cache/${version//\~/-}
 [ -e "$into/vmlinuz" ] || make_kernel "$into" "$image" "$headers"
 # Those of other versions go.

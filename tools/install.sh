@@ -19,7 +19,7 @@ docdir=$prefix/share/doc/rgaps
 gpudir=$prefix/lib/rgaps/gpu
 root=${DESTDIR:-}
 built=${TARGET_DIR:-target}/${PROFILE:-release}
-version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
+version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | sed -n 1p)
 for path in "$prefix" "$libdir"; do
   [[ $path = /* ]] || { echo "install: '$path' is not an absolute path" >&2; exit 1; }
 done

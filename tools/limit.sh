@@ -41,7 +41,7 @@ show() {
     done
     if command -v gdb >/dev/null; then
       timeout 60 gdb -p "$pid" -batch -nx -ex 'set pagination off' -ex 'thread apply all bt 24' 2>/dev/null |
-        grep -E '^(Thread|#)' | head -n 400
+        grep -E '^(Thread|#)' | sed -n 1,400p
     fi
   done
 }

@@ -16,7 +16,7 @@ FUZZ_VERSION=0.13.2
 say() { printf 'setup: %s\n' "$*"; }
 fail() { printf 'setup: %s\n' "$*" >&2; exit 1; }
 # True if version $1 is at least $2.
-at_least() { [ "$(printf '%s\n%s\n' "$2" "$1" | sort -V | head -n 1)" = "$2" ]; }
+at_least() { [ "$(printf '%s\n%s\n' "$2" "$1" | sort -V | sed -n 1p)" = "$2" ]; }
 
 as_root() {
   if [ "$(id -u)" -eq 0 ]; then "$@"
@@ -198,7 +198,7 @@ rustup_need() {
   command -v rustup >/dev/null ||
     fail "rustup is needed for $1 $2; install it from https://rustup.rs or add that $1 by other means"
   # An installed component is listed with its target triple behind its name.
-  rustup "$1" list --installed --toolchain "$3" | grep -qE "^$2(-|$)" ||
+  rustup "$1" list --installed --toolchain "$3" | grep -E "^$2(-|$)" >/dev/null ||
     rustup "$1" add --toolchain "$3" "$2"
 }
 
@@ -219,7 +219,7 @@ setup_deny() {
 }
 
 setup_nightly() {
-  rustup toolchain list | grep -q '^nightly' || rustup toolchain install nightly --profile minimal
+  rustup toolchain list | grep '^nightly' >/dev/null || rustup toolchain install nightly --profile minimal
   rustup_need component rust-src nightly
 }
 

@@ -8,7 +8,7 @@ python=target/torch/bin/python
 # The system's torch is for the system's Python.
 "$python" -c 'import torch' 2>/dev/null || /usr/bin/python3 -m venv --clear --system-site-packages target/torch
 version=$("$python" -c 'import torch; print(torch.__version__)')
-if [ "$(printf '%s\n' 1.13 "$version" | sort -V | head -n 1)" != 1.13 ]; then
+if [ "$(printf '%s\n' 1.13 "$version" | sort -V | sed -n 1p)" != 1.13 ]; then
   echo "torch.sh: this system's torch is $version; rgaps needs 1.13" >&2
   exit 3
 fi

@@ -59,7 +59,7 @@ boot() {
   for _ in 1 2 3; do
     start "$@"
     ! grep -aq 'dmaplane: begun' "$1/log" || return 0
-    echo "kernel: the guest did not come up: $(grep -aoE 'Oops: .*|Kernel panic.*' "$1/log" | head -n 1)"
+    echo "kernel: the guest did not come up: $(grep -aoE 'Oops: .*|Kernel panic.*' "$1/log" | sed -n 1p)"
   done
 }
 
@@ -105,7 +105,7 @@ for series in "${@:-6.1}"; do
   # Whatever else went wrong in there counts as one, too.
   grep -aq 'dmaplane: ended with 0$' "$out/log" || [ "$failed" -gt 0 ] || failed=1
   bad=$(grep -aEc "$SPLAT" "$out/log" || true)
-  [ "$bad" = 0 ] || { echo "kernel: $series: the kernel's log, $out/log:"; grep -aE -A12 "$SPLAT" "$out/log" | head -n 60; }
+  [ "$bad" = 0 ] || { echo "kernel: $series: the kernel's log, $out/log:"; grep -aE -A12 "$SPLAT" "$out/log" | sed -n 1,60p; }
   splats=$((splats + bad))
   echo "kernel: $series: $((SECONDS - begun)) s, log in $out/log"
 done

@@ -29,7 +29,7 @@ kernel_packages() {
 }
 
 # Where a package's unpacked files go: its version is in the name of what is downloaded, and in this.
-version_of() { apt-cache show --no-all-versions "$1" | sed -n 's/^Version: //p' | head -n 1; }
+version_of() { apt-cache show --no-all-versions "$1" | sed -n 's/^Version: //p' | sed -n 1p; }
 
 # The stages of starting up that come before the host's files are there; tests/vm/init.sh is what follows.
 write_first_init() {
@@ -103,7 +103,7 @@ flock 9
 mapfile -t packages < <(kernel_packages)
 if [ ${#packages[@]} -eq 0 ]; then
   # Without package lists, such as in a container's image, what was made before is as good.
-  newest=$(ls -dt "$cache"/*/ 2>/dev/null | head -n 1)
+  newest=$(ls -dt "$cache"/*/ 2>/dev/null | sed -n 1p)
   [ -z "$newest" ] || { echo "${newest%/}"; exit; }
   fail "apt knows no kernel package; run 'apt-get update'"
 fi

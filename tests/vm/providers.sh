@@ -51,7 +51,7 @@ make_image() {
 
 # Where the figures are from.
 machine() {
-  printf '{"cpu": "%s", "cores": %d, "kernel": "%s"}' "$(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -n 1)" "$(nproc)" "$(uname -r)"
+  printf '{"cpu": "%s", "cores": %d, "kernel": "%s"}' "$(sed -n 's/^model name.*: //p' /proc/cpuinfo | sed -n 1p)" "$(nproc)" "$(uname -r)"
 }
 
 cargo build --locked --quiet -p rgaps-cli -p rgapsd
