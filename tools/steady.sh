@@ -26,9 +26,14 @@ stop_and_continue() {
   local pid
   while :; do
     pid=$(pgrep -f "$PWD/target/debug/" | shuf -n 1) || { sleep 0.1; continue; }
-    (flock 9; [ -e "$RGAPS_TEST_STOPS/$pid" ] || kill -STOP "$pid" 2>/dev/null || true) 9<"$RGAPS_TEST_STOPS"
-    sleep "0.$((RANDOM % 3))$((RANDOM % 10))"
-    (flock 9; [ -e "$RGAPS_TEST_STOPS/$pid" ] || kill -CONT "$pid" 2>/dev/null || true) 9<"$RGAPS_TEST_STOPS"
+    (
+      # Until it goes on: a process that waits for this lock, or has it, is never stopped by us with it.
+      flock 9
+      [ ! -e "$RGAPS_TEST_STOPS/$pid" ] || exit 0
+      kill -STOP "$pid" 2>/dev/null || exit 0
+      sleep "0.$((RANDOM % 3))$((RANDOM % 10))"
+      kill -CONT "$pid" 2>/dev/null
+    ) 9<"$RGAPS_TEST_STOPS"
   done
 }
 

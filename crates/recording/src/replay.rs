@@ -187,9 +187,14 @@ impl Replay {
     }
 
     fn read_ahead(&self, to: &SyncSender<Ahead>, ended: &AtomicBool) {
+        // A publisher that was stopped while it published gave its message a time from before the recording began.
+        let from_ns = match self.options.start.is_zero() {
+            true => 0,
+            false => self.start_ns(),
+        };
         let mut selection = Selection {
             topics: self.options.topics.clone(),
-            from_ns: self.start_ns(),
+            from_ns,
             without_repeated: false,
         };
         loop {

@@ -199,8 +199,22 @@ pub fn connect_or_start(config: &Config, bin_dirs: &[PathBuf]) -> Result<Channel
             "another process is starting the daemon, and takes too long",
         )?;
     };
-    wait_for_leaving_daemon(config, &socket, deadline)?
-        .map_or_else(|| start(config, &socket, bin_dirs, deadline), Ok)
+    loop {
+        if let Some(channel) = wait_for_leaving_daemon(config, &socket, deadline)? {
+            return Ok(channel);
+        }
+        let log_path = start(config, &socket, bin_dirs, deadline)?;
+        if let Some(channel) = connect(config)? {
+            return Ok(channel);
+        }
+        // This process was stopped, and the daemon waited for a client no longer than `idle_exit_ms`.
+        let reason = format!(
+            "it said that it was ready, but nothing answers at '{}'; see its log '{}'",
+            socket.display(),
+            log_path.display()
+        );
+        pause(deadline, &reason)?;
+    }
 }
 
 fn pause(deadline: Instant, reason: &str) -> Result<(), LaunchError> {
@@ -242,13 +256,13 @@ fn wait_for_leaving_daemon(
     }
 }
 
-/// Starts a daemon, waits until it is ready, connects.
+/// Starts a daemon, and waits until it is ready. Returns the path of its log.
 fn start(
     config: &Config,
     socket: &Path,
     bin_dirs: &[PathBuf],
     deadline: Instant,
-) -> Result<Channel, LaunchError> {
+) -> Result<PathBuf, LaunchError> {
     let program = find_daemon(bin_dirs)?;
     let log_path = socket.with_file_name(format!("{}.log", config.realm));
     let (log, log_start) = open_log(&log_path).map_err(|source| LaunchError::File {
@@ -288,13 +302,7 @@ fn start(
     drop(command);
 
     check_ready(read_word(&reader, deadline), &log_path, log_start)?;
-    connect(config)?.ok_or_else(|| LaunchError::Failed {
-        reason: format!(
-            "it said that it was ready, but nothing answers at '{}'; see its log '{}'",
-            socket.display(),
-            log_path.display()
-        ),
-    })
+    Ok(log_path)
 }
 
 /// What the daemon said when it was started, or why it said nothing.

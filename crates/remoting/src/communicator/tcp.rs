@@ -171,15 +171,18 @@ fn speaks_tls(tcp: &TcpStream) -> io::Result<bool> {
     tcp.set_read_timeout(Some(HELLO_TIMEOUT))?;
     let mut first = [0; TLS_RECORD.len()];
     loop {
-        match tcp.peek(&mut first)? {
-            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-            count if count < first.len() => {
+        match tcp.peek(&mut first) {
+            // A read with a time limit ends early where this process was stopped and goes on.
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(count) if count < first.len() => {
                 if Instant::now() > until {
                     return Err(io::ErrorKind::TimedOut.into());
                 }
                 std::thread::sleep(PEEK_PAUSE);
             }
-            _ => {
+            Ok(_) => {
                 tcp.set_read_timeout(None)?;
                 return Ok(first == TLS_RECORD);
             }

@@ -4,7 +4,7 @@
 use rgaps_testkit::{Daemon, LIMIT};
 use rgaps_view::{Options, Server};
 use serde_json::{json, Value};
-use std::io::{Read as _, Write as _};
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use tungstenite::client::IntoClientRequest as _;
 use tungstenite::handshake::client::Response;
@@ -123,10 +123,20 @@ impl Client {
         );
     }
 
+    /// The next message. A read with a time limit ends early where this process is stopped and continued.
+    fn read(&mut self) -> Message {
+        loop {
+            match self.0.read() {
+                Err(Error::Io(error)) if error.kind() == ErrorKind::Interrupted => {}
+                read => return read.unwrap(),
+            }
+        }
+    }
+
     /// The next text with this op.
     pub fn text(&mut self, op: &str) -> Value {
         loop {
-            if let Message::Text(text) = self.0.read().unwrap() {
+            if let Message::Text(text) = self.read() {
                 let said: Value = serde_json::from_str(&text).unwrap();
                 if said["op"] == op {
                     return said;
@@ -149,7 +159,7 @@ impl Client {
     /// Subscription and bytes of the next message.
     pub fn message(&mut self) -> (u32, Vec<u8>) {
         loop {
-            if let Message::Binary(frame) = self.0.read().unwrap() {
+            if let Message::Binary(frame) = self.read() {
                 assert_eq!(frame[0], 1);
                 let id = u32::from_le_bytes(frame[1..5].try_into().unwrap());
                 return (id, frame[13..].to_vec());
@@ -160,7 +170,7 @@ impl Client {
     /// How the server ends the connection.
     pub fn end(&mut self) -> CloseFrame {
         loop {
-            if let Message::Close(frame) = self.0.read().unwrap() {
+            if let Message::Close(frame) = self.read() {
                 return frame.unwrap();
             }
         }
