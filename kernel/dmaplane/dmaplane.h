@@ -252,7 +252,7 @@ void dp_rdma_exit(void);
 #else
 static inline long dp_rdma_ioctl(struct dp_file *f, unsigned int cmd, void __user *arg)
 {
-	return -ENODEV;
+	return dp_refuse(-ENODEV, "call %#x: the module was built for a kernel without kernel verbs", cmd);
 }
 
 static inline void dp_rdma_drop(struct dp_file *f) { }

@@ -94,7 +94,7 @@ static struct dp_mr *mr_new(struct dp_rdma *r, struct dp_buffer *b)
 	mr->buf = b;
 	mr->size = b->npages << PAGE_SHIFT;
 	err = sg_alloc_table_from_pages_segment(&mr->table, b->pages, b->npages, 0, mr->size,
-						ib_dma_max_seg_size(r->ib) & PAGE_MASK, GFP_KERNEL);
+						ib_dma_max_seg_size(r->ib) & PAGE_MASK, GFP_KERNEL_ACCOUNT);
 	if (err)
 		goto free;
 	err = ib_dma_map_sgtable_attrs(r->ib, &mr->table, DMA_BIDIRECTIONAL, 0);

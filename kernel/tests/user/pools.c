@@ -510,26 +510,9 @@ static void in_order(const int *order)
 	EVENTUALLY(live().buffers == 0 && live().dmabufs == 0);
 }
 
-static void permute(int *order, int n)
-{
-	int i, t;
-
-	if (n == USERS) {
-		in_order(order);
-		return;
-	}
-	for (i = n; i < USERS; i++) {
-		t = order[n], order[n] = order[i], order[i] = t;
-		permute(order, n + 1);
-		t = order[n], order[n] = order[i], order[i] = t;
-	}
-}
-
 TEST(pool_users_go_in_any_order)
 {
-	int order[USERS] = { REALM, FD, MAP, IMPORT, REVOKED };
-
-	permute(order, 0);
+	in_every_order(USERS, in_order);
 }
 
 static bool stop;

@@ -189,6 +189,59 @@ TEST(mr_keeps_its_buffer)
 	CHECK(destroy(g.dev, g.buf) == 0);
 }
 
+/* The handle, a mapping, a dma-buf, an importer, a region: in each of the 120 orders. */
+enum { HANDLE, MAP, FD, IMPORT, REGION, USERS };
+
+/* With a context, for all orders. */
+static int ordered;
+
+static void region_in_order(const int *order)
+{
+	struct dmaplane_mr_params mr;
+	struct dmaplane_loopback_params l = { .size = 4096 };
+	uint32_t id = make_buffer(ordered, DMAPLANE_BUF_PAGES, MIB);
+	uint64_t *at = map_buffer(ordered, id);
+	struct importer_map map;
+	int fd = export_buffer(ordered, id), im = import_buffer(fd, 0, &map), i;
+	bool gone[USERS] = {};
+
+	l.mr_id = register_mr(ordered, id, RW, &mr);
+	at[7] = 0xfeed;
+	for (i = 0; i < USERS; i++) {
+		bool held = !gone[MAP] || !gone[FD] || !gone[IMPORT];
+
+		CHECK(live().buffers == 1);
+		gone[order[i]] = true;
+		if (order[i] == MAP)
+			munmap(at, MIB);
+		else if (order[i] == FD)
+			close(fd);
+		else if (order[i] == IMPORT)
+			close(im);
+		else if (order[i] == REGION)
+			CHECK(ioctl(ordered, DMAPLANE_DEREGISTER_MR, &l.mr_id) == 0);
+		else if (!held)
+			EVENTUALLY(destroy(ordered, id) == 0);
+		else
+			REFUSED(EBUSY, destroy(ordered, id));
+		/* Whoever is left reads what was written, and what the region's device copies. */
+		if (!gone[REGION])
+			CHECK(ioctl(ordered, DMAPLANE_LOOPBACK_TEST, &l) == 0);
+		CHECK(gone[MAP] || (at[7] == 0xfeed && (gone[REGION] || at[MIB / 16 + 7] == 0xfeed)));
+		CHECK(gone[IMPORT] || device_reads(im, 56) == 0xfeed);
+	}
+	/* A handle that was refused to go is still there. */
+	destroy(ordered, id);
+	EVENTUALLY(live().buffers == 0 && live().dmabufs == 0 && live().mrs == 0);
+}
+
+TEST(users_of_a_region_go_in_any_order)
+{
+	ordered = open_device();
+	CHECK(setup_rdma(ordered, RDMA_DEVICE) == 0);
+	in_every_order(USERS, region_in_order);
+}
+
 TEST(pingpong_and_streaming_measure)
 {
 	struct rig g = rig_new(MIB, RW);
