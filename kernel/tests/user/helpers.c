@@ -115,7 +115,9 @@ void in_every_order(int users, void (*run)(const int *order))
 
 int setup_rdma(int dev, const char *name)
 {
-	struct dmaplane_rdma_setup p = { .port = 1, .cq_depth = 128, .max_send_wr = 64, .max_recv_wr = 64 };
+	struct dmaplane_rdma_setup p = {
+		.port = 1, .cq_depth = 128, .max_send_wr = 64, .max_recv_wr = 64
+	};
 
 	strncpy(p.ib_dev_name, name, sizeof(p.ib_dev_name) - 1);
 	return ioctl(dev, DMAPLANE_SETUP_RDMA, &p);

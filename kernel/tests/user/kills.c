@@ -16,10 +16,14 @@ static void rdma_step(unsigned int *seed, uint32_t buf)
 {
 	static __thread struct dmaplane_mr_params mr;
 	struct dmaplane_loopback_params l = { .mr_id = mr.mr_id, .size = 1 + rand_r(seed) % 9000 };
-	struct dmaplane_bench_params b = { .mr_id = mr.mr_id, .msg_size = 512, .iterations = 20, .queue_depth = 8 };
+	struct dmaplane_bench_params b = {
+		.mr_id = mr.mr_id, .msg_size = 512, .iterations = 20, .queue_depth = 8
+	};
 	struct dmaplane_post_recv_params r = { .mr_id = mr.mr_id, .use_peer_qp = rand_r(seed) % 2 };
 	struct dmaplane_poll_recv_params p = { .timeout_ms = rand_r(seed) % 3 };
-	struct dmaplane_write_imm_params w = { .local_mr_id = mr.mr_id, .length = 64, .remote_addr = mr.addr,
+	struct dmaplane_write_imm_params w = { .local_mr_id = mr.mr_id,
+					       .length = 64,
+					       .remote_addr = mr.addr,
 					       .remote_rkey = mr.rkey };
 	struct dmaplane_rdma_peer_info peer;
 
@@ -77,7 +81,8 @@ static void one_step(unsigned int *seed)
 
 	switch (rand_r(seed) % 26) {
 	case 0:
-		if (try_buffer(dev, rand_r(seed) % 2, 1 + rand_r(seed) % (256 << 10), rand_r(seed) % 3 - 1, &p) == 0)
+		if (try_buffer(dev, rand_r(seed) % 2, 1 + rand_r(seed) % (256 << 10),
+			       rand_r(seed) % 3 - 1, &p) == 0)
 			last = p.buf_id;
 		break;
 	case 1:
@@ -190,7 +195,10 @@ int kills(int n, unsigned int seed)
 	return failed;
 }
 
-/* Until the init script is done with taking away the RDMA device and the module; `n` says how many. */
+/*
+ * Until the init script is done with taking away the RDMA device and the module; `n` says
+ * how many.
+ */
 int kills_while_away(unsigned int seed, int *n)
 {
 	int failed = 0;

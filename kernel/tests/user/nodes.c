@@ -79,7 +79,8 @@ TEST(numa_bench_fills_every_cell)
 	CHECK(p->nr_nodes == 2 && p->status == 0);
 	for (i = 0; i < 8; i++)
 		for (j = 0; j < 8; j++)
-			CHECK(i < 2 && j < 2 ? p->bw_mbps[i][j] && p->lat_ns[i][j] : !p->bw_mbps[i][j] && !p->lat_ns[i][j]);
+			CHECK(i < 2 && j < 2 ? p->bw_mbps[i][j] && p->lat_ns[i][j]
+					     : !p->bw_mbps[i][j] && !p->lat_ns[i][j]);
 	CHECK(live().buffers == 0);
 }
 

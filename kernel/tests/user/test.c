@@ -53,7 +53,8 @@ static bool left_nothing(void)
 			return true;
 		usleep(1000);
 	}
-	printf("# leaked: %ld buffers, %ld dma-bufs, %ld memory regions, %ld pins\n", l.buffers, l.dmabufs, l.mrs, l.pins);
+	printf("# leaked: %ld buffers, %ld dma-bufs, %ld memory regions, %ld pins\n", l.buffers,
+	       l.dmabufs, l.mrs, l.pins);
 	return false;
 }
 
@@ -107,6 +108,8 @@ int main(int argc, char **argv)
 		return hold();
 	if (argc == 3 && !strcmp(argv[1], "keep"))
 		return keep(argv[2]);
-	fprintf(stderr, "usage: %s run [FILTER] | kills N SEED | away SEED | fuzz SECONDS SEED | hold | keep dmabuf|mapping|pool\n", argv[0]);
+	fprintf(stderr,
+		"usage: %s run [FILTER] | kills N SEED | away SEED | fuzz SECONDS SEED | hold | keep dmabuf|mapping|pool\n",
+		argv[0]);
 	return 2;
 }
