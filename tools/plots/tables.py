@@ -94,13 +94,17 @@ WEIGHTS = {
 def weights(figures):
     found = newest([f for f in figures if f.kind == "weights"])
     rows = []
-    for value in sorted((f.value for f in found), key=lambda value: (value["hosts"], value["mbit"], value["readers_on_each_host"])):
+    order = lambda value: (value["hosts"], value["mbit"], value["readers_on_each_host"], value.get("fanout", 0))
+    for value in sorted((f.value for f in found), key=order):
         readers = f"{value['readers_on_each_host']} reader{'s' if value['readers_on_each_host'] > 1 else ''}"
         where = f"{value['hosts']} hosts, {readers} each" if value["hosts"] else f"1 host, {readers}"
         where += f", {value['mbit'] / 1000:g} Gbit/s" if value["mbit"] else ""
         for way, of in value["ways"].items():
             times = f"{of['median_ms'] / 1000:.2f} ({of['min_ms'] / 1000:.2f}-{of['max_ms'] / 1000:.2f})"
-            rows.append((size_text(value["mib"] << 20), where, WEIGHTS[way], times, round(of["readers_pss_mib"]), of["wrong_tensors"]))
+            name = WEIGHTS[way]
+            if way == "rgaps" and value.get("fanout"):
+                name += f", `links.fanout = {value['fanout']}`"
+            rows.append((size_text(value["mib"] << 20), where, name, times, round(of["readers_pss_mib"]), of["wrong_tensors"]))
     return found, ["weights", "to", "way", "seconds, median (range)", "MiB in all readers", "wrong tensors"], rows
 
 
