@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Builds the modules and the test programs against Debian's kernels: target/kernel/SERIES. Arguments: the series.
+# Builds the modules and the test programs against Debian's kernels: target/kernel/SERIES. Arguments: the series. The last line is JSON.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+modules=()
 for series in "${@:-6.1}"; do
   kernel=$(kernel/kernels.sh "$series")
   for part in dmaplane tests; do
@@ -14,5 +15,6 @@ for series in "${@:-6.1}"; do
     make -C "$kernel/headers" M="$PWD/target/kernel/$series/$part" CC=gcc CROSS_COMPILE= CONFIG_DEBUG_INFO_BTF_MODULES= W=1 \
       DMAPLANE_KUNIT="$(grep -qs '^CONFIG_KUNIT=y' "$kernel/headers/.config" && echo 1)" modules
   done
-  echo "kernel: $series: target/kernel/$series/dmaplane/dmaplane.ko"
+  modules+=("\"$series\": \"target/kernel/$series/dmaplane/dmaplane.ko\"")
 done
+(IFS=,; printf '{"modules": {%s}}\n' "${modules[*]}")

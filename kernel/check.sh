@@ -11,5 +11,5 @@ if [ ! -e "$cache/scripts/checkpatch.pl" ]; then
 fi
 # Out of tree, so versions are compared; the programs of the tests are for user space.
 shopt -s extglob
-perl "$cache/scripts/checkpatch.pl" --no-tree --terse --no-summary --max-line-length=120 \
+perl "$cache/scripts/checkpatch.pl" --no-tree --terse --no-summary \
   --ignore LINUX_VERSION_CODE,FILE_PATH_CHANGES -f kernel/dmaplane/!(*.mod).[ch] kernel/tests/*.[ch] kernel/tests/user/*.[ch]

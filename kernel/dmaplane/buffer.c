@@ -78,7 +78,8 @@ static void count_placement(const struct dp_buffer *b)
 }
 
 /* The caller has checked what it asks for. */
-struct dp_buffer *dp_buffer_new(struct dp_user *user, u32 type, size_t size, int node, unsigned int demands)
+struct dp_buffer *dp_buffer_new(struct dp_user *user, u32 type, size_t size, int node,
+				unsigned int demands)
 {
 	size_t bytes = PAGE_ALIGN(size);
 	struct dp_buffer *b;
@@ -116,11 +117,15 @@ free:
 static int check_create(const struct dmaplane_buf_params *p)
 {
 	if (p->alloc_type != DMAPLANE_BUF_COHERENT && p->alloc_type != DMAPLANE_BUF_PAGES)
-		return dp_refuse(-EINVAL, "CREATE_BUFFER: alloc_type %u; there are 0 and 1", p->alloc_type);
+		return dp_refuse(-EINVAL, "CREATE_BUFFER: alloc_type %u; there are 0 and 1",
+				 p->alloc_type);
 	if (!p->size || p->size > DMAPLANE_BUFFER_BYTES_MAX)
-		return dp_refuse(-EINVAL, "CREATE_BUFFER: size %llu; 1 to %llu", p->size, (u64)DMAPLANE_BUFFER_BYTES_MAX);
+		return dp_refuse(-EINVAL, "CREATE_BUFFER: size %llu; 1 to %llu", p->size,
+				 (u64)DMAPLANE_BUFFER_BYTES_MAX);
 	if (!dp_node_valid(p->numa_node))
-		return dp_refuse(-EINVAL, "CREATE_BUFFER: numa_node %d is no node with memory, nor -1", p->numa_node);
+		return dp_refuse(-EINVAL,
+				 "CREATE_BUFFER: numa_node %d is no node with memory, nor -1",
+				 p->numa_node);
 	return 0;
 }
 
@@ -136,7 +141,8 @@ long dp_buffer_create(struct dp_file *f, void __user *arg)
 	if (err)
 		return err;
 	if (!atomic_add_unless(&f->nbuffers, 1, DMAPLANE_BUFFERS_MAX))
-		return dp_refuse(-ENOSPC, "CREATE_BUFFER: the file has %d buffers, the most", DMAPLANE_BUFFERS_MAX);
+		return dp_refuse(-ENOSPC, "CREATE_BUFFER: the file has %d buffers, the most",
+				 DMAPLANE_BUFFERS_MAX);
 	b = dp_buffer_new(f->user, p.alloc_type, p.size, p.numa_node, 0);
 	if (IS_ERR(b)) {
 		atomic_dec(&f->nbuffers);
@@ -176,7 +182,9 @@ long dp_buffer_destroy(struct dp_file *f, void __user *arg)
 	/* Who maps it or holds its dma-buf would not learn of it. */
 	if (b && (atomic_read(&b->mappings) || atomic_read(&b->exports))) {
 		xa_unlock(&f->buffers);
-		return dp_refuse(-EBUSY, "DESTROY_BUFFER: buffer %u is mapped, or a dma-buf of it is open", id);
+		return dp_refuse(-EBUSY,
+				 "DESTROY_BUFFER: buffer %u is mapped, or a dma-buf of it is open",
+				 id);
 	}
 	if (b)
 		__xa_erase(&f->buffers, id);

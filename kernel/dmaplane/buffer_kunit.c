@@ -18,7 +18,8 @@ static int kunit_buffer_init(struct kunit *test)
 	unsigned long arg;
 
 	KUNIT_ASSERT_NOT_NULL(test, k);
-	arg = kunit_vm_mmap(test, NULL, 0, PAGE_SIZE, PROT_READ | PROT_WRITE, MAP_ANONYMOUS | MAP_PRIVATE, 0);
+	arg = kunit_vm_mmap(test, NULL, 0, PAGE_SIZE, PROT_READ | PROT_WRITE,
+			    MAP_ANONYMOUS | MAP_PRIVATE, 0);
 	KUNIT_ASSERT_NE(test, arg, 0UL);
 	k->arg = (void __user *)arg;
 	k->f.user = dp_user_get(KUIDT_INIT(KUNIT_UID));
@@ -39,7 +40,9 @@ static void kunit_buffer_exit(struct kunit *test)
 
 static long kunit_create(struct kunit *test, u32 *id)
 {
-	struct dmaplane_buf_params p = { .alloc_type = DMAPLANE_BUF_PAGES, .size = KUNIT_BYTES, .numa_node = NUMA_NO_NODE };
+	struct dmaplane_buf_params p = { .alloc_type = DMAPLANE_BUF_PAGES,
+					 .size = KUNIT_BYTES,
+					 .numa_node = NUMA_NO_NODE };
 	struct kunit_file *k = test->priv;
 	long err;
 
@@ -93,7 +96,8 @@ static void kunit_memory_ends_with_the_last_of_its_users(struct kunit *test)
 
 static void kunit_a_handle_stays_while_its_buffer_is_mapped_or_exported(struct kunit *test)
 {
-	static const size_t counters[] = { offsetof(struct dp_buffer, mappings), offsetof(struct dp_buffer, exports) };
+	static const size_t counters[] = { offsetof(struct dp_buffer, mappings),
+					   offsetof(struct dp_buffer, exports) };
 	struct kunit_file *k = test->priv;
 	int i;
 
@@ -129,7 +133,9 @@ static void kunit_an_old_handle_names_nothing(struct kunit *test)
 /* At the limit, and with arguments that are no good, nothing stays. */
 static void kunit_a_call_that_fails_leaves_nothing(struct kunit *test)
 {
-	struct dmaplane_buf_params p = { .alloc_type = DMAPLANE_BUF_PAGES, .size = KUNIT_BYTES, .numa_node = NUMA_NO_NODE };
+	struct dmaplane_buf_params p = { .alloc_type = DMAPLANE_BUF_PAGES,
+					 .size = KUNIT_BYTES,
+					 .numa_node = NUMA_NO_NODE };
 	struct kunit_file *k = test->priv;
 	u32 id, i;
 
@@ -137,7 +143,8 @@ static void kunit_a_call_that_fails_leaves_nothing(struct kunit *test)
 		KUNIT_ASSERT_EQ(test, kunit_create(test, &id), 0L);
 	KUNIT_EXPECT_EQ(test, kunit_create(test, &id), (long)-ENOSPC);
 	KUNIT_EXPECT_EQ(test, atomic_read(&k->f.nbuffers), DMAPLANE_BUFFERS_MAX);
-	KUNIT_EXPECT_EQ(test, atomic64_read(&k->f.user->bytes), (s64)(DMAPLANE_BUFFERS_MAX * KUNIT_BYTES));
+	KUNIT_EXPECT_EQ(test, atomic64_read(&k->f.user->bytes),
+			(s64)(DMAPLANE_BUFFERS_MAX * KUNIT_BYTES));
 	KUNIT_EXPECT_EQ(test, kunit_destroy(test, 1), 0L);
 
 	p.numa_node = nr_node_ids;

@@ -148,7 +148,8 @@ long dp_channel_submit(struct dp_file *f, void __user *arg)
 	pushed = ring_push(&c->submitted, &p.entry);
 	if (pushed) {
 		c->stats.total_submissions++;
-		c->stats.ring_high_watermark = max(c->stats.ring_high_watermark, ring_used(&c->submitted));
+		c->stats.ring_high_watermark =
+			max(c->stats.ring_high_watermark, ring_used(&c->submitted));
 	} else {
 		c->stats.dropped_count++;
 	}

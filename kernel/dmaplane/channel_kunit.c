@@ -46,7 +46,8 @@ static void kunit_worker_takes_what_finds_room(struct kunit *test)
 		c->completed.head = 0;
 		c->completed.tail = DMAPLANE_RING_ENTRIES - room;
 		KUNIT_EXPECT_EQ(test, take_batch(c, batch), min_t(u32, room, WORK_BATCH));
-		KUNIT_EXPECT_EQ(test, ring_used(&c->submitted), WORK_BATCH + 10 - min_t(u32, room, WORK_BATCH));
+		KUNIT_EXPECT_EQ(test, ring_used(&c->submitted),
+				WORK_BATCH + 10 - min_t(u32, room, WORK_BATCH));
 	}
 }
 

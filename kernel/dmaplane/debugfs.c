@@ -65,7 +65,8 @@ static int histogram_show(struct seq_file *m, void *unused)
 	for (i = 0; i < DMAPLANE_HIST_BUCKETS - 1; i++)
 		seq_printf(m, "below_us %u %llu\n", 1U << i, v.buckets[i]);
 	seq_printf(m, "above %llu\n", v.buckets[i]);
-	seq_printf(m, "count %llu\nmin_ns %llu\navg_ns %llu\np50_ns %llu\np99_ns %llu\np999_ns %llu\nmax_ns %llu\n",
+	seq_printf(m,
+		   "count %llu\nmin_ns %llu\navg_ns %llu\np50_ns %llu\np99_ns %llu\np999_ns %llu\nmax_ns %llu\n",
 		   v.count, v.min_ns, v.avg_ns, v.p50_ns, v.p99_ns, v.p999_ns, v.max_ns);
 	return 0;
 }

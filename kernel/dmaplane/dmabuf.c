@@ -29,11 +29,12 @@ struct sg_table *dp_dmabuf_map(struct dp_buffer *b, struct device *dev, enum dma
 	struct sg_table *table;
 	int err;
 
-	table = kzalloc(sizeof(*table), GFP_KERNEL);
+	table = kzalloc(sizeof(*table), GFP_KERNEL_ACCOUNT);
 	if (!table)
 		return ERR_PTR(-ENOMEM);
-	err = sg_alloc_table_from_pages_segment(table, b->pages, b->npages, 0, b->npages << PAGE_SHIFT,
-						dma_get_max_seg_size(dev), GFP_KERNEL);
+	err = sg_alloc_table_from_pages_segment(table, b->pages, b->npages, 0,
+						b->npages << PAGE_SHIFT, dma_get_max_seg_size(dev),
+						GFP_KERNEL_ACCOUNT);
 	if (err)
 		goto free;
 	err = dma_map_sgtable(dev, table, dir, 0);
@@ -48,7 +49,8 @@ free:
 	return ERR_PTR(err);
 }
 
-void dp_dmabuf_unmap(struct dma_buf_attachment *at, struct sg_table *table, enum dma_data_direction dir)
+void dp_dmabuf_unmap(struct dma_buf_attachment *at, struct sg_table *table,
+		     enum dma_data_direction dir)
 {
 	dma_unmap_sgtable(at->dev, table, dir, 0);
 	sg_free_table(table);
@@ -157,7 +159,9 @@ long dp_dmabuf_export(struct dp_file *f, void __user *arg)
 		return dp_no_buffer("EXPORT_DMABUF", p.buf_id);
 	/* Coherent memory belongs to the device that it was allocated for. */
 	if (b->type != DMAPLANE_BUF_PAGES)
-		dp_refuse(-EINVAL, "EXPORT_DMABUF: buffer %u is coherent; only those of pages (alloc_type 1)", p.buf_id);
+		dp_refuse(-EINVAL,
+			  "EXPORT_DMABUF: buffer %u is coherent; only those of pages (alloc_type 1)",
+			  p.buf_id);
 	else
 		d = dp_dmabuf_make(&buf_ops, b->npages << PAGE_SHIFT, b);
 	if (IS_ERR(d)) {

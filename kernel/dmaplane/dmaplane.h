@@ -176,7 +176,8 @@ int dp_channel_init(void);
 void dp_channel_exit(void);
 
 /* buffer.c */
-struct dp_buffer *dp_buffer_new(struct dp_user *user, u32 type, size_t size, int node, unsigned int demands);
+struct dp_buffer *dp_buffer_new(struct dp_user *user, u32 type, size_t size, int node,
+				unsigned int demands);
 long dp_buffer_create(struct dp_file *f, void __user *arg);
 long dp_buffer_destroy(struct dp_file *f, void __user *arg);
 long dp_buffer_mmap_info(struct dp_file *f, void __user *arg);
@@ -202,8 +203,10 @@ void dp_vma_flags(struct vm_area_struct *vma, unsigned long flags);
 /* dmabuf.c */
 int dp_dmabuf_attach(struct dma_buf *d, struct dma_buf_attachment *at);
 void dp_dmabuf_detach(struct dma_buf *d, struct dma_buf_attachment *at);
-struct sg_table *dp_dmabuf_map(struct dp_buffer *b, struct device *dev, enum dma_data_direction dir);
-void dp_dmabuf_unmap(struct dma_buf_attachment *at, struct sg_table *table, enum dma_data_direction dir);
+struct sg_table *dp_dmabuf_map(struct dp_buffer *b, struct device *dev,
+			       enum dma_data_direction dir);
+void dp_dmabuf_unmap(struct dma_buf_attachment *at, struct sg_table *table,
+		     enum dma_data_direction dir);
 struct dma_buf *dp_dmabuf_make(const struct dma_buf_ops *ops, size_t bytes, void *priv);
 long dp_dmabuf_give(struct dma_buf *d, s32 *fd, void __user *arg, const void *answer, size_t bytes);
 long dp_dmabuf_export(struct dp_file *f, void __user *arg);
@@ -252,7 +255,8 @@ void dp_rdma_exit(void);
 #else
 static inline long dp_rdma_ioctl(struct dp_file *f, unsigned int cmd, void __user *arg)
 {
-	return -ENODEV;
+	return dp_refuse(-ENODEV,
+			 "call %#x: the module was built for a kernel without kernel verbs", cmd);
 }
 
 static inline void dp_rdma_drop(struct dp_file *f) { }

@@ -67,17 +67,19 @@ struct dmaplane_pool_realm {
  * Fails with EDQUOT where the realm's quota or the user's limit is too small,
  * and with ENOSPC at the limit of buffers.
  */
-#define DMAPLANE_POOL_HUGE		(1U << 0)	/* only whole blocks of 2 MiB; `size` is a multiple */
-#define DMAPLANE_POOL_STRICT_NODE	(1U << 1)	/* every page from `node`, which is not -1 */
+#define DMAPLANE_POOL_HUGE		(1U << 0)	/* whole blocks of 2 MiB, so is `size` */
+#define DMAPLANE_POOL_STRICT_NODE	(1U << 1)	/* every page from `node`, not -1 */
 
 struct dmaplane_pool_alloc {
 	__u64 size;
 	__s32 node;		/* or DMAPLANE_POOL_NODE_ANY */
 	__u32 flags;		/* DMAPLANE_POOL_HUGE, DMAPLANE_POOL_STRICT_NODE */
 	__s32 fd;		/* out: the dma-buf, close-on-exec */
-	__s32 actual_node;	/* out: `node` if every page is there; else the other node with most of them */
+	/* out: `node` if every page is there; else the other node with most of them */
+	__s32 actual_node;
 	__u64 nodes;		/* out: bit n: pages of node n; bit 63: of nodes from 63 */
-	__u64 block_bytes;	/* out: all memory comes in aligned contiguous blocks at least so large, but the last */
+	/* out: all memory comes in aligned contiguous blocks at least so large, but the last */
+	__u64 block_bytes;
 	__u64 reserved[2];
 };
 
@@ -138,12 +140,12 @@ struct dmaplane_pool_adopt {
 
 #define DMAPLANE_POOL_MAGIC 0xE6
 
-#define DMAPLANE_POOL_GET_VERSION	_IOR(DMAPLANE_POOL_MAGIC, 0x00, struct dmaplane_pool_version)
-#define DMAPLANE_POOL_SET_QUOTA		_IOW(DMAPLANE_POOL_MAGIC, 0x01, struct dmaplane_pool_quota)
-#define DMAPLANE_POOL_GET_REALM		_IOR(DMAPLANE_POOL_MAGIC, 0x02, struct dmaplane_pool_realm)
-#define DMAPLANE_POOL_ALLOC		_IOWR(DMAPLANE_POOL_MAGIC, 0x03, struct dmaplane_pool_alloc)
-#define DMAPLANE_POOL_REVOKE		_IOWR(DMAPLANE_POOL_MAGIC, 0x04, struct dmaplane_pool_revoke)
-#define DMAPLANE_POOL_INFO		_IOWR(DMAPLANE_POOL_MAGIC, 0x05, struct dmaplane_pool_info)
-#define DMAPLANE_POOL_ADOPT		_IOWR(DMAPLANE_POOL_MAGIC, 0x06, struct dmaplane_pool_adopt)
+#define DMAPLANE_POOL_GET_VERSION _IOR(DMAPLANE_POOL_MAGIC, 0x00, struct dmaplane_pool_version)
+#define DMAPLANE_POOL_SET_QUOTA _IOW(DMAPLANE_POOL_MAGIC, 0x01, struct dmaplane_pool_quota)
+#define DMAPLANE_POOL_GET_REALM _IOR(DMAPLANE_POOL_MAGIC, 0x02, struct dmaplane_pool_realm)
+#define DMAPLANE_POOL_ALLOC _IOWR(DMAPLANE_POOL_MAGIC, 0x03, struct dmaplane_pool_alloc)
+#define DMAPLANE_POOL_REVOKE _IOWR(DMAPLANE_POOL_MAGIC, 0x04, struct dmaplane_pool_revoke)
+#define DMAPLANE_POOL_INFO _IOWR(DMAPLANE_POOL_MAGIC, 0x05, struct dmaplane_pool_info)
+#define DMAPLANE_POOL_ADOPT _IOWR(DMAPLANE_POOL_MAGIC, 0x06, struct dmaplane_pool_adopt)
 
 #endif /* DMAPLANE_POOL_UAPI_H */

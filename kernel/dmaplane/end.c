@@ -48,7 +48,8 @@ int dp_end_open(struct dp_rdma *r, struct dp_end *e)
 	struct ib_qp_attr attr = {
 		.qp_state = IB_QPS_INIT,
 		.port_num = r->port,
-		.qp_access_flags = IB_ACCESS_LOCAL_WRITE | IB_ACCESS_REMOTE_WRITE | IB_ACCESS_REMOTE_READ,
+		.qp_access_flags =
+			IB_ACCESS_LOCAL_WRITE | IB_ACCESS_REMOTE_WRITE | IB_ACCESS_REMOTE_READ,
 	};
 	int err;
 
@@ -69,7 +70,8 @@ int dp_end_open(struct dp_rdma *r, struct dp_end *e)
 		err = PTR_ERR(e->qp);
 		goto free_recvs;
 	}
-	err = ib_modify_qp(e->qp, &attr, IB_QP_STATE | IB_QP_PKEY_INDEX | IB_QP_PORT | IB_QP_ACCESS_FLAGS);
+	err = ib_modify_qp(e->qp, &attr,
+			   IB_QP_STATE | IB_QP_PKEY_INDEX | IB_QP_PORT | IB_QP_ACCESS_FLAGS);
 	if (err)
 		dp_end_close(e);
 	return err;

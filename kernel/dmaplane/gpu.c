@@ -71,7 +71,10 @@ put_get:
 	return -ENODEV;
 }
 
-/* While something is pinned the symbols are held: looking them up again takes one more reference. */
+/*
+ * While something is pinned the symbols are held: looking them up again takes one more
+ * reference.
+ */
 #define call_driver(name, ...) ({				\
 	typeof(&(name)) fn_ = symbol_get(name);		\
 	int answer_ = fn_ ? fn_(__VA_ARGS__) : -ENODEV;	\
@@ -110,7 +113,10 @@ static void pin_called_back(void *data)
 	complete_all(&g->called_back);
 }
 
-/* Ends the pin, whoever else is about to. Nobody holds it any more; the caller keeps a reference. */
+/*
+ * Ends the pin, whoever else is about to. Nobody holds it any more; the caller keeps a
+ * reference.
+ */
 static void pin_end(struct dp_gpu_pin *g)
 {
 	struct nvidia_p2p_page_table *table = take_table(g);
@@ -159,7 +165,8 @@ static int node_of(u64 address)
 
 	for_each_pci_dev(pdev)
 		for (bar = 0; bar < PCI_STD_NUM_BARS; bar++)
-			if (pci_resource_len(pdev, bar) && address >= pci_resource_start(pdev, bar) &&
+			if (pci_resource_len(pdev, bar) &&
+			    address >= pci_resource_start(pdev, bar) &&
 			    address <= pci_resource_end(pdev, bar)) {
 				int node = dev_to_node(&pdev->dev);
 
@@ -252,10 +259,11 @@ put:
 static int check_pin(struct dp_file *f, const struct dmaplane_gpu_pin_params *p)
 {
 	if (!p->size || p->size > DMAPLANE_BUFFER_BYTES_MAX || p->size % GPU_PAGE_BYTES)
-		return dp_refuse(-EINVAL, "GPU_PIN: size %llu; multiples of %lu up to %llu", p->size, GPU_PAGE_BYTES,
-				 DMAPLANE_BUFFER_BYTES_MAX);
+		return dp_refuse(-EINVAL, "GPU_PIN: size %llu; multiples of %lu up to %llu",
+				 p->size, GPU_PAGE_BYTES, DMAPLANE_BUFFER_BYTES_MAX);
 	if (p->gpu_va % GPU_PAGE_BYTES || p->gpu_va + p->size < p->gpu_va)
-		return dp_refuse(-EINVAL, "GPU_PIN: gpu_va %#llx; a multiple of %lu", p->gpu_va, GPU_PAGE_BYTES);
+		return dp_refuse(-EINVAL, "GPU_PIN: gpu_va %#llx; a multiple of %lu", p->gpu_va,
+				 GPU_PAGE_BYTES);
 	if (!atomic_add_unless(&f->npins, 1, PINS_MAX))
 		return dp_refuse(-ENOSPC, "GPU_PIN: the file has %d pins, the most", PINS_MAX);
 	return 0;
@@ -265,7 +273,8 @@ static int check_pin(struct dp_file *f, const struct dmaplane_gpu_pin_params *p)
 static int no_pin(const char *call, u32 handle)
 {
 	if (dp_gpu_absent())
-		return dp_refuse(-ENODEV, "%s: no driver gives NVIDIA's peer-to-peer symbols", call);
+		return dp_refuse(-ENODEV, "%s: no driver gives NVIDIA's peer-to-peer symbols",
+				 call);
 	return dp_refuse(-ENOENT, "%s: handle %u is no pin of this file", call, handle);
 }
 
@@ -288,7 +297,8 @@ long dp_gpu_pin(struct dp_file *f, void __user *arg)
 	g = pin_new(p.gpu_va, p.size);
 	if (IS_ERR(g)) {
 		atomic_dec(&f->npins);
-		return dp_refuse(PTR_ERR(g), "GPU_PIN: the driver pins no %llu bytes at %#llx", p.size, p.gpu_va);
+		return dp_refuse(PTR_ERR(g), "GPU_PIN: the driver pins no %llu bytes at %#llx",
+				 p.size, p.gpu_va);
 	}
 	down_read(&g->lock);
 	g->node = g->table ? node_of(g->table->pages[0]->physical_address) : NUMA_NO_NODE;
@@ -364,7 +374,8 @@ struct dp_gpu_pin *dp_gpu_pin_find(struct dp_file *f, u32 handle)
 }
 
 /* One page of the buffer. A GPU page is a multiple of it, so it lies in one piece. */
-static void copy_page_of(void __iomem *gpu, struct page *page, size_t within, size_t bytes, bool to_host)
+static void copy_page_of(void __iomem *gpu, struct page *page, size_t within, size_t bytes,
+			 bool to_host)
 {
 	void *host = kmap_local_page(page);
 
@@ -375,18 +386,20 @@ static void copy_page_of(void __iomem *gpu, struct page *page, size_t within, si
 	kunmap_local(host);
 }
 
-static int copy_locked(struct dp_gpu_pin *g, struct dp_buffer *b, u64 offset, u64 bytes, bool to_host)
+static int copy_locked(struct dp_gpu_pin *g, struct dp_buffer *b, u64 offset, u64 bytes,
+		       bool to_host)
 {
 	u64 end = offset + bytes;
 	u32 i = 0;
 
 	while (offset < end) {
-		size_t within = offset_in_page(offset), n = min_t(u64, PAGE_SIZE - within, end - offset);
+		size_t within = offset_in_page(offset),
+		       n = min_t(u64, PAGE_SIZE - within, end - offset);
 
 		while (offset >= g->pieces[i].offset + g->pieces[i].bytes)
 			i++;
-		copy_page_of(g->pieces[i].at + (offset - g->pieces[i].offset), b->pages[offset >> PAGE_SHIFT], within, n,
-			     to_host);
+		copy_page_of(g->pieces[i].at + (offset - g->pieces[i].offset),
+			     b->pages[offset >> PAGE_SHIFT], within, n, to_host);
 		offset += n;
 		if (fatal_signal_pending(current))
 			return -EINTR;
@@ -398,15 +411,16 @@ static int copy_locked(struct dp_gpu_pin *g, struct dp_buffer *b, u64 offset, u6
 }
 
 /* The same offset on both sides. */
-static int copy(const char *call, struct dp_gpu_pin *g, struct dp_buffer *b, u64 offset, u64 bytes, bool to_host,
-		u64 *ns)
+static int copy(const char *call, struct dp_gpu_pin *g, struct dp_buffer *b, u64 offset, u64 bytes,
+		bool to_host, u64 *ns)
 {
 	u64 size = min_t(u64, g->size, b->size);
 	u64 begun;
 	int err;
 
 	if (!bytes || offset > size || bytes > size - offset)
-		return dp_refuse(-EINVAL, "%s: %llu bytes from %llu on; 1 to %llu in all", call, bytes, offset, size);
+		return dp_refuse(-EINVAL, "%s: %llu bytes from %llu on; 1 to %llu in all", call,
+				 bytes, offset, size);
 	err = down_read_killable(&g->lock);
 	if (err)
 		return err;
@@ -430,8 +444,8 @@ static u64 mbps(u64 bytes, u64 ns)
 }
 
 /* Both or an error. */
-static int find_both(const char *call, struct dp_file *f, u32 handle, u32 buffer, struct dp_gpu_pin **g,
-		     struct dp_buffer **b)
+static int find_both(const char *call, struct dp_file *f, u32 handle, u32 buffer,
+		     struct dp_gpu_pin **g, struct dp_buffer **b)
 {
 	*g = dp_gpu_pin_find(f, handle);
 	if (!*g)
@@ -485,7 +499,8 @@ long dp_gpu_bench(struct dp_file *f, void __user *arg)
 	if (err)
 		return err;
 	if (!p.iterations || p.iterations > ITERATIONS_MAX)
-		err = dp_refuse(-EINVAL, "%s: iterations %u; 1 to %d", call, p.iterations, ITERATIONS_MAX);
+		err = dp_refuse(-EINVAL, "%s: iterations %u; 1 to %d", call, p.iterations,
+				ITERATIONS_MAX);
 	for (i = 0; i < p.iterations && !err; i++) {
 		err = copy(call, g, b, 0, p.size, false, &there);
 		if (!err)

@@ -51,11 +51,13 @@ static void unmap(struct dp_mr *mr)
 
 	for_each_sgtable_dma_sg(&mr->table, sg, i)
 		if (!mr->pages)
-			dma_unmap_resource(mr->ib->dma_device, sg_dma_address(sg), sg_dma_len(sg), DMA_BIDIRECTIONAL, 0);
+			dma_unmap_resource(mr->ib->dma_device, sg_dma_address(sg), sg_dma_len(sg),
+					   DMA_BIDIRECTIONAL, 0);
 	sg_free_table(&mr->table);
 }
 
-static int map_piece(struct dp_mr *mr, struct scatterlist *sg, const struct dp_gpu_piece *p, u64 bytes)
+static int map_piece(struct dp_mr *mr, struct scatterlist *sg, const struct dp_gpu_piece *p,
+		     u64 bytes)
 {
 	dma_addr_t at;
 
@@ -65,7 +67,8 @@ static int map_piece(struct dp_mr *mr, struct scatterlist *sg, const struct dp_g
 	} else {
 		at = dma_map_resource(mr->ib->dma_device, p->physical, bytes, DMA_BIDIRECTIONAL, 0);
 		if (dma_mapping_error(mr->ib->dma_device, at))
-			return dp_refuse(-EIO, CALL ": no DMA address for %llu bytes at %#llx", bytes, p->physical);
+			return dp_refuse(-EIO, CALL ": no DMA address for %llu bytes at %#llx",
+					 bytes, p->physical);
 	}
 	sg->length = bytes;
 	sg_dma_address(sg) = at;
@@ -114,7 +117,8 @@ static int enable(struct dp_rdma *r, struct dp_mr *mr)
 		struct dev_pagemap *pages = find_pages(g);
 
 		if (IS_ERR(pages))
-			return dp_refuse(PTR_ERR(pages), CALL ": %s copies by the CPU, and the memory has no pages",
+			return dp_refuse(PTR_ERR(pages),
+					 CALL ": %s copies by the CPU, and the memory has no pages",
 					 dev_name(&mr->ib->dev));
 		mr->pages = pages;
 	}
@@ -138,7 +142,10 @@ put_pages:
 	return err;
 }
 
-/* The turn first: with the lock nothing is waited for that may take long, since the driver waits for it. */
+/*
+ * The turn first: with the lock nothing is waited for that may take long, since the driver
+ * waits for it.
+ */
 static int enable_in_turn(struct dp_rdma *r, struct dp_mr *mr)
 {
 	int err = dp_turn(r, &r->pair_turn);
@@ -154,7 +161,10 @@ static int enable_in_turn(struct dp_rdma *r, struct dp_mr *mr)
 	return err;
 }
 
-/* Takes the caller's reference of the pin, also if it fails. NULL: nobody holds the pin any more. */
+/*
+ * Takes the caller's reference of the pin, also if it fails. NULL: nobody holds the pin
+ * any more.
+ */
 static struct dp_mr *mr_new(struct dp_rdma *r, struct dp_gpu_pin *g)
 {
 	struct dp_mr *mr;
@@ -230,7 +240,8 @@ long dp_gpu_mr_register(struct dp_file *f, struct dp_rdma *r, void __user *arg)
 	g = dp_gpu_pin_find(f, p.gpu_handle);
 	mr = g ? mr_new(r, g) : NULL;
 	if (!mr)
-		mr = ERR_PTR(dp_refuse(-ENOENT, CALL ": gpu_handle %u is no pin of this file", p.gpu_handle));
+		mr = ERR_PTR(dp_refuse(-ENOENT, CALL ": gpu_handle %u is no pin of this file",
+				       p.gpu_handle));
 	if (IS_ERR(mr)) {
 		dp_mr_number_drop(r, p.mr_id);
 		return PTR_ERR(mr);

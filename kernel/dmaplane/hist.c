@@ -20,7 +20,8 @@ void dp_hist_init(struct dp_hist *h)
 void dp_hist_record(struct dp_hist *h, u64 ns)
 {
 	u64 us = div_u64(ns, NSEC_PER_USEC);
-	unsigned int bucket = us ? min_t(unsigned int, ilog2(us) + 1, DMAPLANE_HIST_BUCKETS - 1) : 0;
+	unsigned int bucket =
+		us ? min_t(unsigned int, ilog2(us) + 1, DMAPLANE_HIST_BUCKETS - 1) : 0;
 
 	spin_lock(&h->lock);
 	h->values.buckets[bucket]++;

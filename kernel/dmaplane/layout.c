@@ -228,8 +228,9 @@ AT(poll_recv_params, imm_data, 16);
 AT(poll_recv_params, byte_len, 20);
 AT(poll_recv_params, elapsed_ns, 24);
 
-#define POOL_SIZE(name, bytes)		static_assert(sizeof(struct dmaplane_pool_##name) == (bytes))
-#define POOL_AT(name, field, bytes)	static_assert(offsetof(struct dmaplane_pool_##name, field) == (bytes))
+#define POOL_SIZE(name, bytes) static_assert(sizeof(struct dmaplane_pool_##name) == (bytes))
+#define POOL_AT(name, field, bytes) \
+	static_assert(offsetof(struct dmaplane_pool_##name, field) == (bytes))
 
 POOL_SIZE(version, 32);
 POOL_AT(version, version, 0);

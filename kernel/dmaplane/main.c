@@ -141,7 +141,9 @@ static long dispatch(struct file *file, unsigned int cmd, void __user *arg)
 	case DMAPLANE_GPU_REGISTER_MR:
 	case DMAPLANE_GPU_LOOPBACK:
 		if (dp_gpu_absent())
-			return dp_refuse(-ENODEV, "call %#x: no driver gives NVIDIA's peer-to-peer symbols", cmd);
+			return dp_refuse(-ENODEV,
+					 "call %#x: no driver gives NVIDIA's peer-to-peer symbols",
+					 cmd);
 		return dp_rdma_ioctl(f, cmd, arg);
 	case DMAPLANE_SETUP_RDMA:
 	case DMAPLANE_TEARDOWN_RDMA:

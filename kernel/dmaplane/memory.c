@@ -30,7 +30,8 @@ bool dp_node_valid(int node)
  * or of a smaller order, which then holds for all that follow. Of the last
  * block, what the buffer does not need goes back.
  */
-static long alloc_block(const struct dp_buffer *b, unsigned int *order, unsigned long rest, struct page **pages)
+static long alloc_block(const struct dp_buffer *b, unsigned int *order, unsigned long rest,
+			struct page **pages)
 {
 	const unsigned int least = b->demands & DMAPLANE_POOL_HUGE ? DP_BLOCK_ORDER : 0;
 	gfp_t effort = MEMORY_GFP | __GFP_ZERO;
@@ -39,7 +40,8 @@ static long alloc_block(const struct dp_buffer *b, unsigned int *order, unsigned
 
 	/* Small pages of this node are better than large ones of another. */
 	for (;;) {
-		page = alloc_pages_node(b->node_asked, (effort & ~__GFP_RECLAIM) | __GFP_THISNODE, *order);
+		page = alloc_pages_node(b->node_asked, (effort & ~__GFP_RECLAIM) | __GFP_THISNODE,
+					*order);
 		if (page || *order == least)
 			break;
 		--*order;
@@ -97,7 +99,8 @@ static int alloc_coherent(struct dp_buffer *b)
 	unsigned long i;
 
 	if (slot > DMAPLANE_NODES_MAX || !dma_devices[slot])
-		return dp_refuse(-EINVAL, "CREATE_BUFFER: no coherent memory of node %d", b->node_asked);
+		return dp_refuse(-EINVAL, "CREATE_BUFFER: no coherent memory of node %d",
+				 b->node_asked);
 	b->dev = &dma_devices[slot]->dev;
 	b->vaddr = dma_alloc_coherent(b->dev, bytes, &b->dma, MEMORY_GFP);
 	if (!b->vaddr)
@@ -108,7 +111,8 @@ static int alloc_coherent(struct dp_buffer *b)
 		b->pages[i] = is_vmalloc_addr(at) ? vmalloc_to_page(at) : virt_to_page(at);
 	}
 	/* Contiguous, and aligned as it happens to be. */
-	b->min_order = min_t(unsigned int, DP_BLOCK_ORDER, __ffs(page_to_pfn(b->pages[0]) | 1UL << get_order(bytes)));
+	b->min_order = min_t(unsigned int, DP_BLOCK_ORDER,
+			     __ffs(page_to_pfn(b->pages[0]) | 1UL << get_order(bytes)));
 	return 0;
 }
 

@@ -49,12 +49,14 @@ int dp_mmap(struct file *file, struct vm_area_struct *vma)
 	if (!(vma->vm_flags & VM_SHARED))
 		return dp_refuse(-EINVAL, "mmap: a mapping must be shared");
 	if (vma->vm_pgoff > INT_MAX)
-		return dp_refuse(-EINVAL, "mmap: offset %#lx pages; GET_MMAP_INFO says which", vma->vm_pgoff);
+		return dp_refuse(-EINVAL, "mmap: offset %#lx pages; GET_MMAP_INFO says which",
+				 vma->vm_pgoff);
 	b = dp_buffer_find_count(f, vma->vm_pgoff, offsetof(struct dp_buffer, mappings));
 	if (!b)
 		return dp_no_buffer("mmap", vma->vm_pgoff);
 	if (vma_pages(vma) > b->npages) {
-		err = dp_refuse(-EINVAL, "mmap: %lu pages of buffer %u, which has %lu", vma_pages(vma), b->id, b->npages);
+		err = dp_refuse(-EINVAL, "mmap: %lu pages of buffer %u, which has %lu",
+				vma_pages(vma), b->id, b->npages);
 		goto fail;
 	}
 	dp_vma_flags(vma, VM_DONTEXPAND | VM_DONTDUMP);

@@ -70,7 +70,8 @@ int dp_mr_map_pages(const char *call, struct dp_rdma *r, struct dp_mr *mr, size_
 		page = PAGE_SIZE;
 	entries = DIV_ROUND_UP((u64)mr->size, page);
 	if (entries > limit)
-		return dp_refuse(-E2BIG, "%s: memory in %llu pieces; the device maps %u", call, entries, limit);
+		return dp_refuse(-E2BIG, "%s: memory in %llu pieces; the device maps %u", call,
+				 entries, limit);
 	mr->mr = ib_alloc_mr(r->pd, IB_MR_TYPE_MEM_REG, entries);
 	if (IS_ERR(mr->mr))
 		return PTR_ERR(mr->mr);
@@ -94,7 +95,8 @@ static struct dp_mr *mr_new(struct dp_rdma *r, struct dp_buffer *b)
 	mr->buf = b;
 	mr->size = b->npages << PAGE_SHIFT;
 	err = sg_alloc_table_from_pages_segment(&mr->table, b->pages, b->npages, 0, mr->size,
-						ib_dma_max_seg_size(r->ib) & PAGE_MASK, GFP_KERNEL);
+						ib_dma_max_seg_size(r->ib) & PAGE_MASK,
+						GFP_KERNEL_ACCOUNT);
 	if (err)
 		goto free;
 	err = ib_dma_map_sgtable_attrs(r->ib, &mr->table, DMA_BIDIRECTIONAL, 0);
@@ -151,7 +153,8 @@ static int access_of(u32 flags)
 	return access;
 }
 
-static struct dp_mr *mr_for(struct dp_file *f, struct dp_rdma *r, const struct dmaplane_mr_params *p)
+static struct dp_mr *mr_for(struct dp_file *f, struct dp_rdma *r,
+			    const struct dmaplane_mr_params *p)
 {
 	struct dp_buffer *b = dp_buffer_find(f, p->buf_id);
 	struct dp_mr *mr;
@@ -170,7 +173,8 @@ int dp_mr_number(const char *call, struct dp_rdma *r, u32 *id)
 	int err;
 
 	if (!atomic_add_unless(&r->nmrs, 1, DMAPLANE_MRS_MAX))
-		return dp_refuse(-ENOSPC, "%s: the context has %d memory regions, the most", call, DMAPLANE_MRS_MAX);
+		return dp_refuse(-ENOSPC, "%s: the context has %d memory regions, the most", call,
+				 DMAPLANE_MRS_MAX);
 	err = xa_alloc_cyclic(&r->mrs, id, NULL, HANDLES, &r->next_mr, GFP_KERNEL_ACCOUNT);
 	if (err < 0)
 		atomic_dec(&r->nmrs);
@@ -184,7 +188,8 @@ void dp_mr_number_drop(struct dp_rdma *r, u32 id)
 }
 
 /* Tells the caller of the region, and makes it one that can be found; or drops it. */
-long dp_mr_give(struct dp_rdma *r, struct dp_mr *mr, u32 id, void __user *arg, const void *answer, size_t bytes)
+long dp_mr_give(struct dp_rdma *r, struct dp_mr *mr, u32 id, void __user *arg, const void *answer,
+		size_t bytes)
 {
 	if (copy_to_user(arg, answer, bytes)) {
 		dp_mr_number_drop(r, id);
@@ -217,7 +222,8 @@ long dp_mr_register(struct dp_file *f, struct dp_rdma *r, void __user *arg)
 	if (copy_from_user(&p, arg, sizeof(p)))
 		return -EFAULT;
 	if (p.access_flags & ~ACCESS_BITS)
-		return dp_refuse(-EINVAL, "REGISTER_MR: access_flags %#x; %#x at most", p.access_flags, ACCESS_BITS);
+		return dp_refuse(-EINVAL, "REGISTER_MR: access_flags %#x; %#x at most",
+				 p.access_flags, ACCESS_BITS);
 	err = dp_mr_number("REGISTER_MR", r, &p.mr_id);
 	if (err)
 		return err;

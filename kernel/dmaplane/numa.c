@@ -94,7 +94,8 @@ static void bench_work(struct work_struct *work)
 					goto out;
 				cond_resched();
 			}
-			copy_page(page_address(b->to->pages[page]), page_address(b->from->pages[page]));
+			copy_page(page_address(b->to->pages[page]),
+				  page_address(b->from->pages[page]));
 		}
 	}
 	b->ns = ktime_get_ns() - begun;
@@ -114,7 +115,9 @@ static int cpu_of(int node)
 		if (cpu_online(cpu))
 			return cpu;
 	if (!capable(CAP_SYS_NICE))
-		return dp_refuse(-EPERM, "NUMA_BENCH: without CAP_SYS_NICE no CPU of node %d may be used", node);
+		return dp_refuse(-EPERM,
+				 "NUMA_BENCH: without CAP_SYS_NICE no CPU of node %d may be used",
+				 node);
 	return cpumask_any_and(cpumask_of_node(node), cpu_online_mask);
 }
 
@@ -165,7 +168,8 @@ static void bench_free(struct dp_file *f, struct dp_buffer *b)
 }
 
 /* From memory of the CPU's own node to memory of another. */
-static int bench_cell(struct dp_file *f, struct dmaplane_numa_bench_params *p, int cpu_node, int node)
+static int bench_cell(struct dp_file *f, struct dmaplane_numa_bench_params *p, int cpu_node,
+		      int node)
 {
 	struct bench b = { .iterations = p->iterations };
 	u64 bytes;
@@ -181,7 +185,8 @@ static int bench_cell(struct dp_file *f, struct dmaplane_numa_bench_params *p, i
 	}
 	/* Memory of some other node would be measured under a wrong name. */
 	if (b.from->node_actual != cpu_node || b.to->node_actual != node)
-		err = dp_refuse(-ENOMEM, "NUMA_BENCH: node %d or %d has too little free memory", cpu_node, node);
+		err = dp_refuse(-ENOMEM, "NUMA_BENCH: node %d or %d has too little free memory",
+				cpu_node, node);
 	else
 		err = bench_pair(&b, cpu_node);
 	if (!err) {
@@ -220,9 +225,11 @@ static int bench_all(struct dp_file *f, struct dmaplane_numa_bench_params *p)
 static int check_bench(const struct dmaplane_numa_bench_params *p)
 {
 	if (!p->buffer_size || p->buffer_size > BENCH_BYTES_MAX)
-		return dp_refuse(-EINVAL, "NUMA_BENCH: buffer_size %llu; 1 to %lu", p->buffer_size, BENCH_BYTES_MAX);
+		return dp_refuse(-EINVAL, "NUMA_BENCH: buffer_size %llu; 1 to %lu", p->buffer_size,
+				 BENCH_BYTES_MAX);
 	if (!p->iterations || p->iterations > BENCH_ITERATIONS_MAX)
-		return dp_refuse(-EINVAL, "NUMA_BENCH: iterations %u; 1 to %d", p->iterations, BENCH_ITERATIONS_MAX);
+		return dp_refuse(-EINVAL, "NUMA_BENCH: iterations %u; 1 to %d", p->iterations,
+				 BENCH_ITERATIONS_MAX);
 	return 0;
 }
 

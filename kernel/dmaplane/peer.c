@@ -72,7 +72,8 @@ static int write_in_turn(struct dp_rdma *r, struct dp_mr *mr, struct dp_work *w,
 		return no_peer("RDMA_WRITE_IMM");
 	/* The notice needs a receive; the peer's are the peer's to count. */
 	if (!p->use_peer_qp && s.inbox->posted == s.inbox->used)
-		return dp_refuse(-ENOBUFS, "RDMA_WRITE_IMM: no receive of RDMA_POST_RECV is left on the pair");
+		return dp_refuse(-ENOBUFS,
+				 "RDMA_WRITE_IMM: no receive of RDMA_POST_RECV is left on the pair");
 	err = dp_post_write(s.from, w, mr, p);
 	if (!err)
 		err = dp_wait(r, s.from, w, mr);
@@ -99,8 +100,10 @@ long dp_write_imm(struct dp_file *f, struct dp_rdma *r, void __user *arg)
 	if (!mr)
 		return dp_no_mr("RDMA_WRITE_IMM", p.local_mr_id);
 	w = NULL;
-	if (p.length > r->max_msg || p.local_offset > mr->size || p.length > mr->size - p.local_offset) {
-		err = dp_refuse(-EINVAL, "RDMA_WRITE_IMM: %u bytes from %llu on, of %zu and in messages of at most %u",
+	if (p.length > r->max_msg || p.local_offset > mr->size ||
+	    p.length > mr->size - p.local_offset) {
+		err = dp_refuse(-EINVAL,
+				"RDMA_WRITE_IMM: %u bytes from %llu on, of %zu and in messages of at most %u",
 				p.length, p.local_offset, mr->size, r->max_msg);
 		goto out;
 	}
@@ -135,7 +138,8 @@ static int post_in_turn(const char *call, struct dp_rdma *r, bool peer, struct d
 	if (!s.to->qp)
 		return no_peer(call);
 	if (s.inbox->posted - s.inbox->taken >= r->recv_depth)
-		return dp_refuse(-ENOSPC, "%s: %u receives are posted, the most", call, r->recv_depth);
+		return dp_refuse(-ENOSPC, "%s: %u receives are posted, the most", call,
+				 r->recv_depth);
 	err = dp_post_recv(s.to, slot_of(r, s.inbox, s.inbox->posted), mr, 0, bytes);
 	if (!err)
 		s.inbox->posted++;
@@ -151,9 +155,11 @@ static int post_recv(const char *call, struct dp_rdma *r, bool peer, u32 mr_id, 
 	if (!mr)
 		return dp_no_mr(call, mr_id);
 	if (bytes > mr->size)
-		err = dp_refuse(-EINVAL, "%s: size %u; the memory region has %zu", call, bytes, mr->size);
+		err = dp_refuse(-EINVAL, "%s: size %u; the memory region has %zu", call, bytes,
+				mr->size);
 	else if (bytes && !(mr->access & IB_ACCESS_LOCAL_WRITE))
-		err = dp_refuse(-EACCES, "%s: the memory region lacks the right to be written (1)", call);
+		err = dp_refuse(-EACCES, "%s: the memory region lacks the right to be written (1)",
+				call);
 	else
 		err = dp_turn(r, turn);
 	if (!err) {
@@ -171,7 +177,8 @@ long dp_recv_post(struct dp_rdma *r, void __user *arg)
 	if (copy_from_user(&p, arg, sizeof(p)))
 		return -EFAULT;
 	p.status = 0;
-	return give(arg, &p, sizeof(p), post_recv("RDMA_POST_RECV", r, p.use_peer_qp, p.mr_id, p.size));
+	return give(arg, &p, sizeof(p),
+		    post_recv("RDMA_POST_RECV", r, p.use_peer_qp, p.mr_id, p.size));
 }
 
 /* 1 and a copy of the oldest receive if it is done, 0 if it is not. */
@@ -229,7 +236,8 @@ long dp_recv_poll(struct dp_rdma *r, void __user *arg)
 	if (copy_from_user(&p, arg, sizeof(p)))
 		return -EFAULT;
 	if (p.timeout_ms > TIMEOUT_MS_MAX)
-		return dp_refuse(-EINVAL, "RDMA_POLL_RECV: timeout_ms %u; %d at most", p.timeout_ms, TIMEOUT_MS_MAX);
+		return dp_refuse(-EINVAL, "RDMA_POLL_RECV: timeout_ms %u; %d at most", p.timeout_ms,
+				 TIMEOUT_MS_MAX);
 	err = poll_recv(r, p.use_peer_qp, p.timeout_ms, &w);
 	p.status = w.status;
 	p.wc_flags = w.flags;
@@ -272,7 +280,9 @@ static int may_address(struct dp_rdma *r, const u8 *mac)
 	if (!rdma_protocol_roce(r->ib, r->port) || ether_addr_equal_unaligned(mac, r->mac) ||
 	    ns_capable(current->nsproxy->net_ns->user_ns, CAP_NET_RAW))
 		return 0;
-	return dp_refuse(-EPERM, "RDMA_CONNECT_PEER: mac %pM is not the device's own, which takes CAP_NET_RAW", mac);
+	return dp_refuse(-EPERM,
+			 "RDMA_CONNECT_PEER: mac %pM is not the device's own, which takes CAP_NET_RAW",
+			 mac);
 }
 
 long dp_peer_connect(struct dp_rdma *r, void __user *arg)
@@ -284,7 +294,8 @@ long dp_peer_connect(struct dp_rdma *r, void __user *arg)
 	if (copy_from_user(&p, arg, sizeof(p)))
 		return -EFAULT;
 	if (p.qp_num >> 24)
-		return dp_refuse(-EINVAL, "RDMA_CONNECT_PEER: qp_num %#x; it has 24 bits", p.qp_num);
+		return dp_refuse(-EINVAL, "RDMA_CONNECT_PEER: qp_num %#x; it has 24 bits",
+				 p.qp_num);
 	err = may_address(r, p.mac);
 	if (err)
 		return err;
@@ -394,7 +405,8 @@ long dp_peer_destroy(struct dp_rdma *r)
 
 	if (err)
 		return err;
-	err = r->peer.qp ? 0 : dp_refuse(-ENOTCONN, "RDMA_DESTROY_PEER: the file has no peer's queue pair");
+	if (!r->peer.qp)
+		err = dp_refuse(-ENOTCONN, "RDMA_DESTROY_PEER: the file has no peer's queue pair");
 	give_up(r, true);
 	up(&r->peer_turn);
 	return err;

@@ -74,7 +74,8 @@ static long set_quota(struct dp_realm *r, void __user *arg)
 	if (copy_from_user(&p, arg, sizeof(p)))
 		return -EFAULT;
 	if (p.reserved || p.bytes > LLONG_MAX)
-		return dp_refuse(-EINVAL, "SET_QUOTA: bytes %llu; %lld at most. reserved is 0", p.bytes, LLONG_MAX);
+		return dp_refuse(-EINVAL, "SET_QUOTA: bytes %llu; %lld at most. reserved is 0",
+				 p.bytes, LLONG_MAX);
 	WRITE_ONCE(r->quota_bytes, p.bytes);
 	return 0;
 }

@@ -62,7 +62,8 @@ static struct sg_table *pool_map(struct dma_buf_attachment *at, enum dma_data_di
 	return table;
 }
 
-static void pool_unmap(struct dma_buf_attachment *at, struct sg_table *table, enum dma_data_direction dir)
+static void pool_unmap(struct dma_buf_attachment *at, struct sg_table *table,
+		       enum dma_data_direction dir)
 {
 	struct pool_memory *m = at->dmabuf->priv;
 
@@ -77,10 +78,12 @@ static void pool_unmap(struct dma_buf_attachment *at, struct sg_table *table, en
 static vm_fault_t fill(struct vm_area_struct *vma, const struct vm_fault *vmf, struct page **pages)
 {
 	unsigned long first = max(round_down(vmf->pgoff, FAULT_PAGES), vma->vm_pgoff);
-	unsigned long end = min(round_down(vmf->pgoff, FAULT_PAGES) + FAULT_PAGES, vma->vm_pgoff + vma_pages(vma));
+	unsigned long end = min(round_down(vmf->pgoff, FAULT_PAGES) + FAULT_PAGES,
+				vma->vm_pgoff + vma_pages(vma));
 	unsigned long n = end - first;
 
-	if (!vm_insert_pages(vma, vma->vm_start + ((first - vma->vm_pgoff) << PAGE_SHIFT), pages + first, &n))
+	if (!vm_insert_pages(vma, vma->vm_start + ((first - vma->vm_pgoff) << PAGE_SHIFT),
+			     pages + first, &n))
 		return VM_FAULT_NOPAGE;
 	/* Some were there, or there is little memory: this one has to be. */
 	return vmf_insert_page(vma, vmf->address & PAGE_MASK, pages[vmf->pgoff]);
@@ -167,12 +170,14 @@ static int take(const char *call, struct dp_realm *r, u64 bytes)
 	u64 quota = READ_ONCE(r->quota_bytes);
 
 	if (!atomic_add_unless(&r->buffers, 1, DMAPLANE_POOL_BUFFERS_MAX))
-		return dp_refuse(-ENOSPC, "%s: the realm has %d dma-bufs, the most", call, DMAPLANE_POOL_BUFFERS_MAX);
+		return dp_refuse(-ENOSPC, "%s: the realm has %d dma-bufs, the most", call,
+				 DMAPLANE_POOL_BUFFERS_MAX);
 	if (!dp_charge(&r->bytes, bytes, quota))
 		return 0;
 	atomic_dec(&r->buffers);
-	return dp_refuse(-EDQUOT, "%s: %llu bytes; the realm has %lld of its quota of %llu (SET_QUOTA)", call, bytes,
-			 atomic64_read(&r->bytes), quota);
+	return dp_refuse(-EDQUOT,
+			 "%s: %llu bytes; the realm has %lld of its quota of %llu (SET_QUOTA)",
+			 call, bytes, atomic64_read(&r->bytes), quota);
 }
 
 static void give_back(struct dp_realm *r, u64 bytes)
@@ -182,7 +187,8 @@ static void give_back(struct dp_realm *r, u64 bytes)
 }
 
 /* With what the realm was charged. */
-static struct pool_memory *memory_new(struct dp_realm *r, const struct dmaplane_pool_alloc *p, u64 bytes)
+static struct pool_memory *memory_new(struct dp_realm *r, const struct dmaplane_pool_alloc *p,
+				      u64 bytes)
 {
 	struct pool_memory *m = kzalloc(sizeof(*m), GFP_KERNEL_ACCOUNT);
 	struct dp_buffer *b;
@@ -221,13 +227,16 @@ static int check_alloc(const struct dmaplane_pool_alloc *p)
 	const u32 flags = DMAPLANE_POOL_HUGE | DMAPLANE_POOL_STRICT_NODE;
 
 	if (p->flags & ~flags || p->reserved[0] || p->reserved[1])
-		return dp_refuse(-EINVAL, "ALLOC: flags %#x; %#x at most. reserved is 0", p->flags, flags);
+		return dp_refuse(-EINVAL, "ALLOC: flags %#x; %#x at most. reserved is 0", p->flags,
+				 flags);
 	if (!p->size || p->size > DMAPLANE_POOL_BYTES_MAX)
-		return dp_refuse(-EINVAL, "ALLOC: size %llu; 1 to %llu", p->size, DMAPLANE_POOL_BYTES_MAX);
+		return dp_refuse(-EINVAL, "ALLOC: size %llu; 1 to %llu", p->size,
+				 DMAPLANE_POOL_BYTES_MAX);
 	if (!dp_node_valid(p->node))
 		return dp_refuse(-EINVAL, "ALLOC: node %d is no node with memory, nor -1", p->node);
 	if (p->flags & DMAPLANE_POOL_HUGE && p->size % DP_BLOCK_BYTES)
-		return dp_refuse(-EINVAL, "ALLOC: size %llu; with HUGE a multiple of %lu", p->size, DP_BLOCK_BYTES);
+		return dp_refuse(-EINVAL, "ALLOC: size %llu; with HUGE a multiple of %lu", p->size,
+				 DP_BLOCK_BYTES);
 	if (p->flags & DMAPLANE_POOL_STRICT_NODE && p->node == DMAPLANE_POOL_NODE_ANY)
 		return dp_refuse(-EINVAL, "ALLOC: node -1; with STRICT_NODE it must be one");
 	return 0;
@@ -339,7 +348,8 @@ long dp_pool_info(struct dp_realm *r, void __user *arg)
 		return PTR_ERR(m);
 	info = m->info;
 	info.fd = p.fd;
-	info.state = (m->revoked ? DMAPLANE_POOL_REVOKED : 0) | (m->buffer ? 0 : DMAPLANE_POOL_FREED) |
+	info.state = (m->revoked ? DMAPLANE_POOL_REVOKED : 0) |
+		     (m->buffer ? 0 : DMAPLANE_POOL_FREED) |
 		     (m->realm == r ? DMAPLANE_POOL_MINE : 0);
 	info.importers = m->importers;
 	info.mappings = atomic_read(&m->mappings);

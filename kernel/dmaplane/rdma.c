@@ -134,12 +134,15 @@ static int open_context(struct dp_rdma *r)
 	if (!rdma_is_port_valid(r->ib, r->port))
 		return dp_refuse(-EINVAL, "SETUP_RDMA: port %u; the device has others", r->port);
 	if (!(r->ib->attrs.device_cap_flags & IB_DEVICE_MEM_MGT_EXTENSIONS))
-		return dp_refuse(-EOPNOTSUPP, "SETUP_RDMA: the device registers no memory by work requests");
+		return dp_refuse(-EOPNOTSUPP,
+				 "SETUP_RDMA: the device registers no memory by work requests");
 	if (r->send_depth + 2 > r->ib->attrs.max_qp_wr || r->recv_depth > r->ib->attrs.max_qp_wr ||
 	    r->cq_depth + 2 > r->ib->attrs.max_cqe)
-		return dp_refuse(-EINVAL, "SETUP_RDMA: max_send_wr %u, max_recv_wr %u, cq_depth %u; the device's %d, %d, %d",
-				 r->send_depth, r->recv_depth, r->cq_depth, r->ib->attrs.max_qp_wr - 2,
-				 r->ib->attrs.max_qp_wr, r->ib->attrs.max_cqe - 2);
+		return dp_refuse(-EINVAL,
+				 "SETUP_RDMA: max_send_wr %u, max_recv_wr %u, cq_depth %u; the device's %d, %d, %d",
+				 r->send_depth, r->recv_depth, r->cq_depth,
+				 r->ib->attrs.max_qp_wr - 2, r->ib->attrs.max_qp_wr,
+				 r->ib->attrs.max_cqe - 2);
 	err = ib_query_port(r->ib, r->port, &port);
 	if (err)
 		return err;
@@ -256,7 +259,8 @@ static int check_setup(struct dp_file *f, struct dmaplane_rdma_setup *p)
 	p->max_recv_wr = p->max_recv_wr ?: min(p->cq_depth, 64U);
 	/* A completion queue holds what both of its users may have outstanding. */
 	if (p->cq_depth > DEPTH_MAX || p->max_send_wr > p->cq_depth || p->max_recv_wr > p->cq_depth)
-		return dp_refuse(-EINVAL, "SETUP_RDMA: max_send_wr %u, max_recv_wr %u <= cq_depth %u <= %d does not hold",
+		return dp_refuse(-EINVAL,
+				 "SETUP_RDMA: max_send_wr %u, max_recv_wr %u <= cq_depth %u <= %d does not hold",
 				 p->max_send_wr, p->max_recv_wr, p->cq_depth, DEPTH_MAX);
 	if (READ_ONCE(f->rdma))
 		return dp_refuse(-EBUSY, "SETUP_RDMA: the file has a context");

@@ -134,7 +134,8 @@ int dp_mr_number(const char *call, struct dp_rdma *r, u32 *id);
 void dp_mr_number_drop(struct dp_rdma *r, u32 id);
 int dp_mr_map_pages(const char *call, struct dp_rdma *r, struct dp_mr *mr, size_t page);
 int dp_mr_enable(struct dp_rdma *r, struct dp_mr *mr, u64 addr);
-long dp_mr_give(struct dp_rdma *r, struct dp_mr *mr, u32 id, void __user *arg, const void *answer, size_t bytes);
+long dp_mr_give(struct dp_rdma *r, struct dp_mr *mr, u32 id, void __user *arg, const void *answer,
+		size_t bytes);
 
 /* gpu_mr.c */
 long dp_gpu_mr_register(struct dp_file *f, struct dp_rdma *r, void __user *arg);

@@ -16,7 +16,8 @@
 
 static unsigned int refusals_per_minute = 30;
 module_param(refusals_per_minute, uint, 0644);
-MODULE_PARM_DESC(refusals_per_minute, "lines in the kernel's log about refused calls in a minute (default 30; 0: none)");
+MODULE_PARM_DESC(refusals_per_minute,
+		 "lines in the kernel's log about refused calls in a minute (default 30; 0: none)");
 
 static DEFINE_SPINLOCK(lock);
 static unsigned long minute_begun;
@@ -60,7 +61,8 @@ int dp_refuse(int err, const char *why, ...)
 	va_start(args, why);
 	line.fmt = why;
 	line.va = &args;
-	pr_notice("%*pE[%d]: error %d: %pV\n", (int)strnlen(comm, sizeof(comm)), comm, task_pid_nr(current), err, &line);
+	pr_notice("%*pE[%d]: error %d: %pV\n", (int)strnlen(comm, sizeof(comm)), comm,
+		  task_pid_nr(current), err, &line);
 	va_end(args);
 	return err;
 }

@@ -82,9 +82,11 @@ static int check_message(const struct run *run)
 	u64 max = min3((u64)run->mr->size, (u64)run->into->size, (u64)run->r->max_msg);
 
 	if (!run->bytes || run->bytes > max)
-		return dp_refuse(-EINVAL, "%s: messages of %u bytes; 1 to %llu", run->call, run->bytes, max);
+		return dp_refuse(-EINVAL, "%s: messages of %u bytes; 1 to %llu", run->call,
+				 run->bytes, max);
 	if (!(run->into->access & IB_ACCESS_LOCAL_WRITE))
-		return dp_refuse(-EACCES, "%s: the memory region lacks the right to be written (1)", run->call);
+		return dp_refuse(-EACCES, "%s: the memory region lacks the right to be written (1)",
+				 run->call);
 	return 0;
 }
 
@@ -249,10 +251,13 @@ static int run_in_turn(struct run *run)
 	int err;
 
 	if (!run->depth || run->depth > depth_max)
-		return dp_refuse(-EINVAL, "%s: queue depth %u; 1 to %u", run->call, run->depth, depth_max);
+		return dp_refuse(-EINVAL, "%s: queue depth %u; 1 to %u", run->call, run->depth,
+				 depth_max);
 	/* A program's own receives would take these messages. */
 	if (r->inbox.posted != r->inbox.taken)
-		return dp_refuse(-EBUSY, "%s: receives of RDMA_POST_RECV are outstanding on the pair", run->call);
+		return dp_refuse(-EBUSY,
+				 "%s: receives of RDMA_POST_RECV are outstanding on the pair",
+				 run->call);
 	run->credits = min(run->depth, r->flow.credits);
 	run->high = min(run->credits, r->flow.high);
 	run->low = min(run->high - 1, r->flow.low);
@@ -333,7 +338,8 @@ static int run_from_gpu(struct run *run, u32 gpu_mr_id, u32 host_mr_id)
 	if (!run->mr || !run->into)
 		err = dp_no_mr(run->call, run->mr ? host_mr_id : gpu_mr_id);
 	else if (!run->mr->pin || !run->into->buf)
-		err = dp_refuse(-EINVAL, "%s: gpu_mr_id %u, host_mr_id %u: not of a GPU's memory, not of a buffer",
+		err = dp_refuse(-EINVAL,
+				"%s: gpu_mr_id %u, host_mr_id %u: not of a GPU's memory, not of a buffer",
 				run->call, gpu_mr_id, host_mr_id);
 	else
 		err = run_between(run);
@@ -364,14 +370,17 @@ long dp_gpu_loopback(struct dp_file *f, struct dp_rdma *r, void __user *arg)
 static long bench(struct dp_file *f, struct dp_rdma *r, void __user *arg, bool pingpong)
 {
 	struct dmaplane_bench_params p;
-	struct run run = { .call = pingpong ? "PINGPONG_BENCH" : "STREAMING_BENCH", .f = f, .r = r };
+	struct run run = { .call = pingpong ? "PINGPONG_BENCH" : "STREAMING_BENCH",
+			   .f = f,
+			   .r = r };
 	struct dp_mr *mr;
 	int err;
 
 	if (copy_from_user(&p, arg, sizeof(p)))
 		return -EFAULT;
 	if (!p.iterations || p.iterations > ITERATIONS_MAX)
-		return dp_refuse(-EINVAL, "%s: iterations %u; 1 to %d", run.call, p.iterations, ITERATIONS_MAX);
+		return dp_refuse(-EINVAL, "%s: iterations %u; 1 to %d", run.call, p.iterations,
+				 ITERATIONS_MAX);
 	mr = dp_mr_find(r, p.mr_id);
 	if (!mr)
 		return dp_no_mr(run.call, p.mr_id);
@@ -412,7 +421,8 @@ long dp_sustained(struct dp_file *f, struct dp_rdma *r, void __user *arg)
 	if (copy_from_user(&p, arg, sizeof(p)))
 		return -EFAULT;
 	if (!p.duration_secs || p.duration_secs > SECONDS_MAX)
-		return dp_refuse(-EINVAL, "%s: duration_secs %u; 1 to %d", run.call, p.duration_secs, SECONDS_MAX);
+		return dp_refuse(-EINVAL, "%s: duration_secs %u; 1 to %d", run.call,
+				 p.duration_secs, SECONDS_MAX);
 	run.bytes = p.msg_size;
 	run.depth = p.queue_depth;
 	run.until = ktime_get_ns() + p.duration_secs * (u64)NSEC_PER_SEC;
@@ -432,9 +442,14 @@ long dp_sustained(struct dp_file *f, struct dp_rdma *r, void __user *arg)
 	return give(arg, &p, sizeof(p), err);
 }
 
-static int sweep_point(struct dp_file *f, struct dp_rdma *r, struct dmaplane_sweep_params *p, u32 depth)
+static int sweep_point(struct dp_file *f, struct dp_rdma *r, struct dmaplane_sweep_params *p,
+		       u32 depth)
 {
-	struct run run = { .call = "QDEPTH_SWEEP", .f = f, .r = r, .bytes = p->msg_size, .depth = depth,
+	struct run run = { .call = "QDEPTH_SWEEP",
+			   .f = f,
+			   .r = r,
+			   .bytes = p->msg_size,
+			   .depth = depth,
 			   .count = p->iterations };
 	int err = run_messages(&run, p->mr_id);
 
@@ -469,13 +484,16 @@ static int check_sweep(struct dp_rdma *r, const struct dmaplane_sweep_params *p)
 	u32 depth_max = min(r->send_depth, r->recv_depth);
 
 	if (!p->iterations || p->iterations > ITERATIONS_MAX)
-		return dp_refuse(-EINVAL, "QDEPTH_SWEEP: iterations %u; 1 to %d", p->iterations, ITERATIONS_MAX);
+		return dp_refuse(-EINVAL, "QDEPTH_SWEEP: iterations %u; 1 to %d", p->iterations,
+				 ITERATIONS_MAX);
 	if (!p->min_qdepth || p->max_qdepth < p->min_qdepth || p->max_qdepth > depth_max)
-		return dp_refuse(-EINVAL, "QDEPTH_SWEEP: 1 <= min_qdepth %u <= max_qdepth %u <= %u does not hold",
+		return dp_refuse(-EINVAL,
+				 "QDEPTH_SWEEP: 1 <= min_qdepth %u <= max_qdepth %u <= %u does not hold",
 				 p->min_qdepth, p->max_qdepth, depth_max);
 	if (!p->step || (p->max_qdepth - p->min_qdepth) / p->step >= DMAPLANE_SWEEP_POINTS)
-		return dp_refuse(-EINVAL, "QDEPTH_SWEEP: step %u; such that there are %d points at most", p->step,
-				 DMAPLANE_SWEEP_POINTS);
+		return dp_refuse(-EINVAL,
+				 "QDEPTH_SWEEP: step %u; such that there are %d points at most",
+				 p->step, DMAPLANE_SWEEP_POINTS);
 	return 0;
 }
 
@@ -513,10 +531,12 @@ long dp_flow_configure(struct dp_rdma *r, void __user *arg)
 	if (copy_from_user(&p, arg, sizeof(p)))
 		return -EFAULT;
 	if (!p.max_credits || p.max_credits > min(r->send_depth, r->recv_depth))
-		return dp_refuse(-EINVAL, "CONFIGURE_FLOW: max_credits %u; 1 to %u, as the queues hold", p.max_credits,
-				 min(r->send_depth, r->recv_depth));
+		return dp_refuse(-EINVAL,
+				 "CONFIGURE_FLOW: max_credits %u; 1 to %u, as the queues hold",
+				 p.max_credits, min(r->send_depth, r->recv_depth));
 	if (p.high_watermark > p.max_credits || p.low_watermark >= p.high_watermark)
-		return dp_refuse(-EINVAL, "CONFIGURE_FLOW: low_watermark %u < high_watermark %u <= max_credits %u fails",
+		return dp_refuse(-EINVAL,
+				 "CONFIGURE_FLOW: low_watermark %u < high_watermark %u <= max_credits %u fails",
 				 p.low_watermark, p.high_watermark, p.max_credits);
 	err = dp_turn(r, &r->pair_turn);
 	if (err)

@@ -52,7 +52,10 @@ static void kunit_in_flight_never_exceeds_credits(struct kunit *test)
 			}
 }
 
-/* With credits for as many messages as queues and completion queues hold, none is refused for want of room. */
+/*
+ * With credits for as many messages as queues and completion queues hold, none is refused
+ * for want of room.
+ */
 static void kunit_a_depth_that_queues_cannot_hold_is_refused(struct kunit *test)
 {
 	struct dp_rdma *r = kunit_kzalloc(test, sizeof(*r), GFP_KERNEL);

@@ -11,7 +11,8 @@
 
 static unsigned long user_mib_max;
 module_param(user_mib_max, ulong, 0644);
-MODULE_PARM_DESC(user_mib_max, "MiB of buffers that one user may have (default 0: half of the memory)");
+MODULE_PARM_DESC(user_mib_max,
+		 "MiB of buffers that one user may have (default 0: half of the memory)");
 
 /* Queue pairs are scarce: they are the device's, and each context has three. */
 #define CONTEXTS_MAX 64
@@ -87,10 +88,13 @@ int dp_user_charge(struct dp_user *user, size_t bytes)
 int dp_no_memory(const char *call, struct dp_user *user, int node, int err)
 {
 	if (err == -EDQUOT)
-		return dp_refuse(err, "%s: the user has %lld bytes, and may have %llu (parameter user_mib_max)", call,
-				 atomic64_read(&user->bytes), user_bytes_max());
+		return dp_refuse(err,
+				 "%s: the user has %lld bytes, and may have %llu (parameter user_mib_max)",
+				 call, atomic64_read(&user->bytes), user_bytes_max());
 	if (err == -ENOMEM)
-		return dp_refuse(err, "%s: too little free memory as demanded, of node %d (-1: of any)", call, node);
+		return dp_refuse(err,
+				 "%s: too little free memory as demanded, of node %d (-1: of any)",
+				 call, node);
 	return err;
 }
 
@@ -104,7 +108,8 @@ int dp_user_channel(struct dp_user *user)
 {
 	if (atomic_add_unless(&user->channels, 1, DMAPLANE_CHANNELS_MAX))
 		return 0;
-	return dp_refuse(-ENOSPC, "CREATE_CHANNEL: the user has %d channels, the most", DMAPLANE_CHANNELS_MAX);
+	return dp_refuse(-ENOSPC, "CREATE_CHANNEL: the user has %d channels, the most",
+			 DMAPLANE_CHANNELS_MAX);
 }
 
 /* One of the user's RDMA contexts, likewise. */

@@ -69,7 +69,8 @@ static long import_map(struct import *im, struct importer_map *p)
 		im->buf = NULL;
 		return err;
 	}
-	im->at = dma_buf_dynamic_attach(im->buf, &devices[p->device]->dev, p->dynamic ? &dynamic_ops : NULL, im);
+	im->at = dma_buf_dynamic_attach(im->buf, &devices[p->device]->dev,
+					p->dynamic ? &dynamic_ops : NULL, im);
 	if (IS_ERR(im->at)) {
 		err = PTR_ERR(im->at);
 		goto put;

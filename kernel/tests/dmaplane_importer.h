@@ -20,7 +20,10 @@ struct importer_access {
 	__u64 value;	/* to write, or read */
 };
 
-/* One mapping an open file; it is undone by closing it, or by UNMAP. ENODEV: the memory was revoked. */
+/*
+ * One mapping an open file; it is undone by closing it, or by UNMAP. ENODEV: the memory
+ * was revoked.
+ */
 #define IMPORTER_MAP	_IOWR('i', 1, struct importer_map)
 #define IMPORTER_WRITE	_IOW('i', 2, struct importer_access)
 #define IMPORTER_READ	_IOWR('i', 3, struct importer_access)

@@ -27,7 +27,8 @@ struct pinned {
 
 static bool pages = true;
 module_param(pages, bool, 0444);
-MODULE_PARM_DESC(pages, "whether the memory has struct pages, as a driver for peer-to-peer DMA makes them");
+MODULE_PARM_DESC(pages,
+		 "whether the memory has struct pages, as a driver for peer-to-peer DMA makes them");
 
 static struct pci_dev *device;
 static struct dev_pagemap pagemap = { .type = MEMORY_DEVICE_PCI_P2PDMA, .nr_range = 1 };
@@ -63,7 +64,8 @@ static struct pinned *pinned_new(u64 va, u64 bytes)
 		p->table.pages[i] = page;
 		if (!page)
 			break;
-		page->physical_address = pci_resource_start(device, BAR) + STAND_IN_BEHIND(first + i) * STAND_IN_PAGE;
+		page->physical_address = pci_resource_start(device, BAR) +
+					 STAND_IN_BEHIND(first + i) * STAND_IN_PAGE;
 	}
 	if (p->table.pages && i == p->table.entries)
 		return p;
@@ -72,12 +74,14 @@ static struct pinned *pinned_new(u64 va, u64 bytes)
 }
 
 int nvidia_p2p_get_pages(u64 p2p_token, u32 va_space, u64 virtual_address, u64 length,
-			 struct nvidia_p2p_page_table **page_table, void (*free_callback)(void *data), void *data)
+			 struct nvidia_p2p_page_table **page_table,
+			 void (*free_callback)(void *data), void *data)
 {
 	struct pinned *p;
 
-	if (!free_callback || (virtual_address | length) % STAND_IN_PAGE || virtual_address < STAND_IN_VA ||
-	    length > STAND_IN_BYTES || virtual_address - STAND_IN_VA > STAND_IN_BYTES - length)
+	if (!free_callback || (virtual_address | length) % STAND_IN_PAGE ||
+	    virtual_address < STAND_IN_VA || length > STAND_IN_BYTES ||
+	    virtual_address - STAND_IN_VA > STAND_IN_BYTES - length)
 		return -EINVAL;
 	p = pinned_new(virtual_address, length);
 	if (!p)
@@ -92,7 +96,8 @@ int nvidia_p2p_get_pages(u64 p2p_token, u32 va_space, u64 virtual_address, u64 l
 }
 EXPORT_SYMBOL_GPL(nvidia_p2p_get_pages);
 
-int nvidia_p2p_put_pages(u64 p2p_token, u32 va_space, u64 virtual_address, struct nvidia_p2p_page_table *page_table)
+int nvidia_p2p_put_pages(u64 p2p_token, u32 va_space, u64 virtual_address,
+			 struct nvidia_p2p_page_table *page_table)
 {
 	struct pinned *p, *found = NULL;
 

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT */
-/* What the tests ask of the stand-in for NVIDIA's driver, /dev/nvidia_p2p_stand_in, which can also be mapped: its memory by address. */
+/*
+ * What the tests ask of the stand-in for NVIDIA's driver, /dev/nvidia_p2p_stand_in, which
+ * can also be mapped: its memory by address.
+ */
 #ifndef NVIDIA_P2P_STAND_IN_H
 #define NVIDIA_P2P_STAND_IN_H
 

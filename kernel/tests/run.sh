@@ -80,6 +80,11 @@ start() {
     </dev/null | stdbuf -oL tr -d '\r' >"$out/log" || echo "kernel: QEMU ended with $? (124: after the limit of $LIMIT_S s)"
 }
 
+# How many of something the guest says that there were, and failed, in all.
+sum() {
+  sed -nE "s/^dmaplane-test: ([0-9]+) $2, ([0-9]+) failed\$/\1 \2/p" "$1" | awk '{ n += $1; bad += $2 } END { print n + 0, bad + 0 }'
+}
+
 tests=0 failed=0 kills=0 fuzz_s=0 splats=0
 for series in "${@:-6.1}"; do
   out=$PWD/target/kernel/$series/test
@@ -90,15 +95,12 @@ for series in "${@:-6.1}"; do
   boot "$out" "$kernel"
   grep -aE '^(ok|not ok|#|dmaplane-test:)|dmaplane: ended' "$out/log" || true
   # Those of user space, and of KUnit where the kernel has it.
-  sum=$(sed -nE 's/^dmaplane-test: ([0-9]+) tests, ([0-9]+) failed$/\1 \2/p' "$out/log" |
-    awk '{ n += $1; bad += $2 } END { if (NR) print n, bad }')
-  read -r n bad <<<"${sum:-1 1}"
+  read -r n bad <<<"$(sum "$out/log" tests)"
+  [ "$n" != 0 ] || bad=1
   tests=$((tests + n)) failed=$((failed + bad))
-  sum=$(sed -nE 's/^dmaplane-test: ([0-9]+) kills, ([0-9]+) failed$/\1 \2/p' "$out/log")
-  read -r n bad <<<"${sum:-0 0}"
+  read -r n bad <<<"$(sum "$out/log" kills)"
   kills=$((kills + n)) failed=$((failed + bad))
-  sum=$(sed -nE 's/^dmaplane-test: ([0-9]+) s of fuzzing, ([0-9]+) failed$/\1 \2/p' "$out/log")
-  read -r n bad <<<"${sum:-0 0}"
+  read -r n bad <<<"$(sum "$out/log" 's of fuzzing')"
   fuzz_s=$((fuzz_s + n)) failed=$((failed + bad))
   points=$(objdump -dr "target/kernel/$series/dmaplane/dmaplane.ko" | grep -c __sanitizer_cov_trace_pc || true)
   [ "$points" = 0 ] || echo "# of $points points in the module, those of KUnit tests and of loading included"

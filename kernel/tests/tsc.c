@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * Prints the frequency of this machine's time stamp counter in kHz, for guest-clock.sh. QEMU's guests see that counter. On a busy
- * machine a guest that measures it against emulated timers may be wrong by a factor, and then its time runs as much too fast.
+ * Prints the frequency of this machine's time stamp counter in kHz, for guest-clock.sh.
+ * QEMU's guests see that counter. On a busy machine a guest that measures it against
+ * emulated timers may be wrong by a factor, and then its time runs as much too fast.
  */
 #include <stdint.h>
 #include <stdio.h>

@@ -17,6 +17,7 @@ import links
 import page
 import tables
 import ways
+import weights
 from look import COLOURS, Nothing, legend_below, line, size_axis, size_text
 from read import newest, read
 
@@ -111,6 +112,7 @@ def fanout(figures):
 
 PLOTS = {
     "latency": latency, "handoff": handoff, "fanout": fanout, **gaps.PLOTS, **ways.PLOTS, **device.PLOTS, **links.PLOTS, **dmaplane.PLOTS,
+    **weights.PLOTS,
 }
 
 

@@ -58,6 +58,8 @@ virtual machine that emulates two nodes: it shows that each pair is measured, an
 AWS c5.metal. [dmaplane's tables](dmaplane.md) say what can be compared."""),
     "dmaplane-sweep": ("dmaplane: streams by depth", """Messages of 64 KiB by kernel verbs over Soft-RoCE, in the same virtual machine. Saturated is the
 least depth with 95 % of the best throughput."""),
+    "weights": ("Model weights: time and memory", """Medians of [the table below](#model-weights). Lengths of bars are times; the texts beside them have the
+memory of all readers together."""),
 }
 
 

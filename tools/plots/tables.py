@@ -5,6 +5,7 @@ import device
 import gaps
 import links
 import ways
+import weights
 from look import size_text
 from read import newest
 
@@ -84,26 +85,6 @@ def kills(figures):
     return found, ["run", *(key.replace("_", " ") for key in keys)], rows
 
 
-#: Ways of bench/weights.py, as people know them.
-WEIGHTS = {
-    "rgaps": "`rgaps.weights`", "file": "`torch.save`, `torch.load`", "mmap": "the same with `mmap=True`",
-    "gloo": "torch.distributed `broadcast` (gloo)", "socket": "a socket each",
-}
-
-
-def weights(figures):
-    found = newest([f for f in figures if f.kind == "weights"])
-    rows = []
-    for value in sorted((f.value for f in found), key=lambda value: (value["hosts"], value["mbit"], value["readers_on_each_host"])):
-        readers = f"{value['readers_on_each_host']} reader{'s' if value['readers_on_each_host'] > 1 else ''}"
-        where = f"{value['hosts']} hosts, {readers} each" if value["hosts"] else f"1 host, {readers}"
-        where += f", {value['mbit'] / 1000:g} Gbit/s" if value["mbit"] else ""
-        for way, of in value["ways"].items():
-            times = f"{of['median_ms'] / 1000:.2f} ({of['min_ms'] / 1000:.2f}-{of['max_ms'] / 1000:.2f})"
-            rows.append((size_text(value["mib"] << 20), where, WEIGHTS[way], times, round(of["readers_pss_mib"]), of["wrong_tensors"]))
-    return found, ["weights", "to", "way", "seconds, median (range)", "MiB in all readers", "wrong tensors"], rows
-
-
 #: Ways of examples/kv-cache, as people know them.
 KV_CACHE = {
     "kv": "`rgaps.kv`, by layer", "consolidated": "consolidate, then send", "pickle": "pickle over a TCP socket",
@@ -151,10 +132,7 @@ flight*, behind a kernel of 1 ms; *beside*, such a kernel runs, and no stream is
 ordering needs. *Beyond idle* is how much a kernel in flight adds to the median of the idle stream.""", python),
     "With and without a header": ("""Messages with and without a header take turns in one run (`rgaps bench latency --header`). The time with a
 header includes setting it before publishing and reading it in the subscriber. A message without a header pays nothing.""", header),
-    "Model weights": ("""A trainer's weights to inference processes, on its host or on others (`bench/weights.py`): from the call until every reader has
-read every page. The ways take turns, and every byte is compared in every reader, outside the time. *MiB in all readers* is their PSS together; for
-rgaps with what the trainer and the links share of the same pages. rgaps keeps a second version's memory in each host's pool, for the next one. Hosts are
-network namespaces of one machine, joined by a switch: their links, daemons and readers share its cores.""", weights),
+    **weights.TABLES,
     "KV cache from prefill to decode": ("""A prompt is computed on one host and decoded on another (`make demo-kv`), in a process with one thread each; a cable of
 1 Gbit/s between two network namespaces of one machine. Medians in ms; the ways take turns. *Transfer* is what is left of it when the prefill, and
 consolidation, have ended; *hidden* is what the overlap takes away from the transfer after consolidation, which is the paper's way. *Wrong* counts tokens

@@ -1,6 +1,7 @@
 //! What each provider of host memory costs on this machine, as one line of JSON each: milliseconds to make a segment of
 //! 64 MiB, to write all of it through a new mapping and again, then through a second new mapping, as another process has one,
-//! and to give it back. Each is the least of some rounds, since whatever disturbs makes it longer.
+//! and to give it back. With `numa_node` the memory is asked of a node (of a memfd and a udmabuf by `mbind`), and looked at. Each
+//! is the least of some rounds, since whatever disturbs makes it longer.
 
 use rgaps_pool::{
     Access, HostConfig, HostMapping, HostSource, Mapping, PoolError, Provider, SegmentSource,
@@ -20,26 +21,36 @@ const FIGURES: [&str; 5] = [
 ];
 
 fn main() {
+    let mut ways = vec![HostConfig {
+        prefault: true,
+        ..HostConfig::default()
+    }];
     for provider in [Provider::Memfd, Provider::Udmabuf, Provider::Dmaplane] {
-        for prefault in [false, true] {
-            let config = HostConfig {
+        for numa_node in [None, Some(0)] {
+            ways.push(HostConfig {
                 provider,
-                prefault,
+                numa_node,
                 ..HostConfig::default()
-            };
-            let name = provider.name();
-            match least(config) {
-                Ok(least) => {
-                    let figures: Vec<String> = FIGURES
-                        .iter()
-                        .zip(least)
-                        .map(|(figure, ms)| format!(r#""{figure}_ms": {ms:.1}"#))
-                        .collect();
-                    let figures = figures.join(", ");
-                    println!(r#"{{"provider": "{name}", "prefault": {prefault}, {figures}}}"#);
-                }
-                Err(error) => println!("left out: {name}: {error}"),
+            });
+        }
+    }
+    for config in ways {
+        let name = config.provider.name();
+        let (prefault, node) = (config.prefault, config.numa_node);
+        match least(config) {
+            Ok(least) => {
+                let figures: Vec<String> = FIGURES
+                    .iter()
+                    .zip(least)
+                    .map(|(figure, ms)| format!(r#""{figure}_ms": {ms:.1}"#))
+                    .collect();
+                let node = node.map_or("null".to_owned(), |node| node.to_string());
+                println!(
+                    r#"{{"provider": "{name}", "prefault": {prefault}, "numa_node": {node}, {}}}"#,
+                    figures.join(", ")
+                );
             }
+            Err(error) => println!("left out: {name}: {error}"),
         }
     }
 }

@@ -58,7 +58,8 @@ TEST(buffer_arguments_are_checked)
 /* The result cannot be written back: the buffer is not left without a handle. */
 TEST(buffer_with_readonly_argument_is_not_kept)
 {
-	struct dmaplane_buf_params *p = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct dmaplane_buf_params *p =
+		mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	int dev = open_device();
 
 	p->alloc_type = DMAPLANE_BUF_PAGES;
@@ -75,7 +76,8 @@ TEST(buffer_handles_are_the_files_own)
 	uint32_t id = make_buffer(a, DMAPLANE_BUF_PAGES, 4096);
 
 	REFUSED(ENOENT, destroy(b, id));
-	CHECK(mmap(NULL, 4096, PROT_READ, MAP_SHARED, b, (off_t)id << 12) == MAP_FAILED && errno == ENOENT);
+	CHECK(mmap(NULL, 4096, PROT_READ, MAP_SHARED, b, (off_t)id << 12) == MAP_FAILED &&
+	      errno == ENOENT);
 	CHECK(destroy(a, id) == 0);
 }
 
@@ -178,8 +180,10 @@ TEST(mapping_is_bounded_by_the_buffer)
 		off_t at = (off_t)id << 12;
 		char *m;
 
-		CHECK(mmap(NULL, 4 * 4096, PROT_READ, MAP_SHARED, dev, at) == MAP_FAILED && errno == EINVAL);
-		CHECK(mmap(NULL, 4096, PROT_READ, MAP_PRIVATE, dev, at) == MAP_FAILED && errno == EINVAL);
+		CHECK(mmap(NULL, 4 * 4096, PROT_READ, MAP_SHARED, dev, at) == MAP_FAILED &&
+		      errno == EINVAL);
+		CHECK(mmap(NULL, 4096, PROT_READ, MAP_PRIVATE, dev, at) == MAP_FAILED &&
+		      errno == EINVAL);
 		CHECK(mmap(NULL, 4096, PROT_READ, MAP_SHARED, dev, at + (1L << 43)) == MAP_FAILED);
 		m = mmap(NULL, 2 * 4096, PROT_READ | PROT_WRITE, MAP_SHARED, dev, at);
 		CHECK(m != MAP_FAILED);
@@ -249,7 +253,10 @@ TEST(buffer_larger_than_memory_is_refused)
 	struct dmaplane_buf_params p;
 	int dev = open_device(), i, made = 0;
 
-	/* The checkers of such a kernel take memory while there is none, and then the kernel kills somebody for them. */
+	/*
+	 * The checkers of such a kernel take memory while there is none, and then the
+	 * kernel kills somebody for them.
+	 */
 	if (access("/sys/kernel/debug/kmemleak", F_OK) == 0) {
 		printf("# left out: the kernel's checkers take memory, too\n");
 		return;

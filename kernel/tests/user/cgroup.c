@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-/* Memory counts in the memory cgroup of the process that asks for it; at the cgroup's limit a call fails, and nobody is killed. */
+/*
+ * Memory counts in the memory cgroup of the process that asks for it; at the cgroup's
+ * limit a call fails, and nobody is killed.
+ */
 #include <sys/mount.h>
 
 #include "test.h"
@@ -44,7 +47,8 @@ static void is_charged(void)
 	CHECK(in_use() >= 8 * MIB);
 	make_buffer(dev, DMAPLANE_BUF_COHERENT, 2 * MIB);
 	CHECK(in_use() >= 10 * MIB);
-	CHECK(ioctl(pool, DMAPLANE_POOL_SET_QUOTA, &q) == 0 && ioctl(pool, DMAPLANE_POOL_ALLOC, &p) == 0);
+	CHECK(ioctl(pool, DMAPLANE_POOL_SET_QUOTA, &q) == 0 &&
+	      ioctl(pool, DMAPLANE_POOL_ALLOC, &p) == 0);
 	CHECK(in_use() >= 18 * MIB);
 	CHECK(close(p.fd) == 0 && close(dev) == 0);
 	EVENTUALLY(in_use() < 4 * MIB);
@@ -69,7 +73,8 @@ TEST(memory_counts_in_the_cgroup)
 {
 	pid_t child;
 
-	CHECK((mkdir(ROOT, 0700) == 0 || errno == EEXIST) && mount("none", ROOT, "cgroup2", 0, NULL) == 0);
+	CHECK((mkdir(ROOT, 0700) == 0 || errno == EEXIST) &&
+	      mount("none", ROOT, "cgroup2", 0, NULL) == 0);
 	CHECK(has(ROOT "/cgroup.controllers", "memory"));
 	put(ROOT "/cgroup.subtree_control", "+memory");
 	CHECK(mkdir(GROUP, 0700) == 0);

@@ -113,7 +113,9 @@ TEST(channels_of_two_processes_do_not_mix)
 				for (j = i; j < i + 50; j++)
 					CHECK(submit(dev, j << 8 | c, c) == 0);
 				for (j = i; j < i + 50; j++)
-					CHECK(complete(dev, &e) == 0 && e.payload == (j << 8 | c) + 1 && e.flags == (uint32_t)c);
+					CHECK(complete(dev, &e) == 0 &&
+					      e.payload == (j << 8 | c) + 1 &&
+					      e.flags == (uint32_t)c);
 			}
 			_exit(0);
 		}

@@ -66,7 +66,8 @@ TEST(dmabuf_maps_for_each_importer)
 TEST(dmabuf_of_coherent_memory_is_refused)
 {
 	int dev = open_device();
-	struct dmaplane_export_dmabuf_arg p = { .buf_id = make_buffer(dev, DMAPLANE_BUF_COHERENT, 4096) };
+	struct dmaplane_export_dmabuf_arg p = { .buf_id = make_buffer(dev, DMAPLANE_BUF_COHERENT,
+								      4096) };
 
 	REFUSED(EINVAL, ioctl(dev, DMAPLANE_EXPORT_DMABUF, &p));
 	CHECK(destroy(dev, p.buf_id) == 0);
@@ -128,26 +129,9 @@ static void in_order(const int *order)
 	EVENTUALLY(live().buffers == 0 && live().dmabufs == 0);
 }
 
-static void permute(int *order, int n)
-{
-	int i, t;
-
-	if (n == USERS) {
-		in_order(order);
-		return;
-	}
-	for (i = n; i < USERS; i++) {
-		t = order[n], order[n] = order[i], order[i] = t;
-		permute(order, n + 1);
-		t = order[n], order[n] = order[i], order[i] = t;
-	}
-}
-
 TEST(users_of_a_buffer_go_in_any_order)
 {
-	int order[USERS] = { DEV, MAP, FD, FDMAP, IMPORT };
-
-	permute(order, 0);
+	in_every_order(USERS, in_order);
 }
 
 TEST(full_descriptor_table_leaks_nothing)
@@ -168,7 +152,8 @@ TEST(full_descriptor_table_leaks_nothing)
 
 TEST(dmabuf_with_readonly_argument_is_not_kept)
 {
-	struct dmaplane_export_dmabuf_arg *p = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct dmaplane_export_dmabuf_arg *p =
+		mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	int dev = open_device(), next;
 
 	p->buf_id = make_buffer(dev, DMAPLANE_BUF_PAGES, 4096);
@@ -186,7 +171,10 @@ static void send_fd(int socket, int fd)
 {
 	char byte = 0, control[CMSG_SPACE(sizeof(fd))] = {};
 	struct iovec io = { &byte, 1 };
-	struct msghdr m = { .msg_iov = &io, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof(control) };
+	struct msghdr m = { .msg_iov = &io,
+			    .msg_iovlen = 1,
+			    .msg_control = control,
+			    .msg_controllen = sizeof(control) };
 	struct cmsghdr *c = CMSG_FIRSTHDR(&m);
 
 	c->cmsg_level = SOL_SOCKET;
@@ -200,7 +188,10 @@ static int receive_fd(int socket)
 {
 	char byte, control[CMSG_SPACE(sizeof(int))] = {};
 	struct iovec io = { &byte, 1 };
-	struct msghdr m = { .msg_iov = &io, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof(control) };
+	struct msghdr m = { .msg_iov = &io,
+			    .msg_iovlen = 1,
+			    .msg_control = control,
+			    .msg_controllen = sizeof(control) };
 	int fd;
 
 	CHECK(recvmsg(socket, &m, 0) == 1 && CMSG_FIRSTHDR(&m));
@@ -234,7 +225,10 @@ TEST(dmabuf_outlives_its_maker)
 	at[1] = 5;
 }
 
-/* Holds a dma-buf or a mapping, and nothing else of the module: the init script looks whether that keeps it loaded. */
+/*
+ * Holds a dma-buf or a mapping, and nothing else of the module: the init script looks
+ * whether that keeps it loaded.
+ */
 int keep(const char *what)
 {
 	int dev = open_device();

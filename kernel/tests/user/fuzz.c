@@ -14,23 +14,28 @@
 #include "test.h"
 
 #define THREADS 3
-/* A process, with what it has open, is killed after this: some calls take as long as they are told to. */
+/*
+ * A process, with what it has open, is killed after this: some calls take as long as they
+ * are told to.
+ */
 #define CHILD_MS 1500
 
 static const unsigned long calls[] = {
 	DMAPLANE_CREATE_CHANNEL, DMAPLANE_SUBMIT, DMAPLANE_COMPLETE, DMAPLANE_GET_STATS,
-	DMAPLANE_CREATE_BUFFER, DMAPLANE_DESTROY_BUFFER, DMAPLANE_GET_MMAP_INFO, DMAPLANE_GET_BUF_STATS,
-	DMAPLANE_EXPORT_DMABUF, DMAPLANE_GET_DMABUF_STATS, DMAPLANE_SETUP_RDMA, DMAPLANE_TEARDOWN_RDMA,
-	DMAPLANE_REGISTER_MR, DMAPLANE_DEREGISTER_MR, DMAPLANE_LOOPBACK_TEST, DMAPLANE_PINGPONG_BENCH,
-	DMAPLANE_STREAMING_BENCH, DMAPLANE_GET_RDMA_STATS, DMAPLANE_CONFIGURE_FLOW, DMAPLANE_SUSTAINED_STREAM,
-	DMAPLANE_QDEPTH_SWEEP, DMAPLANE_GET_FLOW_STATS, DMAPLANE_QUERY_NUMA_TOPO, DMAPLANE_NUMA_BENCH,
-	DMAPLANE_GPU_PIN, DMAPLANE_GPU_UNPIN, DMAPLANE_GPU_DMA_TO_HOST, DMAPLANE_GPU_DMA_FROM_HOST,
-	DMAPLANE_GPU_BENCH, DMAPLANE_GPU_REGISTER_MR, DMAPLANE_GPU_LOOPBACK, DMAPLANE_GET_GPU_STATS,
-	DMAPLANE_GET_HISTOGRAM, DMAPLANE_RDMA_WRITE_IMM, DMAPLANE_RDMA_POST_RECV, DMAPLANE_RDMA_POLL_RECV,
-	DMAPLANE_RDMA_INIT_PEER, DMAPLANE_RDMA_CONNECT_PEER, DMAPLANE_RDMA_REMOTE_SEND, DMAPLANE_RDMA_REMOTE_RECV,
-	DMAPLANE_RDMA_DESTROY_PEER,
-	DMAPLANE_POOL_GET_VERSION, DMAPLANE_POOL_SET_QUOTA, DMAPLANE_POOL_GET_REALM, DMAPLANE_POOL_ALLOC,
-	DMAPLANE_POOL_REVOKE, DMAPLANE_POOL_INFO, DMAPLANE_POOL_ADOPT,
+	DMAPLANE_CREATE_BUFFER, DMAPLANE_DESTROY_BUFFER, DMAPLANE_GET_MMAP_INFO,
+	DMAPLANE_GET_BUF_STATS, DMAPLANE_EXPORT_DMABUF, DMAPLANE_GET_DMABUF_STATS,
+	DMAPLANE_SETUP_RDMA, DMAPLANE_TEARDOWN_RDMA, DMAPLANE_REGISTER_MR, DMAPLANE_DEREGISTER_MR,
+	DMAPLANE_LOOPBACK_TEST, DMAPLANE_PINGPONG_BENCH, DMAPLANE_STREAMING_BENCH,
+	DMAPLANE_GET_RDMA_STATS, DMAPLANE_CONFIGURE_FLOW, DMAPLANE_SUSTAINED_STREAM,
+	DMAPLANE_QDEPTH_SWEEP, DMAPLANE_GET_FLOW_STATS, DMAPLANE_QUERY_NUMA_TOPO,
+	DMAPLANE_NUMA_BENCH, DMAPLANE_GPU_PIN, DMAPLANE_GPU_UNPIN, DMAPLANE_GPU_DMA_TO_HOST,
+	DMAPLANE_GPU_DMA_FROM_HOST, DMAPLANE_GPU_BENCH, DMAPLANE_GPU_REGISTER_MR,
+	DMAPLANE_GPU_LOOPBACK, DMAPLANE_GET_GPU_STATS, DMAPLANE_GET_HISTOGRAM,
+	DMAPLANE_RDMA_WRITE_IMM, DMAPLANE_RDMA_POST_RECV, DMAPLANE_RDMA_POLL_RECV,
+	DMAPLANE_RDMA_INIT_PEER, DMAPLANE_RDMA_CONNECT_PEER, DMAPLANE_RDMA_REMOTE_SEND,
+	DMAPLANE_RDMA_REMOTE_RECV, DMAPLANE_RDMA_DESTROY_PEER,
+	DMAPLANE_POOL_GET_VERSION, DMAPLANE_POOL_SET_QUOTA, DMAPLANE_POOL_GET_REALM,
+	DMAPLANE_POOL_ALLOC, DMAPLANE_POOL_REVOKE, DMAPLANE_POOL_INFO, DMAPLANE_POOL_ADOPT,
 };
 
 #define CALLS (sizeof(calls) / sizeof(*calls))
@@ -61,7 +66,10 @@ struct counts {
 
 static struct counts *counts;
 static int fuzzed;
-/* This thread's coverage of the call in progress: how many addresses, and they. Without kcov none. */
+/*
+ * This thread's coverage of the call in progress: how many addresses, and they. Without
+ * kcov none.
+ */
 static __thread uint64_t *cover;
 
 static void cover_begin(void)
@@ -89,7 +97,8 @@ static bool is_new_point(uint64_t pc)
 
 	for (;; i = (i + 1) % POINTS) {
 		seen = 0;
-		if (__atomic_compare_exchange_n(&counts->points[i], &seen, pc, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+		if (__atomic_compare_exchange_n(&counts->points[i], &seen, pc, false,
+						__ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
 			__atomic_add_fetch(&counts->npoints, 1, __ATOMIC_RELAXED);
 			return true;
 		}
@@ -139,7 +148,10 @@ static uint32_t any_word(unsigned int *seed)
 	}
 }
 
-/* Mostly small numbers, which come further, and zeros after some of them, where fields are reserved. */
+/*
+ * Mostly small numbers, which come further, and zeros after some of them, where fields are
+ * reserved.
+ */
 static void any_words(unsigned int *seed, uint32_t *words, size_t n)
 {
 	size_t used = rand_r(seed) % 4 ? (size_t)rand_r(seed) % 8 : n, i;
@@ -150,17 +162,22 @@ static void any_words(unsigned int *seed, uint32_t *words, size_t n)
 		strcpy((char *)words, RDMA_DEVICE);
 }
 
-/* Where an argument may lie: as it should, or in a place that cannot be read, or written, or not to its end. */
+/*
+ * Where an argument may lie: as it should, or in a place that cannot be read, or written,
+ * or not to its end.
+ */
 static void *any_place(unsigned int *seed, uint32_t *words)
 {
 	static char *page;
 	char *fresh, *none = NULL;
 
 	if (!__atomic_load_n(&page, __ATOMIC_ACQUIRE)) {
-		fresh = mmap(NULL, 3 * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		fresh = mmap(NULL, 3 * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+			     -1, 0);
 		mprotect(fresh, 4096, PROT_READ);
 		munmap(fresh + 2 * 4096, 4096);
-		__atomic_compare_exchange_n(&page, &none, fresh, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+		__atomic_compare_exchange_n(&page, &none, fresh, false, __ATOMIC_ACQ_REL,
+					    __ATOMIC_ACQUIRE);
 	}
 	switch (rand_r(seed) % 32) {
 	case 0:
@@ -180,7 +197,10 @@ static void *any_place(unsigned int *seed, uint32_t *words)
 	}
 }
 
-/* Something that was kept, mostly with one word changed. Others may be writing it, which makes it no worse. */
+/*
+ * Something that was kept, mostly with one word changed. Others may be writing it, which
+ * makes it no worse.
+ */
 static size_t kept_words(unsigned int *seed, uint32_t *words, size_t n)
 {
 	long nkept = __atomic_load_n(&counts->nkept, __ATOMIC_RELAXED);
@@ -217,10 +237,13 @@ void any_call(int dev, int pool, unsigned int *seed)
 		ioctl(fd, (unsigned int)rand_r(seed) * 2654435761U, words);
 		break;
 	case 1:
-		ioctl(fd, _IOC(_IOC_DIR(call), _IOC_TYPE(call), _IOC_NR(call), rand_r(seed) % 2048), words);
+		ioctl(fd, _IOC(_IOC_DIR(call), _IOC_TYPE(call), _IOC_NR(call), rand_r(seed) % 2048),
+		      words);
 		break;
 	case 2:
-		ioctl(fd, _IOC(rand_r(seed) % 4, _IOC_TYPE(call), rand_r(seed) % 256, _IOC_SIZE(call)), words);
+		ioctl(fd,
+		      _IOC(rand_r(seed) % 4, _IOC_TYPE(call), rand_r(seed) % 256, _IOC_SIZE(call)),
+		      words);
 		break;
 	default:
 		if (ioctl(fd, call, any_place(seed, words)) == 0 && counts)
@@ -244,7 +267,8 @@ static void any_use(unsigned int *seed)
 		close(fd);
 		return;
 	}
-	at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, rand_r(seed) % 8 ? MAP_SHARED : MAP_PRIVATE, fd, offset);
+	at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, rand_r(seed) % 8 ? MAP_SHARED : MAP_PRIVATE,
+		  fd, offset);
 	if (at == MAP_FAILED)
 		return;
 	/* A system call, which gets an error where the memory was revoked. */
@@ -336,7 +360,10 @@ static int by_address(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-/* Names the module's functions that no call reached. What runs when it is loaded, in workers or by KUnit is among them. */
+/*
+ * Names the module's functions that no call reached. What runs when it is loaded, in
+ * workers or by KUnit is among them.
+ */
 static void tell_coverage(void)
 {
 	static struct { uint64_t at; char name[56]; } of[4096];
@@ -348,7 +375,8 @@ static void tell_coverage(void)
 		return;
 	while (n < 4096 && fgets(line, sizeof(line), symbols))
 		n += strstr(line, "[dmaplane]") && strncmp(line, "0000000000000000", 16) &&
-		     sscanf(line, "%lx %c %55s", &of[n].at, &kind, of[n].name) == 3 && strchr("tT", kind);
+		     sscanf(line, "%lx %c %55s", &of[n].at, &kind, of[n].name) == 3 &&
+		     strchr("tT", kind);
 	fclose(symbols);
 	qsort(of, n, sizeof(*of), by_address);
 	for (i = 0; i < n; i++) {
@@ -356,7 +384,8 @@ static void tell_coverage(void)
 
 		/* What macros and the compiler made is not counted. */
 		if (!strncmp(of[i].name, "kunit_", 6) || !strncmp(of[i].name, "trace_", 6) ||
-		    !strncmp(of[i].name, "perf_trace_", 11) || of[i].name[0] == '_' || strchr(of[i].name, '.'))
+		    !strncmp(of[i].name, "perf_trace_", 11) || of[i].name[0] == '_' ||
+		    strchr(of[i].name, '.'))
 			continue;
 		all++;
 		if (is_covered(of[i].at, end))
@@ -364,7 +393,8 @@ static void tell_coverage(void)
 		else
 			printf("# never reached: %s\n", of[i].name);
 	}
-	printf("# coverage: %ld points, %zu of %zu functions; %ld arguments kept\n", counts->npoints, reached, all, counts->nkept);
+	printf("# coverage: %ld points, %zu of %zu functions; %ld arguments kept\n",
+	       counts->npoints, reached, all, counts->nkept);
 }
 
 /* Returns how many processes ended other than by the kill. */
@@ -374,7 +404,8 @@ int fuzz(int seconds, unsigned int seed)
 	int failed = 0, status;
 	size_t i;
 
-	counts = mmap(NULL, sizeof(*counts), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	counts = mmap(NULL, sizeof(*counts), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
+		      0);
 	CHECK(counts != MAP_FAILED);
 	while (now_ms() < end) {
 		unsigned int begin = rand_r(&seed);
@@ -385,7 +416,8 @@ int fuzz(int seconds, unsigned int seed)
 			fuzz_until_killed(begin);
 		usleep(CHILD_MS * 1000);
 		kill(child, SIGKILL);
-		if (child < 0 || waitpid(child, &status, 0) != child || !WIFSIGNALED(status) || WTERMSIG(status) != SIGKILL) {
+		if (child < 0 || waitpid(child, &status, 0) != child || !WIFSIGNALED(status) ||
+		    WTERMSIG(status) != SIGKILL) {
 			printf("# processes of seed %u: one had ended\n", begin);
 			failed++;
 		}
@@ -393,9 +425,11 @@ int fuzz(int seconds, unsigned int seed)
 	for (i = 0; i < CALLS; i++) {
 		succeeded += counts->succeeded[i] != 0;
 		if (!counts->succeeded[i])
-			printf("# never succeeded: %02lx %02lx\n", _IOC_TYPE(calls[i]), _IOC_NR(calls[i]));
+			printf("# never succeeded: %02lx %02lx\n", _IOC_TYPE(calls[i]),
+			       _IOC_NR(calls[i]));
 	}
 	tell_coverage();
-	printf("# %ld random calls in %d s; %ld of %zu kinds succeeded at least once\n", counts->made, seconds, succeeded, CALLS);
+	printf("# %ld random calls in %d s; %ld of %zu kinds succeeded at least once\n",
+	       counts->made, seconds, succeeded, CALLS);
 	return failed;
 }

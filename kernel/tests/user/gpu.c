@@ -58,9 +58,12 @@ static int unpin(int dev, uint32_t handle)
 	return ioctl(dev, DMAPLANE_GPU_UNPIN, &p);
 }
 
-static int copy(int dev, unsigned long call, uint32_t gpu, uint32_t host, uint64_t offset, uint64_t size)
+static int copy(int dev, unsigned long call, uint32_t gpu, uint32_t host, uint64_t offset,
+		uint64_t size)
 {
-	struct dmaplane_gpu_dma_params p = { .gpu_handle = gpu, .host_handle = host, .offset = offset, .size = size };
+	struct dmaplane_gpu_dma_params p = {
+		.gpu_handle = gpu, .host_handle = host, .offset = offset, .size = size
+	};
 	int err = ioctl(dev, call, &p);
 
 	CHECK(err || p.elapsed_ns);
@@ -88,7 +91,9 @@ static int deregister(int dev, uint32_t mr)
 
 static int gpu_loopback(int dev, uint32_t gpu_mr, uint32_t host_mr, uint32_t size)
 {
-	struct dmaplane_gpu_loopback_params p = { .gpu_mr_id = gpu_mr, .host_mr_id = host_mr, .size = size };
+	struct dmaplane_gpu_loopback_params p = { .gpu_mr_id = gpu_mr,
+						  .host_mr_id = host_mr,
+						  .size = size };
 	int err = ioctl(dev, DMAPLANE_GPU_LOOPBACK, &p);
 
 	CHECK(err || (p.recv_bytes == size && p.latency_ns && !p.status));
@@ -136,8 +141,8 @@ void gpu_step(int dev, unsigned int *seed)
 		gpu_loopback(dev, mr.mr_id, host_mr.mr_id, 1 + rand_r(seed) % 9000);
 		break;
 	default:
-		copy(dev, rand_r(seed) % 2 ? DMAPLANE_GPU_DMA_TO_HOST : DMAPLANE_GPU_DMA_FROM_HOST, last, host, 0,
-		     1 + rand_r(seed) % STAND_IN_PAGE);
+		copy(dev, rand_r(seed) % 2 ? DMAPLANE_GPU_DMA_TO_HOST : DMAPLANE_GPU_DMA_FROM_HOST,
+		     last, host, 0, 1 + rand_r(seed) % STAND_IN_PAGE);
 	}
 }
 
@@ -187,11 +192,14 @@ TEST(gpu_memory_without_pages_is_not_registered)
 /* From the page before the second half on, which lies in another order behind the BAR. */
 TEST(gpu_memory_is_copied_both_ways)
 {
-	const uint64_t first = PAGES / 2 - 1, bytes = 5 * STAND_IN_PAGE, part = 3 * STAND_IN_PAGE + 777, offset = 4321;
+	const uint64_t first = PAGES / 2 - 1, bytes = 5 * STAND_IN_PAGE,
+		       part = 3 * STAND_IN_PAGE + 777, offset = 4321;
 	int dev = open_device(), stand_in = open_stand_in();
-	uint32_t from = make_buffer(dev, DMAPLANE_BUF_PAGES, bytes), to = make_buffer(dev, DMAPLANE_BUF_PAGES, bytes);
+	uint32_t from = make_buffer(dev, DMAPLANE_BUF_PAGES, bytes),
+		 to = make_buffer(dev, DMAPLANE_BUF_PAGES, bytes);
 	uint32_t gpu = pin(dev, STAND_IN_VA + first * STAND_IN_PAGE, bytes);
-	uint8_t *behind = mmap(NULL, STAND_IN_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, stand_in, 0);
+	uint8_t *behind =
+		mmap(NULL, STAND_IN_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, stand_in, 0);
 	uint8_t *sent = map_buffer(dev, from), *back = map_buffer(dev, to);
 	struct dmaplane_gpu_stats before, after;
 	uint64_t i;
@@ -204,16 +212,19 @@ TEST(gpu_memory_is_copied_both_ways)
 	CHECK(ioctl(dev, DMAPLANE_GET_GPU_STATS, &before) == 0);
 	CHECK(copy(dev, DMAPLANE_GPU_DMA_FROM_HOST, gpu, from, offset, part) == 0);
 	for (i = 0; i < bytes; i++) {
-		uint64_t at = STAND_IN_BEHIND(first + i / STAND_IN_PAGE) * STAND_IN_PAGE + i % STAND_IN_PAGE;
+		uint64_t at = STAND_IN_BEHIND(first + i / STAND_IN_PAGE) * STAND_IN_PAGE +
+			      i % STAND_IN_PAGE;
 		bool inside = i >= offset && i < offset + part;
 
 		if (behind[at] != (inside ? sent[i] : 0))
 			FAIL("byte %lu is %u", i, behind[at]);
 	}
 	CHECK(copy(dev, DMAPLANE_GPU_DMA_TO_HOST, gpu, to, offset, part) == 0);
-	CHECK(!memcmp(back + offset, sent + offset, part) && !back[offset - 1] && !back[offset + part]);
+	CHECK(!memcmp(back + offset, sent + offset, part) && !back[offset - 1] &&
+	      !back[offset + part]);
 	CHECK(ioctl(dev, DMAPLANE_GET_GPU_STATS, &after) == 0);
-	CHECK(after.dma_h2g_bytes == before.dma_h2g_bytes + part && after.dma_g2h_bytes == before.dma_g2h_bytes + part);
+	CHECK(after.dma_h2g_bytes == before.dma_h2g_bytes + part &&
+	      after.dma_g2h_bytes == before.dma_g2h_bytes + part);
 	CHECK(unpin(dev, gpu) == 0 && pins(stand_in) == 0);
 	REFUSED(ENOENT, unpin(dev, gpu));
 }
@@ -258,12 +269,14 @@ TEST(gpu_memory_that_its_program_frees_is_gone)
 {
 	int dev = open_device(), stand_in = open_stand_in();
 	uint32_t host = make_buffer(dev, DMAPLANE_BUF_PAGES, STAND_IN_PAGE);
-	uint32_t one = pin(dev, STAND_IN_VA, STAND_IN_PAGE), other = pin(dev, STAND_IN_VA + STAND_IN_PAGE, STAND_IN_PAGE);
+	uint32_t one = pin(dev, STAND_IN_VA, STAND_IN_PAGE),
+		 other = pin(dev, STAND_IN_VA + STAND_IN_PAGE, STAND_IN_PAGE);
 	struct dmaplane_gpu_stats before, after;
 
 	CHECK(ioctl(dev, DMAPLANE_GET_GPU_STATS, &before) == 0);
 	CHECK(free_at(stand_in, STAND_IN_VA + 5) == 0 && pins(stand_in) == 1);
-	CHECK(ioctl(dev, DMAPLANE_GET_GPU_STATS, &after) == 0 && after.callbacks_fired == before.callbacks_fired + 1);
+	CHECK(ioctl(dev, DMAPLANE_GET_GPU_STATS, &after) == 0 &&
+	      after.callbacks_fired == before.callbacks_fired + 1);
 	REFUSED(EIO, copy(dev, DMAPLANE_GPU_DMA_TO_HOST, one, host, 0, 100));
 	CHECK(copy(dev, DMAPLANE_GPU_DMA_TO_HOST, other, host, 0, 100) == 0);
 	CHECK(unpin(dev, one) == 0 && unpin(dev, other) == 0 && pins(stand_in) == 0);
@@ -291,7 +304,10 @@ TEST(gpu_pins_end_with_a_killed_process)
 	close(dev);
 }
 
-/* One process pins, copies and unpins; another frees the memory meanwhile, so each may be what ends a pin. */
+/*
+ * One process pins, copies and unpins; another frees the memory meanwhile, so each may be
+ * what ends a pin.
+ */
 TEST(gpu_memory_is_freed_while_it_is_used_and_unpinned)
 {
 	int stand_in = open_stand_in(), i;
@@ -321,7 +337,10 @@ TEST(gpu_memory_is_freed_while_it_is_used_and_unpinned)
 	CHECK(waitpid(frees, NULL, 0) == frees && pins(stand_in) == 0);
 }
 
-/* A context, pinned memory of which a part lies in another order behind the BAR, and a region over each side. */
+/*
+ * A context, pinned memory of which a part lies in another order behind the BAR, and a
+ * region over each side.
+ */
 #define FIRST	(PAGES / 2 - 1)
 #define NPAGES	5
 #define BYTES	(NPAGES * STAND_IN_PAGE)
@@ -352,7 +371,8 @@ static struct rig rig_new(void)
 /* A byte of the pin, by its place. */
 static uint8_t *behind_at(struct rig *g, uint64_t i)
 {
-	return g->behind + STAND_IN_BEHIND(FIRST + i / STAND_IN_PAGE) * STAND_IN_PAGE + i % STAND_IN_PAGE;
+	return g->behind + STAND_IN_BEHIND(FIRST + i / STAND_IN_PAGE) * STAND_IN_PAGE +
+	       i % STAND_IN_PAGE;
 }
 
 static uint8_t byte_of(uint64_t i, uint8_t round)
@@ -391,8 +411,10 @@ TEST(gpu_memory_is_sent_by_rdma)
 static int write_gpu(struct rig *g, uint64_t offset, uint32_t length)
 {
 	struct dmaplane_post_recv_params r = { .mr_id = g->host_mr.mr_id };
-	struct dmaplane_write_imm_params w = { .local_mr_id = g->host_mr.mr_id, .length = length,
-					       .remote_addr = VA + offset, .remote_rkey = g->mr.rkey };
+	struct dmaplane_write_imm_params w = { .local_mr_id = g->host_mr.mr_id,
+					       .length = length,
+					       .remote_addr = VA + offset,
+					       .remote_rkey = g->mr.rkey };
 
 	CHECK(ioctl(g->dev, DMAPLANE_RDMA_POST_RECV, &r) == 0);
 	return ioctl(g->dev, DMAPLANE_RDMA_WRITE_IMM, &w);
@@ -411,7 +433,8 @@ TEST(gpu_memory_is_written_by_rdma)
 	}
 	CHECK(write_gpu(&g, offset, part) == 0);
 	for (i = 0; i < BYTES; i++)
-		if (*behind_at(&g, i) != (i >= offset && i < offset + part ? byte_of(i - offset, 7) : 0))
+		if (*behind_at(&g, i) !=
+		    (i >= offset && i < offset + part ? byte_of(i - offset, 7) : 0))
 			FAIL("byte %lu is %u", i, *behind_at(&g, i));
 	REFUSED(EIO, write_gpu(&g, BYTES - 4, 5));
 	REFUSED(EIO, write_gpu(&g, -1, 1));

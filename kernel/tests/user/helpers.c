@@ -87,9 +87,37 @@ void reap(pid_t child)
 	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
+static void permute(int *order, int n, int users, void (*run)(const int *order))
+{
+	int i, t;
+
+	if (n == users) {
+		run(order);
+		return;
+	}
+	for (i = n; i < users; i++) {
+		t = order[n], order[n] = order[i], order[i] = t;
+		permute(order, n + 1, users, run);
+		t = order[n], order[n] = order[i], order[i] = t;
+	}
+}
+
+/* Of the numbers below `users`. */
+void in_every_order(int users, void (*run)(const int *order))
+{
+	int order[8], i;
+
+	CHECK(users <= 8);
+	for (i = 0; i < users; i++)
+		order[i] = i;
+	permute(order, 0, users, run);
+}
+
 int setup_rdma(int dev, const char *name)
 {
-	struct dmaplane_rdma_setup p = { .port = 1, .cq_depth = 128, .max_send_wr = 64, .max_recv_wr = 64 };
+	struct dmaplane_rdma_setup p = {
+		.port = 1, .cq_depth = 128, .max_send_wr = 64, .max_recv_wr = 64
+	};
 
 	strncpy(p.ib_dev_name, name, sizeof(p.ib_dev_name) - 1);
 	return ioctl(dev, DMAPLANE_SETUP_RDMA, &p);

@@ -2,7 +2,7 @@
 /*
  * A process that makes, maps, exports, imports, registers, sends, revokes and
  * destroys buffers at random in three threads is killed at a random moment, again and
- * again.
+ * again. So it goes, too, while the RDMA device and the module go and come.
  */
 #include <pthread.h>
 
@@ -16,10 +16,14 @@ static void rdma_step(unsigned int *seed, uint32_t buf)
 {
 	static __thread struct dmaplane_mr_params mr;
 	struct dmaplane_loopback_params l = { .mr_id = mr.mr_id, .size = 1 + rand_r(seed) % 9000 };
-	struct dmaplane_bench_params b = { .mr_id = mr.mr_id, .msg_size = 512, .iterations = 20, .queue_depth = 8 };
+	struct dmaplane_bench_params b = {
+		.mr_id = mr.mr_id, .msg_size = 512, .iterations = 20, .queue_depth = 8
+	};
 	struct dmaplane_post_recv_params r = { .mr_id = mr.mr_id, .use_peer_qp = rand_r(seed) % 2 };
 	struct dmaplane_poll_recv_params p = { .timeout_ms = rand_r(seed) % 3 };
-	struct dmaplane_write_imm_params w = { .local_mr_id = mr.mr_id, .length = 64, .remote_addr = mr.addr,
+	struct dmaplane_write_imm_params w = { .local_mr_id = mr.mr_id,
+					       .length = 64,
+					       .remote_addr = mr.addr,
 					       .remote_rkey = mr.rkey };
 	struct dmaplane_rdma_peer_info peer;
 
@@ -77,7 +81,8 @@ static void one_step(unsigned int *seed)
 
 	switch (rand_r(seed) % 26) {
 	case 0:
-		if (try_buffer(dev, rand_r(seed) % 2, 1 + rand_r(seed) % (256 << 10), rand_r(seed) % 3 - 1, &p) == 0)
+		if (try_buffer(dev, rand_r(seed) % 2, 1 + rand_r(seed) % (256 << 10),
+			       rand_r(seed) % 3 - 1, &p) == 0)
 			last = p.buf_id;
 		break;
 	case 1:
@@ -141,36 +146,64 @@ static void *worker(void *arg)
 	return NULL;
 }
 
+static void step_until_killed(unsigned int seed, bool may_be_away)
+{
+	pthread_t t;
+	int k;
+
+	dev = open(DEVICE, O_RDWR);
+	pool = open(POOL, O_RDWR);
+	if (dev < 0 || pool < 0) {
+		CHECK(may_be_away);
+		for (;;)
+			pause();
+	}
+	for (k = 1; k < THREADS; k++)
+		pthread_create(&t, NULL, worker, (void *)(uintptr_t)(seed + k));
+	worker((void *)(uintptr_t)seed);
+}
+
+/* Whether the process ended other than by its kill. */
+static bool kill_one(unsigned int *seed, bool may_be_away)
+{
+	unsigned int at = rand_r(seed) % 20000, begin = rand_r(seed);
+	pid_t child = fork();
+	int status;
+
+	if (!child)
+		step_until_killed(begin, may_be_away);
+	/* The moment is what is random here; nothing is waited for. */
+	usleep(at);
+	kill(child, SIGKILL);
+	if (child > 0 && waitpid(child, &status, 0) == child && WIFSIGNALED(status))
+		return false;
+	printf("# process of seed %u: it had ended\n", begin);
+	return true;
+}
+
 int kills(int n, unsigned int seed)
 {
 	int i, failed = 0;
 
 	for (i = 0; i < n; i++) {
-		unsigned int at = rand_r(&seed) % 20000, begin = rand_r(&seed);
-		pid_t child = fork();
-		int status;
-
-		if (!child) {
-			pthread_t t;
-			int k;
-
-			dev = open_device();
-			pool = open(POOL, O_RDWR);
-			for (k = 1; k < THREADS; k++)
-				pthread_create(&t, NULL, worker, (void *)(uintptr_t)(begin + k));
-			worker((void *)(uintptr_t)begin);
-		}
-		/* The moment is what is random here; nothing is waited for. */
-		usleep(at);
-		kill(child, SIGKILL);
-		if (child < 0 || waitpid(child, &status, 0) != child || !WIFSIGNALED(status)) {
-			printf("# kill %d of seed %u: the child had ended\n", i, begin);
-			failed++;
-		}
+		failed += kill_one(&seed, false);
 		if (i % 500 == 499) {
 			printf("# killed %d so far\n", i + 1);
 			fflush(stdout);
 		}
 	}
+	return failed;
+}
+
+/*
+ * Until the init script is done with taking away the RDMA device and the module; `n` says
+ * how many.
+ */
+int kills_while_away(unsigned int seed, int *n)
+{
+	int failed = 0;
+
+	for (*n = 0; access("/tmp/back", F_OK) != 0; ++*n)
+		failed += kill_one(&seed, true);
 	return failed;
 }

@@ -92,7 +92,9 @@ static void buffers_are_told(int log, int dev)
 
 static void rdma_is_told(int log, int dev)
 {
-	struct dmaplane_rdma_setup s = { .ib_dev_name = RDMA_DEVICE, .cq_depth = 16, .max_send_wr = 32 };
+	struct dmaplane_rdma_setup s = { .ib_dev_name = RDMA_DEVICE,
+					 .cq_depth = 16,
+					 .max_send_wr = 32 };
 	struct dmaplane_loopback_params l = { .mr_id = 5, .size = 1 };
 	struct dmaplane_flow_params flow = { .max_credits = 65 };
 	struct dmaplane_write_imm_params w = { .length = 4097 };
@@ -101,7 +103,8 @@ static void rdma_is_told(int log, int dev)
 	REFUSED(ENOTCONN, ioctl(dev, DMAPLANE_LOOPBACK_TEST, &l));
 	told(log, "the file has no context of SETUP_RDMA");
 	REFUSED(EINVAL, ioctl(dev, DMAPLANE_SETUP_RDMA, &s));
-	told(log, "SETUP_RDMA: max_send_wr 32, max_recv_wr 16 <= cq_depth 16 <= 4096 does not hold");
+	told(log,
+	     "SETUP_RDMA: max_send_wr 32, max_recv_wr 16 <= cq_depth 16 <= 4096 does not hold");
 	REFUSED(ENODEV, setup_rdma(dev, "a\nb"));
 	/* As /dev/kmsg writes a backslash. */
 	told(log, "SETUP_RDMA: no device a\\x5cnb");

@@ -17,7 +17,8 @@ static int open_realm(uint64_t quota)
 	return realm;
 }
 
-static int try_alloc(int realm, uint64_t size, int node, uint32_t flags, struct dmaplane_pool_alloc *p)
+static int try_alloc(int realm, uint64_t size, int node, uint32_t flags,
+		     struct dmaplane_pool_alloc *p)
 {
 	*p = (struct dmaplane_pool_alloc){ .size = size, .node = node, .flags = flags };
 	return ioctl(realm, DMAPLANE_POOL_ALLOC, p);
@@ -244,16 +245,22 @@ TEST(pool_memory_is_as_demanded)
 	int realm = open_realm(1024 * MIB), node;
 
 	for (node = 0; node < 2; node++) {
-		CHECK(try_alloc(realm, 6 * MIB, node, DMAPLANE_POOL_HUGE | DMAPLANE_POOL_STRICT_NODE, &p) == 0);
+		CHECK(try_alloc(realm, 6 * MIB, node,
+				DMAPLANE_POOL_HUGE | DMAPLANE_POOL_STRICT_NODE, &p) == 0);
 		CHECK(p.actual_node == node && p.nodes == 1ULL << node && p.block_bytes == 2 * MIB);
 		i = info_of(realm, p.fd);
-		CHECK(i.node == node && i.actual_node == node && i.nodes == p.nodes && i.block_bytes == p.block_bytes);
+		CHECK(i.node == node && i.actual_node == node && i.nodes == p.nodes &&
+		      i.block_bytes == p.block_bytes);
 		CHECK(i.size == 6 * MIB && i.state == DMAPLANE_POOL_MINE);
 		close(p.fd);
 	}
-	/* Node 1 has 512 MiB and not all of them; who demands nothing gets pages of node 0 as well. */
+	/*
+	 * Node 1 has 512 MiB and not all of them; who demands nothing gets pages of node 0
+	 * as well.
+	 */
 	REFUSED(ENOMEM, try_alloc(realm, 520 * MIB, 1, DMAPLANE_POOL_STRICT_NODE, &p));
-	REFUSED(ENOMEM, try_alloc(realm, 520 * MIB, 1, DMAPLANE_POOL_STRICT_NODE | DMAPLANE_POOL_HUGE, &p));
+	REFUSED(ENOMEM,
+		try_alloc(realm, 520 * MIB, 1, DMAPLANE_POOL_STRICT_NODE | DMAPLANE_POOL_HUGE, &p));
 	CHECK(realm_of(realm).used_bytes == 0 && realm_of(realm).buffers == 0);
 	CHECK(try_alloc(realm, 520 * MIB, 1, 0, &p) == 0);
 	CHECK(p.nodes == 3 && p.actual_node == 0);
@@ -283,7 +290,10 @@ TEST(pool_memory_is_zeroed_and_shared)
 	CHECK(other[3 * MIB / 8] == 33);
 }
 
-/* Pieces of mappings, with ends in the middle of what a fault fills at once, some of it there already. */
+/*
+ * Pieces of mappings, with ends in the middle of what a fault fills at once, some of it
+ * there already.
+ */
 TEST(pool_mapping_fills_in_pieces)
 {
 	int realm = open_realm(8 * MIB), fd = alloc(realm, 6 * MIB);
@@ -326,7 +336,8 @@ TEST(pool_revoked_memory_is_gone_for_everybody)
 	CHECK(touch(at, true) == 0);
 	REFUSED(EDQUOT, try_alloc(realm, 4096, -1, 0, &p));
 	CHECK(take_back(realm, fd) == 0);
-	CHECK(touch(at, false) == SIGBUS && touch(at, true) == SIGBUS && touch(untouched, false) == SIGBUS);
+	CHECK(touch(at, false) == SIGBUS && touch(at, true) == SIGBUS &&
+	      touch(untouched, false) == SIGBUS);
 	CHECK(mmap(NULL, 4096, PROT_READ, MAP_SHARED, fd, 0) == MAP_FAILED && errno == ENODEV);
 	REFUSED(ENODEV, ioctl(im, IMPORTER_READ, &a));
 	close(im);
@@ -335,7 +346,8 @@ TEST(pool_revoked_memory_is_gone_for_everybody)
 		map.dynamic = i;
 		REFUSED(ENODEV, ioctl(im, IMPORTER_MAP, &map));
 	}
-	CHECK(info_of(realm, fd).state == (DMAPLANE_POOL_REVOKED | DMAPLANE_POOL_FREED | DMAPLANE_POOL_MINE));
+	CHECK(info_of(realm, fd).state ==
+	      (DMAPLANE_POOL_REVOKED | DMAPLANE_POOL_FREED | DMAPLANE_POOL_MINE));
 	CHECK(info_of(realm, fd).importers == 0);
 	CHECK(realm_of(realm).used_bytes == 0 && realm_of(realm).buffers == 1);
 	/* It is there for others at once, and the old mappings do not show it. */
@@ -433,7 +445,8 @@ TEST(pool_is_revoked_by_its_realm_only)
 
 TEST(pool_memory_of_a_closed_realm_is_adopted)
 {
-	int realm = open_realm(4 * MIB), fd = alloc(realm, MIB), second = alloc(realm, 2 * MIB), gone = alloc(realm, MIB);
+	int realm = open_realm(4 * MIB), fd = alloc(realm, MIB), second = alloc(realm, 2 * MIB),
+	    gone = alloc(realm, MIB);
 	uint64_t *at = map_fd(fd, MIB);
 	int next = open_realm(2 * MIB);
 
@@ -510,26 +523,9 @@ static void in_order(const int *order)
 	EVENTUALLY(live().buffers == 0 && live().dmabufs == 0);
 }
 
-static void permute(int *order, int n)
-{
-	int i, t;
-
-	if (n == USERS) {
-		in_order(order);
-		return;
-	}
-	for (i = n; i < USERS; i++) {
-		t = order[n], order[n] = order[i], order[i] = t;
-		permute(order, n + 1);
-		t = order[n], order[n] = order[i], order[i] = t;
-	}
-}
-
 TEST(pool_users_go_in_any_order)
 {
-	int order[USERS] = { REALM, FD, MAP, IMPORT, REVOKED };
-
-	permute(order, 0);
+	in_every_order(USERS, in_order);
 }
 
 static bool stop;
@@ -620,7 +616,8 @@ TEST(pool_full_descriptor_table_leaks_nothing)
 
 TEST(pool_answer_that_cannot_be_written_is_undone)
 {
-	struct dmaplane_pool_alloc *p = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct dmaplane_pool_alloc *p =
+		mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	int realm = open_realm(MIB), next;
 
 	p->size = 4096;
@@ -652,7 +649,10 @@ void keep_pool(void)
 	close(realm);
 }
 
-/* Random steps of a realm, for kills.c: what is mapped is touched by system calls, which get errors for what is revoked. */
+/*
+ * Random steps of a realm, for kills.c: what is mapped is touched by system calls, which
+ * get errors for what is revoked.
+ */
 void pool_step(unsigned int *seed)
 {
 	static __thread int realm = -1, fds[4] = { -1, -1, -1, -1 };

@@ -54,7 +54,9 @@ TEST(rdma_setup_is_checked)
 
 TEST(a_user_has_at_most_64_contexts)
 {
-	struct dmaplane_rdma_setup p = { .ib_dev_name = RDMA_DEVICE, .cq_depth = 1, .max_send_wr = 1, .max_recv_wr = 1 };
+	struct dmaplane_rdma_setup p = {
+		.ib_dev_name = RDMA_DEVICE, .cq_depth = 1, .max_send_wr = 1, .max_recv_wr = 1
+	};
 	int devs[64], i, other = open_device();
 
 	for (i = 0; i < 64; i++) {
@@ -169,7 +171,10 @@ TEST(loopback_over_coherent_and_large_buffers)
 	CHECK(ioctl(dev, DMAPLANE_LOOPBACK_TEST, &p) == 0);
 }
 
-/* The region keeps the buffer, in either order; a buffer of which only a region is left is still written. */
+/*
+ * The region keeps the buffer, in either order; a buffer of which only a region is left is
+ * still written.
+ */
 TEST(mr_keeps_its_buffer)
 {
 	struct rig g = rig_new(MIB, RW);
@@ -189,18 +194,76 @@ TEST(mr_keeps_its_buffer)
 	CHECK(destroy(g.dev, g.buf) == 0);
 }
 
+/* The handle, a mapping, a dma-buf, an importer, a region: in each of the 120 orders. */
+enum { HANDLE, MAP, FD, IMPORT, REGION, USERS };
+
+/* With a context, for all orders. */
+static int ordered;
+
+static void region_in_order(const int *order)
+{
+	struct dmaplane_mr_params mr;
+	struct dmaplane_loopback_params l = { .size = 4096 };
+	uint32_t id = make_buffer(ordered, DMAPLANE_BUF_PAGES, MIB);
+	uint64_t *at = map_buffer(ordered, id);
+	struct importer_map map;
+	int fd = export_buffer(ordered, id), im = import_buffer(fd, 0, &map), i;
+	bool gone[USERS] = {};
+
+	l.mr_id = register_mr(ordered, id, RW, &mr);
+	at[7] = 0xfeed;
+	for (i = 0; i < USERS; i++) {
+		bool held = !gone[MAP] || !gone[FD] || !gone[IMPORT];
+
+		CHECK(live().buffers == 1);
+		gone[order[i]] = true;
+		if (order[i] == MAP)
+			munmap(at, MIB);
+		else if (order[i] == FD)
+			close(fd);
+		else if (order[i] == IMPORT)
+			close(im);
+		else if (order[i] == REGION)
+			CHECK(ioctl(ordered, DMAPLANE_DEREGISTER_MR, &l.mr_id) == 0);
+		else if (!held)
+			EVENTUALLY(destroy(ordered, id) == 0);
+		else
+			REFUSED(EBUSY, destroy(ordered, id));
+		/* Whoever is left reads what was written, and what the region's device copies. */
+		if (!gone[REGION])
+			CHECK(ioctl(ordered, DMAPLANE_LOOPBACK_TEST, &l) == 0);
+		CHECK(gone[MAP] ||
+		      (at[7] == 0xfeed && (gone[REGION] || at[MIB / 16 + 7] == 0xfeed)));
+		CHECK(gone[IMPORT] || device_reads(im, 56) == 0xfeed);
+	}
+	/* A handle that was refused to go is still there. */
+	destroy(ordered, id);
+	EVENTUALLY(live().buffers == 0 && live().dmabufs == 0 && live().mrs == 0);
+}
+
+TEST(users_of_a_region_go_in_any_order)
+{
+	ordered = open_device();
+	CHECK(setup_rdma(ordered, RDMA_DEVICE) == 0);
+	in_every_order(USERS, region_in_order);
+}
+
 TEST(pingpong_and_streaming_measure)
 {
 	struct rig g = rig_new(MIB, RW);
-	struct dmaplane_bench_params p = { .mr_id = g.mr.mr_id, .msg_size = 1024, .iterations = 200, .queue_depth = 16 };
+	struct dmaplane_bench_params p = {
+		.mr_id = g.mr.mr_id, .msg_size = 1024, .iterations = 200, .queue_depth = 16
+	};
 	struct dmaplane_hist_params h = { .reset = 1 };
 	uint64_t in_buckets = 0;
 	int i;
 
 	CHECK(ioctl(g.dev, DMAPLANE_PINGPONG_BENCH, &p) == 0);
-	CHECK(p.total_ns && p.avg_latency_ns && p.p99_latency_ns >= p.avg_latency_ns / 2 && p.mr_reg_ns);
+	CHECK(p.total_ns && p.avg_latency_ns && p.p99_latency_ns >= p.avg_latency_ns / 2 &&
+	      p.mr_reg_ns);
 	CHECK(ioctl(g.dev, DMAPLANE_GET_HISTOGRAM, &h) == 0);
-	CHECK(h.count == 400 && h.min_ns <= h.p50_ns && h.p50_ns <= h.p99_ns && h.p99_ns <= h.p999_ns && h.p999_ns <= h.max_ns);
+	CHECK(h.count == 400 && h.min_ns <= h.p50_ns && h.p50_ns <= h.p99_ns &&
+	      h.p99_ns <= h.p999_ns && h.p999_ns <= h.max_ns);
 	CHECK(h.min_ns <= h.avg_ns && h.avg_ns <= h.max_ns);
 	for (i = 0; i < DMAPLANE_HIST_BUCKETS; i++)
 		in_buckets += h.buckets[i];
@@ -240,7 +303,9 @@ TEST(sustained_stream_stalls_but_never_overflows)
 {
 	struct rig g = rig_new(MIB, RW);
 	struct dmaplane_flow_params flow = { 4, 3, 1, 0 };
-	struct dmaplane_sustained_params p = { .mr_id = g.mr.mr_id, .msg_size = 4096, .queue_depth = 32, .duration_secs = 2 };
+	struct dmaplane_sustained_params p = {
+		.mr_id = g.mr.mr_id, .msg_size = 4096, .queue_depth = 32, .duration_secs = 2
+	};
 	struct dmaplane_flow_stats before, now;
 
 	CHECK(ioctl(g.dev, DMAPLANE_GET_FLOW_STATS, &before) == 0);
@@ -290,7 +355,8 @@ static int post_recv(int dev, uint32_t mr, uint32_t size, uint32_t peer)
 	return ioctl(dev, DMAPLANE_RDMA_POST_RECV, &p);
 }
 
-static int poll_recv(int dev, uint32_t peer, uint32_t timeout_ms, struct dmaplane_poll_recv_params *p)
+static int poll_recv(int dev, uint32_t peer, uint32_t timeout_ms,
+		     struct dmaplane_poll_recv_params *p)
 {
 	memset(p, 0, sizeof(*p));
 	p->use_peer_qp = peer;
@@ -301,8 +367,11 @@ static int poll_recv(int dev, uint32_t peer, uint32_t timeout_ms, struct dmaplan
 TEST(write_imm_places_and_notifies)
 {
 	struct rig g = rig_new(4 * MIB, RW);
-	struct dmaplane_write_imm_params w = { .local_mr_id = g.mr.mr_id, .length = MIB, .local_offset = 4096,
-					       .remote_addr = g.mr.addr + 2 * MIB, .remote_rkey = g.mr.rkey,
+	struct dmaplane_write_imm_params w = { .local_mr_id = g.mr.mr_id,
+					       .length = MIB,
+					       .local_offset = 4096,
+					       .remote_addr = g.mr.addr + 2 * MIB,
+					       .remote_rkey = g.mr.rkey,
 					       .imm_data = 7 << 16 | 3 };
 	struct dmaplane_poll_recv_params p;
 
@@ -324,7 +393,9 @@ TEST(write_imm_places_and_notifies)
 TEST(write_imm_is_bounded)
 {
 	struct rig g = rig_new(MIB, RW);
-	struct dmaplane_write_imm_params w = { .local_mr_id = g.mr.mr_id, .length = 4096, .remote_addr = g.mr.addr,
+	struct dmaplane_write_imm_params w = { .local_mr_id = g.mr.mr_id,
+					       .length = 4096,
+					       .remote_addr = g.mr.addr,
 					       .remote_rkey = g.mr.rkey };
 	struct dmaplane_mr_params other;
 	uint32_t id;
@@ -343,7 +414,8 @@ TEST(write_imm_is_bounded)
 	w.remote_rkey = g.mr.rkey ^ 0x10000;
 	CHECK(post_recv(g.dev, g.mr.mr_id, 0, 0) == 0);
 	REFUSED(EIO, ioctl(g.dev, DMAPLANE_RDMA_WRITE_IMM, &w));
-	register_mr(g.dev, g.buf, DMAPLANE_ACCESS_LOCAL_WRITE | DMAPLANE_ACCESS_REMOTE_READ, &other);
+	register_mr(g.dev, g.buf, DMAPLANE_ACCESS_LOCAL_WRITE | DMAPLANE_ACCESS_REMOTE_READ,
+		    &other);
 	w.remote_addr = other.addr;
 	w.remote_rkey = other.rkey;
 	CHECK(post_recv(g.dev, g.mr.mr_id, 0, 0) == 0);
@@ -377,19 +449,25 @@ TEST(receives_are_bounded)
 	REFUSED(EBUSY, ioctl(g.dev, DMAPLANE_LOOPBACK_TEST, &l));
 }
 
-static void exchange(int socket, int dev, struct dmaplane_mr_params *mr, struct dmaplane_mr_params *theirs)
+static void exchange(int socket, int dev, struct dmaplane_mr_params *mr,
+		     struct dmaplane_mr_params *theirs)
 {
 	struct dmaplane_rdma_peer_info mine, peer;
 
 	CHECK(ioctl(dev, DMAPLANE_RDMA_INIT_PEER, &mine) == 0);
 	CHECK(mine.qp_num);
-	CHECK(write(socket, &mine, sizeof(mine)) == sizeof(mine) && write(socket, mr, sizeof(*mr)) == sizeof(*mr));
-	CHECK(read(socket, &peer, sizeof(peer)) == sizeof(peer) && read(socket, theirs, sizeof(*theirs)) == sizeof(*theirs));
+	CHECK(write(socket, &mine, sizeof(mine)) == sizeof(mine) &&
+	      write(socket, mr, sizeof(*mr)) == sizeof(*mr));
+	CHECK(read(socket, &peer, sizeof(peer)) == sizeof(peer) &&
+	      read(socket, theirs, sizeof(*theirs)) == sizeof(*theirs));
 	CHECK(ioctl(dev, DMAPLANE_RDMA_CONNECT_PEER, &peer) == 0);
 	REFUSED(EISCONN, ioctl(dev, DMAPLANE_RDMA_CONNECT_PEER, &peer));
 }
 
-/* Chunks as of a KV cache, each with a notice, from one process to another; then messages both ways. */
+/*
+ * Chunks as of a KV cache, each with a notice, from one process to another; then messages
+ * both ways.
+ */
 TEST(peers_of_two_processes_transfer)
 {
 	enum { CHUNKS = 32, CHUNK = 65536 };
@@ -409,9 +487,14 @@ TEST(peers_of_two_processes_transfer)
 		exchange(pair[1], g.dev, &g.mr, &theirs);
 		CHECK(read(pair[1], &byte, 1) == 1);
 		for (i = 0; i < CHUNKS; i++) {
-			struct dmaplane_write_imm_params w = { .local_mr_id = g.mr.mr_id, .length = CHUNK,
-				.local_offset = i * CHUNK, .remote_addr = theirs.addr + i * CHUNK,
-				.remote_rkey = theirs.rkey, .imm_data = i << 16 | i, .use_peer_qp = 1 };
+			struct dmaplane_write_imm_params w = { .local_mr_id = g.mr.mr_id,
+							       .length = CHUNK,
+							       .local_offset = i * CHUNK,
+							       .remote_addr =
+								       theirs.addr + i * CHUNK,
+							       .remote_rkey = theirs.rkey,
+							       .imm_data = i << 16 | i,
+							       .use_peer_qp = 1 };
 
 			CHECK(ioctl(g.dev, DMAPLANE_RDMA_WRITE_IMM, &w) == 0);
 		}
@@ -461,7 +544,9 @@ TEST(rdma_bench_can_be_killed)
 	int status;
 
 	if (!child) {
-		struct dmaplane_sustained_params p = { .mr_id = g.mr.mr_id, .msg_size = 4096, .queue_depth = 32,
+		struct dmaplane_sustained_params p = { .mr_id = g.mr.mr_id,
+						       .msg_size = 4096,
+						       .queue_depth = 32,
 						       .duration_secs = 3600 };
 
 		ioctl(g.dev, DMAPLANE_SUSTAINED_STREAM, &p);
@@ -503,7 +588,9 @@ TEST(teardown_ends_a_running_stream)
 	pid_t child = fork();
 
 	if (!child) {
-		struct dmaplane_sustained_params p = { .mr_id = g.mr.mr_id, .msg_size = 4096, .queue_depth = 32,
+		struct dmaplane_sustained_params p = { .mr_id = g.mr.mr_id,
+						       .msg_size = 4096,
+						       .queue_depth = 32,
 						       .duration_secs = 3600 };
 
 		REFUSED(ENODEV, ioctl(g.dev, DMAPLANE_SUSTAINED_STREAM, &p));
@@ -519,7 +606,9 @@ TEST(teardown_ends_a_running_stream)
 int hold(void)
 {
 	struct rig g = rig_new(MIB, RW);
-	struct dmaplane_sustained_params p = { .mr_id = g.mr.mr_id, .msg_size = 4096, .queue_depth = 32, .duration_secs = 3600 };
+	struct dmaplane_sustained_params p = {
+		.mr_id = g.mr.mr_id, .msg_size = 4096, .queue_depth = 32, .duration_secs = 3600
+	};
 
 	CHECK(close(open("/tmp/streaming", O_CREAT | O_RDWR, 0600)) == 0);
 	REFUSED(ENODEV, ioctl(g.dev, DMAPLANE_SUSTAINED_STREAM, &p));

@@ -2,6 +2,7 @@
 /*
  * dmaplane-test run [FILTER]: every test, each in a process of its own.
  * dmaplane-test kills N SEED: kills at random (kills.c).
+ * dmaplane-test away SEED: the same until there is /tmp/back, while device and module go and come.
  * dmaplane-test fuzz SECONDS SEED: random calls (fuzz.c).
  * dmaplane-test keep dmabuf|mapping|pool: holds only that, until killed (dmabufs.c).
  * dmaplane-test hold: streams until the device below goes (rdma.c).
@@ -52,7 +53,8 @@ static bool left_nothing(void)
 			return true;
 		usleep(1000);
 	}
-	printf("# leaked: %ld buffers, %ld dma-bufs, %ld memory regions, %ld pins\n", l.buffers, l.dmabufs, l.mrs, l.pins);
+	printf("# leaked: %ld buffers, %ld dma-bufs, %ld memory regions, %ld pins\n", l.buffers,
+	       l.dmabufs, l.mrs, l.pins);
 	return false;
 }
 
@@ -77,16 +79,23 @@ static int run(const char *filter)
 	return failed || !n;
 }
 
+static int tell_kills(int n, int failed)
+{
+	failed += !left_nothing();
+	printf("dmaplane-test: %d kills, %d failed\n", n, failed);
+	return failed != 0;
+}
+
 int main(int argc, char **argv)
 {
 	if (argc >= 2 && !strcmp(argv[1], "run"))
 		return run(argc > 2 ? argv[2] : NULL);
-	if (argc == 4 && !strcmp(argv[1], "kills")) {
-		int n = atoi(argv[2]), failed = kills(n, atoi(argv[3]));
+	if (argc == 4 && !strcmp(argv[1], "kills"))
+		return tell_kills(atoi(argv[2]), kills(atoi(argv[2]), atoi(argv[3])));
+	if (argc == 3 && !strcmp(argv[1], "away")) {
+		int n, failed = kills_while_away(atoi(argv[2]), &n);
 
-		failed += !left_nothing();
-		printf("dmaplane-test: %d kills, %d failed\n", n, failed);
-		return failed != 0;
+		return tell_kills(n, failed);
 	}
 	if (argc == 4 && !strcmp(argv[1], "fuzz")) {
 		int failed = fuzz(atoi(argv[2]), atoi(argv[3]));
@@ -99,6 +108,8 @@ int main(int argc, char **argv)
 		return hold();
 	if (argc == 3 && !strcmp(argv[1], "keep"))
 		return keep(argv[2]);
-	fprintf(stderr, "usage: %s run [FILTER] | kills N SEED | fuzz SECONDS SEED | hold | keep dmabuf|mapping|pool\n", argv[0]);
+	fprintf(stderr,
+		"usage: %s run [FILTER] | kills N SEED | away SEED | fuzz SECONDS SEED | hold | keep dmabuf|mapping|pool\n",
+		argv[0]);
 	return 2;
 }

@@ -67,7 +67,8 @@ void test_add(struct test *t);
 } while (0)
 
 #define RDMA_DEVICE "rxe0"
-#define RW (DMAPLANE_ACCESS_LOCAL_WRITE | DMAPLANE_ACCESS_REMOTE_WRITE | DMAPLANE_ACCESS_REMOTE_READ)
+#define RW \
+	(DMAPLANE_ACCESS_LOCAL_WRITE | DMAPLANE_ACCESS_REMOTE_WRITE | DMAPLANE_ACCESS_REMOTE_READ)
 
 #define MIB (1UL << 20)
 
@@ -92,6 +93,7 @@ int import_buffer(int dmabuf, uint32_t device, struct importer_map *map);
 uint64_t device_reads(int importer, uint64_t offset);
 void device_writes(int importer, uint64_t offset, uint64_t value);
 void reap(pid_t child);
+void in_every_order(int users, void (*run)(const int *order));
 int setup_rdma(int dev, const char *name);
 uint32_t register_mr(int dev, uint32_t buf, uint32_t access, struct dmaplane_mr_params *p);
 
@@ -104,6 +106,7 @@ void pool_step(unsigned int *seed);
 void any_call(int dev, int pool, unsigned int *seed);
 int fuzz(int seconds, unsigned int seed);
 int kills(int n, unsigned int seed);
+int kills_while_away(unsigned int seed, int *n);
 int hold(void);
 int keep(const char *what);
 

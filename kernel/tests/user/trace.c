@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-/* What the module tells of its work: tracepoints that fire with the values of the call, and the files of debugfs. */
+/*
+ * What the module tells of its work: tracepoints that fire with the values of the call,
+ * and the files of debugfs.
+ */
 #include "../nvidia_p2p_stand_in.h"
 #include "test.h"
 
 #define TRACING	"/sys/kernel/debug/tracing/"
+#define STALLS	TRACING "events/dmaplane/dmaplane_flow_stall/enable"
 #define DEBUGFS	"/sys/kernel/debug/dmaplane/"
 
 static void put(const char *file, const char *text)
@@ -36,7 +40,9 @@ struct done {
 static struct done work(int dev)
 {
 	struct dmaplane_gpu_pin_params pin = { .gpu_va = STAND_IN_VA, .size = STAND_IN_PAGE };
-	struct dmaplane_bench_params bench = { .msg_size = 512, .iterations = 50, .queue_depth = 8 };
+	struct dmaplane_bench_params bench = { .msg_size = 512,
+					       .iterations = 50,
+					       .queue_depth = 8 };
 	struct dmaplane_flow_params flow = { .max_credits = 1, .high_watermark = 1 };
 	struct dmaplane_write_imm_params w = { .length = 77, .imm_data = 5 << 16 | 9 };
 	struct dmaplane_submit_params s = { .entry = { .payload = 41 } };
@@ -51,12 +57,14 @@ static struct done work(int dev)
 	CHECK(setup_rdma(dev, RDMA_DEVICE) == 0);
 	dma.host_handle = make_buffer(dev, DMAPLANE_BUF_PAGES, 123456);
 	bench.mr_id = register_mr(dev, dma.host_handle, RW, &mr);
-	CHECK(ioctl(dev, DMAPLANE_CONFIGURE_FLOW, &flow) == 0 && ioctl(dev, DMAPLANE_STREAMING_BENCH, &bench) == 0);
+	CHECK(ioctl(dev, DMAPLANE_CONFIGURE_FLOW, &flow) == 0 &&
+	      ioctl(dev, DMAPLANE_STREAMING_BENCH, &bench) == 0);
 	r = (struct dmaplane_post_recv_params){ .mr_id = mr.mr_id };
 	w.local_mr_id = mr.mr_id;
 	w.remote_addr = mr.addr;
 	w.remote_rkey = mr.rkey;
-	CHECK(ioctl(dev, DMAPLANE_RDMA_POST_RECV, &r) == 0 && ioctl(dev, DMAPLANE_RDMA_WRITE_IMM, &w) == 0);
+	CHECK(ioctl(dev, DMAPLANE_RDMA_POST_RECV, &r) == 0 &&
+	      ioctl(dev, DMAPLANE_RDMA_WRITE_IMM, &w) == 0);
 	CHECK(ioctl(dev, DMAPLANE_GPU_PIN, &pin) == 0);
 	dma.gpu_handle = pin.handle;
 	CHECK(ioctl(dev, DMAPLANE_GPU_DMA_TO_HOST, &dma) == 0);
@@ -81,6 +89,8 @@ TEST(every_tracepoint_fires)
 
 	put(TRACING "trace", "");
 	put(TRACING "events/dmaplane/enable", "1");
+	/* There may be any number of stalls, which would push out the rest. */
+	put(STALLS, "0");
 	done = work(dev);
 	put(TRACING "events/dmaplane/enable", "0");
 	told = text_of(TRACING "trace");
@@ -91,12 +101,17 @@ TEST(every_tracepoint_fires)
 	traced(told, "buf_alloc", "buf=1 type=1 size=123456 node_asked=-1 ");
 	traced(told, "rdma_post", "qp=");
 	traced(told, "rdma_completion", "status=0 bytes=512 ");
-	traced(told, "flow_stall", "in_flight=1 credits=1\n");
 	traced(told, "rdma_write_imm", "imm=0x00050009 bytes=77 status=0\n");
-	snprintf(values, sizeof(values), "handle=%u va=0x%lx ", done.pin, (unsigned long)STAND_IN_VA);
+	snprintf(values, sizeof(values), "handle=%u va=0x%lx ", done.pin,
+		 (unsigned long)STAND_IN_VA);
 	traced(told, "gpu_pin", values);
 	snprintf(values, sizeof(values), "handle=%u to_host=1 bytes=4096 ", done.pin);
 	traced(told, "gpu_dma", values);
+	put(TRACING "trace", "");
+	put(STALLS, "1");
+	work(open_device());
+	put(STALLS, "0");
+	traced(text_of(TRACING "trace"), "flow_stall", "in_flight=1 credits=1\n");
 	put(TRACING "trace", "");
 }
 
@@ -124,11 +139,14 @@ TEST(debugfs_tells_what_calls_tell)
 	uint64_t before = told(DEBUGFS "histogram", "count");
 
 	work(dev);
-	CHECK(ioctl(dev, DMAPLANE_GET_BUF_STATS, &buffers) == 0 && ioctl(dev, DMAPLANE_GET_FLOW_STATS, &flow) == 0);
-	CHECK(ioctl(dev, DMAPLANE_GET_RDMA_STATS, &rdma) == 0 && ioctl(dev, DMAPLANE_GET_GPU_STATS, &gpu) == 0);
+	CHECK(ioctl(dev, DMAPLANE_GET_BUF_STATS, &buffers) == 0 &&
+	      ioctl(dev, DMAPLANE_GET_FLOW_STATS, &flow) == 0);
+	CHECK(ioctl(dev, DMAPLANE_GET_RDMA_STATS, &rdma) == 0 &&
+	      ioctl(dev, DMAPLANE_GET_GPU_STATS, &gpu) == 0);
 	CHECK(told(DEBUGFS "stats", "buffers_created") == buffers.buffers_created);
 	CHECK(told(DEBUGFS "flow", "stalls") == flow.credit_stalls && flow.credit_stalls);
-	CHECK(told(DEBUGFS "rdma", "sends") == rdma.sends_posted && told(DEBUGFS "rdma", "bytes_sent") == rdma.bytes_sent);
+	CHECK(told(DEBUGFS "rdma", "sends") == rdma.sends_posted &&
+	      told(DEBUGFS "rdma", "bytes_sent") == rdma.bytes_sent);
 	CHECK(told(DEBUGFS "gpu", "gpu_pins") == gpu.pins_total && gpu.pins_total);
 	CHECK(told(DEBUGFS "histogram", "count") == before + 51);
 }
