@@ -8,5 +8,6 @@ tools/gpu-libs.py build target/debug/librgaps_gpu.so target/debug/gpu-libs
 tests/remote/build.sh
 if [ "${SUITE:-0}" = 1 ]; then
   tests/remote/suite.sh
+  tests/remote/cable.py
 fi
 exec python3 demo/remote.py "$@"

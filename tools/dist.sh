@@ -22,7 +22,7 @@ mkdir dist/examples
 cp -r examples/python examples/kv-cache dist/examples/
 mkdir dist/demo
 cp demo/about.py dist/demo/
-cp bench/run.sh bench/python_latency.py bench/weights.py bench/remoting_delay.py bench/remoting_inline.py bench/zeroing.py dist/bench/
+cp bench/run.sh bench/python_latency.py bench/weights.py bench/remoting_delay.py bench/remoting_inline.py bench/remoting_lane.py bench/zeroing.py dist/bench/
 cp tools/gpu-check.py dist/gpu-check
 cp -r tools/gpu dist/
 mkdir dist/device

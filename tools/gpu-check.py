@@ -3,7 +3,7 @@
 
 Usage: dist/gpu-check [--quick] [--only SECTION,...] [--match TEXT,...]
 
-Sections: tests, python, figures, links, races, chaos, mps, device, gpu-verbs, compare, remoting, remoting-libs, doctor; without --only all of them. Under $OUT (default:
+Sections: tests, python, figures, links, races, chaos, mps, device, gpu-verbs, compare, remoting, remoting-libs, remoting-several, doctor; without --only all of them. Under $OUT (default:
 gpu-check-results) each result is written to a file as it comes, <section>-<name>.json, so that what was found
 before a time limit ended this program is not lost; report.json is the whole, and says so when it is not
 (`finished`). All that a failed program printed is in <name>.log. Exits 0 only if every test passed, no message was corrupt or lost, and nothing leaked or hung; a
@@ -15,7 +15,7 @@ import argparse, contextlib, importlib.util, json, os, platform, signal, statist
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-SECTIONS = ["tests", "python", "figures", "links", "races", "chaos", "mps", "device", "gpu-verbs", "compare", "remoting", "remoting-libs", "doctor"]
+SECTIONS = ["tests", "python", "figures", "links", "races", "chaos", "mps", "device", "gpu-verbs", "compare", "remoting", "remoting-libs", "remoting-several", "doctor"]
 OUTPUT_CHARS = 4000
 
 RGAPS = HERE / "bin/rgaps"
@@ -646,6 +646,107 @@ REMOTE_PROGRAMS = {
 }
 
 
+#: Makes /dev of a mount namespace, in the folder $1, without GPUs, and stays. NVIDIA's driver makes the nodes that it misses; with `nodev` they open nothing.
+FAR_DEVICES = """
+mount --make-rprivate / && mkdir -p "$1" && mount -t tmpfs -o mode=755,nodev far "$1" || exit 1
+for node in null zero full random urandom tty; do
+  [ ! -e "/dev/$node" ] || { : >"$1/$node" && mount --bind "/dev/$node" "$1/$node"; } || exit 1
+done
+ln -s /proc/self/fd "$1/fd" && mkdir -m 1777 "$1/shm" && mount -t tmpfs far "$1/shm" && mount --rbind "$1" /dev || exit 1
+echo made
+exec sleep infinity
+"""
+#: Whether a program finds a GPU with NVIDIA's driver.
+FAR_PROBE = """
+import ctypes, glob, json
+try:
+    driver = ctypes.CDLL("libcuda.so.1").cuInit(0)
+except OSError as error:
+    driver = str(error)
+print(json.dumps({"device_nodes": glob.glob("/dev/nvidia*"), "cuInit": driver}))
+"""
+
+
+class Far:
+    """The host of the clients: a network namespace with a cable to this host, and a mount namespace whose /dev has no GPU. What this user may not make
+    is missing, and `about` says so. `prefix` is what comes before a command there, `address` is this host's."""
+
+    def __init__(self, folder):
+        self.prefix, self.address, self.about = [], "127.0.0.1", {"network": "this host's"}
+        self.name, self.has_namespace = f"rgaps-far-{os.getpid()}", False
+        if lines("ip", "-V") and self.make_network():
+            self.address = "10.88.0.1"
+            self.about["network"] = "a namespace of its own, and a cable (veth)"
+        words = ["unshare", "--mount", "sh", "-c", FAR_DEVICES, "far", f"{folder}/far-dev"]
+        within = ["ip", "netns", "exec", self.name] if self.address == "10.88.0.1" else []
+        self.holder = subprocess.Popen([*within, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        if self.holder.stdout.readline() == "made\n":
+            self.prefix = ["nsenter", f"--target={self.holder.pid}", "--net", "--mount", "--"]
+        else:
+            self.about["devices"] = f"as here: {self.holder.stderr.read().strip()}"
+            self.prefix = within
+        probed = subprocess.run([*self.prefix, sys.executable, "-c", FAR_PROBE], capture_output=True, text=True, timeout=60)
+        self.about["probe"] = json.loads(probed.stdout) if probed.returncode == 0 else probed.stderr
+        if "devices" not in self.about and '"cuInit": 0' in probed.stdout:
+            failed("remoting client", "its host has a GPU", probed.stdout)
+
+    def make_network(self):
+        def ip(*words):
+            done = subprocess.run(["ip", *words], capture_output=True, text=True, timeout=20)
+            if done.returncode != 0:
+                self.about["network"] = f"this host's: ip {' '.join(words)}: {done.stderr.strip()}"
+            return done.returncode == 0
+
+        cable, end = f"far{os.getpid()}", f"end{os.getpid()}"
+        self.has_namespace = ip("netns", "add", self.name)
+        return self.has_namespace and all(ip(*words.split()) for words in (
+            f"link add {cable} type veth peer name {end} netns {self.name}", f"addr add 10.88.0.1/24 dev {cable}", f"link set {cable} up",
+            f"-n {self.name} addr add 10.88.0.2/24 dev {end}", f"-n {self.name} link set {end} up", f"-n {self.name} link set lo up",
+        ))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.holder.kill()
+        self.holder.wait()
+        if self.has_namespace:
+            # The cable goes with it.
+            subprocess.run(["ip", "netns", "del", self.name], check=False, capture_output=True, timeout=20)
+
+
+#: The cable has nobody else on it.
+TRUSTED = {"RGAPS_LINKS__INSECURE": "true"}
+
+
+@contextlib.contextmanager
+def gpu_server(name, env, *options):
+    """A GPU server: what it says when it listens, and its process; none if it does not start."""
+    log = out_folder / f"{name.replace(' ', '-')}.log"
+    words = [str(word) for word in (RGAPS, "gpu", "serve", "--json", "--clients", 64, *options)]
+    with open(log, "w") as errors:
+        server = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=errors, text=True, env=dict(env, **TRUSTED, RUST_LOG="info"))
+    try:
+        line = server.stdout.readline()
+        if not line:
+            failed(name, "does not start", log.read_text())
+        yield (json.loads(line) if line else None), server
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def gpu_run(far, on):
+    """What comes before a program on the far host that uses these servers."""
+    return [*far.prefix, RGAPS, "gpu", "run", "--libraries", HERE / "gpu-libs", "--on", on, "--"]
+
+
+def statistics_of(path):
+    """What each process counted as a whole."""
+    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return [row for row in rows if row["at"] == "exit"]
+
+
 def timed(name, command, env, timeout=120):
     """The program's last line, with its voluntary context switches; None where it failed."""
     log = out_folder / f"{name.replace(' ', '-')}.out"
@@ -669,31 +770,34 @@ def timed(name, command, env, timeout=120):
     return found and dict(found, voluntary_switches=used.ru_nvcsw)
 
 
-def remoting_suite(folder, native, far, ways, more_env):
+def remoting_cases(name, far, on, options, env, timeout=300):
+    """Programs of tests/remote on servers."""
+    prefix = ["--prefix", " ".join(map(str, far.prefix))] if far.prefix else []
+    words = [sys.executable, HERE / "remote/run.py", "--programs", HERE / "remote", "--rgaps", RGAPS, "--libraries", HERE / "gpu-libs", "--on", on]
+    return document(name, run(name, [*words, *prefix, *options], timeout, env))
+
+
+def remoting_suite(folder, native, client, far, ways, more_env):
     """The programs of tests/remote here and each way: the same outputs and error codes."""
     programs = HERE / "remote"
-    suite = [sys.executable, programs / "run.py", "--programs", programs, "--match", "", "--jobs", 4]
     saved = Path(folder) / "native.json"
-    out = run("remoting suite native", [*suite, "--save", saved], 300, native, accept=(0, 1))
-    yield "suite-native", document("remoting suite native", out)
+    suite = [sys.executable, programs / "run.py", "--programs", programs, "--jobs", 4, "--save", saved]
+    yield "suite-native", document("remoting suite native", run("remoting suite native", suite, 300, native, accept=(0, 1)))
     for way, on in ways.items():
-        more = ["--gpu", "--rgaps", RGAPS, "--libraries", HERE / "gpu-libs", "--on", on, "--compare", saved]
-        out = run(f"remoting suite {way}", [*suite, *more], 300, dict(far, **more_env.get(way, {})))
-        yield f"suite-{way}", document(f"remoting suite {way}", out)
+        options = ["--gpu", "--jobs", 4, "--compare", saved]
+        yield f"suite-{way}", remoting_cases(f"remoting suite {way}", far, on, options, dict(client, **more_env.get(way, {})))
 
 
-def remoting_topics(folder, there, far, ways):
+def remoting_topics(folder, there, client, far, ways):
     """Messages of this host that programs publish and receive at their addresses on the GPU: the programs' own; then a filter between a publisher and a
     subscriber here, every byte compared."""
-    programs, libraries = HERE / "remote", HERE / "gpu-libs"
     for way in ("tcp", "unix"):
-        words = [sys.executable, programs / "run.py", "--programs", programs, "--topics", "--rgaps", RGAPS, "--libraries", libraries, "--on", ways[way]]
-        yield f"topics-{way}", document(f"remoting topics {way}", run(f"remoting topics {way}", words, 120, far))
+        yield f"topics-{way}", remoting_cases(f"remoting topics {way}", far, ways[way], ["--topics"], client, 120)
     camera, back = Path(folder) / "camera", Path(folder) / "negative.raw"
     camera.write_bytes(os.urandom(3 << 20))
-    words = [RGAPS, "gpu", "run", "--libraries", libraries, "--on", ways["tcp"], "--", programs / "negative", "t/camera", "t/negative", 1]
+    words = [*gpu_run(far, ways["tcp"]), HERE / "remote/negative", "t/camera", "t/negative", 1]
     with open(out_folder / "remoting-filter.out", "w") as out:
-        filtering = subprocess.Popen([str(word) for word in words], env=far, stdout=out, stderr=subprocess.STDOUT)
+        filtering = subprocess.Popen([str(word) for word in words], env=client, stdout=out, stderr=subprocess.STDOUT)
     try:
         put = [RGAPS, "topic", "pub", "t/camera", "--file", camera, "--domain", "cuda", "--wait-subscribers", 1, "--timeout", 30]
         take = [RGAPS, "topic", "echo", "t/negative", "--domain", "host", "--late", "all", "--count", 1, "--timeout", 30, "--save", back]
@@ -708,7 +812,7 @@ def remoting_topics(folder, there, far, ways):
         filtering.wait()
 
 
-def remoting_times(folder, native, far, ways, more_env):
+def remoting_times(folder, native, client, far, ways, more_env):
     """Programs that time themselves, in turns."""
     programs = HERE / "remote"
     repetitions, rounds = (3, 1) if quick else (5, 3)
@@ -724,12 +828,12 @@ def remoting_times(folder, native, far, ways, more_env):
         for turn in range(rounds):
             found["native"].append(timed(f"remoting {name} native {turn}", command, native))
             for way, on in ways.items():
-                through = [RGAPS, "gpu", "run", "--libraries", HERE / "gpu-libs", "--on", on, "--", *command]
                 statistics = Path(folder) / "statistics"
                 statistics.unlink(missing_ok=True)
-                result = timed(f"remoting {name} {way} {turn}", through, dict(far, RGAPS_GPU_STATISTICS=str(statistics), **more_env.get(way, {})))
+                environment = dict(client, RGAPS_GPU_STATISTICS=str(statistics), **more_env.get(way, {}))
+                result = timed(f"remoting {name} {way} {turn}", [*gpu_run(far, on), *command], environment)
                 if result and statistics.exists():
-                    result["statistics"] = json.loads(statistics.read_text().splitlines()[-1])
+                    result["statistics"] = statistics_of(statistics)[-1]
                 found[way].append(result)
         least = {way: min((r["ms"] for r in results if r and "ms" in r), default=None) for way, results in found.items()}
         ratios = {way: least[way] / least["native"] for way in ways if least[way] and least["native"]}
@@ -738,49 +842,79 @@ def remoting_times(folder, native, far, ways, more_env):
         yield name, {"runs": found, "least_ms": least, "ratio_to_native": ratios, "least_voluntary_switches": switches}
 
 
+def remoting_lane(far):
+    """Bare TCP between the client's host and this one."""
+    lane = HERE / "bench/remoting_lane.py"
+    server = subprocess.Popen([sys.executable, str(lane), "--serve", far.address], stdout=subprocess.PIPE, text=True)
+    try:
+        at = f"{far.address}:{server.stdout.readline().strip()}"
+        return document("remoting lane", run("remoting lane", [*far.prefix, sys.executable, lane, "--on", at], 120, os.environ))
+    finally:
+        server.kill()
+        server.wait()
+
+
+def gb_per_s(runs, key):
+    """Of the largest copies of `transfers`."""
+    last = [found["sizes"][-1] for found in runs if found]
+    return round(max(row["bytes"] / row[key] for row in last) / 1e3, 3) if last else None
+
+
+def against_lane(transfers, lane):
+    """The largest copies beside what the lane carries: over TCP bare connections, as many as there are stripes; over the Unix socket the GPU's own copies."""
+    bare = lane["rows"][-1]
+    kinds = {"in_us": "in", "out_us": "out", "pinned_in_us": "in", "pinned_out_us": "out"}
+    rows = []
+    for key, way in kinds.items():
+        tcp, unix, native = (gb_per_s(transfers["runs"][name], key) for name in ("tcp", "unix", "native"))
+        raw = bare[f"{way}_gb_per_s"]
+        rows.append({"kind": key, "raw": raw, "tcp": tcp, "tcp_ratio": tcp and round(tcp / raw, 3), "native": native, "unix": unix,
+                     "unix_ratio": unix and round(unix / native, 3)})
+    return {"connections": bare["connections"], "gb_per_s": rows}
+
+
 def remoting(env, folder):
-    """CUDA programs here and through a server on this machine, over TCP and over a Unix socket: the same outputs, and times. The
+    """CUDA programs here and on a host without a GPU, through a server on this machine, over TCP and over a Unix socket: the same outputs, and times. The
     client finds no CUDA library but ours. `one-by-one` reconstructs GVirtuS's way over TCP: each call of the driver waits for its answer, and the
     server registers no buffers. (GVirtuS waits for each call of the runtime, of which there are more.)"""
     native = dict(env, LD_LIBRARY_PATH=f"{HERE / 'remote/cudart'}:{env.get('LD_LIBRARY_PATH', '')}")
     # Listing cases loads a runtime, too.
-    far = dict(env, LD_LIBRARY_PATH=str(HERE / "gpu-libs"))
+    client = dict(env, LD_LIBRARY_PATH=str(HERE / "gpu-libs"), **TRUSTED)
     configuration = Path(folder) / "remoting.toml"
     configuration.write_text('[gpu]\ntopics = ["t/**"]\n[pool.cuda]\ncap = "64MiB"\n')
     there = dict(env, RGAPS_CONFIG=str(configuration), RGAPS_SOCKET=f"{folder}/remoting.sock")
-    log = open(out_folder / "remoting-server.log", "w")
     unix = f"unix:{folder}/gpu.sock"
-    serve = [RGAPS, "gpu", "serve", "--json", "--clients", 64, "--listen", "127.0.0.1:0"]
-    start = lambda words: subprocess.Popen([str(w) for w in words], stdout=subprocess.PIPE, stderr=log, text=True, env=dict(there, RUST_LOG="info"))
-    server, plain = start([*serve, "--listen", unix]), start([*serve, "--no-pinning"])
-    try:
-        line, plain_line = server.stdout.readline(), plain.stdout.readline()
-        if not line or not plain_line:
-            failed("remoting server", "does not start", Path(log.name).read_text())
+    with Far(folder) as far, contextlib.ExitStack() as servers:
+        listen = ["--listen", f"{far.address}:0"]
+        serving, _ = servers.enter_context(gpu_server("remoting server", there, *listen, "--listen", unix))
+        plain, _ = servers.enter_context(gpu_server("remoting server unpinned", there, *listen, "--no-pinning"))
+        if not serving or not plain:
             return
-        serving = json.loads(line)
-        yield "server", serving
-        ways = {"tcp": serving["listen"][0], "unix": unix, "one-by-one": json.loads(plain_line)["listen"][0]}
+        yield "server", {**serving, "client": far.about}
+        ways = {"tcp": serving["listen"][0], "unix": unix, "one-by-one": plain["listen"][0]}
         blocking = {"one-by-one": {"RGAPS_GPU_BLOCKING": "1", "RGAPS_GPU_STRIPES": "0"}}
         if is_wanted("suite"):
-            yield from remoting_suite(folder, native, far, ways, blocking)
+            yield from remoting_suite(folder, native, client, far, ways, blocking)
         if is_wanted("topics"):
-            yield from remoting_topics(folder, there, far, ways)
+            yield from remoting_topics(folder, there, client, far, ways)
+        bench = [*far.prefix, sys.executable]
+        common = ["--rgaps", RGAPS, "--libraries", HERE / "gpu-libs", "--programs", HERE / "remote"]
         if is_wanted("delays"):
             # Times behind a delay of 0, 20, 100 and 500 us.
-            words = [sys.executable, HERE / "bench/remoting_delay.py", "--rgaps", RGAPS, "--libraries", HERE / "gpu-libs", "--programs", HERE / "remote",
-                     "--relay", HERE / "bin/rgaps-delay", "--on", ways["tcp"], "--program", f"saxpy:{1 << 20}", "--program", "matmul:1024"]
-            yield "delays", document("remoting delays", run("remoting delays", words, 300, far))
+            words = [*bench, HERE / "bench/remoting_delay.py", *common, "--relay", HERE / "bin/rgaps-delay", "--on", ways["tcp"],
+                     "--program", f"saxpy:{1 << 20}", "--program", "matmul:1024"]
+            yield "delays", document("remoting delays", run("remoting delays", words, 300, client))
         if is_wanted("inline"):
             # The thesis's sweep of the size from which bytes go through registered buffers.
-            words = [sys.executable, HERE / "bench/remoting_inline.py", "--rgaps", RGAPS, "--libraries", HERE / "gpu-libs", "--programs", HERE / "remote",
-                     "--on", f"tcp={ways['tcp']}", "--on", f"unix={unix}", *(["--rounds", 1] if quick else [])]
-            yield "inline", document("remoting inline", run("remoting inline", words, 300, far))
-        yield from remoting_times(folder, native, far, ways, blocking)
-    finally:
-        for one in (server, plain):
-            one.terminate()
-            one.wait()
+            words = [*bench, HERE / "bench/remoting_inline.py", *common, "--on", f"tcp={ways['tcp']}", "--on", f"unix={unix}"]
+            words += ["--rounds", 1] if quick else []
+            yield "inline", document("remoting inline", run("remoting inline", words, 300, client))
+        times = {}
+        for name, value in remoting_times(folder, native, client, far, ways, blocking):
+            times[name] = value
+            yield name, value
+        if "transfers" in times and (lane := remoting_lane(far)):
+            yield "lane", {**lane, "against": against_lane(times["transfers"], lane)}
 
 
 def nvidia_folders():
@@ -832,94 +966,172 @@ def is_near(one, other):
     return len(one) == len(other) and all(abs(a - b) <= 1e-3 * max(1, abs(a), abs(b)) for a, b in zip(one, other))
 
 
-def remoting_torch_delays(env, rgaps, libraries, on):
+#: The steps that are timed behind a delay.
+DELAYED_STEPS = ["resnet50", "resnet50_batch_32", "resnet50_training", "transformer_step", "decode_step"]
+
+
+def remoting_torch_delays(env, far, on, native):
     """Steps of torch behind a delay, which is added to each round trip."""
-    steps = ["transformer_step", "resnet50", "resnet50_training"]
     address, port = on.rsplit(":", 1)
-    rows = {}
+    rows = []
     for delay in (0, 20, 100, 500):
-        relay = subprocess.Popen([str(HERE / "bin/rgaps-delay"), address, port, str(delay / 2)], stdout=subprocess.PIPE, text=True)
+        relay = subprocess.Popen([str(word) for word in (*far.prefix, HERE / "bin/rgaps-delay", address, port, delay / 2)], stdout=subprocess.PIPE, text=True)
         try:
             at = f"127.0.0.1:{relay.stdout.readline().strip()}"
             statistics = out_folder / f"torch-delay-{delay}.statistics"
-            far = dict(env, RGAPS_GPU_STATISTICS=str(statistics))
-            found, _, _ = torch_run([rgaps, "gpu", "run", "--libraries", libraries, "--on", at, "--"], far, steps, 180)
-            ran = [json.loads(line) for line in statistics.read_text().splitlines()] if statistics.exists() else []
-            rows[delay] = {"ms": {name: row.get("ms", row.get("error")) for name, row in found.items()}, "processes": ran}
+            found, _, _ = torch_run(gpu_run(far, at), dict(env, RGAPS_GPU_STATISTICS=str(statistics)), DELAYED_STEPS, 240)
+            for name, row in found.items():
+                there = native.get(name, {}).get("ms")
+                ratio = row["ms"] / there if row.get("ms") and there else None
+                rows.append({"step": name, "delay_us": delay, "native_ms": there, "ratio": ratio, **{key: row.get(key) for key in ("ms", "counted", "error")}})
+                rows[-1]["equal"] = is_near(native.get(name, {}).get("found"), row.get("found"))
         finally:
             relay.kill()
             relay.wait()
     yield "torch-delays", rows
 
 
-def remoting_torch(env, rgaps, libraries, ways):
-    """Unmodified torch here and through a server. Nothing that fails here fails the whole: the names of what is missing are the result."""
+def torch_compared(env, far, on, steps, native, name):
+    """Steps of torch through servers, beside native ones."""
+    statistics = out_folder / f"torch-{name}.statistics"
+    found, unsupported, notices = torch_run(gpu_run(far, on), dict(env, RGAPS_GPU_STATISTICS=str(statistics)), steps, 240)
+    table = {
+        step: {
+            "equal": "error" not in found[step] and is_near(native[step].get("found"), found[step].get("found")),
+            "native_ms": native[step].get("ms"), **found[step],
+        }
+        for step in steps if step in found
+    }
+    return {
+        "equal": [step for step, row in table.items() if row["equal"]], "not_equal": [step for step, row in table.items() if not row["equal"]],
+        "unsupported": unsupported, "notices": notices, "steps": table, "processes": statistics_of(statistics),
+    }
+
+
+def torch_steps():
     sys.path.insert(0, str(HERE / "remote"))
-    steps = [name for name in importlib.import_module("torch_steps").STEPS if is_wanted(name)]
-    native, _, _ = torch_run([], env, steps, 180)
+    return importlib.import_module("torch_steps")
+
+
+def remoting_torch(env, client, far, ways):
+    """Unmodified torch here and through a server. Nothing that fails here fails the whole: the names of what is missing are the result."""
+    steps = [name for name in torch_steps().STEPS if is_wanted(name) or is_wanted("torch")]
+    delayed = DELAYED_STEPS if is_wanted("torch-delays") else []
+    if not steps and not delayed:
+        return
+    # Before what is timed, since a card's clocks rise only while it works.
+    torch_run([], env, ["resnet50_training"], 180)
+    native, _, _ = torch_run([], env, list(dict.fromkeys([*steps, *delayed])), 240)
     yield "torch-native", native
-    for way, on in ways.items():
-        statistics = out_folder / f"torch-{way}.statistics"
-        far = dict(env, RGAPS_GPU_STATISTICS=str(statistics))
-        prefix = [rgaps, "gpu", "run", "--libraries", libraries, "--on", on, "--"]
-        found, unsupported, notices = torch_run(prefix, far, steps, 180)
-        table = {
-            name: {
-                "equal": "error" not in found[name] and is_near(native[name].get("found"), found[name].get("found")),
-                "native_ms": native[name].get("ms"), **found[name],
-            }
-            for name in steps if name in found
-        }
-        ran = [json.loads(line) for line in statistics.read_text().splitlines()] if statistics.exists() else []
-        yield f"torch-{way}", {
-            "equal": [name for name, row in table.items() if row["equal"]], "not_equal": [name for name, row in table.items() if not row["equal"]],
-            "unsupported": unsupported, "notices": notices, "steps": table, "processes": ran,
-        }
+    for way, on in ways.items() if steps else ():
+        yield f"torch-{way}", torch_compared(client, far, on, steps, native, way)
+    if delayed:
+        yield from remoting_torch_delays(client, far, ways["tcp"], native)
 
 
 def remoting_libs(env, folder):
     """Programs that call cuBLAS, cuRAND, cuFFT and cuDNN, here and through a server on this machine with the same libraries: the same outputs; then
     unmodified torch."""
-    programs, libraries, rgaps = HERE / "remote", HERE / "gpu-libs", HERE / "bin/rgaps"
+    programs = HERE / "remote"
     folders = nvidia_folders()
     if not folders:
         skipped("remoting-libs", "this Python has no packages with cuBLAS and others")
         return
     yield "folders", folders
-    real = ":".join([str(programs / "cudart"), *folders, env.get("LD_LIBRARY_PATH", "")])
-    native = dict(env, LD_LIBRARY_PATH=real)
-    far = dict(env, LD_LIBRARY_PATH=str(libraries))
-    log = open(out_folder / "remoting-libs-server.log", "w")
+    native = dict(env, LD_LIBRARY_PATH=":".join([str(programs / "cudart"), *folders, env.get("LD_LIBRARY_PATH", "")]))
+    client = dict(env, LD_LIBRARY_PATH=str(HERE / "gpu-libs"), **TRUSTED)
     unix = f"unix:{folder}/gpu-libs.sock"
-    serve = [rgaps, "gpu", "serve", "--json", "--clients", 64, "--listen", "127.0.0.1:0", "--listen", unix]
-    server = subprocess.Popen([str(word) for word in serve], stdout=subprocess.PIPE, stderr=log, text=True, env=dict(native, RUST_LOG="info"))
-    try:
-        line = server.stdout.readline()
-        if not line:
-            failed("remoting-libs server", "does not start", Path(log.name).read_text())
+    with Far(folder) as far, gpu_server("remoting-libs server", native, "--listen", f"{far.address}:0", "--listen", unix) as (serving, _):
+        if not serving:
             return
-        ways = {"unix": unix, "tcp": json.loads(line)["listen"][0]}
+        yield "client", far.about
+        ways = {"unix": unix, "tcp": serving["listen"][0]}
         for group in ("blas/", "math/"):
+            name = group.rstrip("/")
+            if not is_wanted(name):
+                continue
             suite = [sys.executable, programs / "run.py", "--programs", programs, "--jobs", 4, "--math", "real", "--match", group]
             saved = Path(folder) / "native-libs.json"
-            name = group.rstrip("/")
             out = run(f"remoting-libs {name} native", [*suite, "--save", saved], 300, native, accept=(0, 1))
             yield f"{name}-native", {"result": document(name, out), "cases": json.loads(saved.read_text()) if saved.exists() else None}
             if not saved.exists():
                 continue
             for way, on in ways.items():
                 kept = out_folder / f"remoting-libs-{name}-{way}-cases.json"
-                more = ["--rgaps", rgaps, "--libraries", libraries, "--on", on, "--compare", saved, "--save", kept]
-                yield f"{name}-{way}", document(name, run(f"remoting-libs {name} {way}", [*suite, *more], 300, far))
+                options = ["--jobs", 4, "--math", "real", "--match", group, "--compare", saved, "--save", kept]
+                yield f"{name}-{way}", remoting_cases(f"remoting-libs {name} {way}", far, on, options, client)
         if importlib.util.find_spec("torch"):
-            yield from remoting_torch(env, rgaps, libraries, ways)
-            if is_wanted("torch-delays"):
-                yield from remoting_torch_delays(env, rgaps, libraries, ways["tcp"])
+            yield from remoting_torch(native, client, far, ways)
         else:
             skipped("remoting-libs torch", "this Python has no torch")
-    finally:
-        server.terminate()
-        server.wait()
+
+
+def remoting_several(env, folder):
+    """Several GPUs and several servers: one server has both GPUs, two have one each. A client on a host without a GPU uses all of them. Programs of
+    tests/remote, copies between GPUs, and unmodified torch with a model on two GPUs, each compared with what this host finds or with what is right."""
+    if len(gpus()) < 2:
+        skipped("remoting-several", "there is one GPU")
+        return
+    folders = nvidia_folders()
+    native = dict(env, LD_LIBRARY_PATH=":".join([str(HERE / "remote/cudart"), *folders, env.get("LD_LIBRARY_PATH", "")]))
+    client = dict(env, LD_LIBRARY_PATH=str(HERE / "gpu-libs"), **TRUSTED)
+    with Far(folder) as far, contextlib.ExitStack() as servers:
+        listening, processes = {}, {}
+        for name, devices in (("both", "0,1"), ("first", "0"), ("second", "1")):
+            unix = f"unix:{folder}/{name}.sock"
+            serving, processes[name] = servers.enter_context(
+                gpu_server(f"remoting-several {name}", native, "--devices", devices, "--listen", f"{far.address}:0", "--listen", unix))
+            if not serving:
+                return
+            listening[name] = {"tcp": serving["listen"][0], "unix": unix, "devices": serving["devices"]}
+        yield "servers", {"listening": listening, "client": far.about}
+        at = lambda name, way="tcp", gpu="": listening[name][way] + gpu
+        lists = {
+            # What a client sees: the GPUs of one server; one GPU of each of two; three servers, whose GPUs are numbered in one list.
+            "one-server": at("both"), "one-server-unix": at("both", "unix"), "two-servers": f"{at('first')},{at('second')}",
+            "two-servers-mixed": f"{at('first', 'unix')},{at('second')}", "three-servers": f"{at('both')},{at('first')},{at('second', 'unix')}",
+        }
+        yield from several_programs(folder, native, client, far, lists)
+        yield from several_cases(client, far, at)
+        if importlib.util.find_spec("torch"):
+            steps = list(torch_steps().STEPS_OF_TWO)
+            found, _, _ = torch_run([], native, steps, 180)
+            yield "torch-native", found
+            for name in ("one-server", "one-server-unix", "two-servers", "two-servers-mixed"):
+                result = torch_compared(client, far, lists[name], steps, found, f"several-{name}")
+                if result["not_equal"]:
+                    failed(f"remoting-several torch {name}", f"not equal: {result['not_equal']}", json.dumps(result, indent=1))
+                yield f"torch-{name}", result
+        else:
+            skipped("remoting-several torch", "this Python has no torch")
+        # The last, since it kills a server.
+        env = dict(client, RGAPS_TEST_SERVER=str(processes["second"].pid))
+        options = ["--servers", "--gpu", "--match", "server_that_dies"]
+        yield "cases-dies", remoting_cases("remoting-several cases dies", far, f"{at('both')},{at('second')}", options, env, 120)
+
+
+def several_programs(folder, native, client, far, lists):
+    """Programs that behave alike on the GPUs of this host and on those of one server; and copies between all GPUs of each list."""
+    saved = Path(folder) / "native-several.json"
+    groups = ("peer/", "device/", "threads/", "driver/")
+    for group in groups:
+        name = group.rstrip("/")
+        suite = [sys.executable, HERE / "remote/run.py", "--programs", HERE / "remote", "--match", group, "--save", saved]
+        yield f"{name}-native", document(f"remoting-several {name} native", run(f"remoting-several {name} native", suite, 120, native, accept=(0, 1)))
+        for way in ("one-server", "one-server-unix"):
+            title = f"remoting-several {name} {way}"
+            yield f"{name}-{way}", remoting_cases(title, far, lists[way], ["--gpu", "--match", group, "--compare", saved], client, 120)
+    copies = [HERE / "remote/peers", 64 << 20, 5]
+    yield "peers-native", timed("remoting-several peers native", copies, native)
+    for way, on in lists.items():
+        yield f"peers-{way}", timed(f"remoting-several peers {way}", [*gpu_run(far, on), *copies], client)
+
+
+def several_cases(client, far, at):
+    """The programs that use several servers: GPUs 0 and 1 of one, and one of another."""
+    lists = {"tcp": f"{at('both')},{at('second')}", "mixed": f"{at('both', 'unix')},{at('first')}", "one-gpu": f"{at('both')},{at('second', gpu=':0')}"}
+    for way, on in lists.items():
+        yield f"cases-{way}", remoting_cases(f"remoting-several cases {way}", far, on, ["--servers", "--gpu"], client, 180)
 
 
 def doctor(env, _folder):

@@ -79,11 +79,14 @@ cudaGraphMemcpyNodeSetParams1D cudaGraphMemsetNodeSetParams cudaGraphNodeFindInC
 cudaGraphNodeGetDependencies_v2 cudaGraphNodeGetDependentNodes cudaGraphNodeGetDependentNodes_v2 cudaGraphNodeGetType
 cudaGraphRemoveDependencies cudaGraphRemoveDependencies_v2 cudaMemAdvise cudaMemAdvise_v2 cudaMemPrefetchAsync
 cudaMemPrefetchAsync_v2 cudaStreamAttachMemAsync cudaFuncGetName cudaFuncSetCacheConfig cudaFuncSetSharedMemConfig cudaGetDevice cudaGetDeviceCount
-cudaGetDeviceFlags cudaGetDeviceProperties cudaGetDeviceProperties_v2 cudaGetErrorName cudaGetErrorString cudaGetFuncBySymbol
+cudaChooseDevice cudaGetDeviceFlags cudaGetDeviceProperties cudaGetDeviceProperties_v2 cudaGetErrorName cudaGetErrorString cudaGetFuncBySymbol
 cudaGetKernel cudaGetLastError cudaHostAlloc cudaHostGetFlags cudaHostRegister cudaInitDevice cudaMallocHost cudaPeekAtLastError
 cudaPointerGetAttributes cudaProfilerStart cudaProfilerStop cudaRuntimeGetVersion cudaSetDevice cudaSetDeviceFlags
 cudaSetValidDevices cudaStreamGetDevice cudaStreamGetFlags cudaStreamGetId cudaStreamGetPriority cudaStreamIsCapturing cudaThreadExchangeStreamCaptureMode
 cuThreadExchangeStreamCaptureMode
+cuCtxCreate_v2 cuCtxCreate_v3 cuCtxCreate_v4 cuCtxGetApiVersion cuCtxGetFlags cuDeviceComputeCapability cuDeviceGetByPCIBusId
+cuDevicePrimaryCtxSetFlags_v2 cuFuncGetName cuFuncSetCacheConfig cuFuncSetSharedMemConfig cuKernelGetName cuMemHostGetFlags cuMemHostRegister_v2
+cuStreamGetCtx cuStreamGetDevice cuStreamGetFlags cuStreamGetId cuStreamGetPriority
 cuCtxGetCurrent cuCtxGetDevice cuCtxPopCurrent_v2 cuCtxPushCurrent_v2 cuCtxSetCurrent cuDeviceCanAccessPeer cuDeviceGet
 cuDeviceGetAttribute cuDeviceGetCount cuDeviceGetName cuDeviceGetPCIBusId cuDeviceGetUuid cuDeviceGetUuid_v2
 cuDevicePrimaryCtxGetState cuDevicePrimaryCtxRelease_v2 cuDevicePrimaryCtxRetain cuDeviceTotalMem_v2 cuDriverGetVersion
@@ -175,9 +178,9 @@ def documented(core):
         "| | |", "|---|---|",
         "| server | the server's driver does it |",
         "| here | answered on the client, from what the server told at the beginning |",
-        "| tested | a program of `tests/remote` calls it, on the test driver and (where a GPU was lent) compared with a GPU |", "",
-        "Forms that end in `_ptsz`, `_ptds` and `_64` are as those without. All other functions of the libraries exist, fail with",
-        "`cudaErrorNotSupported`, `CUDA_ERROR_NOT_SUPPORTED` or their library's own status, and are named on standard error once.", "",
+        "| tested | a program of `tests/remote` calls it, on the test driver and (where a GPU was lent) compared with a GPU |",
+        "| not supported | it exists, fails with `cudaErrorNotSupported`, `CUDA_ERROR_NOT_SUPPORTED` or its library's own status, and is named on standard error once |", "",
+        "Forms that end in `_ptsz`, `_ptds` and `_64` are as those without.", "",
     ]
     for library, prefixes, _, _ in LIBRARIES:
         names = [name for name in symbols(library) if not name.endswith(("_ptsz", "_ptds", "_64"))]
@@ -192,6 +195,7 @@ def documented(core):
         # Earlier versions of a library have the same functions, or fewer.
         if not is_math(prefixes) or library in NEWEST:
             page += ["| function | answered | tested |", "|---|---|---|", *rows, ""]
+            page += ["Not supported: " + ", ".join(f"`{name}`" for name in names if name not in known) + ".", ""]
     return "\n".join(page)
 
 

@@ -119,6 +119,21 @@ CASE(priorities_of_streams) {
 CASE(setting_the_same_device_again) {
     for (int i = 0; i < 100; i++) OK(cudaSetDevice(0));
 }
+CASE(a_device_is_chosen) {
+    cudaDeviceProp wanted;
+    int device = -1;
+    OK(cudaGetDeviceProperties(&wanted, 0));
+    OK(cudaChooseDevice(&device, &wanted));
+    EXPECT(device == 0);
+}
+// cuda_profiler_api.h is in a package of its own.
+extern "C" cudaError_t cudaProfilerStart();
+extern "C" cudaError_t cudaProfilerStop();
+CASE(a_part_of_the_program_is_profiled) {
+    OK(cudaProfilerStart());
+    OK(cudaFree(on_device(numbers(10))));
+    OK(cudaProfilerStop());
+}
 CASE(cache_and_bank_configuration) {
     cudaFuncCache cache;
     OK(cudaDeviceSetCacheConfig(cudaFuncCachePreferL1));

@@ -92,6 +92,160 @@ CASE(contexts_are_current) {
     EXPECT(other == now);
     CU_OK(CU(cuCtxSynchronize)());
 }
+CASE(a_context_of_its_own) {
+    CU_OK(CU(cuInit)(0));
+    CUcontext context = nullptr, now = nullptr;
+    CUdeviceptr address;
+    CUdevice device = 7;
+    unsigned flags = 77;
+#if CUDA_VERSION >= 13000
+    CU_OK(CU(cuCtxCreate)(&context, nullptr, 0, 0));
+#else
+    CU_OK(CU(cuCtxCreate)(&context, 0, 0));
+#endif
+    CU_OK(CU(cuCtxGetCurrent)(&now));
+    CU_OK(CU(cuCtxGetDevice)(&device));
+    EXPECT(now == context && device == 0);
+    CU_OK(CU(cuCtxGetFlags)(&flags));
+    CU_OK(CU(cuMemAlloc)(&address, 4000));
+    CU_OK(CU(cuMemsetD8)(address, 7, 4000));
+    CU_OK(CU(cuCtxSynchronize)());
+    CU_OK(CU(cuCtxDestroy)(context));
+    CU_OK(CU(cuCtxGetCurrent)(&now));
+    EXPECT(now == nullptr);
+    CU_GIVES(CUDA_ERROR_INVALID_CONTEXT, CU(cuCtxGetDevice)(&device));
+}
+CASE(contexts_again_and_again) {
+    CU_OK(CU(cuInit)(0));
+    // Their memory ends with them, so it is never too much.
+    for (int round = 0; round < 12; round++) {
+        CUcontext context;
+        CUdeviceptr address;
+        size_t left, all;
+        CU_OK(((CUresult(*)(CUcontext *, unsigned, CUdevice))found("cuCtxCreate_v2"))(&context, 0, 0));
+        CU_OK(CU(cuMemGetInfo)(&left, &all));
+        EXPECT(left > all / 2);
+        CU_OK(CU(cuMemAlloc)(&address, all / 8));
+        CU_OK(CU(cuCtxDestroy)(context));
+    }
+}
+CASE(memory_of_rows) {
+    begin();
+    CUdeviceptr address;
+    size_t pitch = 0;
+    CU_OK(CU(cuMemAllocPitch)(&address, &pitch, 400, 50, 4));
+    EXPECT(pitch >= 400 && pitch % 16 == 0);
+    CU_GIVES(CUDA_ERROR_INVALID_VALUE, CU(cuMemAllocPitch)(&address, &pitch, 400, 50, 3));
+    CU_OK(CU(cuMemsetD2D32)(address, pitch, 0x01020304, 100, 50));
+    CU_OK(CU(cuMemsetD2D8)(address, pitch, 9, 4, 50));
+    CU_OK(CU(cuMemsetD2D16)(address + 8, pitch, 0x0a0b, 2, 50));
+    std::vector<unsigned> row(100);
+    CU_OK(CU(cuMemcpyDtoH)(row.data(), address + 49 * pitch, 400));
+    EXPECT(row[0] == 0x09090909 && row[1] == 0x01020304 && row[2] == 0x0a0b0a0b && row[99] == 0x01020304);
+    CU_OK(CU(cuMemFree)(address));
+}
+CASE(memory_in_the_order_of_a_stream) {
+    begin();
+    CUstream stream;
+    CUdeviceptr address;
+    CU_OK(CU(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING));
+    CU_OK(CU(cuMemAllocAsync)(&address, 4000, stream));
+    CU_OK(CU(cuMemsetD16Async)(address, 0x0506, 2000, stream));
+    std::vector<unsigned short> back(2000);
+    CU_OK(CU(cuMemcpyDtoHAsync)(back.data(), address, 4000, stream));
+    CU_OK(CU(cuStreamSynchronize)(stream));
+    EXPECT(back[0] == 0x0506 && back[1999] == 0x0506);
+    CU_OK(CU(cuMemFreeAsync)(address, stream));
+    CU_OK(CU(cuStreamSynchronize)(stream));
+}
+CASE(memory_of_the_host) {
+    begin();
+    auto values = numbers(1000);
+    unsigned flags = 99;
+    void *pinned = nullptr;
+    CU_OK(CU(cuMemHostAlloc)(&pinned, 4000, CU_MEMHOSTALLOC_PORTABLE));
+    CU_OK(CU(cuMemHostGetFlags)(&flags, pinned));
+    EXPECT(flags & CU_MEMHOSTALLOC_PORTABLE);
+    CU_OK(CU(cuMemFreeHost)(pinned));
+    CU_OK(CU(cuMemHostRegister)(values.data(), 4000, CU_MEMHOSTREGISTER_PORTABLE));
+    CUdeviceptr address;
+    CU_OK(CU(cuMemAlloc)(&address, 4000));
+    CU_OK(CU(cuMemcpyHtoDAsync)(address, values.data(), 4000, nullptr));
+    CU_OK(CU(cuCtxSynchronize)());
+    std::vector<int> back(1000);
+    CU_OK(CU(cuMemcpyDtoH)(back.data(), address, 4000));
+    EXPECT(back == values);
+    CU_OK(CU(cuMemHostUnregister)(values.data()));
+    EXPECT(CU(cuMemHostUnregister)(values.data()) != CUDA_SUCCESS);
+}
+CASE(launches_by_configuration) {
+    begin();
+    CUmodule module;
+    CUfunction function;
+    CUdeviceptr to;
+    const char *name = nullptr;
+    int first = 5;
+    CU_OK(CU(cuModuleLoadData)(&module, TEXT));
+    CU_OK(CU(cuModuleGetFunction)(&function, module, "fill"));
+    CU_OK(CU(cuFuncGetName)(&name, function));
+    EXPECT(!strcmp(name, "fill"));
+    CU_OK(CU(cuMemAlloc)(&to, 400));
+    void *values[] = {&to, &first};
+    CUstream stream;
+    CU_OK(CU(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING));
+    CUlaunchConfig config = {};
+    config.gridDimX = config.gridDimY = config.gridDimZ = config.blockDimY = config.blockDimZ = 1;
+    config.blockDimX = 100;
+    config.hStream = stream;
+    CU_OK(CU(cuLaunchKernelEx)(&config, function, values, nullptr));
+    CU_OK(CU(cuStreamSynchronize)(stream));
+    std::vector<int> back(100);
+    CU_OK(CU(cuMemcpyDtoH)(back.data(), to, 400));
+    EXPECT(back == numbers(100, 5));
+    first = 70;
+    CU_OK(CU(cuLaunchCooperativeKernel)(function, 1, 1, 1, 100, 1, 1, 0, stream, values));
+    CU_OK(CU(cuStreamSynchronize)(stream));
+    CU_OK(CU(cuMemcpyDtoH)(back.data(), to, 400));
+    EXPECT(back == numbers(100, 70));
+}
+// As a program that is compiled for the calling thread's default stream calls them.
+CASE(functions_on_the_threads_stream) {
+    begin();
+    CUmodule module;
+    CUfunction function;
+    CUdeviceptr to;
+    int first = 31;
+    CU_OK(CU(cuModuleLoadData)(&module, TEXT));
+    CU_OK(CU(cuModuleGetFunction)(&function, module, "fill"));
+    CU_OK(CU(cuMemAlloc)(&to, 400));
+    void *values[] = {&to, &first};
+    CU_OK(((decltype(&cuLaunchKernel))found("cuLaunchKernel_ptsz"))(function, 1, 1, 1, 100, 1, 1, 0, nullptr, values, nullptr));
+    std::vector<int> back(100);
+    CU_OK(((CUresult(*)(void *, CUdeviceptr, size_t))found("cuMemcpyDtoH_v2_ptds"))(back.data(), to, 400));
+    EXPECT(back == numbers(100, 31));
+    CU_OK(((CUresult(*)(CUstream))found("cuStreamSynchronize_ptsz"))(nullptr));
+    void *address = nullptr, *plain = nullptr;
+    CUdriverProcAddressQueryResult status;
+    CU_OK(CU(cuGetProcAddress)("cuStreamSynchronize", &plain, 12000, CU_GET_PROC_ADDRESS_LEGACY_STREAM, &status));
+    CU_OK(CU(cuGetProcAddress)("cuStreamSynchronize", &address, 12000, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, &status));
+    EXPECT(address != nullptr && address != plain);
+    CU_OK(((CUresult(*)(CUstream))address)(nullptr));
+}
+CASE(what_a_device_is) {
+    begin();
+    int major = 0, minor = -1;
+    char bus[100];
+    CUdevice device = 7;
+    CU_OK(((CUresult(*)(int *, int *, CUdevice))found("cuDeviceComputeCapability"))(&major, &minor, 0));
+    EXPECT(major >= 3 && minor >= 0);
+    CU_OK(CU(cuDeviceGetPCIBusId)(bus, sizeof bus, 0));
+    CU_OK(CU(cuDeviceGetByPCIBusId)(&device, bus));
+    EXPECT(device == 0);
+    CUmemoryPool pool = nullptr, used = nullptr;
+    CU_OK(CU(cuDeviceGetDefaultMemPool)(&pool, 0));
+    CU_OK(CU(cuDeviceGetMemPool)(&used, 0));
+    EXPECT(pool != nullptr && pool == used);
+}
 CASE(memory_and_copies) {
     begin();
     CUdeviceptr address, start;

@@ -78,6 +78,7 @@ def main():
                 wrong += 1
                 print(f"{name}: differs: {before['out']!r} natively, {result['out']!r} remotely", file=sys.stderr)
         lines = [json.loads(line) for line in statistics.read_text().splitlines()] if statistics.exists() else []
+        lines = [line for line in lines if line["at"] == "exit"]
     if arguments.save:
         arguments.save.write_text(json.dumps(results))
     total = lambda key: sum(line[key] for line in lines)

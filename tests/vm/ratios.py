@@ -1,4 +1,4 @@
-"""Ratios of what tests/vm/figures.sh (`channels`) and tests/vm/bench.sh (`links`) measured, each of one round: what else the
+"""Ratios of what tests/vm/figures.sh (`channels`), tests/vm/bench.sh (`links`) and tests/vm/suites/gpu-remoting.sh (`programs`) measured, each of one round: what else the
 host does changes from minute to minute. Prints the median, least and most of all rounds."""
 
 import collections
@@ -49,8 +49,21 @@ def of_links(lines):
             yield f"{transport}_rate_of_ib_write_bw_{size}", rate / floor[f"ib_write_bw_{size}_mib_s"]
 
 
+def of_programs(lines):
+    """CUDA programs on a GPU of the other host: over RDMA, of the same over TCP."""
+    found = collections.defaultdict(dict)
+    for line in lines:
+        times = {line["program"]: line["ms"]} if "ms" in line else {
+            f"copy_{way}_{size['bytes'] >> 10}_kib": size[f"{way}_us"] for size in line["sizes"] for way in ("in", "out")
+            if size["bytes"] in (1 << 10, 64 << 10, 1 << 20)
+        }
+        found[line["protocol"]].update(times)
+    for name, time in found["rdma"].items():
+        yield f"{name}_rdma_of_tcp", time / found["tcp"][name]
+
+
 def main():
-    of, path = {"channels": of_channels, "links": of_links}[sys.argv[1]], sys.argv[2]
+    of, path = {"channels": of_channels, "links": of_links, "programs": of_programs}[sys.argv[1]], sys.argv[2]
     rounds = collections.defaultdict(list)
     with open(path) as file:
         for line in map(json.loads, file):

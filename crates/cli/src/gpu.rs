@@ -197,8 +197,8 @@ fn check_servers(common: &Common, list: &GpuList) -> anyhow::Result<()> {
 
 fn run(common: &Common, run: &GpuRun) -> anyhow::Result<()> {
     let folder = libraries(run)?;
-    let list = &run.server.on;
-    check_servers(common, list)?;
+    let list = wanted(common, &run.server)?;
+    check_servers(common, &list)?;
     let Some((program, arguments)) = run.command.split_first() else {
         return Err(Usage("no command given; write rgaps gpu run -- COMMAND".to_owned()).into());
     };
@@ -253,10 +253,11 @@ fn row(client: &ClientInfo) -> Vec<String> {
         units::bytes(client.bytes_in),
         units::bytes(client.bytes_out),
         units::bytes(client.memory_bytes),
+        units::spaced_micros(client.waited_ns as f64 / 1e3),
     ]
 }
 
-const HEADS: [&str; 8] = [
+const HEADS: [&str; 9] = [
     "PROGRAM",
     "PID",
     "FROM",
@@ -265,17 +266,46 @@ const HEADS: [&str; 8] = [
     "BYTES IN",
     "BYTES OUT",
     "MEMORY",
+    "WAITED",
 ];
+
+/// The servers that an option names, or else the configuration.
+fn wanted(common: &Common, server: &GpuServer) -> anyhow::Result<GpuList> {
+    if let Some(list) = &server.on {
+        return Ok(list.clone());
+    }
+    let named = config(common)?.gpu.servers;
+    if named.is_empty() {
+        let text = "no GPU server is named: give --on HOST, or name servers in gpu.servers of the configuration";
+        return Err(Usage(text.to_owned()).into());
+    }
+    let list = named.join(",").parse();
+    list.map_err(|reason| Usage(format!("gpu.servers: {reason}")).into())
+}
 
 fn list(common: &Common, server: &GpuServer, output: &mut Output) -> anyhow::Result<()> {
     let communication = communication(common)?;
-    let servers = server.on.servers();
+    let list = wanted(common, server)?;
+    let servers = list.servers();
+    let mut away = 0;
     for at in &servers {
-        let status = status(&communication, at)?;
         let name = (servers.len() > 1).then_some(*at);
-        list_one(&status, name, output)?;
+        match status(&communication, at) {
+            Ok(status) => list_one(&status, name, output)?,
+            Err(error) if servers.len() == 1 => return Err(error.into()),
+            Err(error) => {
+                rgaps_session::tell_user(format_args!("rgaps: {error}"));
+                away += 1;
+            }
+        }
     }
-    Ok(())
+    match away {
+        0 => Ok(()),
+        away => Err(anyhow::anyhow!(
+            "{away} of {} servers cannot be listed",
+            servers.len()
+        )),
+    }
 }
 
 /// Shows a server, with its name if there are several.
@@ -316,6 +346,7 @@ fn rates(now: &Status, before: &Status, seconds: f64) -> Vec<ClientInfo> {
             calls: rate(client.calls, then.calls),
             bytes_in: rate(client.bytes_in, then.bytes_in),
             bytes_out: rate(client.bytes_out, then.bytes_out),
+            waited_ns: rate(client.waited_ns, then.waited_ns),
             ..client.clone()
         }
     };
@@ -323,11 +354,12 @@ fn rates(now: &Status, before: &Status, seconds: f64) -> Vec<ClientInfo> {
 }
 
 fn top(common: &Common, top: &GpuTop, output: &mut Output) -> anyhow::Result<()> {
-    const HEADS: [&str; 8] = [
-        "PROGRAM", "PID", "FROM", "BACKEND", "CALLS/s", "IN/s", "OUT/s", "MEMORY",
+    const HEADS: [&str; 9] = [
+        "PROGRAM", "PID", "FROM", "BACKEND", "CALLS/s", "IN/s", "OUT/s", "MEMORY", "WAITED/s",
     ];
     let communication = communication(common)?;
-    let servers = top.server.on.servers();
+    let list = wanted(common, &top.server)?;
+    let servers = list.servers();
     let look = || {
         let statuses = servers.iter().map(|at| status(&communication, at));
         statuses.collect::<Result<Vec<_>, _>>()

@@ -370,6 +370,20 @@ pub(crate) struct LaunchConfig {
 
 const _: () = assert!(size_of::<LaunchConfig>() == 56);
 
+/// `CUlaunchConfig`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct DriverLaunchConfig {
+    pub(crate) grid: [c_uint; 3],
+    pub(crate) block: [c_uint; 3],
+    pub(crate) shared_bytes: c_uint,
+    pub(crate) stream: u64,
+    pub(crate) attributes: *const LaunchAttribute,
+    pub(crate) attribute_count: c_uint,
+}
+
+const _: () = assert!(size_of::<DriverLaunchConfig>() == 56);
+
 /// `cudaLaunchAttribute`.
 #[repr(C, align(8))]
 #[derive(Clone, Copy)]

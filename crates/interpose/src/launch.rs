@@ -4,7 +4,7 @@ use crate::abi::{In, LaunchAttribute};
 use crate::handles::streams;
 use crate::kernels::{attribute, Kernel};
 use crate::{managed, session};
-use rgaps_remoting::{Call, Code, KernelInfo, PARAMETER_BYTES_MAX};
+use rgaps_remoting::{Call, Code, KernelInfo, LAUNCH_ATTRIBUTES_MAX, PARAMETER_BYTES_MAX};
 use std::ffi::{c_int, c_uint};
 
 /// Attributes of kernels.
@@ -96,14 +96,33 @@ pub(crate) fn launch(
 pub(crate) fn launch_driver(
     function: usize,
     wanted: &Launch,
-    arguments: In<*const u8>,
-    extra: In<usize>,
+    (arguments, extra): (In<*const u8>, In<usize>),
+    attributes: &[LaunchAttribute],
 ) -> Result<(), Code> {
     let parameters = |info: &KernelInfo| match extra.is_null() {
         true => values(info, arguments),
         false => buffer(extra),
     };
-    launch_with(function, wanted, parameters, &[])
+    launch_with(function, wanted, parameters, attributes)
+}
+
+/// Attributes that a program passes.
+///
+/// # Safety
+/// So many are there, and stay while the program's call lasts.
+pub(crate) unsafe fn attributes<'a>(
+    start: *const LaunchAttribute,
+    count: c_uint,
+) -> Result<&'a [LaunchAttribute], Code> {
+    let count = count as usize;
+    if count == 0 {
+        return Ok(&[]);
+    }
+    if start.is_null() || count > LAUNCH_ATTRIBUTES_MAX {
+        return Err(Code::INVALID_VALUE);
+    }
+    // SAFETY: as the caller promises.
+    Ok(unsafe { std::slice::from_raw_parts(start, count) })
 }
 
 /// The values of a launch to come.

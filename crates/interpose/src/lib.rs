@@ -8,6 +8,7 @@
 //! The runtime is made here, of calls of the driver: it keeps devices, errors, registered kernels and memory of the program, and
 //! answers what it can without asking the server. See decision 0045. Libraries above it are forwarded as they are: `math`.
 mod abi;
+mod allocate;
 mod bulk;
 mod callbacks;
 mod driver;
@@ -24,6 +25,7 @@ mod math;
 mod memory;
 mod notice;
 mod properties;
+mod reset;
 mod runs;
 mod runtime;
 mod servers;

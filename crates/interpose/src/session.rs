@@ -17,7 +17,7 @@ const STRIPES_ENV: &str = "RGAPS_GPU_STRIPES";
 const STRIPES_USUAL: usize = 4;
 /// Up to which size bytes travel inside the batch.
 const INLINE_ENV: &str = "RGAPS_GPU_INLINE";
-/// A file that gets a line of JSON when the program ends: what the session has counted.
+/// A file that gets lines of JSON: what the session has counted.
 const STATISTICS_ENV: &str = "RGAPS_GPU_STATISTICS";
 
 /// The process forked with the session open: the child has its memory and none of its threads.
@@ -378,6 +378,11 @@ pub(crate) fn mint() -> u64 {
 }
 
 extern "C" fn at_exit() {
+    write_statistics("exit");
+}
+
+/// Appends what was counted until now to the user's file: at the end of the program, and where it starts and stops the profiler.
+pub(crate) fn write_statistics(at: &str) {
     let Some(Ok(servers)) = opened().get() else {
         return;
     };
@@ -394,7 +399,7 @@ extern "C" fn at_exit() {
             .sum()
     };
     let line = format!(
-        "{{\"program\":\"{}\",\"calls\":{},\"local\":{},\"round_trips\":{},\"writes\":{},\"bytes_out\":{},\"bytes_in\":{},\"bytes_shared\":{},\"lost\":{}}}\n",
+        "{{\"program\":\"{}\",\"at\":\"{at}\",\"calls\":{},\"local\":{},\"round_trips\":{},\"writes\":{},\"bytes_out\":{},\"bytes_in\":{},\"bytes_shared\":{},\"lost\":{}}}\n",
         program().replace(['"', '\\'], "_"),
         sum(|counters| &counters.calls),
         LOCAL.load(Ordering::Relaxed),

@@ -9,7 +9,7 @@ use crate::extent::{Extent, Pitched};
 use serde::{Deserialize, Serialize};
 
 /// Changes with every change of this file or of frames.
-pub const PROTOCOL: u32 = 6;
+pub const PROTOCOL: u32 = 7;
 /// What each side says first.
 pub const MAGIC: [u8; 8] = *b"rgapsGPU";
 
@@ -121,6 +121,8 @@ pub struct ClientInfo {
     pub bytes_out: u64,
     /// GPU memory that it holds.
     pub memory_bytes: u64,
+    /// Time in which a call of its waited, for the GPU as a rule.
+    pub waited_ns: u64,
 }
 
 /// A kernel: one of the names that its library was loaded with.

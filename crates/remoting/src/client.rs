@@ -17,6 +17,7 @@ use crate::frame::{Header, HEADER_BYTES, QUIET};
 use crate::landings::Landings;
 use crate::limits::{BATCH_BYTES, BATCH_DELAY, BODY_BYTES_MAX, HELLO_TIMEOUT, STRIPES_MAX};
 use crate::options::SessionOptions;
+use crate::silence::watch;
 use crate::socket::Socket;
 use crate::stripes::Stripes;
 use std::collections::HashMap;
@@ -255,6 +256,13 @@ impl Connection {
             .name("rgaps-gpu-send".to_owned())
             .spawn(move || flusher.flush_idle_batches())
             .map_err(|error| ConnectError::Unreachable(at.clone(), error))?;
+        let silent = Arc::downgrade(&connection);
+        watch(&connection.server, move || {
+            if let Some(connection) = silent.upgrade() {
+                connection.lose();
+            }
+        })
+        .map_err(|error| ConnectError::Unreachable(at.clone(), error))?;
         Ok(connection)
     }
 

@@ -244,6 +244,7 @@ impl Shared {
                 bytes_in: counts.bytes_in,
                 bytes_out: counts.bytes_out,
                 memory_bytes: counts.memory_bytes,
+                waited_ns: counts.waited_ns,
                 ..client.info.clone()
             }
         };

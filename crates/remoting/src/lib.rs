@@ -30,6 +30,7 @@ pub mod math;
 mod options;
 mod pieces;
 mod relay;
+mod silence;
 mod socket;
 mod stripes;
 

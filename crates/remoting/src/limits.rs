@@ -46,6 +46,10 @@ pub const LANDINGS_MAX: usize = 32;
 pub const TOPIC_MEMBERS_MAX: usize = 256;
 /// How long either end takes to connect and say hello.
 pub const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
+/// A peer that owes an answer to TCP for so long is gone; how often that is looked at.
+pub const SILENCE_MAX: Duration = Duration::from_secs(20);
+/// See [`SILENCE_MAX`].
+pub const SILENCE_LOOK: Duration = Duration::from_secs(2);
 /// Connections that have not said hello yet, at most. Each has a thread; those over TCP have limits by address before.
 pub const STRANGERS_MAX: usize = 256;
 /// Most connections of a client beside its first one, over which bytes of large copies travel ("stripes").

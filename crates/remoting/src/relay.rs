@@ -1,6 +1,7 @@
 //! Bytes of a client whose connection is no plain socket, on their way to its backend process and back.
 
 use crate::communicator::{write_all, Communicator};
+use crate::silence::watch;
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
@@ -12,6 +13,12 @@ const PIECE_BYTES: usize = 256 << 10;
 /// Gives the backend's end of a socket, and relays between it and a client until one of the two closes.
 pub(crate) fn relay(client: Arc<dyn Communicator>) -> io::Result<OwnedFd> {
     let (ours, theirs) = UnixStream::pair()?;
+    let silent = Arc::downgrade(&client);
+    watch(&client, move || {
+        if let Some(client) = silent.upgrade() {
+            client.close();
+        }
+    })?;
     let back = (client.clone(), ours.try_clone()?);
     let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
         let thread = std::thread::Builder::new().name(name.to_owned());

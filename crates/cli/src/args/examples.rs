@@ -361,10 +361,11 @@ Examples:
   # All GPUs of one host, and behind them GPU 1 of another.
   rgaps gpu run --on 10.0.0.7,10.0.0.8:1 -- ./program
 
-RGAPS_GPU names the servers in place of --on.";
+RGAPS_GPU, or gpu.servers of the configuration, names the servers in place of --on.";
 pub const GPU_LIST: &str = "\
 Examples:
-  rgaps gpu list --on 10.0.0.7
+  # All servers that the configuration names in gpu.servers.
+  rgaps gpu list
   # Print the GPU memory that clients hold.
   rgaps gpu list --on 10.0.0.7 --json | jq '.clients[] | {program, memory_bytes}'
 
@@ -374,7 +375,7 @@ Examples:
   rgaps gpu top --on 10.0.0.7
   rgaps gpu top --on 10.0.0.7 --json --count 1
 
-JSON: an array with an entry for each client; calls and bytes are of one second.";
+JSON: an array with an entry for each client; calls, bytes and waited_ns are of one second.";
 pub const BENCH_ALLOC: &str = "\
 Examples:
   rgaps bench alloc

@@ -59,9 +59,10 @@ pub struct GpuServe {
 #[derive(Args)]
 pub struct GpuServer {
     /// The server: HOST[:PORT], NAME@HOST[:PORT] if its certificate has another name, unix:PATH, or another address of gpu serve; with :GPU behind
-    /// it only that GPU (a number below 1024 is a GPU and no port). Several are separated by commas; their GPUs are numbered in this order.
+    /// it only that GPU (a number below 1024 is a GPU and no port). Several are separated by commas; their GPUs are numbered in this order. Without it:
+    /// gpu.servers of the configuration.
     #[arg(long, value_name = "ADDRESS,...", env = "RGAPS_GPU")]
-    pub on: GpuList,
+    pub on: Option<GpuList>,
 }
 
 #[derive(Args)]

@@ -209,6 +209,46 @@ fn endless(client: &Connection) {
 }
 
 #[test]
+fn the_time_in_which_a_client_waits_is_shown() {
+    let server = Server::start(&[]);
+    let client = server.client();
+    works(&client);
+    endless(&client);
+    let waited = || look(&server.endpoint).clients[0].waited_ns;
+    let before = waited();
+    let waiter = client.clone();
+    let waiting = std::thread::spawn(move || waiter.call(HERE, &Call::Synchronize, &[]));
+    // It waits still.
+    until("the time grows", || waited() > before + 1_000_000);
+    client.close();
+    assert!(waiting.join().unwrap().is_err());
+}
+
+#[test]
+fn servers_that_the_configuration_names_need_no_option() {
+    let server = Server::start(&["--devices", "0"]);
+    let realm = support::Realm::new();
+    let configure = |servers: &str| {
+        let text = format!("[gpu]\nservers = [{servers}]\n");
+        std::fs::write(realm.path("rgaps.toml"), text).unwrap();
+    };
+    let named = realm.run(&["gpu", "list"]).fails_with(2);
+    assert!(named.contains("gpu.servers"), "{named}");
+    configure(&format!("\"{}\"", server.endpoint));
+    let listed = realm.run(&["gpu", "list"]).ok();
+    assert!(listed.contains("GPU 0: rgaps test GPU"), "{listed}");
+    // One that does not answer hides no other.
+    configure(&format!("\"{}\", \"unix:/there/is/none\"", server.endpoint));
+    let run = realm.run(&["gpu", "list"]);
+    assert!(run.stdout.contains("GPU 0: rgaps test GPU"), "{run:?}");
+    assert!(run.stderr.contains("/there/is/none"), "{run:?}");
+    assert_ne!(run.code, 0);
+    configure("\"host:name\"");
+    let wrong = realm.run(&["gpu", "top"]).fails_with(2);
+    assert!(wrong.contains("gpu.servers"), "{wrong}");
+}
+
+#[test]
 fn a_client_that_vanishes_takes_its_endless_kernel_with_it() {
     let server = Server::start(&[]);
     let client = server.client();

@@ -1,8 +1,9 @@
 //! Arrays, and copies of rows and boxes, whose sides are memory or arrays.
 
-use super::driver;
+use super::{driver, driver_on_stream};
 use crate::abi::{ArrayDescription2d, DriverCopy2d, DriverSide2d, In, Out};
 use crate::handles::arrays;
+use crate::handles::streams::meant;
 use crate::runs::{self, Run};
 use crate::transfer::{copy_rows, Direction, Order};
 use rgaps_remoting::driver_abi::{
@@ -114,53 +115,59 @@ driver! {
     fn cuMipmappedArrayDestroy(mipmap: u64) {
         arrays::destroy_mipmap(mipmap)
     }
+}
 
-    fn cuMemcpy2D_v2(wanted: In<DriverCopy2d>) {
-        copy_2d(&wanted.get()?, Order::wait(0))
+driver_on_stream! {
+    fn cuMemcpy2D_v2 "_ptds" (default; wanted: In<DriverCopy2d>) {
+        copy_2d(&wanted.get()?, Order::wait(default))
     }
 
-    fn cuMemcpy2DUnaligned_v2(wanted: In<DriverCopy2d>) {
-        copy_2d(&wanted.get()?, Order::wait(0))
+    fn cuMemcpy2DUnaligned_v2 "_ptds" (default; wanted: In<DriverCopy2d>) {
+        copy_2d(&wanted.get()?, Order::wait(default))
     }
 
-    fn cuMemcpy2DAsync_v2(wanted: In<DriverCopy2d>, stream: u64) {
+    fn cuMemcpy2DAsync_v2 "_ptsz" (default; wanted: In<DriverCopy2d>, stream: u64) {
+        let stream = meant(stream, default);
         copy_2d(&wanted.get()?, Order::queue(stream))
     }
 
-    fn cuMemcpy3D_v2(wanted: In<Copy3d>) {
-        copy_3d(&wanted.get()?, Order::wait(0))
+    fn cuMemcpy3D_v2 "_ptds" (default; wanted: In<Copy3d>) {
+        copy_3d(&wanted.get()?, Order::wait(default))
     }
 
-    fn cuMemcpy3DAsync_v2(wanted: In<Copy3d>, stream: u64) {
+    fn cuMemcpy3DAsync_v2 "_ptsz" (default; wanted: In<Copy3d>, stream: u64) {
+        let stream = meant(stream, default);
         copy_3d(&wanted.get()?, Order::queue(stream))
     }
 
-    fn cuMemcpyHtoA_v2(to: u64, offset: usize, from: u64, bytes: usize) {
-        runs::copy(run(to, offset)?, Run::memory(from), bytes, Some(Direction::In), Order::wait(0))
+    fn cuMemcpyHtoA_v2 "_ptds" (default; to: u64, offset: usize, from: u64, bytes: usize) {
+        runs::copy(run(to, offset)?, Run::memory(from), bytes, Some(Direction::In), Order::wait(default))
     }
 
-    fn cuMemcpyHtoAAsync_v2(to: u64, offset: usize, from: u64, bytes: usize, stream: u64) {
+    fn cuMemcpyHtoAAsync_v2 "_ptsz" (default; to: u64, offset: usize, from: u64, bytes: usize, stream: u64) {
+        let stream = meant(stream, default);
         runs::copy(run(to, offset)?, Run::memory(from), bytes, Some(Direction::In), Order::queue(stream))
     }
 
-    fn cuMemcpyAtoH_v2(to: u64, from: u64, offset: usize, bytes: usize) {
-        runs::copy(Run::memory(to), run(from, offset)?, bytes, Some(Direction::Out), Order::wait(0))
+    fn cuMemcpyAtoH_v2 "_ptds" (default; to: u64, from: u64, offset: usize, bytes: usize) {
+        runs::copy(Run::memory(to), run(from, offset)?, bytes, Some(Direction::Out), Order::wait(default))
     }
 
-    fn cuMemcpyAtoHAsync_v2(to: u64, from: u64, offset: usize, bytes: usize, stream: u64) {
+    fn cuMemcpyAtoHAsync_v2 "_ptsz" (default; to: u64, from: u64, offset: usize, bytes: usize, stream: u64) {
+        let stream = meant(stream, default);
         runs::copy(Run::memory(to), run(from, offset)?, bytes, Some(Direction::Out), Order::queue(stream))
     }
 
-    fn cuMemcpyDtoA_v2(to: u64, offset: usize, from: u64, bytes: usize) {
-        runs::copy(run(to, offset)?, Run::memory(from), bytes, Some(Direction::Within), Order::wait(0))
+    fn cuMemcpyDtoA_v2 "_ptds" (default; to: u64, offset: usize, from: u64, bytes: usize) {
+        runs::copy(run(to, offset)?, Run::memory(from), bytes, Some(Direction::Within), Order::wait(default))
     }
 
-    fn cuMemcpyAtoD_v2(to: u64, from: u64, offset: usize, bytes: usize) {
-        runs::copy(Run::memory(to), run(from, offset)?, bytes, Some(Direction::Within), Order::wait(0))
+    fn cuMemcpyAtoD_v2 "_ptds" (default; to: u64, from: u64, offset: usize, bytes: usize) {
+        runs::copy(Run::memory(to), run(from, offset)?, bytes, Some(Direction::Within), Order::wait(default))
     }
 
-    fn cuMemcpyAtoA_v2(to: u64, to_offset: usize, from: u64, from_offset: usize, bytes: usize) {
+    fn cuMemcpyAtoA_v2 "_ptds" (default; to: u64, to_offset: usize, from: u64, from_offset: usize, bytes: usize) {
         let (to, from) = (run(to, to_offset)?, run(from, from_offset)?);
-        runs::copy(to, from, bytes, Some(Direction::Within), Order::wait(0))
+        runs::copy(to, from, bytes, Some(Direction::Within), Order::wait(default))
     }
 }

@@ -1,14 +1,20 @@
 //! Contexts: the primary one of each device. The current context of a thread is the runtime's current device.
 
 use super::driver;
-use crate::abi::Out;
+use crate::abi::{Address, Out};
+use crate::reset::reset;
 use crate::{session, thread, waits};
 use rgaps_remoting::{Call, Code, Value};
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 /// A context's handle is this and sixteen times its device's number.
 const HANDLE: u64 = 0x5247_c000_0010;
+/// What `cuCtxGetApiVersion` gives for all contexts.
+const API_VERSION: c_uint = 3020;
 /// Contexts that a thread has pushed.
 const STACK_MAX: usize = 64;
 
@@ -17,16 +23,79 @@ thread_local! {
     static IS_RUNTIME_USED: Cell<bool> = const { Cell::new(false) };
 }
 
+/// A thread has used the runtime, so memory of the primary contexts is its own.
+static HAS_RUNTIME: AtomicBool = AtomicBool::new(false);
+/// For each device, how often the program has retained the primary context, and how many contexts it has created.
+static USES: Mutex<BTreeMap<u16, (u32, u32)>> = Mutex::new(BTreeMap::new());
+
 /// The thread has used the runtime, which makes its device's primary context current.
 pub(crate) fn runtime_is_used() {
-    IS_RUNTIME_USED.set(true);
+    if !IS_RUNTIME_USED.replace(true) {
+        HAS_RUNTIME.store(true, Ordering::Relaxed);
+    }
 }
 
-fn handle(device: u16) -> u64 {
+fn with_uses<T>(device: u16, act: impl FnOnce(&mut (u32, u32)) -> T) -> T {
+    let mut uses = USES.lock().unwrap_or_else(PoisonError::into_inner);
+    act(uses.entry(device).or_default())
+}
+
+/// A context that the program makes is its device's primary one, which becomes current.
+fn create(context: Out<u64>, device: c_int) -> Result<(), Code> {
+    context.check()?;
+    session::device(device)?;
+    let device = device as u16;
+    push(device)?;
+    with_uses(device, |(_, created)| *created += 1);
+    context.put(context_of(device))
+}
+
+/// With the last context of a device goes all that it has, unless the program uses the primary context, too.
+fn destroy(context: u64) -> Result<(), Code> {
+    let device = device_of(context)?;
+    let (retained, left) = with_uses(device, |(retained, created)| {
+        let left = created.checked_sub(1).ok_or(INVALID_CONTEXT)?;
+        *created = left;
+        Ok::<_, Code>((*retained, left))
+    })?;
+    STACK.with_borrow_mut(|stack| {
+        if stack.last() == Some(&Some(device)) {
+            stack.pop();
+        }
+    });
+    let is_unused = retained == 0 && left == 0 && !HAS_RUNTIME.load(Ordering::Relaxed);
+    let ended = match is_unused {
+        true => thread::with_device(device, reset),
+        false => Ok(()),
+    };
+    thread::set_device(current().unwrap_or(0));
+    ended
+}
+
+fn push(device: u16) -> Result<(), Code> {
+    // The runtime's stays below.
+    let below = current();
+    STACK.with_borrow_mut(|stack| {
+        if stack.is_empty() && below.is_some() {
+            stack.push(below);
+        }
+        if stack.len() >= STACK_MAX {
+            return Err(Code::OUT_OF_MEMORY);
+        }
+        stack.push(Some(device));
+        Ok(())
+    })?;
+    thread::set_device(device);
+    Ok(())
+}
+
+/// The handle of a device's context.
+pub(super) fn context_of(device: u16) -> u64 {
     HANDLE + u64::from(device) * 16
 }
 
-fn device_of(context: u64) -> Result<u16, Code> {
+/// The device of a context.
+pub(super) fn device_of(context: u64) -> Result<u16, Code> {
     let number = context
         .checked_sub(HANDLE)
         .filter(|rest| rest % 16 == 0)
@@ -62,11 +131,70 @@ fn current() -> Option<u16> {
 driver! {
     fn cuDevicePrimaryCtxRetain(context: Out<u64>, device: c_int) {
         session::device(device)?;
-        context.put(handle(device as u16))
+        context.put(context_of(device as u16))?;
+        with_uses(device as u16, |(retained, _)| *retained += 1);
+        Ok(())
     }
 
     fn cuDevicePrimaryCtxRelease_v2(device: c_int) {
+        session::device(device)?;
+        with_uses(device as u16, |(retained, _)| *retained = retained.saturating_sub(1));
+        Ok(())
+    }
+
+    fn cuDevicePrimaryCtxReset_v2(device: c_int) {
+        session::device(device)?;
+        thread::with_device(device as u16, reset)
+    }
+
+    // How a thread waits is a hint.
+    fn cuDevicePrimaryCtxSetFlags_v2(device: c_int, _flags: c_uint) {
         session::device(device).map(drop)
+    }
+
+    fn cuCtxCreate_v2(context: Out<u64>, _flags: c_uint, device: c_int) {
+        create(context, device)
+    }
+
+    fn cuCtxCreate_v3(context: Out<u64>, _affinity: Address, count: c_int, _flags: c_uint, device: c_int) {
+        match count {
+            0 => create(context, device),
+            _ => Err(Code::NOT_SUPPORTED),
+        }
+    }
+
+    fn cuCtxCreate_v4(context: Out<u64>, parameters: Address, _flags: c_uint, device: c_int) {
+        match parameters.is_null() {
+            true => create(context, device),
+            false => Err(Code::NOT_SUPPORTED),
+        }
+    }
+
+    fn cuCtxDestroy_v2(context: u64) {
+        destroy(context)
+    }
+
+    fn cuCtxGetFlags(flags: Out<c_uint>) {
+        current().ok_or(INVALID_CONTEXT)?;
+        flags.put(0)
+    }
+
+    fn cuCtxGetApiVersion(context: u64, version: Out<c_uint>) {
+        device_of(context)?;
+        version.put(API_VERSION)
+    }
+
+    fn cuCtxEnablePeerAccess(context: u64, flags: c_uint) {
+        let peer = session::peer(device_of(context)?.into())?;
+        match flags {
+            0 => session::call(&Call::PeerEnable { device: peer }, &[]).map(drop),
+            _ => Err(Code::INVALID_VALUE),
+        }
+    }
+
+    fn cuCtxDisablePeerAccess(context: u64) {
+        let device = session::peer(device_of(context)?.into())?;
+        session::call(&Call::PeerDisable { device }, &[]).map(drop)
     }
 
     fn cuDevicePrimaryCtxGetState(device: c_int, flags: Out<c_uint>, active: Out<c_int>) {
@@ -81,31 +209,17 @@ driver! {
 
     fn cuCtxGetCurrent(context: Out<u64>) {
         session::devices()?;
-        context.put(current().map_or(0, handle))
+        context.put(current().map_or(0, context_of))
     }
 
     fn cuCtxPushCurrent_v2(context: u64) {
-        let device = device_of(context)?;
-        // The runtime's stays below.
-        let below = current();
-        STACK.with_borrow_mut(|stack| {
-            if stack.is_empty() && below.is_some() {
-                stack.push(below);
-            }
-            if stack.len() >= STACK_MAX {
-                return Err(Code::OUT_OF_MEMORY);
-            }
-            stack.push(Some(device));
-            Ok(())
-        })?;
-        thread::set_device(device);
-        Ok(())
+        push(device_of(context)?)
     }
 
     fn cuCtxPopCurrent_v2(context: Out<u64>) {
         let popped = STACK.with_borrow_mut(Vec::pop).flatten().ok_or(INVALID_CONTEXT)?;
         thread::set_device(current().unwrap_or(0));
-        context.put_if_wanted(handle(popped));
+        context.put_if_wanted(context_of(popped));
         Ok(())
     }
 

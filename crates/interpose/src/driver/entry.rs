@@ -3,6 +3,7 @@
 use super::driver;
 use crate::abi::{put_text, Address, In, Out, Text};
 use crate::errors::ERRORS;
+use crate::handles::pools;
 use crate::{notice, session};
 use rgaps_remoting::Code;
 use std::ffi::{c_char, c_int, c_uint, c_void, CString};
@@ -115,6 +116,36 @@ driver! {
         put_text(text, room, &session::device(device)?.pci_bus_id)
     }
 
+    fn cuDeviceComputeCapability(major: Out<c_int>, minor: Out<c_int>, device: c_int) {
+        let of = |number| session::attribute(session::device(device)?, number).ok_or(Code::INVALID_VALUE);
+        major.put(of(75)?)?;
+        minor.put(of(76)?)
+    }
+
+    fn cuDeviceGetByPCIBusId(device: Out<c_int>, text: Text) {
+        device.check()?;
+        let wanted = text.get()?;
+        let found = session::devices()?.iter().position(|device| wanted.to_string_lossy().eq_ignore_ascii_case(&device.pci_bus_id));
+        device.put(found.ok_or(Code::INVALID_DEVICE)? as c_int)
+    }
+
+    fn cuDeviceGetDefaultMemPool(pool: Out<u64>, device: c_int) {
+        pool.check()?;
+        session::device(device)?;
+        pool.put(pools::default_of(device as u16)?)
+    }
+
+    fn cuDeviceGetMemPool(pool: Out<u64>, device: c_int) {
+        pool.check()?;
+        session::device(device)?;
+        pool.put(pools::used_by(device as u16)?)
+    }
+
+    fn cuDeviceSetMemPool(device: c_int, pool: u64) {
+        session::device(device)?;
+        pools::set_used(device as u16, pool)
+    }
+
     fn cuDeviceCanAccessPeer(can: Out<c_int>, device: c_int, peer: c_int) {
         session::device(peer)?;
         can.put(session::device(device)?.peers.get(peer as usize).copied().unwrap_or(false).into())
@@ -128,6 +159,12 @@ driver! {
         name: Text, function: Out<*mut c_void>, _version: c_int, flags: u64, status: Out<c_int>
     ) {
         proc_address(name, function, flags, Some(status))
+    }
+
+    fn cuGetProcAddress_v2_ptsz(
+        name: Text, function: Out<*mut c_void>, _version: c_int, flags: u64, status: Out<c_int>
+    ) {
+        proc_address(name, function, flags | PER_THREAD, Some(status))
     }
 
     // CUDA's static runtime asks for private tables, one of which proves that the driver is NVIDIA's. No answer is made up.

@@ -1,6 +1,6 @@
 //! The functions of CUDA's driver, for programs that call it themselves.
 //!
-//! A program has the primary context of each device, and no other. A context's handle names its device.
+//! A program has the primary context of each device, and no other: a context that it creates is that one. A context's handle names its device.
 mod array;
 mod context;
 mod copy;
@@ -37,6 +37,28 @@ macro_rules! driver {
     )* };
 }
 pub(crate) use driver;
+
+/// Exports functions that have a form for the calling thread's default stream, with this ending. The first parameter is the stream
+/// that 0 means.
+macro_rules! driver_on_stream {
+    ($( fn $name:ident $ending:literal ( $default:ident; $($argument:ident : $kind:ty),* $(,)? ) $body:block )*) => { $(
+        const _: () = {
+            #[allow(clippy::too_many_arguments, reason = "they are CUDA's")]
+            fn body($default: u64, $($argument: $kind),*) -> Result<(), rgaps_remoting::Code> $body
+
+            #[export_name = concat!("rgaps_cu_", stringify!($name))]
+            extern "C" fn exported($($argument: $kind),*) -> std::ffi::c_int {
+                $crate::driver::finish(|| body(0, $($argument),*))
+            }
+
+            #[export_name = concat!("rgaps_cu_", stringify!($name), $ending)]
+            extern "C" fn per_thread($($argument: $kind),*) -> std::ffi::c_int {
+                $crate::driver::finish(|| body($crate::handles::streams::PER_THREAD, $($argument),*))
+            }
+        };
+    )* };
+}
+pub(crate) use driver_on_stream;
 
 /// What all functions do that are not forwarded.
 #[no_mangle]

@@ -1,12 +1,13 @@
 //! Modules, libraries and launches. A module is a library: the difference is which context has it, and each device has one.
 
-use super::driver;
-use crate::abi::{Address, In, Out, Text};
+use super::{driver, driver_on_stream};
+use crate::abi::{Address, DriverLaunchConfig, In, Out, Text};
+use crate::handles::streams::meant;
 use crate::kernels::{attribute, Kernel, Library};
 use crate::launch::{self, Launch};
-use crate::session;
+use crate::{session, thread};
 use rgaps_remoting::{Call, Code};
-use std::ffi::{c_int, c_uint};
+use std::ffi::{c_char, c_int, c_uint};
 
 fn load(image: Address) -> Result<usize, Code> {
     if image.is_null() {
@@ -39,6 +40,20 @@ fn global(address: Out<u64>, bytes: Out<usize>, library: usize, name: Text) -> R
     let (start, size) = Library::of(library)?.variable(name)?;
     address.put_if_wanted(start);
     bytes.put_if_wanted(size as usize);
+    Ok(())
+}
+
+/// Where a parameter of a kernel is, and its size.
+fn parameter(
+    function: usize,
+    position: usize,
+    offset: Out<usize>,
+    bytes: Out<usize>,
+) -> Result<(), Code> {
+    let info = Kernel::of(function)?.info()?;
+    let (at, size) = info.parameters.get(position).ok_or(Code::INVALID_VALUE)?;
+    offset.put(*at as usize)?;
+    bytes.put_if_wanted(*size as usize);
     Ok(())
 }
 
@@ -120,25 +135,41 @@ driver! {
     }
 
     fn cuFuncGetParamInfo(function: usize, position: usize, offset: Out<usize>, bytes: Out<usize>) {
-        let info = Kernel::of(function)?.info()?;
-        let (at, size) = info.parameters.get(position).ok_or(Code::INVALID_VALUE)?;
-        offset.put(*at as usize)?;
-        bytes.put_if_wanted(*size as usize);
-        Ok(())
+        parameter(function, position, offset, bytes)
     }
 
-    fn cuLaunchKernel(
-        function: usize, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint,
-        shared_bytes: c_uint, stream: u64, parameters: In<*const u8>, extra: In<usize>
+    fn cuFuncGetName(name: Out<*const c_char>, function: usize) {
+        name.put(Kernel::of(function)?.c_name().as_ptr())
+    }
+
+    fn cuKernelGetName(name: Out<*const c_char>, kernel: usize) {
+        name.put(Kernel::of(kernel)?.c_name().as_ptr())
+    }
+
+    fn cuKernelGetAttribute(value: Out<c_int>, number: c_int, kernel: usize, device: c_int) {
+        session::device(device)?;
+        let info = thread::with_device(device as u16, || Kernel::of(kernel)?.info())?;
+        value.put(attribute(info, number))
+    }
+
+    fn cuKernelGetParamInfo(kernel: usize, position: usize, offset: Out<usize>, bytes: Out<usize>) {
+        parameter(kernel, position, offset, bytes)
+    }
+
+    // Hints for caches, which current GPUs do not need.
+    fn cuFuncSetCacheConfig(function: usize, _configuration: c_int) {
+        Kernel::of(function).map(drop)
+    }
+
+    fn cuFuncSetSharedMemConfig(function: usize, _configuration: c_int) {
+        Kernel::of(function).map(drop)
+    }
+
+    fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+        blocks: Out<c_int>, function: usize, block_threads: c_int, shared_bytes: usize, flags: c_uint
     ) {
-        let wanted = Launch {
-            grid: [grid_x, grid_y, grid_z],
-            block: [block_x, block_y, block_z],
-            shared_bytes: shared_bytes as usize,
-            stream,
-            cooperative: false,
-        };
-        launch::launch_driver(function, &wanted, parameters, extra)
+        blocks.check()?;
+        blocks.put(launch::occupancy(function, block_threads, shared_bytes, flags)?)
     }
 
     fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
@@ -146,5 +177,52 @@ driver! {
     ) {
         blocks.check()?;
         blocks.put(launch::occupancy(function, block_threads, shared_bytes, 0)?)
+    }
+}
+
+driver_on_stream! {
+    fn cuLaunchKernel "_ptsz" (
+        default; function: usize, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint,
+        shared_bytes: c_uint, stream: u64, parameters: In<*const u8>, extra: In<usize>
+    ) {
+        let stream = meant(stream, default);
+        let wanted = Launch {
+            grid: [grid_x, grid_y, grid_z],
+            block: [block_x, block_y, block_z],
+            shared_bytes: shared_bytes as usize,
+            stream,
+            cooperative: false,
+        };
+        launch::launch_driver(function, &wanted, (parameters, extra), &[])
+    }
+
+    fn cuLaunchCooperativeKernel "_ptsz" (
+        default; function: usize, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint,
+        shared_bytes: c_uint, stream: u64, parameters: In<*const u8>
+    ) {
+        let wanted = Launch {
+            grid: [grid_x, grid_y, grid_z],
+            block: [block_x, block_y, block_z],
+            shared_bytes: shared_bytes as usize,
+            stream: meant(stream, default),
+            cooperative: true,
+        };
+        launch::launch(function, &wanted, parameters, &[])
+    }
+
+    fn cuLaunchKernelEx "_ptsz" (
+        default; config: In<DriverLaunchConfig>, function: usize, parameters: In<*const u8>, extra: In<usize>
+    ) {
+        let config = config.get()?;
+        let wanted = Launch {
+            grid: config.grid,
+            block: config.block,
+            shared_bytes: config.shared_bytes as usize,
+            stream: meant(config.stream, default),
+            cooperative: false,
+        };
+        // SAFETY: the program passes as many attributes as it says, which stay while it calls.
+        let attributes = unsafe { launch::attributes(config.attributes, config.attribute_count) }?;
+        launch::launch_driver(function, &wanted, (parameters, extra), attributes)
     }
 }

@@ -39,6 +39,14 @@ pub(crate) fn find(stream: u64) -> Result<Stream, Code> {
     streams().get(&stream).copied().ok_or(Code::INVALID_HANDLE)
 }
 
+/// The stream that a program means, where 0 means `default`.
+pub(crate) fn meant(stream: u64, default: u64) -> u64 {
+    match stream {
+        0 => default,
+        stream => stream,
+    }
+}
+
 /// The streams that record, and the handles of their graphs to be.
 fn recording() -> MutexGuard<'static, HashMap<u64, u64>> {
     static RECORDING: OnceLock<Mutex<HashMap<u64, u64>>> = OnceLock::new();

@@ -2,9 +2,9 @@
 
 use super::runtime;
 use crate::abi::{put_text, In, Out, Text};
-use crate::handles::arrays;
 use crate::properties::{Field, FIELDS_12, FIELDS_13, SIZE_12, SIZE_13};
-use crate::{kernels, managed, memory, notice, session, thread, waits};
+use crate::reset::reset;
+use crate::{notice, session, thread, waits};
 use rgaps_remoting::{Call, Code, DeviceInfo, Value};
 use std::ffi::{c_char, c_int, c_uint};
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
@@ -12,6 +12,9 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 /// Cache and bank configurations, which current GPUs take as hints.
 const BANK_FOUR_BYTES: c_int = 1;
 const CACHE_MAX: c_int = 3;
+/// Attributes: compute capability.
+const MAJOR: c_int = 75;
+const MINOR: c_int = 76;
 /// What the program has set.
 static CACHE: AtomicI32 = AtomicI32::new(0);
 static FLAGS: AtomicU32 = AtomicU32::new(0);
@@ -37,6 +40,32 @@ fn properties(
     // SAFETY: the program passes a structure of its CUDA version, which is as long.
     unsafe { to.bytes().copy_from_nonoverlapping(all.as_ptr(), bytes) };
     Ok(())
+}
+
+/// The first GPU with this compute capability and memory or more; the first of all if none has.
+fn choose(to: Out<c_int>, wanted: In<u8>, total_at: usize, fields: &[Field]) -> Result<(), Code> {
+    to.check()?;
+    let number = |at: usize, width: usize| -> Result<u64, Code> {
+        let bytes = (0..width).map(|byte| Ok(u64::from(wanted.at(at + byte)?) << (8 * byte)));
+        bytes.sum()
+    };
+    let attribute = |number_of: c_int| {
+        let field = fields.iter().find(|(_, _, number)| *number == number_of);
+        field.map_or(Ok(0), |(at, width, _)| number(*at, *width))
+    };
+    let capability = (attribute(MAJOR)?, attribute(MINOR)?);
+    let bytes = number(total_at, 8)?;
+    let fits = |device: &DeviceInfo| {
+        let of = |number| session::attribute(device, number).unwrap_or(0) as u64;
+        (of(MAJOR), of(MINOR)) >= capability && device.total_bytes >= bytes
+    };
+    let found = session::devices()?.iter().position(fits);
+    to.put(found.unwrap_or(0) as c_int)
+}
+
+#[export_name = "rgaps_rt12_cudaChooseDevice"]
+extern "C" fn choose_device_12(to: Out<c_int>, wanted: In<u8>) -> c_int {
+    super::finish(|| choose(to, wanted, SIZE_12.1, FIELDS_12))
 }
 
 #[export_name = "rgaps_rt12_cudaGetDeviceProperties_v2"]
@@ -74,6 +103,10 @@ runtime! {
             session::device(devices.at(position as usize)?)?;
         }
         Ok(())
+    }
+
+    fn cudaChooseDevice(to: Out<c_int>, wanted: In<u8>) {
+        choose(to, wanted, SIZE_13.1, FIELDS_13)
     }
 
     fn cudaGetDeviceProperties(to: Out<u8>, device: c_int) {
@@ -126,11 +159,7 @@ runtime! {
     }
 
     fn cudaDeviceReset() {
-        session::unstick();
-        kernels::forget_device(thread::device());
-        managed::reset();
-        arrays::reset(thread::device());
-        memory::reset()
+        reset()
     }
 
     fn cudaDeviceGetLimit(value: Out<usize>, limit: c_int) {
@@ -190,11 +219,15 @@ runtime! {
     }
 
     fn cudaProfilerStart() {
-        session::check_alive()
+        session::check_alive()?;
+        session::write_statistics("start");
+        Ok(())
     }
 
     fn cudaProfilerStop() {
-        session::check_alive()
+        session::check_alive()?;
+        session::write_statistics("stop");
+        Ok(())
     }
 
     fn cudaCtxResetPersistingL2Cache() {
@@ -207,10 +240,6 @@ runtime! {
     }
 
     fn cudaThreadExit() {
-        session::unstick();
-        kernels::forget_device(thread::device());
-        managed::reset();
-        arrays::reset(thread::device());
-        memory::reset()
+        reset()
     }
 }

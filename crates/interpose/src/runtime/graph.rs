@@ -64,7 +64,7 @@ runtime_12! {
 
     fn cudaStreamGetCaptureInfo_ptsz(stream: usize, status: Out<c_int>, id: Out<u64>) {
         let (nodes, edges, count) = (Out::none(), Out::none(), Out::none());
-        capture_info(stream_of(stream, super::PER_THREAD), status, id, (Out::none(), Wanted { nodes, edges, count }))
+        capture_info(stream_of(stream, crate::handles::streams::PER_THREAD), status, id, (Out::none(), Wanted { nodes, edges, count }))
     }
 }
 

@@ -1,30 +1,17 @@
 //! Launches, and what is asked of kernels.
 
 use super::{runtime, runtime_on_stream, stream_of};
-use crate::abi::{Dim3, FunctionAttributes, In, LaunchAttribute, LaunchConfig, Out};
+use crate::abi::{Dim3, FunctionAttributes, In, LaunchConfig, Out};
 use crate::kernels::{attribute, Kernel};
-use crate::launch::{launch, occupancy, Launch};
+use crate::launch::{attributes, launch, occupancy, Launch};
 use crate::{session, thread};
-use rgaps_remoting::{Call, Code, LAUNCH_ATTRIBUTES_MAX};
+use rgaps_remoting::{Call, Code};
 use std::ffi::{c_int, c_uint};
 
 const THREADS_MAX: i32 = 0;
 const SHARED_BYTES: i32 = 1;
 const DYNAMIC_SHARED_BYTES_MAX: i32 = 8;
 const CARVEOUT: i32 = 9;
-
-/// Attributes that name events or memory of the program cannot be forwarded.
-fn launch_attributes(config: &LaunchConfig) -> Result<&[LaunchAttribute], Code> {
-    let count = config.attribute_count as usize;
-    if count == 0 {
-        return Ok(&[]);
-    }
-    if config.attributes.is_null() || count > LAUNCH_ATTRIBUTES_MAX {
-        return Err(Code::INVALID_VALUE);
-    }
-    // SAFETY: the program passes as many attributes as it says, which stay while it calls.
-    Ok(unsafe { std::slice::from_raw_parts(config.attributes, count) })
-}
 
 #[export_name = "rgaps_rt___cudaPushCallConfiguration"]
 extern "C" fn push_call_configuration(
@@ -162,6 +149,8 @@ runtime_on_stream! {
             stream: stream_of(config.stream, default),
             cooperative: false,
         };
-        launch(function, &wanted, arguments, launch_attributes(&config)?)
+        // SAFETY: the program passes as many attributes as it says, which stay while it calls.
+        let attributes = unsafe { attributes(config.attributes, config.attribute_count) }?;
+        launch(function, &wanted, arguments, attributes)
     }
 }

@@ -2,6 +2,7 @@
 
 use super::{runtime, runtime_12, runtime_on_stream, stream_of};
 use crate::abi::{Extent3, Out, PitchedPtr, PointerAttributes};
+use crate::allocate::{allocate, allocate_on, pitched};
 use crate::handles::streams;
 use crate::session::check_alive;
 use crate::transfer;
@@ -14,42 +15,6 @@ const UNREGISTERED: c_int = 0;
 const HOST: c_int = 1;
 const DEVICE: c_int = 2;
 const MANAGED: c_int = 3;
-
-/// Rows of pitched memory begin at multiples of this, as CUDA's do on all current GPUs.
-const PITCH_BYTES: usize = 512;
-
-fn allocate(bytes: usize) -> Result<u64, Code> {
-    match bytes {
-        0 => check_alive().map(|()| 0),
-        bytes => memory::allocate(
-            &Call::Allocate {
-                bytes: bytes as u64,
-            },
-            bytes as u64,
-        ),
-    }
-}
-
-fn allocate_on(bytes: usize, stream: u64) -> Result<u64, Code> {
-    let bytes = bytes as u64;
-    match bytes {
-        0 => check_alive().map(|()| 0),
-        bytes => streams::at_stream(stream, || {
-            memory::allocate(&Call::AllocateOnStream { bytes, stream }, bytes)
-        }),
-    }
-}
-
-/// A pitch and all bytes.
-fn pitched(width: usize, height: usize, depth: usize) -> Result<(usize, usize), Code> {
-    let pitch = width
-        .checked_next_multiple_of(PITCH_BYTES)
-        .ok_or(Code::INVALID_VALUE)?;
-    let bytes = pitch
-        .checked_mul(height)
-        .and_then(|layer| layer.checked_mul(depth));
-    Ok((pitch, bytes.ok_or(Code::OUT_OF_MEMORY)?))
-}
 
 /// Queues a fill with bytes.
 fn fill(to: Pitched, extent: Extent, value: c_int, stream: u64) -> Result<(), Code> {

@@ -19,13 +19,11 @@ mod stream;
 mod symbol;
 mod texture;
 
+use crate::handles::streams;
 use crate::{driver, notice, thread};
 use rgaps_remoting::Code;
 use std::ffi::{c_char, c_int, CStr};
 use std::panic::{catch_unwind, AssertUnwindSafe};
-
-/// The calling thread's default stream.
-const PER_THREAD: u64 = 2;
 
 /// Runs a function of the runtime; keeps its error for `cudaGetLastError`.
 fn finish(body: impl FnOnce() -> Result<(), Code>) -> c_int {
@@ -87,7 +85,7 @@ macro_rules! runtime_on_stream {
 
             #[export_name = concat!("rgaps_rt_", stringify!($name), $ending)]
             extern "C" fn per_thread($($argument: $kind),*) -> std::ffi::c_int {
-                $crate::runtime::finish(|| body($crate::runtime::PER_THREAD, $($argument),*))
+                $crate::runtime::finish(|| body($crate::handles::streams::PER_THREAD, $($argument),*))
             }
         };
     )* };
@@ -96,10 +94,7 @@ pub(crate) use runtime_on_stream;
 
 /// The stream that a program means, where 0 means `default`.
 fn stream_of(stream: usize, default: u64) -> u64 {
-    match stream {
-        0 => default,
-        stream => stream as u64,
-    }
+    streams::meant(stream as u64, default)
 }
 
 /// What all functions do that are not forwarded.

@@ -152,6 +152,8 @@ api! {
     fill_16 = c"cuMemsetD16Async"(u64, u16, usize, usize);
     fill_32 = c"cuMemsetD32Async"(u64, c_uint, usize, usize);
     fill_2d_8 = c"cuMemsetD2D8Async"(u64, usize, u8, usize, usize, usize);
+    fill_2d_16 = c"cuMemsetD2D16Async"(u64, usize, u16, usize, usize, usize);
+    fill_2d_32 = c"cuMemsetD2D32Async"(u64, usize, c_uint, usize, usize, usize);
     stream_create = c"cuStreamCreateWithPriority"(*mut usize, c_uint, c_int);
     stream_destroy = c"cuStreamDestroy_v2"(usize);
     stream_synchronize = c"cuStreamSynchronize"(usize);

@@ -4,12 +4,12 @@
 use super::jobs::{self, CopyOut};
 use super::session::Outcome;
 use super::staging::Staging;
-use super::{frame, lock, rows, BackendError, Core, Shared, DRAIN_BYTES};
+use super::{lock, rows, BackendError, Core, Shared, DRAIN_BYTES};
 use crate::call::Value;
 use crate::codes::Code;
 use crate::extent::{row, Extent, Pitched};
 use crate::frame::{Header, Violation};
-use crate::limits::{STAGING_BYTES, STRIPED_BYTES_MIN};
+use crate::limits::STAGING_BYTES;
 use crate::pieces::{pieces, stripe, Piece};
 use crate::socket::{write_all, Socket};
 use crate::stripes::each;
@@ -162,11 +162,11 @@ impl Shared {
         deferred: Code,
     ) -> Result<(), BackendError> {
         let total = wanted.extent.bytes().unwrap_or(0);
-        let stripes = match wanted.extent.is_row() && total >= STRIPED_BYTES_MIN {
-            true => self.stripes.here(),
+        let stripes = match wanted.extent.is_row() {
+            true => self.stripes_for(total),
             false => Vec::new(),
         };
-        if stripes.len() > 1 {
+        if !stripes.is_empty() {
             return self.copy_out_striped(of, wanted, deferred, &stripes);
         }
         let mut staging = match self.staging() {
@@ -221,12 +221,7 @@ impl Shared {
         };
         let staged: Vec<_> = staged.into_iter().map(std::sync::Mutex::new).collect();
         let _writing = lock(&self.writing);
-        let promised = (bytes, stripes.len());
-        let frame = frame(of, Code::SUCCESS, deferred, Value::Nothing, promised)?;
-        let count = frame.len() as u64 + bytes;
-        self.bytes_out
-            .fetch_add(count, std::sync::atomic::Ordering::Relaxed);
-        write_all(&self.socket, [&frame, &[]])?;
+        self.promise(of, deferred, (bytes, stripes.len()))?;
         let sent = each(stripes.len(), |index| {
             self.api.enter(wanted.context).map_err(StripeError::Code)?;
             let parts = stripe(bytes as usize, index, stripes.len());

@@ -33,14 +33,17 @@ mod topics;
 
 pub(crate) use stripes::hand_over;
 
-use crate::board::Counts;
+use crate::board::{Counts, WaitingTime};
 use crate::call::{Answer, Call, Value, Welcome};
 use crate::codes::Code;
 use crate::descriptor;
 use crate::extent::row;
 use crate::frame::{Header, Violation, HEADER_BYTES};
-use crate::limits::{IMAGE_BYTES_MAX, LANES_MAX};
+use crate::limits::{IMAGE_BYTES_MAX, LANES_MAX, SILENCE_LOOK, STRIPED_BYTES_MIN};
+use crate::pieces::stripe;
+use crate::silence::{Look, Watch};
 use crate::socket::{write_all, write_memory, Socket};
+use crate::stripes::each;
 use api::{cu, Api};
 use images::Images;
 use jobs::{Job, Refused};
@@ -123,6 +126,7 @@ struct Shared {
     bytes_in: AtomicU64,
     bytes_out: AtomicU64,
     memory_bytes: AtomicU64,
+    waiting: WaitingTime,
 }
 
 struct Reading(Arc<Socket>);
@@ -181,6 +185,7 @@ pub fn run(socket: Socket, board: File, options: &BackendOptions) -> Result<(), 
         bytes_in: AtomicU64::new(0),
         bytes_out: AtomicU64::new(0),
         memory_bytes: AtomicU64::new(0),
+        waiting: WaitingTime::default(),
     });
     let counted = shared.clone();
     std::thread::Builder::new()
@@ -224,20 +229,24 @@ fn end_with_parent(parent: u32) {
     }
 }
 
-/// Ends this process when the client closes the connection, whatever the driver is waiting for.
+/// Ends this process when the client closes the connection or is silent, whatever the driver is waiting for.
 fn end_with_client(socket: Arc<Socket>) -> io::Result<()> {
-    let watch = move || loop {
-        let mut polled = libc::pollfd {
-            fd: socket.as_fd().as_raw_fd(),
-            events: libc::POLLRDHUP,
-            revents: 0,
-        };
-        // SAFETY: one structure of this function; the descriptor is open while `socket` is.
-        let ready = unsafe { libc::poll(&mut polled, 1, -1) };
-        if ready > 0 {
-            // Without handlers at exit: the driver's may wait for work that does not end.
-            // SAFETY: ends the process.
-            unsafe { libc::_exit(0) };
+    let watch = move || {
+        let mut silence = Watch::new();
+        let (is_tcp, pause_ms) = (matches!(*socket, Socket::Tcp(_)), SILENCE_LOOK.as_millis());
+        loop {
+            let mut polled = libc::pollfd {
+                fd: socket.as_fd().as_raw_fd(),
+                events: libc::POLLRDHUP,
+                revents: 0,
+            };
+            // SAFETY: one structure of this function; the descriptor is open while `socket` is.
+            let ready = unsafe { libc::poll(&mut polled, 1, pause_ms as libc::c_int) };
+            if ready > 0 || is_tcp && silence.look(socket.as_fd()) != Look::Alive {
+                // Without handlers at exit: the driver's may wait for work that does not end.
+                // SAFETY: ends the process.
+                unsafe { libc::_exit(0) };
+            }
         }
     };
     std::thread::Builder::new()
@@ -255,6 +264,7 @@ impl Shared {
                 bytes_in: self.bytes_in.load(Ordering::Relaxed),
                 bytes_out: self.bytes_out.load(Ordering::Relaxed),
                 memory_bytes: self.memory_bytes.load(Ordering::Relaxed),
+                waited_ns: self.waiting.total().as_nanos() as u64,
             };
             if now != last && now.write(board).is_ok() {
                 last = now;
@@ -407,7 +417,7 @@ impl Shared {
 
     /// Waits for what a job is about, and answers.
     fn finish(&self, of: &Header, job: &Job, deferred: Code) -> Result<(), BackendError> {
-        let waited = job.wait(&self.api);
+        let waited = self.waiting.of(|| job.wait(&self.api));
         if let Job::Land {
             landing,
             start,
@@ -419,7 +429,7 @@ impl Shared {
             return Ok(sent?);
         }
         if let Job::Topic(work) = job {
-            let (code, value) = match work() {
+            let (code, value) = match self.waiting.of(work) {
                 Ok(value) => (Code::SUCCESS, value),
                 Err(Refused { code, reason }) => (code, Value::Text(reason)),
             };
@@ -428,7 +438,7 @@ impl Shared {
         }
         let value = match job {
             Job::Function => Value::Number(functions::next()),
-            Job::Math(prepared) => prepared.call(),
+            Job::Math(prepared) => self.waiting.of(|| prepared.call()),
             _ => Value::Nothing,
         };
         self.landings.settle(&self.api);
@@ -453,10 +463,40 @@ impl Shared {
         if let Err(code) = waited {
             return self.write(of, code, deferred, Value::Nothing, (0, &[]));
         }
-        self.write(of, Code::SUCCESS, deferred, Value::Nothing, (bytes, &[]))?;
-        // SAFETY: the session checked that the range is inside a region. A client that has given the region back meanwhile makes the
-        // write fail, or gets other bytes of its own backend.
-        unsafe { write_memory(&self.socket, start as *const u8, bytes as usize) }
+        let stripes = self.stripes_for(bytes);
+        self.promise(of, deferred, (bytes, stripes.len()))?;
+        let send = |to: &Socket, offset: usize, length: usize| {
+            // SAFETY: the session checked that the range is inside a region. A client that has given the region back meanwhile makes
+            // the write fail, or gets other bytes of its own backend.
+            unsafe { write_memory(to, (start as *const u8).wrapping_add(offset), length) }
+        };
+        if stripes.is_empty() {
+            return send(&self.socket, 0, bytes as usize);
+        }
+        each(stripes.len(), |index| {
+            stripe(bytes as usize, index, stripes.len())
+                .try_for_each(|(offset, length)| send(&stripes[index], offset, length))
+        })
+    }
+
+    /// The stripes over which so many bytes travel; none: they travel behind the answer.
+    fn stripes_for(&self, bytes: u64) -> Vec<Arc<Socket>> {
+        let here = match bytes >= STRIPED_BYTES_MIN {
+            true => self.stripes.here(),
+            false => Vec::new(),
+        };
+        match here.len() {
+            1 => Vec::new(),
+            _ => here,
+        }
+    }
+
+    /// Writes an answer that says how many bytes follow, and over how many stripes. The caller holds `writing`.
+    fn promise(&self, of: &Header, deferred: Code, promised: (u64, usize)) -> io::Result<()> {
+        let frame = frame(of, Code::SUCCESS, deferred, Value::Nothing, promised)?;
+        self.bytes_out
+            .fetch_add(frame.len() as u64 + promised.0, Ordering::Relaxed);
+        write_all(&self.socket, [&frame, &[]]).map(drop)
     }
 
     fn answer(&self, of: &Header, code: Code, deferred: Code, value: Value) -> io::Result<()> {

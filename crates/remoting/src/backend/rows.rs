@@ -125,18 +125,24 @@ pub(crate) fn fill(
             }
         };
     }
-    if width != 1 {
-        return Err(Code::NOT_SUPPORTED);
-    }
     for layer in 0..extent.depth {
         let address = to.address + layer * to.layer_bytes;
         let (pitch, height) = (to.row_bytes as usize, extent.height as usize);
+        let (short, byte) = (value as u16, value as u8);
         // SAFETY: the caller checked that all layers are device memory of the session.
         unsafe {
-            cu!(
-                api,
-                fill_2d_8(address, pitch, value as u8, count, height, stream)
-            )?
+            match width {
+                1 => cu!(api, fill_2d_8(address, pitch, byte, count, height, stream)),
+                2 => cu!(
+                    api,
+                    fill_2d_16(address, pitch, short, count, height, stream)
+                ),
+                4 => cu!(
+                    api,
+                    fill_2d_32(address, pitch, value, count, height, stream)
+                ),
+                _ => Err(Code::INVALID_VALUE),
+            }?
         };
     }
     Ok(())

@@ -19,6 +19,7 @@ use crate::socket::Socket;
 use rdma::Rdma;
 use rgaps_session::{Config, ConfigError, Gpu, Links};
 use std::io::{self, IoSlice, Read};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use tcp::Tcp;
 use unix::Unix;
@@ -46,6 +47,11 @@ pub trait Communicator: Send + Sync {
 
     /// The socket that carries the bytes as they are. A backend process can have such a socket; for others the server relays.
     fn socket(&self) -> Option<&Socket> {
+        None
+    }
+
+    /// The TCP connection that carries the bytes, whose other end is watched.
+    fn tcp(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 

@@ -6,11 +6,13 @@
 
 use super::{not_connected, Communicator, Endpoint, Protocol};
 use crate::limits::HELLO_TIMEOUT;
+use crate::silence::prepare;
 use crate::socket::Socket;
 use rgaps_session::Links;
 use rgaps_transport::{Handshake, Handshakes, Security, Tls, TlsPaths, TlsStream};
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -46,6 +48,8 @@ pub(super) struct Tcp {
     strangers: Handshakes,
     listener: OnceLock<TcpListener>,
     accepted: Option<Accepted>,
+    /// The connection that was dialled.
+    dialled: OnceLock<TcpStream>,
     line: OnceLock<Line>,
 }
 
@@ -103,6 +107,7 @@ impl Tcp {
             strangers: Handshakes::default(),
             listener: OnceLock::new(),
             accepted: None,
+            dialled: OnceLock::new(),
             line: OnceLock::new(),
         })
     }
@@ -141,6 +146,7 @@ impl Tcp {
         let accepted = self.accepted.as_ref().ok_or_else(not_connected)?;
         let tcp = lock(&accepted.unread).take().ok_or_else(not_connected)?;
         let line = self.answer(accepted, tcp)?;
+        prepare(&accepted.tcp)?;
         Ok(self.line.get_or_init(|| line))
     }
 
@@ -224,6 +230,7 @@ impl Communicator for Tcp {
                     stranger: Mutex::new(Some(stranger)),
                     refusal: OnceLock::new(),
                 }),
+                dialled: OnceLock::new(),
                 line: OnceLock::new(),
             }));
         }
@@ -231,6 +238,7 @@ impl Communicator for Tcp {
 
     fn connect(&self) -> io::Result<()> {
         let tcp = self.dial()?;
+        let dialled = tcp.try_clone()?;
         let line = match &self.tls {
             None => Line::Plain(Socket::Tcp(tcp)),
             Some(tls) => {
@@ -247,9 +255,10 @@ impl Communicator for Tcp {
                 })?)
             }
         };
-        self.line
-            .set(line)
-            .map_err(|_| io::ErrorKind::AlreadyExists.into())
+        prepare(&dialled)?;
+        let again = |()| io::Error::from(io::ErrorKind::AlreadyExists);
+        self.dialled.set(dialled).map_err(drop).map_err(again)?;
+        self.line.set(line).map_err(drop).map_err(again)
     }
 
     fn read(&self, to: &mut [u8]) -> io::Result<usize> {
@@ -310,6 +319,11 @@ impl Communicator for Tcp {
             Line::Plain(socket) => Some(socket),
             Line::Tls(_) => None,
         }
+    }
+
+    fn tcp(&self) -> Option<BorrowedFd<'_>> {
+        let accepted = self.accepted.as_ref().map(|accepted| &accepted.tcp);
+        Some(accepted.or_else(|| self.dialled.get())?.as_fd())
     }
 
     fn admit(&self) -> Result<(), String> {

@@ -7,6 +7,8 @@ use std::path::PathBuf;
 
 /// Most clients of a server.
 const CLIENTS_MAX: u32 = 1024;
+/// Communicators that need no library.
+const BUILT_IN: [&str; 4] = ["tcp", "tls", "rdma", "unix"];
 
 /// GPU remoting. Certificates, and whether bytes may cross a network without encryption, are those of [`Links`](super::Links).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,6 +32,8 @@ pub struct Gpu {
     pub allow: Vec<String>,
     /// Patterns of the topics of this host that clients may publish and receive, with the rights of the server's user. Empty: none.
     pub topics: Vec<String>,
+    /// The servers that programs of this host use, in the order in which their GPUs are numbered, where nothing else names any: `10.0.0.7`, `10.0.0.8:1`.
+    pub servers: Vec<String>,
     /// Libraries with further communicators, by the names under which addresses mention them.
     pub communicators: BTreeMap<String, PathBuf>,
 }
@@ -46,6 +50,7 @@ impl Default for Gpu {
             images: None,
             allow: Vec::new(),
             topics: Vec::new(),
+            servers: Vec::new(),
             communicators: BTreeMap::new(),
         }
     }
@@ -76,9 +81,10 @@ impl Gpu {
             !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
         };
         for name in self.communicators.keys() {
-            if !is_plain(name) || name == "tcp" || name == "tls" {
+            if !is_plain(name) || BUILT_IN.contains(&name.as_str()) {
                 return Err(format!(
-                    "gpu.communicators.{name}: the name of a communicator has letters, digits and '-', and is not \"tcp\" or \"tls\""
+                    "gpu.communicators.{name}: the name of a communicator has letters, digits and '-', and is none of {}",
+                    BUILT_IN.join(", ")
                 ));
             }
         }
@@ -108,8 +114,8 @@ mod tests {
             ("listen = []", "gpu.listen"),
             ("allow = [\"a\"]", "links.tls"),
             (
-                "communicators = { tls = \"/x.so\" }",
-                "gpu.communicators.tls",
+                "communicators = { rdma = \"/x.so\" }",
+                "gpu.communicators.rdma",
             ),
             (
                 "communicators = { \"a/b\" = \"/x.so\" }",

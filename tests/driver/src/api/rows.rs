@@ -1,10 +1,10 @@
 //! Fills of rows, and allocation in a stream's order.
 
 use crate::abi::Code;
-use crate::call::{call, put};
+use crate::call::{call, put, Global};
 use crate::context::current;
 use crate::transfer::{fill, Form};
-use std::ffi::c_int;
+use std::ffi::{c_int, c_uint};
 use std::sync::Arc;
 
 #[no_mangle]
@@ -25,18 +25,52 @@ extern "C" fn cuMemsetD2D8Async(
     })
 }
 
+/// Fills with elements of 16 bits.
+fn fill_16(g: &Global, to: u64, value: u16, count: usize, stream: usize) -> Result<(), Code> {
+    let [low, high] = value.to_le_bytes();
+    for at in 0..count as u64 {
+        fill(g, to + at * 2, (low.into(), 1), 1, Form::Async(stream))?;
+        fill(g, to + at * 2 + 1, (high.into(), 1), 1, Form::Async(stream))?;
+    }
+    Ok(())
+}
+
 #[no_mangle]
 extern "C" fn cuMemsetD16Async(to: u64, value: u16, count: usize, stream: usize) -> c_int {
-    call("cuMemsetD16Async", |g| {
-        if to % 2 != 0 {
-            return Err(Code::INVALID_VALUE);
-        }
-        let [low, high] = value.to_le_bytes();
-        for at in 0..count as u64 {
-            fill(g, to + at * 2, (low.into(), 1), 1, Form::Async(stream))?;
-            fill(g, to + at * 2 + 1, (high.into(), 1), 1, Form::Async(stream))?;
-        }
-        Ok(())
+    call("cuMemsetD16Async", |g| match to % 2 {
+        0 => fill_16(g, to, value, count, stream),
+        _ => Err(Code::INVALID_VALUE),
+    })
+}
+
+#[no_mangle]
+extern "C" fn cuMemsetD2D16Async(
+    to: u64,
+    pitch: usize,
+    value: u16,
+    width: usize,
+    height: usize,
+    stream: usize,
+) -> c_int {
+    call("cuMemsetD2D16Async", |g| {
+        (0..height).try_for_each(|row| fill_16(g, to + (row * pitch) as u64, value, width, stream))
+    })
+}
+
+#[no_mangle]
+extern "C" fn cuMemsetD2D32Async(
+    to: u64,
+    pitch: usize,
+    value: c_uint,
+    width: usize,
+    height: usize,
+    stream: usize,
+) -> c_int {
+    call("cuMemsetD2D32Async", |g| {
+        (0..height).try_for_each(|row| {
+            let to = to + (row * pitch) as u64;
+            fill(g, to, (value, 4), width as u64, Form::Async(stream))
+        })
     })
 }
 
