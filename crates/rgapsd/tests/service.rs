@@ -175,8 +175,8 @@ fn it_leaves_when_nobody_needs_it() {
     let mut idle = start_with(&[("RGAPS_IDLE_EXIT_MS", "300")]);
     drop(connect(&idle, "shorter"));
     assert!(idle.wait().success());
-    client.ask(Request::Leave(joined.member)).unwrap();
     let since = Instant::now();
+    client.ask(Request::Leave(joined.member)).unwrap();
     drop(client);
     assert!(daemon.wait().success());
     assert!(since.elapsed() >= Duration::from_millis(300));
