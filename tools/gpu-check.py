@@ -1121,7 +1121,7 @@ def several_programs(folder, native, client, far, lists):
         for way in ("one-server", "one-server-unix"):
             title = f"remoting-several {name} {way}"
             yield f"{name}-{way}", remoting_cases(title, far, lists[way], ["--gpu", "--match", group, "--compare", saved], client, 120)
-    copies = [HERE / "remote/peers", 64 << 20, 5]
+    copies = [HERE / "remote/peers", 64 << 10 if quick else 64 << 20, 5]
     yield "peers-native", timed("remoting-several peers native", copies, native)
     for way, on in lists.items():
         yield f"peers-{way}", timed(f"remoting-several peers {way}", [*gpu_run(far, on), *copies], client)
