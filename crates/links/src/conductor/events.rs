@@ -158,7 +158,7 @@ impl LinksConductor {
             HostEvent::Link(event) => self.link_changed(host, event),
             HostEvent::Accepted(_) | HostEvent::Refused(..) => peer.answered(event),
             HostEvent::Closed(flow) => {
-                let ended = peer.end_flow(flow);
+                let ended = peer.incoming.remove(&flow);
                 let confirm = ended.and_then(|of| Some((of.unconfirmed()?, of)));
                 if let Some((next, of)) = confirm {
                     let origin = of.description.origin(host);
@@ -217,7 +217,6 @@ impl LinksConductor {
                 // Its secret may be of another life.
                 peer.ask_at = Some(Instant::now() + ASK_AGAIN);
             }
-            _ => {}
         }
     }
 }
