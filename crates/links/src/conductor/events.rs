@@ -91,6 +91,9 @@ impl LinksConductor {
             let answer = outcome.map(|_| ());
             let before = of.below.insert(end.clone(), answer.clone());
             self.dirty |= before.as_ref() != Some(&answer);
+            if let (Err(_), Some(topic)) = (answer, self.topics.get_mut(&name)) {
+                topic.off_trees.insert(end.clone());
+            }
         }
         let command = EgressCommand::Confirmed(name.clone(), flow, end, next);
         egress_thread(&self.egress, &name).send(command);
