@@ -4,12 +4,12 @@ use rgaps_transport::machine::frame::{
     Decoded, Description, Frame, Lanes, Remote, FLOW_ENDED, FRAME_BYTES_MAX,
 };
 use rgaps_transport::machine::{
-    BufferReply, FrameStep, LinkLimits, LinkMachine, LinkOutput, ReceiveBuffer, ReceiveConfig,
-    SendConfig, Turn, WriteLimit, WriteRange,
+    BufferReply, FlowEvent, FrameStep, LinkLimits, LinkMachine, LinkOutput, ReceiveBuffer,
+    ReceiveConfig, SendConfig, Turn, WriteLimit, WriteRange,
 };
 use rgaps_transport::{
-    Endpoint, EndpointConfig, FlowId, LaneKey, Link, LinkConfig, LinkEvent, LinkRuntime, LinkUser,
-    Payload, Peer, Security,
+    Endpoint, EndpointConfig, FlowId, FlowReceiver, LaneKey, Link, LinkConfig, LinkUser, Payload,
+    Peer, Security,
 };
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -40,15 +40,15 @@ pub fn frames(mut data: &[u8]) {
 
 struct Nobody;
 
-impl LinkUser for Nobody {
+impl LinkUser for Nobody {}
+
+impl FlowReceiver for Nobody {
     fn buffer(&self, _: FlowId, _: u64, _: &[u8], bytes: u64) -> BufferReply {
         match bytes > 1 << 20 {
             true => BufferReply::Refused,
             false => BufferReply::Buffer(Box::new(Bytes(vec![0; bytes as usize]))),
         }
     }
-
-    fn event(&self, _: LinkEvent, _: &LinkRuntime) {}
 }
 
 struct Bytes(Vec<u8>);
@@ -81,7 +81,12 @@ pub fn hello(data: &[u8]) {
             dial: vec![],
         };
         let link = endpoint
-            .link("fuzz", LinkConfig::default(), peer, Arc::new(Nobody))
+            .link(
+                "fuzz",
+                LinkConfig::default(),
+                peer,
+                (Arc::new(Nobody), Arc::new(Nobody)),
+            )
             .unwrap();
         (endpoint, link)
     });
@@ -254,20 +259,22 @@ impl End {
                     }
                     self.turns.push((flow, Some(turn)));
                 }
-                LinkOutput::Acknowledged { flow, sequence, .. } => {
+                LinkOutput::Flow(FlowEvent::Acknowledged { flow, sequence, .. }) => {
                     let retained = self.retained.remove(&(flow, sequence));
                     assert!(
                         retained.is_some(),
                         "{flow} {sequence} is acknowledged twice"
                     );
                 }
-                LinkOutput::Refused { flow, dropped, .. } => {
+                LinkOutput::Flow(FlowEvent::Refused { flow, dropped, .. }) => {
                     for (sequence, _) in dropped {
                         assert!(self.retained.remove(&(flow, sequence)).is_some());
                     }
                 }
-                LinkOutput::Ended { flow } => assert!(!self.machine.has_flow(flow)),
-                LinkOutput::Accepted { .. } | LinkOutput::Stuck { .. } => {}
+                LinkOutput::Flow(FlowEvent::Ended { flow }) => {
+                    assert!(!self.machine.has_flow(flow))
+                }
+                LinkOutput::Flow(FlowEvent::Accepted { .. }) | LinkOutput::Stuck { .. } => {}
             }
         }
         self.is_over |= self.machine.violation().is_some();

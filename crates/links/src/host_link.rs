@@ -1,34 +1,33 @@
 //! The link with a host, as topics use it. It names flows as control messages do, and goes on when the host restarts.
 //!
-//! A link's machine is for one life of the host, and never gives a message up. What lasts longer is here:
+//! The link's machine retains messages until they are acknowledged, and never gives one up. What it does not know is here:
 //!
-//! - *Names.* A [`FlowName`] has one name for both hosts, and a new number in each machine. OPEN carries the name, and the description.
+//! - *Names.* A [`FlowName`] is the same for both hosts, while each end numbers its flows. OPEN carries the name, and the description.
 //! - *Groups.* Flows that begin together are one [`Group`], so that the receiver knows all of them before it takes messages.
-//! - *Restart.* Each flow retains its messages until they are acknowledged. When the host restarts, all flows are opened again, and
-//!   what they retain is sent again.
+//! - *Restart.* When the host restarts, all flows are opened again, each stream as one group.
 //! - *Outage.* A host without lanes for `outage_ms` gets nothing of what was retained. Before that, a reliable flow retains no more than
 //!   `outage_max`, and a best-effort one its newest message.
 //! - *Back-pressure.* A reliable flow holds its sender back at `in_flight_max`; a best-effort one gives up its oldest message instead,
 //!   of those of which no byte is on its way.
 //!
-//! **Locks.** The link's comes first, then `Sending` or `received`; none of them is held while topics learn what happened.
+//! **Locks.** The link's comes first, then `Sending`; neither is held while topics learn what happened.
 
 use rgaps_routing::FlowName;
-use rgaps_transport::machine::frame::{Description, MESSAGE_BYTES_MAX, SEQUENCE_MAX};
-use rgaps_transport::machine::{BufferReply, FLOWS_MAX};
+use rgaps_transport::machine::frame::Description;
+use rgaps_transport::machine::{LinkMachine, FLOWS_MAX};
 use rgaps_transport::{
-    Endpoint, EndpointError, FlowId, Link, LinkChange, LinkConfig, LinkEvent, LinkRuntime,
-    LinkStatus, LinkUser, OpenReply, Payload, Peer,
+    Endpoint, EndpointError, FlowEvent, FlowId, FlowReceiver, Link, LinkConfig, LinkEvent,
+    LinkRuntime, LinkStatus, LinkUser, Payload, Peer,
 };
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Flows of a stream that are opened in one step: the receiver takes messages of none before it knows all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Group {
-    /// No other group of this machine has it.
+    /// No other group of this link has it.
     pub number: u32,
     /// How many flows.
     pub flows: u16,
@@ -54,7 +53,8 @@ fn encode_open(flow: FlowName, group: Group, description: &[u8]) -> Option<Descr
     Description::new(&to)
 }
 
-fn decode_open(from: &[u8]) -> Option<(FlowName, Group, &[u8])> {
+/// What OPEN carried.
+pub fn decode_open(from: &[u8]) -> Option<(FlowName, Group, &[u8])> {
     let ((flow, group), rest) = postcard::take_from_bytes::<(FlowName, Group)>(from).ok()?;
     (group.flows > 0).then_some((flow, group, rest))
 }
@@ -76,23 +76,8 @@ pub enum HostEvent {
     Link(LinkEvent),
 }
 
-/// What messages from a host become here.
-pub trait Ingress: Send + Sync + 'static {
-    /// A flow begins. It is asked again as long as it answers [`OpenReply::Waits`]. It does not block.
-    fn opened(&self, flow: FlowName, group: Group, description: &[u8]) -> OpenReply;
-
-    /// Memory for a message. It may be called with the link locked: it is quick and does not call the link.
-    fn buffer(&self, flow: FlowName, sequence: u64, description: &[u8], bytes: u64) -> BufferReply;
-
-    /// Memory for something that the host says.
-    fn control_buffer(&self, bytes: u64) -> BufferReply;
-
-    /// Messages of a flow below this one have come, or never will. It does not block.
-    fn missed(&self, flow: FlowName, next: u64);
-
-    /// Something happened. It does not block.
-    fn event(&self, event: HostEvent);
-}
+/// Where messages from a host arrive; and what hears of events, without blocking.
+pub type LinkEnds = (Arc<dyn FlowReceiver>, Box<dyn Fn(HostEvent) + Send + Sync>);
 
 /// How long messages are retained, and how many.
 #[derive(Clone, Copy, Debug)]
@@ -123,42 +108,11 @@ pub struct HostLink {
     user: Arc<HostUser>,
 }
 
-/// Messages that a flow has sent.
+/// A flow that is sent.
 struct SentFlow {
     id: FlowId,
     of: NewFlow,
-    /// The least number of the next message.
-    next: u64,
-    retained: VecDeque<Retained>,
-    retained_bytes: u64,
     is_closing: bool,
-}
-
-struct Retained {
-    sequence: u64,
-    payload: Arc<dyn Payload>,
-    description: Description,
-}
-
-impl SentFlow {
-    fn position(&self, sequence: u64) -> Option<usize> {
-        let found = self
-            .retained
-            .binary_search_by_key(&sequence, |retained| retained.sequence);
-        found.ok()
-    }
-
-    fn remove(&mut self, sequence: u64) -> Option<Retained> {
-        let retained = self.retained.remove(self.position(sequence)?)?;
-        self.retained_bytes -= retained.payload.bytes() as u64;
-        Some(retained)
-    }
-
-    /// Gives a message up. `None` if it is acknowledged, which is known in a moment.
-    fn give_up(&mut self, sequence: u64, link: &mut LinkChange<'_>) -> Option<Retained> {
-        let is_acknowledged = link.is_current(self.id) && !link.cancel(self.id, sequence);
-        (!is_acknowledged).then(|| self.remove(sequence))?
-    }
 }
 
 /// All flows that are sent to the host.
@@ -181,72 +135,53 @@ impl Sending {
         }
     }
 
-    /// Opens a flow in the link's machine. No more are opened than it takes.
-    fn begin(
-        &mut self,
-        of: &NewFlow,
-        (first, group): (u64, Group),
-        link: &mut LinkChange<'_>,
-    ) -> Option<FlowId> {
-        let description = encode_open(of.flow, group, &of.description)?;
-        let id = link.open(first, description)?;
-        self.names.insert(id, of.flow);
-        Some(id)
+    /// The host is another life: it gets all flows with what they retain, but for those that lead on, which take messages until they
+    /// are closed, and send none. What is returned is to be dropped without locks.
+    fn begin_again(&mut self, link: &mut LinkMachine) -> Vec<Arc<dyn Payload>> {
+        let mut dropped = Vec::new();
+        let mut streams: BTreeMap<u64, Vec<FlowName>> = BTreeMap::new();
+        let waiting = self.flows.iter().filter(|(_, of)| link.is_waiting(of.id));
+        let waiting: Vec<FlowName> = waiting.map(|(flow, _)| *flow).collect();
+        for flow in waiting {
+            let sent = &self.flows[&flow];
+            if !sent.of.leads_on {
+                streams.entry(flow.stream).or_default().push(flow);
+            } else if sent.is_closing {
+                dropped.extend(self.cut(flow, link));
+            }
+        }
+        for flows in streams.into_values() {
+            let group = self.group(flows.len());
+            for flow in flows {
+                let SentFlow { id, of, .. } = &self.flows[&flow];
+                if let Some(description) = encode_open(flow, group, &of.description) {
+                    link.reopen(*id, description);
+                }
+            }
+        }
+        dropped
     }
 
-    /// The machine is a new one: it gets all flows that it does not have, and what they retain. Those that are over are returned, to
-    /// be dropped without locks.
-    fn begin_again(&mut self, link: &mut LinkChange<'_>) -> Vec<SentFlow> {
-        self.names.retain(|id, _| link.is_current(*id));
-        // Some began when the machine was new, and that was not known here.
-        let is_current = |sent: &SentFlow| link.is_current(sent.id);
-        let all = std::mem::take(&mut self.flows).into_iter();
-        // Flows that lead on take messages until they are closed, and send none.
-        let (current, over): (BTreeMap<FlowName, SentFlow>, BTreeMap<FlowName, SentFlow>) =
-            all.partition(|(_, sent)| sent.of.leads_on || is_current(sent));
-        let (ended, current): (BTreeMap<FlowName, SentFlow>, _) = current
-            .into_iter()
-            .partition(|(_, sent)| sent.is_closing && !is_current(sent));
-        self.flows = current;
-        let mut groups: BTreeMap<u64, Group> = BTreeMap::new();
-        for flow in over.keys() {
-            let count = || over.range(FlowName::all_of(flow.stream)).count();
-            let group = groups.entry(flow.stream);
-            group.or_insert_with(|| self.group(count()));
-        }
-        for (flow, mut sent) in over {
-            let first = sent.retained.front();
-            let first = first.map_or(sent.next, |retained| retained.sequence);
-            let Some(id) = self.begin(&sent.of, (first, groups[&flow.stream]), link) else {
-                continue;
-            };
-            sent.id = id;
-            for of in &sent.retained {
-                link.send(id, of.sequence, &of.payload, of.description.clone());
-            }
-            if sent.is_closing {
-                link.close(id);
-            }
-            self.flows.insert(flow, sent);
-        }
-        ended.into_values().collect()
+    /// Ends a flow that the host has not heard of.
+    fn cut(&mut self, flow: FlowName, link: &mut LinkMachine) -> Vec<Arc<dyn Payload>> {
+        let sent = self.flows.remove(&flow);
+        sent.map_or_else(Vec::new, |sent| {
+            self.names.remove(&sent.id);
+            link.cut(sent.id)
+        })
     }
 
-    /// A flow has ended, or the host refused it. What it retains is to be dropped without locks.
-    fn end(&mut self, id: FlowId) -> Option<SentFlow> {
+    /// A flow has ended, or the host refused it.
+    fn end(&mut self, id: FlowId) -> Option<FlowName> {
         let flow = self.names.remove(&id)?;
-        self.flows.remove(&flow)
+        self.flows.remove(&flow).map(|_| flow)
     }
 }
 
-/// A message that was given up, and its payload, which is dropped without locks.
-type GivenUp = (FlowName, Retained);
-
 /// The user of the link.
 struct HostUser {
-    ingress: Arc<dyn Ingress>,
+    report: Box<dyn Fn(HostEvent) + Send + Sync>,
     sending: Mutex<Sending>,
-    received: Mutex<HashMap<FlowId, FlowName>>,
 }
 
 impl HostUser {
@@ -254,103 +189,45 @@ impl HostUser {
         self.sending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn received(&self) -> MutexGuard<'_, HashMap<FlowId, FlowName>> {
-        self.received.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn report(&self, given_up: Vec<GivenUp>) {
-        for (flow, retained) in given_up {
-            drop(retained);
-            self.ingress.event(HostEvent::GaveUp(flow));
-        }
-    }
-
-    fn acknowledged(&self, id: FlowId, sequence: u64) {
-        let mut sending = self.sending();
-        let Sending { names, flows, .. } = &mut *sending;
-        let sent = names.get(&id).and_then(|name| flows.get_mut(name));
-        let acknowledged = sent.and_then(|sent| sent.remove(sequence));
-        drop(sending);
-        drop(acknowledged);
-    }
-
-    /// A flow that is sent has ended.
-    fn end(&self, id: FlowId) -> Option<SentFlow> {
-        self.sending().end(id)
-    }
-
-    /// Something happened to the link.
-    fn changed(&self, event: &LinkEvent, link: &LinkRuntime) {
-        match event {
-            LinkEvent::Up => self.sending().down_since = None,
-            LinkEvent::Down { .. } => self.sending().down_since = Some(Instant::now()),
-            LinkEvent::Restarted => {
-                self.received().clear();
-                let ended = link.change(|link| self.sending().begin_again(link));
-                drop(ended);
-            }
-            _ => {}
+    /// Messages of a flow were given up.
+    fn gave_up(&self, flow: FlowName, given_up: Vec<Arc<dyn Payload>>) {
+        for payload in given_up {
+            drop(payload);
+            (self.report)(HostEvent::GaveUp(flow));
         }
     }
 }
 
 impl LinkUser for HostUser {
-    fn buffer(&self, flow: FlowId, sequence: u64, description: &[u8], bytes: u64) -> BufferReply {
-        let name = self.received().get(&flow).copied();
-        match name {
-            Some(flow) => self.ingress.buffer(flow, sequence, description, bytes),
-            None if flow.is_control() => self.ingress.control_buffer(bytes),
-            None => BufferReply::Full,
-        }
-    }
-
-    fn opened(&self, id: FlowId, description: &Description) -> OpenReply {
-        let Some((flow, group, description)) = decode_open(description.as_slice()) else {
-            return OpenReply::Violation("its description does not name it");
-        };
-        let mut received = self.received();
-        if !received.contains_key(&id) {
-            if received.values().any(|other| *other == flow) {
-                return OpenReply::Violation("its publisher has a flow of this stream already");
-            }
-            received.insert(id, flow);
-        }
-        drop(received);
-        let reply = self.ingress.opened(flow, group, description);
-        if matches!(reply, OpenReply::Refused(_) | OpenReply::Violation(_)) {
-            self.received().remove(&id);
-        }
-        reply
-    }
-
-    fn event(&self, event: LinkEvent, link: &LinkRuntime) {
+    fn flow_event(&self, event: FlowEvent) {
         let event = match event {
-            LinkEvent::Acknowledged { flow, sequence } => return self.acknowledged(flow, sequence),
-            LinkEvent::Missed { flow, next, .. } => {
-                let flow = self.received().get(&flow).copied();
-                return flow.map_or((), |flow| self.ingress.missed(flow, next));
-            }
-            LinkEvent::Accepted { flow } => {
+            FlowEvent::Acknowledged { .. } => return,
+            FlowEvent::Accepted { flow } => {
                 let flow = self.sending().names.get(&flow).copied();
                 flow.map(HostEvent::Accepted)
             }
-            LinkEvent::FlowRefused { flow, why, .. } => self.end(flow).map(|sent| {
+            FlowEvent::Refused { flow, why, dropped } => self.sending().end(flow).map(|flow| {
                 let why = String::from_utf8_lossy(why.as_slice()).into_owned();
-                HostEvent::Refused(sent.of.flow, why, sent.retained.len() as u64)
+                HostEvent::Refused(flow, why, dropped.len() as u64)
             }),
-            LinkEvent::Ended { flow } => self.end(flow).map(|sent| HostEvent::Ended(sent.of.flow)),
-            LinkEvent::Closed { flow, .. } => {
-                let flow = self.received().remove(&flow);
-                flow.map(HostEvent::Closed)
-            }
-            event => {
-                self.changed(&event, link);
-                Some(HostEvent::Link(event))
-            }
+            FlowEvent::Ended { flow } => self.sending().end(flow).map(HostEvent::Ended),
         };
         if let Some(event) = event {
-            self.ingress.event(event);
+            (self.report)(event);
         }
+    }
+
+    fn event(&self, event: LinkEvent, link: &LinkRuntime) {
+        match event {
+            LinkEvent::Up => self.sending().down_since = None,
+            LinkEvent::Down { .. } => self.sending().down_since = Some(Instant::now()),
+            LinkEvent::Restarted => {
+                let dropped = link.change(|link| self.sending().begin_again(link));
+                drop(dropped);
+            }
+            _ => {}
+        }
+        (self.report)(HostEvent::Link(event));
     }
 }
 
@@ -361,10 +238,10 @@ impl HostLink {
         host: &str,
         (config, limits): (LinkConfig, RetainLimits),
         peer: Peer,
-        ingress: Arc<dyn Ingress>,
+        (receiver, report): LinkEnds,
     ) -> Result<HostLink, EndpointError> {
         let user = Arc::new(HostUser {
-            ingress,
+            report,
             sending: Mutex::new(Sending {
                 limits,
                 flows: BTreeMap::new(),
@@ -372,9 +249,8 @@ impl HostLink {
                 down_since: Some(Instant::now()),
                 groups: 0,
             }),
-            received: Mutex::default(),
         });
-        let link = endpoint.link(host, config, peer, user.clone())?;
+        let link = endpoint.link(host, config, peer, (receiver, user.clone()))?;
         Ok(HostLink { link, user })
     }
 
@@ -397,18 +273,14 @@ impl HostLink {
             }
             let group = sending.group(flows.len());
             for new in flows {
-                let Some(id) = sending.begin(&new, (0, group), link) else {
-                    continue;
-                };
-                let sent = SentFlow {
-                    id,
-                    next: 0,
-                    retained: VecDeque::new(),
-                    retained_bytes: 0,
-                    is_closing: false,
-                    of: new,
-                };
-                sending.flows.insert(sent.of.flow, sent);
+                let description = encode_open(new.flow, group, &new.description);
+                let id = description.and_then(|description| link.open(0, description));
+                if let Some(id) = id {
+                    sending.names.insert(id, new.flow);
+                    let is_closing = false;
+                    let (flow, of) = (new.flow, new);
+                    sending.flows.insert(flow, SentFlow { id, of, is_closing });
+                }
             }
         });
     }
@@ -424,17 +296,15 @@ impl HostLink {
     ) -> Sent {
         let mut given_up = Vec::new();
         let sent = self.link.change(|link| {
-            let mut sending = self.user.sending();
+            let sending = self.user.sending();
             let limits = sending.limits;
-            let Some(sent) = sending.flows.get_mut(&flow) else {
+            let Some(sent) = sending.flows.get(&flow) else {
                 return Sent::Never;
             };
             let bytes = payload.bytes() as u64;
             let [all, outage] =
                 [limits.in_flight_max, limits.outage_max].map(|max| max.min(sent.of.retained_max));
-            let is_sized = bytes > 0 && bytes <= all.min(outage).min(MESSAGE_BYTES_MAX);
-            let is_next = sequence >= sent.next && sequence <= SEQUENCE_MAX;
-            if !is_sized || !is_next || sent.is_closing {
+            if bytes > all.min(outage) {
                 return Sent::Never;
             }
             let max = match (link.has_lanes(), reliable) {
@@ -443,7 +313,7 @@ impl HostLink {
                 (false, false) => bytes,
             };
             let holds_back = reliable && link.has_lanes();
-            while sent.retained_bytes + bytes > max {
+            while link.retained(sent.id) + bytes > max {
                 let oldest = match holds_back {
                     true => None,
                     false => link.oldest_unsent(sent.id),
@@ -451,60 +321,46 @@ impl HostLink {
                 let Some(oldest) = oldest else {
                     return Sent::Full;
                 };
-                let retained = sent.give_up(oldest, link);
-                given_up.extend(retained.map(|retained| (flow, retained)));
+                given_up.extend(link.cancel(sent.id, oldest));
             }
-            // The machine may be of the host's next life already: then the message is sent when that is known.
-            link.send(sent.id, sequence, &payload, description.clone());
-            sent.next = sequence + 1;
-            sent.retained_bytes += bytes;
-            sent.retained.push_back(Retained {
-                sequence,
-                payload,
-                description,
-            });
-            Sent::Taken
+            match link.send(sent.id, sequence, payload, description) {
+                true => Sent::Taken,
+                false => Sent::Never,
+            }
         });
-        self.user.report(given_up);
+        self.user.gave_up(flow, given_up);
         sent
+    }
+
+    /// Changes a flow that is there.
+    fn change<T: Default>(
+        &self,
+        flow: FlowName,
+        act: impl FnOnce(&mut LinkMachine, FlowId) -> T,
+    ) -> T {
+        self.link.change(|link| {
+            let id = self.user.sending().flows.get(&flow).map(|sent| sent.id);
+            id.map_or_else(T::default, |id| act(link, id))
+        })
     }
 
     /// So many bytes of a message that was sent while it grew are there now; see [`Payload::ready`].
     pub fn ready(&self, flow: FlowName, sequence: u64, ready: u64) {
-        self.link.change(|link| {
-            let sending = self.user.sending();
-            if let Some(sent) = sending.flows.get(&flow) {
-                link.ready(sent.id, sequence, ready);
-            }
-        });
+        self.change(flow, |link, id| link.ready(id, sequence, ready));
     }
 
     /// A message that was sent while it grew never will be complete: the host misses it. A complete one goes on.
     pub fn give_up(&self, flow: FlowName, sequence: u64) {
-        let given_up = self.link.change(|link| {
-            let mut sending = self.user.sending();
-            let sent = sending.flows.get_mut(&flow)?;
-            let payload = &sent.retained.get(sent.position(sequence)?)?.payload;
-            let is_growing = payload.ready() < payload.bytes();
-            let retained = is_growing.then(|| sent.give_up(sequence, link))??;
-            Some((flow, retained))
+        let given_up = self.change(flow, |link, id| {
+            let is_growing = link.is_growing(id, sequence);
+            is_growing.then(|| link.cancel(id, sequence))?
         });
-        self.user.report(given_up.into_iter().collect());
+        self.user.gave_up(flow, given_up.into_iter().collect());
     }
 
     /// The host misses the messages of a flow below this one that were not sent.
     pub fn skip(&self, flow: FlowName, next: u64) {
-        let is_due = |sending: &Sending| sending.flows.get(&flow).is_some_and(|of| of.next < next);
-        if !is_due(&self.user.sending()) {
-            return;
-        }
-        self.link.change(|link| {
-            let mut sending = self.user.sending();
-            if let Some(sent) = sending.flows.get_mut(&flow) {
-                sent.next = sent.next.max(next);
-                link.skip(sent.id, next);
-            }
-        });
+        self.change(flow, |link, id| link.skip(id, next));
     }
 
     /// No message of a flow follows. It ends when all that it retains is acknowledged or given up.
@@ -518,24 +374,24 @@ impl HostLink {
     }
 
     fn end_flow(&self, flow: FlowName, is_cut: bool) {
-        let mut dropped = VecDeque::new();
-        let ended = self.link.change(|link| {
+        let dropped = self.link.change(|link| {
             let mut sending = self.user.sending();
-            let sent = sending.flows.get_mut(&flow)?;
-            if !link.is_current(sent.id) && sent.of.leads_on {
-                return sending.flows.remove(&flow);
+            let Some(sent) = sending.flows.get_mut(&flow) else {
+                return Vec::new();
+            };
+            if sent.of.leads_on && link.is_waiting(sent.id) {
+                return sending.cut(flow, link);
             }
             sent.is_closing = true;
-            if is_cut {
-                dropped = std::mem::take(&mut sent.retained);
-                sent.retained_bytes = 0;
-                link.cut(sent.id);
-            } else {
-                link.close(sent.id);
+            match is_cut {
+                true => link.cut(sent.id),
+                false => {
+                    link.close(sent.id);
+                    Vec::new()
+                }
             }
-            None
         });
-        drop((ended, dropped));
+        drop(dropped);
     }
 
     /// Gives up all that is retained for a host that has had no lanes for too long. To be called now and then.
@@ -543,26 +399,22 @@ impl HostLink {
         let sending = self.user.sending();
         let outage = sending.limits.outage;
         let is_over = sending.down_since.is_some_and(|at| at.elapsed() >= outage);
-        let retains = sending.flows.values().any(|sent| !sent.retained.is_empty());
         drop(sending);
-        if !is_over || !retains {
+        if !is_over {
             return;
         }
-        let mut given_up = Vec::new();
-        self.link.change(|link| {
-            let mut sending = self.user.sending();
+        let given_up = self.link.change(|link| {
             if link.has_lanes() {
-                return;
+                return Vec::new();
             }
-            for (flow, sent) in &mut sending.flows {
-                let all: Vec<u64> = sent.retained.iter().map(|of| of.sequence).collect();
-                for sequence in all {
-                    let retained = sent.give_up(sequence, link);
-                    given_up.extend(retained.map(|retained| (*flow, retained)));
-                }
-            }
+            let sending = self.user.sending();
+            let flows = sending.flows.iter();
+            let given_up = flows.map(|(flow, sent)| (*flow, link.cancel_all(sent.id)));
+            given_up.collect::<Vec<_>>()
         });
-        self.user.report(given_up);
+        for (flow, given_up) in given_up {
+            self.user.gave_up(flow, given_up);
+        }
     }
 
     /// There may be memory again, or a subscriber may take more.

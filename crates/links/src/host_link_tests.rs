@@ -6,6 +6,7 @@ use crate::ingress::LinkIngress;
 use crate::wire::{FlowDescription, Takes, Tree};
 use rgaps_client::links::Offer;
 use rgaps_client::History;
+use rgaps_transport::machine::BufferReply;
 use rgaps_transport::{EndpointConfig, LaneEnd, LaneKey, Security};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{channel, Receiver};
@@ -45,19 +46,19 @@ fn listen(at: &Endpoint, host: u64) -> (HostLink, Receiver<SourcedEvent>, Arc<Li
         dial: Vec::new(),
     };
     let config = (LinkConfig::default(), limits());
-    let link = HostLink::new(at, &host.to_string(), config, peer, landings.clone());
+    let link = HostLink::new(at, &host.to_string(), config, peer, landings.ends());
     (link.unwrap(), heard, landings)
 }
 
 /// A host that says what it likes.
 struct Liar;
 
-impl LinkUser for Liar {
+impl LinkUser for Liar {}
+
+impl FlowReceiver for Liar {
     fn buffer(&self, _: FlowId, _: u64, _: &[u8], _: u64) -> BufferReply {
         BufferReply::Refused
     }
-
-    fn event(&self, _: LinkEvent, _: &LinkRuntime) {}
 }
 
 fn dial(from: &Endpoint, to: &Endpoint, own: u64) -> Peer {
@@ -72,7 +73,12 @@ fn dial(from: &Endpoint, to: &Endpoint, own: u64) -> Peer {
 fn liar(own: u64, to: &Endpoint, lies: &[Description]) -> (Endpoint, Link) {
     let at = endpoint(own);
     let peer = dial(&at, to, own);
-    let link = at.link("1", LinkConfig::default(), peer, Arc::new(Liar));
+    let link = at.link(
+        "1",
+        LinkConfig::default(),
+        peer,
+        (Arc::new(Liar), Arc::new(Liar)),
+    );
     let link = link.unwrap();
     for description in lies {
         let id = link.change(|link| link.open(0, description.clone()));
@@ -240,7 +246,7 @@ fn a_host_that_lies_in_open_is_disconnected_and_harms_nobody_else() {
     let at = endpoint(2);
     let config = (LinkConfig::default(), limits());
     let friend = LinkIngress::new("1", channel().0, channel().0, None);
-    let friend = HostLink::new(&at, "1", config, dial(&at, &victim, 2), friend).unwrap();
+    let friend = HostLink::new(&at, "1", config, dial(&at, &victim, 2), friend.ends()).unwrap();
     let open = |publisher| {
         friend.open(vec![NewFlow {
             flow: flow(publisher),
@@ -291,7 +297,7 @@ fn flows_that_are_opened_together_are_one_group_and_again_after_a_restart() {
     let (to, answers) = channel();
     let quiet = LinkIngress::new("1", to, channel().0, None);
     let config = (LinkConfig::default(), limits());
-    let from = HostLink::new(&sender, "1", config, dial(&sender, &at, 2), quiet).unwrap();
+    let from = HostLink::new(&sender, "1", config, dial(&sender, &at, 2), quiet.ends()).unwrap();
     let description = described().encode();
     let new = |publisher| NewFlow {
         flow: flow(publisher),
@@ -336,7 +342,7 @@ fn no_more_flows_are_opened_than_a_link_has_and_each_group_comes_whole() {
     let sender = endpoint(2);
     let quiet = LinkIngress::new("1", channel().0, channel().0, None);
     let config = (LinkConfig::default(), limits());
-    let from = HostLink::new(&sender, "1", config, dial(&sender, &at, 2), quiet).unwrap();
+    let from = HostLink::new(&sender, "1", config, dial(&sender, &at, 2), quiet.ends()).unwrap();
     let description = described().encode();
     let new = |publisher| NewFlow {
         flow: flow(publisher),
@@ -386,7 +392,7 @@ fn a_best_effort_flow_keeps_only_its_newest_message_while_the_host_is_away() {
         dial: Vec::new(),
     };
     let config = (LinkConfig::default(), limits());
-    let link = HostLink::new(&sender, "1", config, peer, quiet).unwrap();
+    let link = HostLink::new(&sender, "1", config, peer, quiet.ends()).unwrap();
     let new = |publisher| NewFlow {
         flow: flow(publisher),
         retained_max: u64::MAX,

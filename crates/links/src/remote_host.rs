@@ -401,12 +401,6 @@ impl RemoteHost {
         }
     }
 
-    /// A flow that comes from there is over.
-    pub fn end_flow(&mut self, flow: FlowName) -> Option<IngressPlan> {
-        self.ingress.remove(flow);
-        self.incoming.remove(&flow)
-    }
-
     /// Its life is over; another may go on with what comes from there. What it had and did not send on goes there in other streams.
     pub fn end_life(&mut self) {
         let streams = self.outgoing.values_mut();

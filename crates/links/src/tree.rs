@@ -101,6 +101,11 @@ impl Tree {
         ends.map(|of| &of.host)
     }
 
+    /// Whether a host takes something.
+    pub fn ends_at(&self, host: &str) -> bool {
+        self.ends().any(|end| end == host)
+    }
+
     /// Those of them that are below the root.
     pub fn ends_below(&self) -> impl Iterator<Item = &String> {
         self.ends().filter(|end| *end != self.root())

@@ -81,3 +81,36 @@ fn nothing_is_lost_when_hosts_of_a_tree_are_killed() {
         }
     });
 }
+
+#[test]
+fn hosts_that_may_not_have_messages_through_another_get_them_directly() {
+    let rule = |peer| {
+        format!(
+            "[[links.rules]]\nname = \"not-through-{peer}\"\npeer = \"{peer}\"\ntopics = [\"photos\"]\n\
+             direction = \"receive\"\naction = \"deny\"\n"
+        )
+    };
+    let rules = ["host-b", "host-c", "host-d"].map(rule).concat();
+    let hosts = hosts(HOSTS, &format!("fanout = 1\n{rules}"));
+    hosts.iter().for_each(|host| host.wait_for_peers(HOSTS - 1));
+    let nodes: Vec<Node> = hosts.iter().map(|host| host.node("member")).collect();
+    let publisher = nodes[0].publisher("photos").deadline(LIMIT);
+    let publisher = publisher.create().unwrap();
+    let (mut subscribers, mut number) = (Vec::new(), 0);
+    // A tree would lead from the first of them to the others, which come when messages are known to be large.
+    for at in [3, 1, 2] {
+        let subscriber = nodes[at].subscriber("photos").reliable();
+        subscribers.push(subscriber.create().unwrap());
+        wait_for_subscribers(&publisher, subscribers.len() as u32);
+        for _ in 0..5 {
+            publisher.put(&content(number, BYTES)).unwrap();
+            for subscriber in &subscribers {
+                let sample = receive(subscriber);
+                assert!(sample.as_slice().unwrap() == content(number, BYTES));
+                assert_eq!(sample.missed(), 0);
+            }
+            number += 1;
+        }
+    }
+    near(&nodes[0], HOSTS - 1);
+}

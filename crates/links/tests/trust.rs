@@ -11,8 +11,8 @@ use rgaps_links::control_plane::{random_u64, ControlPlane, PlaneEvent};
 use rgaps_links::keys::Node as Life;
 use rgaps_transport::machine::BufferReply;
 use rgaps_transport::{
-    Endpoint, EndpointConfig, FlowId, LaneKey, LinkConfig, LinkEvent, LinkRuntime, LinkUser, Peer,
-    Security, Tls, TlsFiles,
+    Endpoint, EndpointConfig, FlowId, FlowReceiver, LaneKey, LinkConfig, LinkEvent, LinkRuntime,
+    LinkUser, Peer, Security, Tls, TlsFiles,
 };
 use std::io::Write;
 use std::net::TcpStream;
@@ -220,11 +220,13 @@ fn said_by_links(config: &Path) -> String {
 #[derive(Default)]
 struct Ears(Mutex<Vec<LinkEvent>>);
 
-impl LinkUser for Ears {
+impl FlowReceiver for Ears {
     fn buffer(&self, _: FlowId, _: u64, _: &[u8], _: u64) -> BufferReply {
         BufferReply::Refused
     }
+}
 
+impl LinkUser for Ears {
     fn event(&self, event: LinkEvent, _: &LinkRuntime) {
         self.0.lock().unwrap().push(event);
     }
@@ -305,10 +307,10 @@ impl Impostor {
             key: LaneKey(secret),
             dial,
         };
-        let user = ears.clone() as Arc<dyn LinkUser>;
+        let users = (ears.clone() as _, ears.clone() as _);
         let link = self
             .endpoint
-            .link("host-a", LinkConfig::default(), peer, user);
+            .link("host-a", LinkConfig::default(), peer, users);
         (ears, link.unwrap())
     }
 }

@@ -130,7 +130,7 @@ impl Here {
         let payload: Arc<dyn Payload> = Arc::new(self.slot(true, topic, bytes));
         let (link, flows) = self.link.get().expect("it was made");
         let flow = flows[usize::from(topic == LARGE)];
-        link.change(|link| link.send(flow, sequence, &payload, Description::default()))
+        link.change(|link| link.send(flow, sequence, payload, Description::default()))
     }
 
     /// Small messages go to and fro, from within the lane's own thread.
@@ -156,7 +156,7 @@ impl Here {
 
 struct Ears(Arc<Here>);
 
-impl LinkUser for Ears {
+impl FlowReceiver for Ears {
     fn buffer(&self, _: FlowId, _: u64, _: &[u8], bytes: u64) -> BufferReply {
         let topic = if bytes == STREAM_BYTES as u64 {
             LARGE
@@ -165,9 +165,11 @@ impl LinkUser for Ears {
         };
         BufferReply::Buffer(Box::new(self.0.slot(false, topic, bytes as usize)))
     }
+}
 
-    fn event(&self, event: LinkEvent, _: &LinkRuntime) {
-        if let LinkEvent::Acknowledged { flow, .. } = event {
+impl LinkUser for Ears {
+    fn flow_event(&self, event: FlowEvent) {
+        if let FlowEvent::Acknowledged { flow, .. } = event {
             let large = self.0.link.get().map(|(_, flows)| flows[1]);
             if large == Some(flow) {
                 self.0.acknowledged.add();
@@ -287,7 +289,7 @@ fn end(
     })?;
     let memory = Allocation::new(2 * SLOTS * STREAM_BYTES);
     let known: Arc<dyn Memory> = memory.clone();
-    let registered = endpoint.register(&known, Access::RemoteWrite)?;
+    let registered = endpoint.registrar().register(&known, Access::RemoteWrite)?;
     let here = Arc::new_cyclic(|me| Here {
         is_a,
         memory,
@@ -308,7 +310,8 @@ fn end(
         key: LaneKey([7; 32]),
         dial: dial.into_iter().collect(),
     };
-    let link = endpoint.link("peer", config, peer, Arc::new(Ears(here.clone())))?;
+    let ears = Arc::new(Ears(here.clone()));
+    let link = endpoint.link("peer", config, peer, (ears.clone(), ears))?;
     let open = || {
         let flow = link.change(|link| link.open(0, Description::default()));
         flow.ok_or("no flow")

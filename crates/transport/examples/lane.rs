@@ -4,8 +4,8 @@
 //! at once. `SPIN_US` is how long lanes poll.
 use rgaps_transport::machine::{BufferReply, ReceiveBuffer};
 use rgaps_transport::{
-    Description, Endpoint, EndpointConfig, FlowId, LaneKey, LaneKind, Link, LinkConfig, LinkEvent,
-    LinkRuntime, LinkUser, Payload, Peer, Rdma, RdmaMode, Registered, Security,
+    Description, Endpoint, EndpointConfig, FlowEvent, FlowId, FlowReceiver, LaneKey, LaneKind,
+    Link, LinkConfig, LinkUser, Payload, Peer, Rdma, RdmaMode, Registered, Security,
 };
 use rgaps_verbs::{Access, Allocation, ChannelConfig, Memory, Verbs};
 use std::net::SocketAddr;
@@ -50,7 +50,7 @@ struct Ends {
 impl Ends {
     fn send(&self, sequence: u64) {
         let (link, flow) = self.link.get().expect("set at the start");
-        let (none, payload) = (Description::default(), &self.payload);
+        let (none, payload) = (Description::default(), self.payload.clone());
         let sent = link.change(|link| link.send(*flow, sequence, payload, none));
         assert!(sent);
     }
@@ -103,7 +103,7 @@ impl ReceiveBuffer for Landing {
 
 struct Owning(Arc<Ends>);
 
-impl LinkUser for Owning {
+impl FlowReceiver for Owning {
     fn buffer(&self, _: FlowId, _: u64, _: &[u8], _: u64) -> BufferReply {
         match self.0.free.lock().unwrap().pop() {
             None => BufferReply::Full,
@@ -113,9 +113,11 @@ impl LinkUser for Owning {
             })),
         }
     }
+}
 
-    fn event(&self, event: LinkEvent, _: &LinkRuntime) {
-        if matches!(event, LinkEvent::Acknowledged { .. }) && self.0.dials && !self.0.small {
+impl LinkUser for Owning {
+    fn flow_event(&self, event: FlowEvent) {
+        if matches!(event, FlowEvent::Acknowledged { .. }) && self.0.dials && !self.0.small {
             self.0.tell();
         }
     }
@@ -175,6 +177,7 @@ fn main() {
     let known = |memory: &Arc<Allocation>| {
         let memory: Arc<dyn Memory> = memory.clone();
         endpoint
+            .registrar()
             .register(&memory, Access::RemoteWrite)
             .expect("memory is registered")
     };
@@ -206,7 +209,9 @@ fn main() {
         dial: if dials { vec![address] } else { vec![] },
     };
     let owner = Arc::new(Owning(Arc::clone(&ends)));
-    let link = endpoint.link("peer", config, peer, owner).expect("a link");
+    let link = endpoint
+        .link("peer", config, peer, (owner.clone(), owner))
+        .expect("a link");
     let flow = link
         .change(|link| link.open(0, Description::default()))
         .expect("a flow");

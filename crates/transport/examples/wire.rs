@@ -6,8 +6,8 @@
 #![forbid(unsafe_code)]
 use rgaps_transport::machine::{BufferReply, ReceiveBuffer};
 use rgaps_transport::{
-    Description, Endpoint, EndpointConfig, FlowId, LaneKey, Link, LinkConfig, LinkEvent,
-    LinkRuntime, LinkUser, Payload, Peer, Security,
+    Description, Endpoint, EndpointConfig, FlowEvent, FlowId, FlowReceiver, LaneKey, Link,
+    LinkConfig, LinkUser, Payload, Peer, Security,
 };
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -115,7 +115,7 @@ enum OnArrival {
 impl Memory {
     fn send(&self, sequence: u64) {
         let (link, flow) = self.link.get().unwrap();
-        let answer = &self.answer;
+        let answer = self.answer.clone();
         assert!(link.change(|link| link.send(*flow, sequence, answer, Description::default())));
     }
 }
@@ -150,7 +150,7 @@ impl ReceiveBuffer for Buffer {
     }
 }
 
-impl LinkUser for Owning {
+impl FlowReceiver for Owning {
     fn buffer(&self, _: FlowId, _: u64, _: &[u8], bytes: u64) -> BufferReply {
         let mut free = self.0.free.lock().unwrap();
         let found = free.iter().position(|buffer| buffer.len() as u64 == bytes);
@@ -162,9 +162,11 @@ impl LinkUser for Owning {
             None => BufferReply::Full,
         }
     }
+}
 
-    fn event(&self, event: LinkEvent, _: &LinkRuntime) {
-        if let LinkEvent::Acknowledged { sequence, .. } = event {
+impl LinkUser for Owning {
+    fn flow_event(&self, event: FlowEvent) {
+        if let FlowEvent::Acknowledged { sequence, .. } = event {
             let _ = self.0.acknowledged.lock().unwrap().send(sequence);
         }
     }
@@ -215,7 +217,9 @@ fn ends(lanes: usize, buffers: &[usize], at_a: OnArrival, at_b: OnArrival) -> (E
             dial,
         };
         let owner = Arc::new(Owning(Arc::clone(&memory)));
-        let link = endpoint.link("peer", config, peer, owner).unwrap();
+        let link = endpoint
+            .link("peer", config, peer, (owner.clone(), owner))
+            .unwrap();
         let flow = link
             .change(|link| link.open(0, Description::default()))
             .unwrap();
@@ -241,7 +245,7 @@ fn link_rate(size: usize, lanes: usize, messages: usize) -> (f64, f64) {
         let description = Description::default();
         let sent = a
             .link
-            .change(|link| link.send(a.flow, sequence, &payload, description));
+            .change(|link| link.send(a.flow, sequence, payload.clone(), description));
         assert!(sent);
     };
     // Lanes are open, and memory was touched.

@@ -22,11 +22,12 @@ mod wire;
 
 pub use handshakes::{Handshake, Handshakes};
 pub use machine::frame::{Description, LaneKey, RdmaMode};
+pub use machine::{FlowEvent, FlowId};
 pub use payload::Payload;
 pub use rdma::{Rdma, RdmaError, Registered, Registrar};
 pub use runtime::{
-    Endpoint, EndpointConfig, EndpointError, FlowId, HelloError, LaneEnd, LaneKind, LaneStatus,
-    Link, LinkChange, LinkConfig, LinkCounts, LinkEvent, LinkRuntime, LinkStatus, LinkUser,
+    Endpoint, EndpointConfig, EndpointError, FlowReceiver, HelloError, LaneEnd, LaneKind,
+    LaneStatus, Link, LinkConfig, LinkCounts, LinkEvent, LinkRuntime, LinkStatus, LinkUser,
     OpenReply, Peer, RdmaCounts,
 };
 pub use security::{Security, SecurityError, TlsPaths, TlsStream};

@@ -6,8 +6,8 @@
 pub trait Payload: Send + Sync + 'static {
     /// How many; at least one.
     fn bytes(&self) -> usize;
-    /// How many are there, from the start on, of a message that is sent while it grows: [`crate::LinkChange::ready`] says so
-    /// when there are more, and [`crate::LinkChange::cancel`] if they never will be. No lane reads the rest before.
+    /// How many are there, from the start on, of a message that is sent while it grows: [`crate::machine::LinkMachine::ready`] says so
+    /// when there are more, and [`crate::machine::LinkMachine::cancel`] if they never will be. No lane reads the rest before.
     fn ready(&self) -> usize {
         self.bytes()
     }

@@ -147,7 +147,8 @@ pub struct Registrar {
 }
 
 impl Registrar {
-    /// See [`crate::Endpoint::register`].
+    /// Registers memory with the rails, so that messages of all links are read from it, and with [`Access::RemoteWrite`] written into
+    /// it, without a copy. It takes long: once, when the memory is mapped.
     pub fn register(
         &self,
         memory: &Arc<dyn Memory>,

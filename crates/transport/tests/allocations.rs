@@ -10,7 +10,7 @@ use lanes::rdma::Fabric;
 use rgaps_testkit::{allocations, CountingAllocator};
 use rgaps_transport::machine::frame::Description;
 use rgaps_transport::machine::{BufferReply, ReceiveBuffer};
-use rgaps_transport::{FlowId, Link, LinkConfig, LinkEvent, LinkRuntime, LinkUser};
+use rgaps_transport::{FlowEvent, FlowId, FlowReceiver, Link, LinkConfig, LinkUser};
 use rgaps_transport::{Payload, Registered};
 use rgaps_verbs::in_process::Faults;
 use rgaps_verbs::{Access, Allocation, Memory};
@@ -62,13 +62,15 @@ struct Counts {
     acknowledged: AtomicU64,
 }
 
-impl LinkUser for Counts {
+impl FlowReceiver for Counts {
     fn buffer(&self, _: FlowId, _: u64, _: &[u8], _: u64) -> BufferReply {
         BufferReply::Buffer(Box::new(Here))
     }
+}
 
-    fn event(&self, event: LinkEvent, _: &LinkRuntime) {
-        if let LinkEvent::Acknowledged { .. } = event {
+impl LinkUser for Counts {
+    fn flow_event(&self, event: FlowEvent) {
+        if let FlowEvent::Acknowledged { .. } = event {
             self.acknowledged.fetch_add(1, SeqCst);
         }
     }
@@ -107,7 +109,8 @@ fn per_message(
             }
             before = all;
         }
-        let sent = link.change(|link| link.send(flow, *sequence, payload, description.clone()));
+        let (payload, description) = (Arc::clone(payload), description.clone());
+        let sent = link.change(|link| link.send(flow, *sequence, payload, description));
         assert!(sent);
         *sequence += 1;
         let until = Instant::now() + LIMIT;
@@ -124,11 +127,14 @@ fn of_messages_small_and_large() {
     let fabric = Fabric::new(Faults::default());
     let (a, b) = (fabric.endpoint(1), fabric.endpoint(2));
     let landing: Arc<dyn Memory> = LANDING.get_or_init(|| Allocation::new(LARGE)).clone();
-    let _landing = b.register(&landing, Access::RemoteWrite).unwrap();
+    let _landing = b
+        .registrar()
+        .register(&landing, Access::RemoteWrite)
+        .unwrap();
     let payload = |bytes| {
         let memory = Allocation::new(bytes);
         let known: Arc<dyn Memory> = memory.clone();
-        let registered = a.register(&known, Access::LocalRead).unwrap();
+        let registered = a.registrar().register(&known, Access::LocalRead).unwrap();
         Arc::new(Known(memory, bytes, registered)) as Arc<dyn Payload>
     };
     let (small, large) = (payload(100), payload(LARGE));
@@ -141,8 +147,10 @@ fn of_messages_small_and_large() {
     };
     let user = Arc::new(Counts::default());
     let dial: Vec<_> = b.local_addr().into_iter().collect();
-    let to_b = a.link("b", config, peer(2, &dial), user.clone()).unwrap();
-    let to_a = b.link("a", config, peer(1, &[]), Arc::new(Counts::default()));
+    let to_b = a.link("b", config, peer(2, &dial), (user.clone(), user.clone()));
+    let to_b = to_b.unwrap();
+    let other = Arc::new(Counts::default());
+    let to_a = b.link("a", config, peer(1, &[]), (other.clone(), other));
     let _to_a = to_a.unwrap();
     let until = Instant::now() + LIMIT;
     while to_b.status().counts.rdma_opened < 2 {

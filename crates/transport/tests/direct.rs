@@ -214,7 +214,10 @@ impl Halves {
                 from,
                 bytes,
             });
-            endpoint.register(&half, Access::LocalRead).unwrap()
+            endpoint
+                .registrar()
+                .register(&half, Access::LocalRead)
+                .unwrap()
         };
         let _registered = [half(0, SEAM), half(SEAM, LARGE - SEAM)];
         Halves {

@@ -24,10 +24,12 @@ pub(super) struct EgressPlan {
     pub(super) not_read: Option<String>,
     /// The streams of the hosts that it goes to, and what is wanted there and behind them.
     pub(super) streams: BTreeMap<String, (u64, TopicInterest)>,
-    /// The hosts that each of these leads to, itself included, and what each wants.
-    pub(super) hosts: Hosts,
-    /// The hosts that messages take to these, from each of those that it goes to on.
+    /// What each host wants that it goes to, directly or over others.
+    pub(super) wants: Wants,
+    /// By the hosts that it goes to directly: the hosts that messages take from there.
     pub(super) trees: Trees,
+    /// Hosts that refused it on a tree, by their rules or those of a host between.
+    pub(super) off_trees: BTreeSet<String>,
     /// Bytes of its largest message so far.
     pub(super) largest: Arc<AtomicU64>,
     /// Why there is no subscriber, and when that is tried again.
@@ -51,10 +53,10 @@ pub(super) struct EgressPlan {
     pub(super) limits: BTreeMap<String, (FlowLimits, Option<String>)>,
 }
 
-/// The hosts that a topic goes to, and those that each of them leads to: what each wants.
-pub(super) type Hosts = BTreeMap<String, BTreeMap<String, TopicInterest>>;
+/// What hosts want of a topic.
+pub(super) type Wants = BTreeMap<String, TopicInterest>;
 
-/// The branches of the hosts that a topic goes to.
+/// The branches of the hosts that a topic goes to directly.
 pub(super) type Trees = BTreeMap<String, Tree>;
 
 /// What becomes of a topic's stream to a host.
@@ -107,30 +109,35 @@ impl EgressPlan {
         next: &str,
         end: &str,
     ) -> bool {
-        let leads = self
-            .hosts
-            .get(next)
-            .is_some_and(|ends| ends.contains_key(end));
+        let leads = self.trees.get(next).is_some_and(|tree| tree.ends_at(end));
         let stream = self.streams.get(next).filter(|_| leads);
         let stream = stream.zip(peers.get(next));
         stream.is_some_and(|((number, _), peer)| peer.reaches(*number, end).is_ok())
     }
 
-    /// How it goes to a host from now on. `previous`: the hosts before.
-    pub(super) fn change(&self, next: &str, previous: &Hosts) -> StreamChange {
-        let none = BTreeMap::new();
-        let ends = self.hosts.get(next).unwrap_or(&none);
-        let had = previous.get(next).unwrap_or(&none);
-        let others = || previous.iter().filter(|(other, _)| *other != next);
-        let is_moved = |end: &String| others().any(|(_, ends)| ends.contains_key(end));
-        let mut begun = ends.iter().filter(|(end, _)| !had.contains_key(*end));
+    /// How it goes to a host from now on. `previous`: what was wanted, and the trees, before.
+    pub(super) fn change(&self, next: &str, previous: &(Wants, Trees)) -> StreamChange {
+        let (wants, trees) = previous;
+        let none = Tree::new(next);
+        let tree = self.trees.get(next).unwrap_or(&none);
+        let had = trees.get(next).unwrap_or(&none);
+        let is_moved = |end: &String| {
+            let mut others = trees.iter().filter(|(other, _)| *other != next);
+            others.any(|(_, tree)| tree.ends_at(end))
+        };
+        let is_late = |wants: &Wants, end: &String| {
+            let want = wants.get(end);
+            want.is_some_and(|want| want.demand.transient_local)
+        };
+        let begun = || tree.ends().filter(|end| !had.ends_at(end));
+        let mut stay = tree.ends().filter(|end| had.ends_at(end));
+        let takes_over = begun().any(is_moved);
+        let begins_history = begun().any(|end| is_late(&self.wants, end));
+        let wants_history = stay.any(|end| is_late(&self.wants, end) && !is_late(wants, end));
         StreamChange {
-            takes_over: begun.clone().any(|(end, _)| is_moved(end)),
-            begins_history: begun.any(|(_, want)| want.demand.transient_local),
-            wants_history: ends.iter().any(|(end, want)| {
-                let had = had.get(end);
-                want.demand.transient_local && had.is_some_and(|had| !had.demand.transient_local)
-            }),
+            takes_over,
+            begins_history,
+            wants_history,
         }
     }
 
@@ -141,7 +148,7 @@ impl EgressPlan {
         host: &str,
         row: Option<&InterestRow>,
     ) -> Vec<FlowDescription> {
-        let (Some(leads_to), Some(tree)) = (self.hosts.get(host), self.trees.get(host)) else {
+        let Some(tree) = self.trees.get(host) else {
             return Vec::new();
         };
         let here = row.map_or(&[][..], |row| &row.publishers[..]);
@@ -154,7 +161,7 @@ impl EgressPlan {
                 type_name: publisher.type_name.clone(),
                 via: Vec::new(),
                 tree: tree.clone(),
-                history: self.history(leads_to, publisher.incarnation),
+                history: self.history(tree, publisher.incarnation),
                 read: self.is_read(),
             })
             .collect();
@@ -165,20 +172,19 @@ impl EgressPlan {
         sources
     }
 
-    /// Below which number a publisher's messages are history at these hosts.
-    fn history(&self, hosts: &BTreeMap<String, TopicInterest>, publisher: u64) -> u64 {
-        let histories = hosts.keys().filter_map(|host| self.histories.get(host));
+    /// Below which number a publisher's messages are history at the hosts of a tree.
+    fn history(&self, tree: &Tree, publisher: u64) -> u64 {
+        let histories = tree.ends().filter_map(|host| self.histories.get(host));
         let of_publisher = histories.filter_map(|history| history.get(&publisher));
         of_publisher.max().copied().unwrap_or(0)
     }
 
     /// Hosts that it goes to now, and did not before: what is published so far is history there.
     pub(super) fn note_histories(&mut self) {
-        let ends: BTreeSet<&String> = self.hosts.values().flat_map(BTreeMap::keys).collect();
-        self.histories.retain(|host, _| ends.contains(host));
-        let begun = ends
-            .into_iter()
-            .filter(|end| !self.histories.contains_key(*end));
+        let wants = &self.wants;
+        self.histories.retain(|host, _| wants.contains_key(host));
+        let begun = wants.keys();
+        let begun = begun.filter(|end| !self.histories.contains_key(*end));
         let begun: Vec<String> = begun.cloned().collect();
         let Some((.., subscriber)) = self.has.as_ref().filter(|_| !begun.is_empty()) else {
             return;
@@ -283,8 +289,8 @@ impl EgressPlan {
         if peer.over.path != PathKind::Rdma {
             return (peer.over.path, peer.over.why_not.clone());
         }
-        let mut ends = self.hosts.get(host).into_iter().flat_map(BTreeMap::keys);
-        let onward = ends.find(|end| *end != host);
+        let tree = self.trees.get(host);
+        let onward = tree.and_then(|tree| tree.ends_below().next());
         let why = match (onward, &self.not_read, self.written(host, peer)) {
             (Some(end), ..) => {
                 format!("they go on to {end}, and so land in the memory of {host}")

@@ -91,6 +91,9 @@ impl LinksConductor {
             let answer = outcome.map(|_| ());
             let before = of.below.insert(end.clone(), answer.clone());
             self.dirty |= before.as_ref() != Some(&answer);
+            if let (Err(_), Some(topic)) = (answer, self.topics.get_mut(&name)) {
+                topic.off_trees.insert(end.clone());
+            }
         }
         let command = EgressCommand::Confirmed(name.clone(), flow, end, next);
         egress_thread(&self.egress, &name).send(command);
@@ -158,7 +161,7 @@ impl LinksConductor {
             HostEvent::Link(event) => self.link_changed(host, event),
             HostEvent::Accepted(_) | HostEvent::Refused(..) => peer.answered(event),
             HostEvent::Closed(flow) => {
-                let ended = peer.end_flow(flow);
+                let ended = peer.incoming.remove(&flow);
                 let confirm = ended.and_then(|of| Some((of.unconfirmed()?, of)));
                 if let Some((next, of)) = confirm {
                     let origin = of.description.origin(host);
@@ -217,7 +220,6 @@ impl LinksConductor {
                 // Its secret may be of another life.
                 peer.ask_at = Some(Instant::now() + ASK_AGAIN);
             }
-            _ => {}
         }
     }
 }

@@ -64,6 +64,20 @@ pub(super) fn incoming_path(
 }
 
 impl LinksConductor {
+    /// Whether a topic's messages go to each host that is linked with, and not over a tree: network cards read them on their GPU, or a
+    /// publisher requires a path. On the hosts of a tree they would land in the host's memory.
+    pub(super) fn goes_directly(&self, topic: &str) -> bool {
+        let Some(row) = self.rows.get(topic) else {
+            return false;
+        };
+        let is_read = match (row.domain, &self.known) {
+            (Some(Domain::Cuda(gpu)), Some(known)) => known.reads(gpu).is_ok(),
+            _ => false,
+        };
+        let mut publishers = row.publishers.iter();
+        is_read || publishers.any(|publisher| publisher.require.is_some())
+    }
+
     /// Whether network cards write what comes of a topic on the GPU where it lands, or why not.
     pub(super) fn written(&self, topic: &str) -> Result<(), String> {
         let lives_in = || self.rows.get(topic).and_then(|row| row.domain);

@@ -172,8 +172,8 @@ impl LinksConductor {
             Some((_, link)) => link.set_peer(lanes).map(|()| None),
             None => {
                 let limits = (link_config(links), retain_limits(links));
-                let ingress = peer.ingress.clone();
-                HostLink::new(&self.endpoint, &node.host, limits, lanes, ingress).map(Some)
+                let ends = peer.ingress.ends();
+                HostLink::new(&self.endpoint, &node.host, limits, lanes, ends).map(Some)
             }
         };
         match outcome {

@@ -191,8 +191,8 @@ impl LinksConductor {
             }
             let topics = self.topics.values();
             let goes = topics.filter(|topic| {
-                let hosts = topic.hosts.get(&hop.next);
-                hosts.is_some_and(|hosts| hosts.contains_key(end))
+                let tree = topic.trees.get(&hop.next);
+                tree.is_some_and(|tree| tree.ends_at(end))
             });
             let detail = clip(&format!("through {}", hop.between.join(", ")));
             let topics_out = goes.count() as u32;

@@ -46,14 +46,14 @@ impl LinksConductor {
 
     fn remote_rows(&self, name: &str, topic: &EgressPlan) -> Vec<RemoteRow> {
         let mut by_host: BTreeMap<&String, RemoteRow> = BTreeMap::new();
-        for (next, ends) in &topic.hosts {
+        for (next, tree) in &topic.trees {
             let stream = topic.streams.get(next).zip(self.peers.get(next));
             let Some(((stream, _), peer)) = stream else {
                 continue;
             };
             let barred = topic.limits.get(next).and_then(|(_, why)| why.as_ref());
             let failed = topic.failed.as_ref().map(|(why, _)| why).or(barred);
-            for (end, want) in ends {
+            for (end, want) in tree.ends().filter_map(|end| topic.wants.get_key_value(end)) {
                 let reaches = failed.map_or_else(|| peer.reaches(*stream, end), |why| Err(why));
                 let path = reaches.map(|()| self.path_in_words(name, topic, peer, end));
                 let row = row(end, want.subscribers, path);

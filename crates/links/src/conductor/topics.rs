@@ -1,6 +1,6 @@
 //! Topics: what this host wants, and what goes from here to those that want it.
 
-use super::egress_plan::{all_of, EgressPlan, Hosts, Trees};
+use super::egress_plan::{all_of, EgressPlan, Trees, Wants};
 use super::gpu_path::reads_in;
 use super::{egress_thread, LinksConductor, GATHER, LOOK_ALL, TRY_AGAIN};
 use crate::control_plane::random_u64;
@@ -32,6 +32,20 @@ pub(super) fn may_go(
         quotas.rate(links, quota, host, topic)?;
     }
     Ok(())
+}
+
+/// What a host takes of a topic.
+fn takes(want: &TopicInterest) -> Takes {
+    match want.demand.reliable {
+        true => Takes::Reliable,
+        false => Takes::BestEffort,
+    }
+}
+
+/// The tree that begins at a host.
+fn branch<'a>(trees: &'a mut Trees, next: &str) -> &'a mut Tree {
+    let tree = trees.entry(next.to_owned());
+    tree.or_insert_with(|| Tree::new(next))
 }
 
 impl LinksConductor {
@@ -156,21 +170,25 @@ impl LinksConductor {
         on.try_for_each(|host| links.may_cross(Direction::Send, host, name))
     }
 
-    /// The hosts that a topic goes to, which of them lead to others, and how.
-    fn set_hosts(&mut self, name: &str, wants: BTreeMap<String, TopicInterest>) -> (Hosts, Trees) {
-        let (mut hosts, mut trees) = (Hosts::new(), Trees::new());
+    /// The hosts that a topic goes to, and by which trees.
+    fn plan_trees(&mut self, name: &str, wants: Wants) -> (Wants, Trees) {
+        let (mut served, mut trees) = (Wants::new(), Trees::new());
         let Some(topic) = self.topics.get_mut(name) else {
-            return (hosts, trees);
+            return (served, trees);
         };
         topic.refused.clear();
         let largest = topic.largest.load(Ordering::Relaxed);
-        let mut in_tree = self.tree_paths(wants.keys(), largest);
+        let mut in_tree = match self.goes_directly(name) {
+            true => BTreeMap::new(),
+            false => self.tree_paths(wants.keys(), largest),
+        };
         let mut moving = Vec::new();
         for (end, want) in wants {
             let Some(mut path) = self.routes.path(&end) else {
                 continue;
             };
-            let by_tree = in_tree.remove(&end);
+            let is_off = self.topics[name].off_trees.contains(&end);
+            let by_tree = in_tree.remove(&end).filter(|_| !is_off);
             if let Some(other) = by_tree.filter(|path| self.may_go_by(name, path).is_ok()) {
                 path = other;
             } else if let Err(why) = self.may_go_by(name, &path) {
@@ -178,38 +196,24 @@ impl LinksConductor {
                 continue;
             }
             let next = path.remove(0);
-            let takes = match want.demand.reliable {
-                true => Takes::Reliable,
-                false => Takes::BestEffort,
-            };
-            let tree = trees
-                .entry(next.clone())
-                .or_insert_with(|| Tree::new(&next));
-            tree.add(&path, takes);
-            let of = hosts.entry(next.clone()).or_default();
-            of.insert(end.clone(), want);
-            moving.push((next, end, want, takes));
+            branch(&mut trees, &next).add(&path, takes(&want));
+            moving.push((next, end.clone()));
+            served.insert(end, want);
         }
         // The way before stays until this one is there.
         let Some(topic) = self.topics.get(name) else {
-            return (hosts, trees);
+            return (served, trees);
         };
-        moving.retain(|(next, end, ..)| !topic.reaches(&self.peers, next, end));
-        for (next, end, want, takes) in moving {
-            for (before, ends) in &topic.hosts {
+        moving.retain(|(next, end)| !topic.reaches(&self.peers, next, end));
+        for (next, end) in moving {
+            for (before, tree) in &topic.trees {
                 let usable = self.peers.get(before).is_some_and(RemoteHost::is_usable);
-                if *before != next && usable && ends.contains_key(&end) {
-                    let path = topic.trees.get(before).map(|tree| tree.path(&end));
-                    let tree = trees
-                        .entry(before.clone())
-                        .or_insert_with(|| Tree::new(before));
-                    tree.add(&path.unwrap_or_default(), takes);
-                    let of = hosts.entry(before.clone()).or_default();
-                    of.insert(end.clone(), want);
+                if *before != next && usable && tree.ends_at(&end) {
+                    branch(&mut trees, before).add(&tree.path(&end), takes(&served[&end]));
                 }
             }
         }
-        (hosts, trees)
+        (served, trees)
     }
 
     /// A topic does not go to a host that wants it, for this reason.
@@ -228,19 +232,19 @@ impl LinksConductor {
     }
 
     /// Ends the streams to hosts that a topic does not go to any more.
-    fn end_streams(&mut self, name: &str, hosts: &Hosts) {
+    fn end_streams(&mut self, name: &str, trees: &Trees) {
         let Some(topic) = self.topics.get(name) else {
             return;
         };
         let ended = topic.streams.keys();
-        let ended = ended.filter(|host| !hosts.contains_key(*host));
+        let ended = ended.filter(|host| !trees.contains_key(*host));
         for host in ended.cloned().collect::<Vec<_>>() {
-            let is_reached = |end| hosts.values().any(|ends| ends.contains_key(end));
+            let is_reached = |end: &String| trees.values().any(|tree| tree.ends_at(end));
             let Some(topic) = self.topics.get_mut(name) else {
                 return;
             };
-            let ends = topic.hosts.get(&host);
-            let moved = ends.is_some_and(|ends| ends.keys().all(is_reached));
+            let tree = topic.trees.get(&host);
+            let moved = tree.is_some_and(|tree| tree.ends().all(is_reached));
             let stream = topic.streams.remove(&host);
             if let Some(((number, _), peer)) = stream.zip(self.peers.get_mut(&host)) {
                 peer.end_stream(number, moved);
@@ -250,28 +254,27 @@ impl LinksConductor {
     }
 
     /// Begins streams, some of them again under another number. Whether something is to have history.
-    fn begin_streams(&mut self, name: &str, (hosts, trees): (Hosts, Trees)) -> bool {
+    fn begin_streams(&mut self, name: &str, (wants, trees): (Wants, Trees)) -> bool {
         let Some(topic) = self.topics.get_mut(name) else {
             return false;
         };
         let network = &self.network;
-        topic.trees = trees;
-        let previous = std::mem::replace(&mut topic.hosts, hosts);
+        let previous_trees = std::mem::replace(&mut topic.trees, trees);
+        let previous = (std::mem::replace(&mut topic.wants, wants), previous_trees);
         let renews = std::mem::take(&mut topic.renews);
         let mut wants_history = false;
-        for (next, ends) in topic.hosts.clone() {
+        for (next, tree) in topic.trees.clone() {
             let Some(peer) = self.peers.get_mut(&next) else {
                 continue;
             };
             let known = topic.streams.get(&next);
             let known = known.and_then(|(number, _)| peer.outgoing.get(number));
-            let tree = &topic.trees[&next];
             let is_described_otherwise =
-                known.is_some_and(|known| renews || known.is_to_begin_again(tree, network));
+                known.is_some_and(|known| renews || known.is_to_begin_again(&tree, network));
             let mut change = topic.change(&next, &previous);
             change.takes_over |= is_described_otherwise;
             wants_history |= change.wants_history;
-            let want = all_of(ends.values());
+            let want = all_of(tree.ends().filter_map(|end| topic.wants.get(end)));
             if let Some((_, known)) = topic.streams.get_mut(&next) {
                 *known = want;
                 if !change.takes_over && !change.begins_history {
@@ -285,7 +288,7 @@ impl LinksConductor {
             if let Some((previous, _)) = topic.streams.insert(next.clone(), (number, want)) {
                 peer.end_stream(previous, true);
             }
-            peer.begin_stream(number, name, (topic.trees[&next].clone(), network));
+            peer.begin_stream(number, name, (tree, network));
             if let Some(stream) = peer.outgoing.get_mut(&number) {
                 stream.takes_over = change.takes_over;
             }
@@ -295,17 +298,17 @@ impl LinksConductor {
     }
 
     /// `wants`: of all hosts.
-    fn reconcile_topic(&mut self, name: &str, wants: BTreeMap<String, TopicInterest>) {
+    fn reconcile_topic(&mut self, name: &str, wants: Wants) {
         let gathers = self.gathers();
         self.topics.entry(name.to_owned()).or_default();
-        let (hosts, trees) = self.set_hosts(name, wants);
+        let (wants, trees) = self.plan_trees(name, wants);
         let Some(topic) = self.topics.get(name) else {
             return;
         };
-        let (streams, ends) = (topic.streams.clone(), topic.hosts.clone());
+        let before = (topic.streams.clone(), topic.trees.clone());
         let limits = topic.limits.clone();
-        self.end_streams(name, &hosts);
-        let wants_history = self.begin_streams(name, (hosts, trees));
+        self.end_streams(name, &trees);
+        let wants_history = self.begin_streams(name, (wants, trees));
         let Some(topic) = self.topics.get_mut(name) else {
             return;
         };
@@ -326,7 +329,7 @@ impl LinksConductor {
         if topic.has.is_none() && gathers {
             return;
         }
-        let is_new = streams.len() != topic.streams.len();
+        let is_new = before.0.len() != topic.streams.len();
         let subscriber = self.subscribe(name, domain, (wants_history, is_new));
         let Some(topic) = self.topics.get_mut(name).filter(|of| of.has.is_some()) else {
             return;
@@ -336,7 +339,7 @@ impl LinksConductor {
         let Some(topic) = self.topics.get(name) else {
             return;
         };
-        let goes_elsewhere = (&streams, &ends) != (&topic.streams, &topic.hosts);
+        let goes_elsewhere = (&before.0, &before.1) != (&topic.streams, &topic.trees);
         if described || goes_elsewhere || limits != topic.limits || subscriber.is_some() {
             let largest = topic.largest.clone();
             let routes = self.routes_of(topic);

@@ -5,7 +5,7 @@ use crate::counts::IngressCounts;
 use crate::egress::InTransit;
 use crate::event::ConductorEvent;
 use crate::issues::TopicIssues;
-use crate::wire::{from_wall, MessageDescription};
+use crate::wire::{from_wall, MessageDescription, MAX_LINK_MESSAGE_BYTES};
 use rgaps_client::links::{LinksLoan, SetMetadata, StreamingCopy};
 use rgaps_client::{Domain, Loan, LoanError, PublishError};
 use rgaps_sync::monotonic_ns;
@@ -362,9 +362,20 @@ impl Drop for ArrivingMessage {
 }
 
 /// What the peer says.
-pub(super) struct ControlBuffer {
-    pub(super) bytes: Vec<u8>,
-    pub(super) room: Arc<RoomRequests>,
+struct ControlBuffer {
+    bytes: Vec<u8>,
+    room: Arc<RoomRequests>,
+}
+
+/// The receive buffer of something that the peer says.
+pub(super) fn control_buffer(bytes: u64, room: &Arc<RoomRequests>) -> BufferReply {
+    if bytes > MAX_LINK_MESSAGE_BYTES as u64 {
+        return BufferReply::Refused;
+    }
+    BufferReply::Buffer(Box::new(ControlBuffer {
+        bytes: vec![0; bytes as usize],
+        room: room.clone(),
+    }))
 }
 
 impl ReceiveBuffer for ControlBuffer {

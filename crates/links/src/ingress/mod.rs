@@ -6,17 +6,18 @@ mod remote_publisher;
 
 pub use self::remote_publisher::{ArrivalLimits, MemoryRequest, RemotePublisher};
 
-use self::arriving::{receive_buffer, ControlBuffer};
+use self::arriving::{control_buffer, receive_buffer};
 use crate::counts::IngressCounts;
 use crate::egress::Transit;
 use crate::event::{ConductorEvent, EventSource, LinkReporter, SourcedEvent};
-use crate::host_link::{Group, HostEvent, Ingress};
+use crate::host_link::{decode_open, HostEvent, LinkEnds};
 use crate::issues::TopicIssues;
 use crate::traces::LinkTraces;
-use crate::wire::{FlowDescription, MAX_LINK_MESSAGE_BYTES};
+use crate::wire::FlowDescription;
 use rgaps_routing::FlowName;
+use rgaps_transport::machine::frame::CONTROL_FLOW;
 use rgaps_transport::machine::BufferReply;
-use rgaps_transport::{Description, LinkEvent, OpenReply};
+use rgaps_transport::{Description, FlowId, FlowReceiver, LinkEvent, OpenReply};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
@@ -67,9 +68,17 @@ enum Standing {
 
 #[derive(Default)]
 struct IngressFlows {
-    standing: HashMap<FlowName, Standing>,
+    all: HashMap<FlowId, (FlowName, Standing)>,
     /// Of groups that are not whole yet, what has come.
     groups: HashMap<u32, Vec<(FlowName, FlowDescription)>>,
+}
+
+impl IngressFlows {
+    fn standing(&mut self, flow: FlowName) -> Option<&mut Standing> {
+        let mut all = self.all.values_mut();
+        let found = all.find(|(of, _)| *of == flow);
+        found.map(|(_, standing)| standing)
+    }
 }
 
 /// What messages from a host become here.
@@ -141,9 +150,9 @@ impl LinkIngress {
         self.flows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn bound(&self, flow: FlowName) -> Option<Bound> {
-        match self.flows().standing.get(&flow) {
-            Some(Standing::Lands(bound)) => Some(bound.clone()),
+    fn bound(&self, flow: FlowId) -> Option<Bound> {
+        match self.flows().all.get(&flow) {
+            Some((_, Standing::Lands(bound))) => Some(bound.clone()),
             _ => None,
         }
     }
@@ -151,7 +160,7 @@ impl LinkIngress {
     /// An open flow's messages land there, or go on to others.
     pub fn accept(&self, flow: FlowName, bound: Bound) {
         let mut flows = self.flows();
-        let Some(standing) = flows.standing.get_mut(&flow) else {
+        let Some(standing) = flows.standing(flow) else {
             return;
         };
         let before = std::mem::replace(standing, Standing::Lands(bound));
@@ -176,43 +185,61 @@ impl LinkIngress {
 
     /// An open flow's messages have no place here, for this reason.
     pub fn refuse(&self, flow: FlowName, why: &str) {
-        if let Some(standing @ Standing::Pending) = self.flows().standing.get_mut(&flow) {
+        if let Some(standing @ Standing::Pending) = self.flows().standing(flow) {
             *standing = Standing::Refused(why.to_owned());
         }
     }
 
-    /// A flow has ended.
-    pub fn remove(&self, flow: FlowName) {
-        // A publisher leaves when it is dropped, which is not for this lock.
-        let ended = self.flows().standing.remove(&flow);
-        drop(ended);
+    /// What a link is made with.
+    pub fn ends(self: &Arc<Self>) -> LinkEnds {
+        let ingress = self.clone();
+        (self.clone(), Box::new(move |event| ingress.event(event)))
     }
 
-    /// All of them have.
+    /// Something happened on the link.
+    pub fn event(&self, event: HostEvent) {
+        match &event {
+            // Its flows of before are over.
+            HostEvent::Link(LinkEvent::Restarted) => self.clear(),
+            HostEvent::Link(LinkEvent::Up) => {
+                self.arrived.connects.fetch_add(1, Ordering::Relaxed);
+            }
+            _ => {}
+        }
+        self.room.reporter.report(ConductorEvent::Event(event));
+    }
+
+    /// All flows have ended.
     pub fn clear(&self) {
         let ended = std::mem::take(&mut *self.flows());
         drop(ended);
     }
 }
 
-impl Ingress for LinkIngress {
-    fn opened(&self, flow: FlowName, group: Group, description: &[u8]) -> OpenReply {
+impl FlowReceiver for LinkIngress {
+    fn opened(&self, id: FlowId, description: &Description) -> OpenReply {
         let mut flows = self.flows();
-        match flows.standing.get(&flow) {
-            Some(Standing::Lands(_)) => return OpenReply::Accepted,
-            Some(Standing::Pending) => return OpenReply::Waits,
-            Some(Standing::Refused(why)) => {
+        match flows.all.get(&id) {
+            Some((_, Standing::Lands(_))) => return OpenReply::Accepted,
+            Some((_, Standing::Pending)) => return OpenReply::Waits,
+            Some((_, Standing::Refused(why))) => {
                 let why = Description::new(why.as_bytes()).unwrap_or_default();
-                flows.standing.remove(&flow);
+                flows.all.remove(&id);
                 return OpenReply::Refused(why);
             }
             None => {}
+        }
+        let Some((flow, group, description)) = decode_open(description.as_slice()) else {
+            return OpenReply::Violation("its description does not name it");
+        };
+        if flows.standing(flow).is_some() {
+            return OpenReply::Violation("its publisher has a flow of this stream already");
         }
         let description = match FlowDescription::decode(flow.publisher, description) {
             Ok(description) => description,
             Err(what) => return OpenReply::Violation(what),
         };
-        flows.standing.insert(flow, Standing::Pending);
+        flows.all.insert(id, (flow, Standing::Pending));
         let of_group = flows.groups.entry(group.number).or_default();
         of_group.push((flow, description));
         if of_group.len() >= usize::from(group.flows) {
@@ -222,8 +249,11 @@ impl Ingress for LinkIngress {
         OpenReply::Waits
     }
 
-    fn buffer(&self, flow: FlowName, sequence: u64, description: &[u8], bytes: u64) -> BufferReply {
-        let Some(bound) = self.bound(flow) else {
+    fn buffer(&self, id: FlowId, sequence: u64, description: &[u8], bytes: u64) -> BufferReply {
+        if id == CONTROL_FLOW {
+            return control_buffer(bytes, &self.room);
+        }
+        let Some(bound) = self.bound(id) else {
             return BufferReply::Full;
         };
         let room = receive_buffer(bound, sequence, description, bytes, self);
@@ -234,18 +264,8 @@ impl Ingress for LinkIngress {
         room
     }
 
-    fn control_buffer(&self, bytes: u64) -> BufferReply {
-        if bytes > MAX_LINK_MESSAGE_BYTES as u64 {
-            return BufferReply::Refused;
-        }
-        BufferReply::Buffer(Box::new(ControlBuffer {
-            bytes: vec![0; bytes as usize],
-            room: self.room.clone(),
-        }))
-    }
-
-    fn missed(&self, flow: FlowName, next: u64) {
-        let Some(bound) = self.bound(flow) else {
+    fn missed(&self, id: FlowId, _first: u64, next: u64) {
+        let Some(bound) = self.bound(id) else {
             return;
         };
         // The next message counts them: by its number, which no lost frame and no kill makes wrong.
@@ -256,15 +276,11 @@ impl Ingress for LinkIngress {
         bound.position.inspect(|position| position.pass(next));
     }
 
-    fn event(&self, event: HostEvent) {
-        match &event {
-            // Its flows of before are over.
-            HostEvent::Link(LinkEvent::Restarted) => self.clear(),
-            HostEvent::Link(LinkEvent::Up) => {
-                self.arrived.connects.fetch_add(1, Ordering::Relaxed);
-            }
-            _ => {}
+    fn closed(&self, id: FlowId) {
+        // A publisher leaves when it is dropped, which is not for the lock.
+        let ended = self.flows().all.remove(&id);
+        if let Some((flow, _)) = ended {
+            self.event(HostEvent::Closed(flow));
         }
-        self.room.reporter.report(ConductorEvent::Event(event));
     }
 }

@@ -3,6 +3,9 @@
 use super::limits::FLOWS_MAX;
 use std::collections::BTreeMap;
 
+/// Holes of both kinds that [`FlowNumbers::insert`] names.
+const RANGES_MAX: usize = 2 * FLOWS_MAX;
+
 /// Numbers, from 1 on.
 #[derive(Debug, Default)]
 pub(super) struct FlowNumbers {
@@ -17,7 +20,7 @@ impl FlowNumbers {
     }
 
     /// Adds one. False if there are too many ranges: a sender has at most [`FLOWS_MAX`] flows that have not ended, and each hole
-    /// is one of them.
+    /// is one of them; or it is one of so many that a former peer of it had ended when this one took its place.
     pub(super) fn insert(&mut self, number: u64) -> bool {
         let Some(behind) = number.checked_add(1) else {
             return false;
@@ -33,7 +36,7 @@ impl FlowNumbers {
                 self.ranges.insert(number, end);
             }
         }
-        self.ranges.len() <= FLOWS_MAX
+        self.ranges.len() <= RANGES_MAX
     }
 }
 
@@ -59,7 +62,7 @@ mod tests {
         let mut odd = (1..).step_by(2);
         assert!(odd
             .by_ref()
-            .take(FLOWS_MAX)
+            .take(RANGES_MAX)
             .all(|number| numbers.insert(number)));
         assert!(!numbers.insert(odd.next().unwrap()));
     }

@@ -1,12 +1,12 @@
 //! Receive buffers for large messages: whose turn it is to get one, and what becomes of it when its grant ends.
 
-use super::buffer::{UnfinishedBuffer, WriteRange};
+use super::buffer::UnfinishedBuffer;
 use super::frame::{Frame, Lanes, LANES_MAX};
 use super::grants::{Grant, Grants};
 use super::lanes::Outgoing;
 use super::receive_flow::ReceiveFlow;
 use super::receive_message::{Content, Request};
-use super::user::{BufferReply, LinkUser, ProtocolViolation};
+use super::user::{BufferReply, LinkUser};
 use std::sync::Arc;
 
 /// The result of giving buffers to a flow.
@@ -20,7 +20,7 @@ pub(super) struct Given {
 
 /// The grants, and the user who has the memory.
 pub(super) struct Granting {
-    grants: Grants,
+    pub(super) grants: Grants,
     user: Arc<dyn LinkUser>,
 }
 
@@ -32,39 +32,8 @@ impl Granting {
         }
     }
 
-    /// The right to write a chunk that a lane brings.
-    pub(super) fn lend(
-        &mut self,
-        lane: u32,
-        grant: u64,
-        chunk: u32,
-        bytes: u32,
-    ) -> Result<WriteRange, ProtocolViolation> {
-        self.grants.lend(lane, grant, chunk, bytes)
-    }
-
-    /// The grant that a mark names.
-    pub(super) fn marked(&self, mark: u32, mask: u32) -> u64 {
-        self.grants.marked(mark, mask)
-    }
-
-    /// A lane brought ABANDON. The grant, if that was its last lane.
-    pub(super) fn abandoned(
-        &mut self,
-        grant: u64,
-        lane: u32,
-    ) -> Result<Option<(u64, Grant)>, ProtocolViolation> {
-        self.grants.abandoned(grant, lane)
-    }
-
-    /// A lane ended. The grants that end with it.
-    pub(super) fn lane_ended(&mut self, lane: u32) -> Vec<(u64, Grant)> {
-        self.grants.lane_ended(lane)
-    }
-
-    /// Takes a grant of which all chunks have landed.
-    pub(super) fn take_whole(&mut self, grant: u64) -> Option<Grant> {
-        self.grants.take_whole(grant)
+    pub(super) fn user(&self) -> Arc<dyn LinkUser> {
+        Arc::clone(&self.user)
     }
 
     /// The sender requests the message of a grant again, of so many bytes. False if it has others.
@@ -81,10 +50,6 @@ impl Granting {
     pub(super) fn bytes(&self, grant: u64) -> u64 {
         let grant = self.grants.get(grant);
         grant.map_or(0, |grant| grant.request.bytes)
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.grants.len()
     }
 
     /// Gives buffers to a flow's messages in their order.

@@ -6,7 +6,7 @@
 
 use super::frame::{Description, Frame, Remote, LANES_MAX};
 use super::limits::LaneLimits;
-use super::user::LinkOutput;
+use super::user::{FlowEvent, LinkOutput};
 use crate::payload::Payload;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -290,6 +290,11 @@ impl Outgoing {
         let bytes = queue.in_hand.pop_front();
         queue.in_hand_bytes -= bytes.unwrap_or(0);
         bytes.is_some()
+    }
+
+    /// Something happened to a flow that is sent.
+    pub(super) fn report_flow(&mut self, event: FlowEvent) {
+        self.report(LinkOutput::Flow(event));
     }
 
     /// What the user is to do, behind all before.

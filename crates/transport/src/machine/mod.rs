@@ -1,7 +1,7 @@
 //! Both ends of a link as one state machine without I/O. [`crate::LinkRuntime`] runs it.
 //!
-//! A *link* joins two hosts, a *lane* is one connection of it, a *flow* is one publisher's messages over it. The machine is for one
-//! pair of incarnations: when the peer restarts, its user drops it and makes another.
+//! A *link* joins two hosts, a *lane* is one connection of it, a *flow* is one publisher's messages over it. When the peer restarts,
+//! [`LinkMachine::restart`] forgets what arrived, and flows that are sent go on with what they retain.
 //!
 //! ```text
 //!   user                     machine                         lanes
@@ -56,12 +56,15 @@ pub use buffer::{CardBuffer, ChunkLanded, PrefixMemory, ReceiveBuffer, WriteRang
 pub use lanes::{QueuedFrame, WriteLimit};
 pub use limits::{LaneLimits, LinkLimits, ReceiveConfig, SendConfig, FLOWS_MAX};
 pub use receiving::FrameStep;
-pub use user::{BufferReply, LinkOutput, LinkUser, ProtocolViolation, Turn, WindowViolation};
+pub use user::{
+    BufferReply, FlowEvent, FlowId, LinkOutput, LinkUser, ProtocolViolation, Turn, WindowViolation,
+};
 
 use crate::payload::Payload;
 use frame::{Description, Frame};
 use lanes::Outgoing;
 use receiving::ReceiveSide;
+use send_flow::SendFlow;
 use sending::SendSide;
 use std::sync::Arc;
 use user::violation;
@@ -102,6 +105,33 @@ impl LinkMachine {
         self.sending.open(first, description, &mut self.out)
     }
 
+    /// The peer is another one, and all lanes have ended; nothing is out for delivery. What arrived of the former peer is over, and so
+    /// are flows that were cut. Other flows keep their numbers, and wait with what they retain until they are
+    /// [opened again](LinkMachine::reopen), or cut. The control flow begins anew. What is returned is dropped without the lock.
+    pub fn restart(&mut self) -> impl Sized {
+        self.violation = None;
+        (
+            self.sending.restart(&mut self.out),
+            self.receiving.restart(),
+        )
+    }
+
+    /// Opens a flow that waits since a restart: what it retains is sent to the new peer, whose user is told this of the flow.
+    pub fn reopen(&mut self, flow: u64, description: Description) {
+        self.sending
+            .change(flow, &mut self.out, |of, _| of.reopen(description));
+    }
+
+    /// Whether a flow waits to be opened again.
+    pub fn is_waiting(&self, flow: u64) -> bool {
+        self.sending.get(flow).is_some_and(|of| of.is_waiting)
+    }
+
+    /// Whether there is a lane.
+    pub fn has_lanes(&self) -> bool {
+        !self.out.is_empty()
+    }
+
     /// Sends a message of a flow, which retains it until it is acknowledged or cancelled; how many that may be is for its user to limit.
     /// Its bytes stay where they are, unchanged, until the last clone of `payload` is dropped. False: never, for the flow is closed or
     /// refused, or the message too large or empty, or its sequence has passed.
@@ -112,8 +142,10 @@ impl LinkMachine {
         payload: Arc<dyn Payload>,
         description: Description,
     ) -> bool {
-        self.sending
-            .send(flow, sequence, payload, description, &mut self.out)
+        let is_taken = self.sending.change(flow, &mut self.out, |of, _| {
+            of.push(sequence, payload, description)
+        });
+        is_taken == Some(true)
     }
 
     /// Sends the next message of the control flow, which lasts as long as this machine. False: too much of it waits, or it is empty or
@@ -124,28 +156,50 @@ impl LinkMachine {
 
     /// So many bytes of a message that grows are there now.
     pub fn ready(&mut self, flow: u64, sequence: u64, ready: u64) {
-        self.sending.ready(flow, sequence, ready, &mut self.out);
+        self.sending
+            .change(flow, &mut self.out, |of, _| of.ready(sequence, ready));
     }
 
     /// Gives a message up that is not acknowledged: the receiver learns of a gap, unless it has the message already. Its payload, to be
     /// dropped without the lock; `None` if there is nothing to give up.
     pub fn cancel(&mut self, flow: u64, sequence: u64) -> Option<Arc<dyn Payload>> {
-        self.sending.cancel(flow, sequence, &mut self.out)
+        self.sending
+            .change(flow, &mut self.out, |of, out| of.cancel(sequence, out))?
+    }
+
+    /// Gives up all messages of a flow. Their payloads, to be dropped without the lock.
+    pub fn cancel_all(&mut self, flow: u64) -> Vec<Arc<dyn Payload>> {
+        let cancelled = self
+            .sending
+            .change(flow, &mut self.out, SendFlow::cancel_all);
+        cancelled.unwrap_or_default()
+    }
+
+    /// Whether bytes of a message that was sent are still to come.
+    pub fn is_growing(&self, flow: u64, sequence: u64) -> bool {
+        let of = self.sending.get(flow);
+        of.is_some_and(|of| of.is_growing(sequence))
+    }
+
+    /// Bytes of a flow's messages that are not acknowledged.
+    pub fn retained(&self, flow: u64) -> u64 {
+        self.sending.get(flow).map_or(0, |of| of.retained)
     }
 
     /// The oldest message of a flow of which no byte is on its way: to give it up wastes nothing.
     pub fn oldest_unsent(&self, flow: u64) -> Option<u64> {
-        self.sending.oldest_unsent(flow)
+        self.sending.get(flow)?.queue.oldest_unsent()
     }
 
     /// The receiver misses the messages of a flow below this one that it was not sent.
     pub fn skip(&mut self, flow: u64, next: u64) {
-        self.sending.skip(flow, next, &mut self.out);
+        self.sending
+            .change(flow, &mut self.out, |of, _| of.skip(next));
     }
 
-    /// No message follows. The flow ends when the receiver has all of it: [`LinkOutput::Ended`].
+    /// No message follows. The flow ends when the receiver has all of it: [`FlowEvent::Ended`].
     pub fn close(&mut self, flow: u64) {
-        self.sending.close(flow, &mut self.out);
+        self.sending.change(flow, &mut self.out, |of, _| of.close());
     }
 
     /// Ends a flow at once. What has not had its turn at the receiver never gets one, and is no gap: the receiver learns where the flow
@@ -156,7 +210,7 @@ impl LinkMachine {
 
     /// Whether a flow that this end opened has not ended.
     pub fn has_flow(&self, flow: u64) -> bool {
-        self.sending.has_flow(flow)
+        self.sending.get(flow).is_some()
     }
 
     /// Takes nothing more of a flow that arrives; its sender learns why. What is out for delivery is not asked for again. False if
@@ -229,7 +283,7 @@ impl LinkMachine {
         bytes: u32,
     ) -> Result<FrameStep, ProtocolViolation> {
         let chunk = Frame::Chunk {
-            grant: self.receiving.marked(mark, mask),
+            grant: self.receiving.granting.grants.marked(mark, mask),
             chunk: 0,
             bytes,
         };
@@ -330,12 +384,7 @@ impl LinkMachine {
 
     /// What it holds of what arrives.
     pub fn held(&self) -> LinkHeld {
-        let (flows, large, grants) = self.receiving.held();
-        LinkHeld {
-            flows,
-            large,
-            grants,
-        }
+        self.receiving.held()
     }
 
     fn note(&mut self, result: Result<(), ProtocolViolation>) {

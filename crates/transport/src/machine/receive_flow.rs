@@ -48,7 +48,7 @@ pub(super) struct ReceiveFlow {
     /// Those that are Granted.
     granted: usize,
     /// Large ones that are not delivered, and their bytes.
-    large: usize,
+    pub(super) large: usize,
     large_bytes: u64,
     /// Grants that outlive their messages.
     pub(super) orphans: usize,
@@ -62,7 +62,7 @@ pub(super) struct ReceiveFlow {
     pub(super) close_lanes: Vec<u32>,
     pub(super) turn: TurnState,
     window: ReceiveWindow,
-    debt: AckDebt,
+    pub(super) debt: AckDebt,
 }
 
 impl ReceiveFlow {
@@ -503,19 +503,6 @@ impl ReceiveFlow {
         }
     }
 
-    pub(super) fn is_ack_due(&self) -> bool {
-        self.debt.is_due
-    }
-
-    pub(super) fn owes_ack(&self) -> bool {
-        self.debt.is_owed()
-    }
-
-    /// An acknowledgement is due: the sender seems not to have the last one.
-    pub(super) fn make_ack_due(&mut self) {
-        self.debt.is_due = true;
-    }
-
     /// What a lost lane may have lost.
     pub(super) fn lane_ended(&mut self, lane: u32) {
         self.close_lanes.retain(|on| *on != lane);
@@ -531,11 +518,6 @@ impl ReceiveFlow {
     ) -> Option<Frame> {
         let state = (self.position, self.window.limit());
         self.debt.pay(number, state, lane, with_others)
-    }
-
-    /// Whether the tick lets an acknowledgement wait, once, for other frames to leave with.
-    pub(super) fn lets_wait(&mut self) -> bool {
-        self.debt.lets_wait()
     }
 
     /// Its sender has ended it: what has not had its turn never gets one. What is out, or back-pressured, is delivered first.
@@ -557,10 +539,5 @@ impl ReceiveFlow {
         if matches!(self.turn, TurnState::BackPressured(..)) {
             self.turn = TurnState::Idle;
         }
-    }
-
-    /// Large messages here that are not delivered, and grants that outlived their messages.
-    pub(super) fn held(&self) -> (usize, usize) {
-        (self.large, self.orphans)
     }
 }

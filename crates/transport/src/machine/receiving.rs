@@ -11,6 +11,7 @@ use super::limits::FLOWS_MAX;
 use super::receive_flow::{ReceiveFlow, SmallOutcome};
 use super::receive_message::Request;
 use super::user::{violation, LinkOutput, LinkUser, ProtocolViolation, Turn};
+use super::LinkHeld;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -54,7 +55,7 @@ pub(super) struct ReceiveSide {
     flows: BTreeMap<u64, ReceiveFlow>,
     refused: BTreeMap<u64, RefusedFlow>,
     opened: FlowNumbers,
-    granting: Granting,
+    pub(super) granting: Granting,
     /// Flows that have an acknowledgement due or wait for a buffer, and that are to be looked at.
     active: Vec<u64>,
     /// Flows for which the user had no buffer; it is not asked again for each frame.
@@ -85,6 +86,15 @@ impl ReceiveSide {
         }
     }
 
+    /// The peer is another one, which has opened nothing. What arrived of the former, to be dropped without the lock.
+    pub(super) fn restart(&mut self) -> Self {
+        let next = Self {
+            duplicates: self.duplicates,
+            ..Self::new(self.config, self.granting.user())
+        };
+        std::mem::replace(self, next)
+    }
+
     /// A frame for this end.
     pub(super) fn frame(
         &mut self,
@@ -100,30 +110,58 @@ impl ReceiveSide {
                 chunk,
                 bytes,
             } => {
-                let range = self.granting.lend(lane, grant, chunk, bytes)?;
+                let range = self.granting.grants.lend(lane, grant, chunk, bytes)?;
                 return Ok(FrameStep::Chunk(range));
             }
             Frame::Abandon { grant } => {
-                if let Some(ended) = self.granting.abandoned(grant, lane)? {
+                if let Some(ended) = self.granting.grants.abandoned(grant, lane)? {
                     let flow = ended.1.flow;
                     self.grant_ended(ended);
                     self.advance(flow, out)?;
                 }
             }
-            Frame::Open { .. } => self.opened(lane, frame, out)?,
-            Frame::Small { flow, .. } => step = self.small(flow, lane, (frame, payload), out)?,
-            Frame::Request { flow, .. } => self.requested(flow, lane, frame, out)?,
-            Frame::Gap { flow, .. } => self.gap(flow, lane, frame, out)?,
+            Frame::Open {
+                flow,
+                first,
+                ref description,
+            } => self.opened(flow, lane, (first, description), out)?,
+            Frame::Small {
+                flow,
+                sequence,
+                charge_end,
+                description_bytes,
+                ..
+            } => {
+                let head = (sequence, charge_end, description_bytes);
+                step = self.small(flow, lane, (head, payload), out)?;
+            }
+            Frame::Request {
+                flow,
+                sequence,
+                charge_end,
+                bytes,
+                chunk_bytes,
+                ref description,
+            } => {
+                let request = Request {
+                    bytes,
+                    chunk_bytes,
+                    charge_end,
+                    description: description.clone(),
+                };
+                self.requested(flow, lane, (sequence, request), out)?;
+            }
+            Frame::Gap {
+                flow,
+                first,
+                next,
+                charge_end,
+            } => self.gap(flow, lane, (first, next, charge_end), out)?,
             Frame::Close { flow, next } => self.closed(flow, next, lane, out)?,
             _ => return Err(violation(frame.name(), "it is not for the receiving end")),
         }
         self.flush(out)?;
         Ok(step)
-    }
-
-    /// The grant that a mark names.
-    pub(super) fn marked(&self, mark: u32, mask: u32) -> u64 {
-        self.granting.marked(mark, mask)
     }
 
     /// Whether something is out for delivery.
@@ -135,18 +173,9 @@ impl ReceiveSide {
         &mut self,
         flow: u64,
         lane: u32,
-        (frame, payload): (&Frame, &[u8]),
+        ((sequence, charge_end, description_bytes), payload): ((u64, u64, u16), &[u8]),
         out: &mut Outgoing,
     ) -> Result<FrameStep, ProtocolViolation> {
-        let Frame::Small {
-            sequence,
-            charge_end,
-            description_bytes,
-            ..
-        } = *frame
-        else {
-            unreachable!("its caller looked");
-        };
         let Standing::Open(of) = self.standing(flow, "Small", lane, out)? else {
             return Ok(FrameStep::Done);
         };
@@ -184,21 +213,14 @@ impl ReceiveSide {
 
     fn opened(
         &mut self,
+        flow: u64,
         lane: u32,
-        frame: &Frame,
+        (first, description): (u64, &Description),
         out: &mut Outgoing,
     ) -> Result<(), ProtocolViolation> {
-        let Frame::Open {
-            flow,
-            first,
-            ref description,
-        } = *frame
-        else {
-            unreachable!("its caller looked");
-        };
         if self.opened.contains(flow) {
             if let Standing::Open(of) = self.standing(flow, "Open", lane, out)? {
-                of.make_ack_due();
+                of.debt.is_due = true;
                 self.activate(flow);
             }
             return Ok(());
@@ -220,28 +242,11 @@ impl ReceiveSide {
         &mut self,
         flow: u64,
         lane: u32,
-        frame: &Frame,
+        (sequence, request): (u64, Request),
         out: &mut Outgoing,
     ) -> Result<(), ProtocolViolation> {
-        let Frame::Request {
-            sequence,
-            charge_end,
-            bytes,
-            chunk_bytes,
-            ref description,
-            ..
-        } = *frame
-        else {
-            unreachable!("its caller looked");
-        };
         let Standing::Open(of) = self.standing(flow, "Request", lane, out)? else {
             return Ok(());
-        };
-        let request = Request {
-            bytes,
-            chunk_bytes,
-            charge_end,
-            description: description.clone(),
         };
         let granted = of.request(sequence, &request)?;
         if let Some(grant) = granted {
@@ -257,18 +262,9 @@ impl ReceiveSide {
         &mut self,
         flow: u64,
         lane: u32,
-        frame: &Frame,
+        (first, next, charge_end): (u64, u64, u64),
         out: &mut Outgoing,
     ) -> Result<(), ProtocolViolation> {
-        let Frame::Gap {
-            first,
-            next,
-            charge_end,
-            ..
-        } = *frame
-        else {
-            unreachable!("its caller looked");
-        };
         match standing(&mut self.flows, &self.refused, &self.opened, flow, "Gap")? {
             Standing::Open(of) => {
                 of.gap(first, next, charge_end, |grant| self.granting.bytes(grant))?
@@ -314,7 +310,7 @@ impl ReceiveSide {
         number: u64,
         out: &mut Outgoing,
     ) -> Result<(), ProtocolViolation> {
-        let Some(grant) = self.granting.take_whole(number) else {
+        let Some(grant) = self.granting.grants.take_whole(number) else {
             return Ok(());
         };
         let flow = grant.flow;
@@ -351,7 +347,7 @@ impl ReceiveSide {
             self.end(flow, out);
             return Ok(());
         }
-        if !of.is_ack_due() && !std::mem::replace(&mut of.listed.owed, true) {
+        if !of.debt.is_due && !std::mem::replace(&mut of.listed.owed, true) {
             self.owed.push(flow);
         }
         self.activate(flow);
@@ -419,14 +415,14 @@ impl ReceiveSide {
         lane: u32,
         out: &mut Outgoing,
     ) -> Result<(), ProtocolViolation> {
-        for ended in self.granting.lane_ended(lane) {
+        for ended in self.granting.grants.lane_ended(lane) {
             let flow = ended.1.flow;
             self.grant_ended(ended);
             self.advance(flow, out)?;
         }
         for (flow, of) in &mut self.flows {
             of.lane_ended(lane);
-            if of.is_ack_due() && !std::mem::replace(&mut of.listed.active, true) {
+            if of.debt.is_due && !std::mem::replace(&mut of.listed.active, true) {
                 self.active.push(*flow);
             }
         }
@@ -464,7 +460,7 @@ impl ReceiveSide {
             if self
                 .flows
                 .get_mut(&flow)
-                .is_some_and(ReceiveFlow::lets_wait)
+                .is_some_and(|of| of.debt.lets_wait())
             {
                 at += 1;
                 continue;
@@ -481,7 +477,7 @@ impl ReceiveSide {
     }
 
     fn acknowledge(&mut self, flow: u64, with_others: bool, out: &mut Outgoing) {
-        let of = self.flows.get_mut(&flow).filter(|of| of.owes_ack());
+        let of = self.flows.get_mut(&flow).filter(|of| of.debt.is_owed());
         if let (Some(of), Some(lane)) = (of, out.first()) {
             let frame = of.acknowledge(flow, lane, with_others);
             frame.into_iter().for_each(|frame| out.answer(lane, frame));
@@ -504,7 +500,7 @@ impl ReceiveSide {
         if let Some(turn) = of.next_turn()? {
             out.report(LinkOutput::Deliver { flow, turn });
         }
-        if of.is_ack_due() {
+        if of.debt.is_due {
             self.activate(flow);
         }
         Ok(())
@@ -528,7 +524,7 @@ impl ReceiveSide {
                 continue;
             };
             of.listed.active = false;
-            if of.is_ack_due() {
+            if of.debt.is_due {
                 self.acknowledge(flow, false, out);
             }
             let of = self.flows.get_mut(&flow);
@@ -547,14 +543,12 @@ impl ReceiveSide {
         Ok(())
     }
 
-    /// Flows, large messages that are not delivered, grants that have not ended.
-    pub(super) fn held(&self) -> (usize, usize, usize) {
-        let large = self.flows.values().map(|of| of.held().0).sum();
-        (
-            self.flows.len() - 1 + self.refused.len(),
-            large,
-            self.granting.len(),
-        )
+    pub(super) fn held(&self) -> LinkHeld {
+        LinkHeld {
+            flows: self.flows.len() - 1 + self.refused.len(),
+            large: self.flows.values().map(|of| of.large).sum(),
+            grants: self.granting.grants.len(),
+        }
     }
 }
 

@@ -1,6 +1,8 @@
 //! One flow at its sender: what it retains, what it may charge, and which frame is next.
 
-use super::frame::{Description, Frame, FLOW_ENDED, LANES_MAX, MESSAGE_BYTES_MAX, SEQUENCE_MAX};
+use super::frame::{
+    Description, Frame, Lanes, CONTROL_FLOW, FLOW_ENDED, LANES_MAX, MESSAGE_BYTES_MAX, SEQUENCE_MAX,
+};
 use super::lanes::{Outgoing, QueuedFrame};
 use super::limits::SendConfig;
 use super::send_message::{QueuedItem, SendGrant, SendMessage, SendState};
@@ -29,9 +31,9 @@ pub(super) struct SendFlow {
     pub(super) next: u64,
     /// Behind the last message of which a frame has left.
     sent_next: u64,
-    queue: SendQueue,
+    pub(super) queue: SendQueue,
     pub(super) retained: u64,
-    window: SendWindow,
+    pub(super) window: SendWindow,
     /// Lanes on which OPEN has left, as long as the receiver has not answered.
     opened_on: Vec<u32>,
     is_confirmed: bool,
@@ -40,7 +42,9 @@ pub(super) struct SendFlow {
     close_was_sent: bool,
     pub(super) is_closing: bool,
     /// Only its end is left to be sent.
-    is_cut: bool,
+    pub(super) is_cut: bool,
+    /// The peer is another one, for which it was not opened again: it retains messages and sends nothing.
+    pub(super) is_waiting: bool,
     /// The lane for all but chunks.
     lane: Option<u32>,
     /// It is among those that have a turn.
@@ -56,7 +60,6 @@ impl SendFlow {
     ) -> Self {
         let mut window = SendWindow::default();
         window.raise(first_window);
-        let is_control = number == super::frame::CONTROL_FLOW;
         Self {
             number,
             first,
@@ -67,19 +70,53 @@ impl SendFlow {
             retained: 0,
             window,
             opened_on: Vec::with_capacity(LANES_MAX),
-            is_confirmed: is_control,
-            is_accepted: is_control,
-            was_opened: is_control,
+            is_confirmed: false,
+            is_accepted: false,
+            was_opened: false,
             close_was_sent: false,
             is_closing: false,
             is_cut: false,
+            is_waiting: false,
             lane: None,
             is_runnable: false,
         }
     }
 
-    pub(super) fn raise_window(&mut self, limit: u64) {
-        self.window.raise(limit);
+    /// The control flow, which is open from the start.
+    pub(super) fn control() -> Self {
+        Self {
+            is_confirmed: true,
+            is_accepted: true,
+            was_opened: true,
+            ..Self::new(CONTROL_FLOW, 0, Description::default(), 0)
+        }
+    }
+
+    /// The peer is another one.
+    pub(super) fn restart(&mut self) {
+        let mut queue = std::mem::take(&mut self.queue);
+        queue.change(SendMessage::restart);
+        let first = queue.first().unwrap_or(self.next);
+        *self = Self {
+            queue,
+            next: self.next,
+            retained: self.retained,
+            is_closing: self.is_closing,
+            is_waiting: true,
+            ..Self::new(self.number, first, Description::default(), 0)
+        };
+    }
+
+    /// It begins for the new peer, with what it retains.
+    pub(super) fn reopen(&mut self, description: Description) {
+        if std::mem::take(&mut self.is_waiting) {
+            self.description = description;
+        }
+    }
+
+    /// Whether it has its turn from now on, and did not have it.
+    pub(super) fn becomes_runnable(&mut self) -> bool {
+        !self.is_waiting && !std::mem::replace(&mut self.is_runnable, true)
     }
 
     /// Retains a message; false: never. See [`super::LinkMachine::send`].
@@ -119,41 +156,50 @@ impl SendFlow {
     }
 
     /// More bytes of a message are there.
-    pub(super) fn ready(&mut self, sequence: u64, ready: u64) -> bool {
-        let at = self.queue.position(sequence);
-        let message = at.map(|at| self.queue.at_mut(at));
-        let growing = message.filter(|message| message.ready < ready);
-        growing.map(|message| message.ready = ready).is_some()
+    pub(super) fn ready(&mut self, sequence: u64, ready: u64) {
+        if let Some(at) = self.queue.position(sequence) {
+            let message = self.queue.at_mut(at);
+            message.ready = message.ready.max(ready);
+        }
     }
 
+    /// No message follows.
     pub(super) fn close(&mut self) {
+        if !self.is_closing && self.number != CONTROL_FLOW {
+            self.push_end();
+        }
+    }
+
+    fn push_end(&mut self) {
         self.is_closing = true;
         let end = SendMessage::new(self.next, self.next, QueuedItem::Close);
         self.queue.push(end);
     }
 
-    /// Makes a message a gap. Its payload, and the grant that it leaves.
-    pub(super) fn cancel(
-        &mut self,
-        sequence: u64,
-    ) -> Option<(Arc<dyn Payload>, Option<SendGrant>)> {
+    /// Makes a message a gap. Its payload, if it was not acknowledged yet.
+    pub(super) fn cancel(&mut self, sequence: u64, out: &mut Outgoing) -> Option<Arc<dyn Payload>> {
         let at = self.queue.position(sequence)?;
-        let bytes = self.queue.at(at).bytes();
+        let message = self.queue.at_mut(at);
         // A gap, or the flow's end, stays one.
-        self.queue.at(at).is_message().then_some(())?;
-        let left = match self.queue.at(at).state {
-            SendState::Granted(grant) => Some(grant),
-            _ => None,
-        };
-        self.queue.at_mut(at).leave_grant();
-        let payload = self.queue.make_gap(at)?;
-        self.retained -= bytes;
-        Some((payload, left))
+        message.is_message().then_some(())?;
+        self.retained -= message.bytes();
+        if let Some((grant, lanes)) = message.leave_grant() {
+            abandon(grant, lanes, out);
+        }
+        self.queue.make_gap(at)
     }
 
-    /// The oldest message of which no byte is on its way.
-    pub(super) fn oldest_unsent(&self) -> Option<u64> {
-        self.queue.oldest_unsent()
+    /// The same for all messages.
+    pub(super) fn cancel_all(&mut self, out: &mut Outgoing) -> Vec<Arc<dyn Payload>> {
+        let all = self.queue.sequences().into_iter();
+        all.filter_map(|sequence| self.cancel(sequence, out))
+            .collect()
+    }
+
+    /// Whether bytes of a message are still to come.
+    pub(super) fn is_growing(&self, sequence: u64) -> bool {
+        let at = self.queue.position(sequence);
+        at.is_some_and(|at| self.queue.at(at).is_growing())
     }
 
     /// The receiver has answered: it knows the flow.
@@ -192,16 +238,25 @@ impl SendFlow {
         Ok(())
     }
 
-    /// Only the flow's end is left to be sent: the receiver, or this end's user, wants nothing more of it. All that it retained; `None` if
-    /// that was so.
-    pub(super) fn cut(&mut self) -> Option<VecDeque<SendMessage>> {
+    /// Only the flow's end is left to be sent: the receiver, or this end's user, wants nothing more of it. The numbers and payloads of all
+    /// that it retained; `None` if that was so.
+    pub(super) fn cut(&mut self, out: &mut Outgoing) -> Option<Vec<(u64, Arc<dyn Payload>)>> {
         if std::mem::replace(&mut self.is_cut, true) {
             return None;
         }
-        let all = self.queue.take_all();
+        let mut dropped = Vec::new();
+        for message in self.queue.take_all() {
+            // Also if all its chunks are queued: a lane may lose them.
+            if let SendState::Granted(grant) = &message.state {
+                abandon(grant.grant, grant.lanes, out);
+            }
+            if let QueuedItem::Message { payload, .. } = message.item {
+                dropped.push((message.first, payload));
+            }
+        }
         self.retained = 0;
-        self.close();
-        Some(all)
+        self.push_end();
+        Some(dropped)
     }
 
     /// A message may be sent by this grant. False if it does not wait for one.
@@ -243,7 +298,7 @@ impl SendFlow {
         &mut self,
         lane: u32,
         is_open: impl Fn(u32) -> bool,
-        left: &mut Vec<(u64, super::frame::Lanes)>,
+        left: &mut Vec<(u64, Lanes)>,
     ) -> u64 {
         self.lane = self.lane.filter(|own| *own != lane);
         self.opened_on.retain(|on| *on != lane);
@@ -256,10 +311,6 @@ impl SendFlow {
             }
         });
         resent
-    }
-
-    pub(super) fn has_work(&mut self) -> bool {
-        self.queue.has_work()
     }
 
     /// OPEN has not left on any lane.
@@ -474,5 +525,12 @@ impl SendFlow {
     fn leaves(&mut self, at: usize, state: SendState) {
         self.sent_next = self.sent_next.max(self.queue.at(at).next);
         self.queue.set(at, state);
+    }
+}
+
+/// Tells the receiver on each lane of a grant that is open that no chunk of it follows there. Of the others it sees the end.
+pub(super) fn abandon(grant: u64, lanes: Lanes, out: &mut Outgoing) {
+    for lane in lanes.as_slice() {
+        out.push(*lane, Frame::Abandon { grant }.into());
     }
 }

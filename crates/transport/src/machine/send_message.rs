@@ -15,6 +15,7 @@
 //! | any | ACK | - | `Acknowledged` |
 //! | any | REFUSE | - | `Refused`; ABANDON if granted |
 //! | any | `cut` | - | ABANDON if granted |
+//! | any | `restart` | Queued | |
 //!
 //! A large message stays Granted when all its chunks are queued: losing one of its lanes leads back until it is acknowledged.
 //! Gaps and the flow's end change between Queued and Sent in the same way.
@@ -116,6 +117,12 @@ impl SendMessage {
             abandoned: 0,
             ready: u64::MAX,
         }
+    }
+
+    /// Another peer knows nothing of it.
+    pub(super) fn restart(&mut self) {
+        (self.charge_end, self.abandoned) = (None, 0);
+        self.state = SendState::Queued;
     }
 
     /// Bytes of its payload.

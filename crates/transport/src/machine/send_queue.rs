@@ -28,6 +28,17 @@ impl SendQueue {
         self.all.is_empty()
     }
 
+    /// The first number of the oldest.
+    pub(super) fn first(&self) -> Option<u64> {
+        Some(self.all.front()?.first)
+    }
+
+    /// The numbers of all messages.
+    pub(super) fn sequences(&self) -> Vec<u64> {
+        let messages = self.all.iter().filter(|message| message.is_message());
+        messages.map(|message| message.first).collect()
+    }
+
     pub(super) fn at(&self, at: usize) -> &SendMessage {
         &self.all[at]
     }

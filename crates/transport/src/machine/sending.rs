@@ -4,9 +4,9 @@ use super::frame::{Description, Frame, Lanes, Remote, CONTROL_FLOW, FLOW_ENDED, 
 use super::lanes::Outgoing;
 use super::limits::SendConfig;
 use super::limits::FLOWS_MAX;
-use super::send_flow::SendFlow;
+use super::send_flow::{abandon, SendFlow};
 use super::send_message::{QueuedItem, SendGrant, SendMessage, SendState};
-use super::user::{violation, LinkOutput, ProtocolViolation};
+use super::user::{violation, FlowEvent, ProtocolViolation};
 use crate::payload::Payload;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -34,10 +34,9 @@ pub(super) struct SendSide {
 
 impl SendSide {
     pub(super) fn new(config: SendConfig) -> Self {
-        let control = SendFlow::new(CONTROL_FLOW, 0, Description::default(), 0);
         Self {
             config,
-            flows: BTreeMap::from([(CONTROL_FLOW, control)]),
+            flows: BTreeMap::from([(CONTROL_FLOW, SendFlow::control())]),
             last: CONTROL_FLOW,
             first_window: None,
             runnable: VecDeque::new(),
@@ -66,91 +65,61 @@ impl SendSide {
         Some(self.last)
     }
 
-    pub(super) fn send(
+    /// The peer is another one: flows wait until they are opened again, and those that were cut are over. The former control flow, to
+    /// be dropped without the lock.
+    pub(super) fn restart(&mut self, out: &mut Outgoing) -> Option<SendFlow> {
+        self.first_window = None;
+        self.runnable.clear();
+        self.starved.clear();
+        self.flows.retain(|number, flow| {
+            if flow.is_cut {
+                out.report_flow(FlowEvent::Ended { flow: *number });
+            }
+            !flow.is_cut
+        });
+        self.flows.values_mut().for_each(SendFlow::restart);
+        self.flows.insert(CONTROL_FLOW, SendFlow::control())
+    }
+
+    /// A flow that has not ended.
+    pub(super) fn get(&self, number: u64) -> Option<&SendFlow> {
+        self.flows.get(&number)
+    }
+
+    /// Changes a flow, which has its turn then.
+    pub(super) fn change<T>(
         &mut self,
         number: u64,
-        sequence: u64,
-        payload: Arc<dyn Payload>,
-        description: Description,
         out: &mut Outgoing,
-    ) -> bool {
-        let flow = self.flows.get_mut(&number);
-        let is_taken = flow.is_some_and(|flow| flow.push(sequence, payload, description));
-        if is_taken {
-            self.wake(number);
-            self.pump(out);
-        }
-        is_taken
+        act: impl FnOnce(&mut SendFlow, &mut Outgoing) -> T,
+    ) -> Option<T> {
+        let result = act(self.flows.get_mut(&number)?, out);
+        self.wake(number);
+        self.pump(out);
+        Some(result)
     }
 
     pub(super) fn say(&mut self, said: Arc<dyn Payload>, out: &mut Outgoing) -> bool {
-        let control = &self.flows[&CONTROL_FLOW];
-        let (next, has_room) = (control.next, control.retained < CONTROL_RETAINED_MAX);
-        has_room && self.send(CONTROL_FLOW, next, said, Description::default(), out)
-    }
-
-    pub(super) fn ready(&mut self, number: u64, sequence: u64, ready: u64, out: &mut Outgoing) {
-        let flow = self.flows.get_mut(&number);
-        if flow.is_some_and(|flow| flow.ready(sequence, ready)) {
-            self.wake(number);
-            self.pump(out);
-        }
-    }
-
-    /// Its payload, if it was not acknowledged yet.
-    pub(super) fn cancel(
-        &mut self,
-        number: u64,
-        sequence: u64,
-        out: &mut Outgoing,
-    ) -> Option<Arc<dyn Payload>> {
-        let flow = self.flows.get_mut(&number)?;
-        let (payload, left) = flow.cancel(sequence)?;
-        if let Some(left) = left {
-            abandon(left.grant, left.lanes, out);
-        }
-        self.wake(number);
-        self.pump(out);
-        Some(payload)
-    }
-
-    pub(super) fn close(&mut self, number: u64, out: &mut Outgoing) {
-        let flow = self.flows.get_mut(&number);
-        let open = flow.filter(|flow| !flow.is_closing && number != CONTROL_FLOW);
-        if let Some(flow) = open {
-            flow.close();
-            self.wake(number);
-            self.pump(out);
-        }
-    }
-
-    pub(super) fn skip(&mut self, number: u64, next: u64, out: &mut Outgoing) {
-        if let Some(flow) = self.flows.get_mut(&number) {
-            flow.skip(next);
-            self.wake(number);
-            self.pump(out);
-        }
+        let said = self.change(CONTROL_FLOW, out, |control, _| {
+            let has_room = control.retained < CONTROL_RETAINED_MAX;
+            has_room && control.push(control.next, said, Description::default())
+        });
+        said == Some(true)
     }
 
     /// Ends a flow before what has not had its turn at the receiver. The payloads of all that was retained.
     pub(super) fn cut(&mut self, number: u64, out: &mut Outgoing) -> Vec<Arc<dyn Payload>> {
-        let flow = self.flows.get_mut(&number);
-        let flow = flow.filter(|_| number != CONTROL_FLOW);
-        let Some(retained) = flow.and_then(SendFlow::cut) else {
+        if number == CONTROL_FLOW {
             return Vec::new();
-        };
-        let dropped = leave(retained, out);
-        self.wake(number);
-        self.pump(out);
-        dropped.into_iter().map(|(_, payload)| payload).collect()
-    }
-
-    pub(super) fn has_flow(&self, number: u64) -> bool {
-        self.flows.contains_key(&number)
-    }
-
-    pub(super) fn oldest_unsent(&self, number: u64) -> Option<u64> {
-        self.flows.get(&number)?.oldest_unsent()
+        }
+        let dropped = self.change(number, out, SendFlow::cut).flatten();
+        if self.get(number).is_some_and(|flow| flow.is_waiting) {
+            // The peer never heard of it.
+            self.flows.remove(&number);
+            out.report_flow(FlowEvent::Ended { flow: number });
+        }
+        let dropped = dropped.unwrap_or_default().into_iter();
+        dropped.map(|(_, payload)| payload).collect()
     }
 
     /// Bytes of messages that are not acknowledged.
@@ -164,7 +133,7 @@ impl SendSide {
             return false;
         }
         for flow in self.flows.values_mut() {
-            flow.raise_window(first_window.into());
+            flow.window.raise(first_window.into());
         }
         self.wake_all();
         self.pump(out);
@@ -241,12 +210,14 @@ impl SendSide {
         };
         flow.acknowledge(next, limit, &mut done)?;
         if flow.accepts(limit, first_window.into()) {
-            out.report(LinkOutput::Accepted { flow: number });
+            out.report_flow(FlowEvent::Accepted { flow: number });
         }
         for message in done.drain(..) {
-            abandon_unfinished(&message, out);
+            if let (SendState::Granted(grant), true) = (&message.state, message.has_work()) {
+                abandon(grant.grant, grant.lanes, out);
+            }
             if let QueuedItem::Message { payload, .. } = message.item {
-                out.report(LinkOutput::Acknowledged {
+                out.report_flow(FlowEvent::Acknowledged {
                     flow: number,
                     sequence: message.first,
                     payload,
@@ -257,7 +228,7 @@ impl SendSide {
         if next == FLOW_ENDED {
             self.flows.remove(&number);
             self.starved.remove(&number);
-            out.report(LinkOutput::Ended { flow: number });
+            out.report_flow(FlowEvent::Ended { flow: number });
             return Ok(());
         }
         self.wake(number);
@@ -296,11 +267,10 @@ impl SendSide {
         let Some(flow) = self.flow(number, "Refuse")? else {
             return Ok(());
         };
-        let Some(retained) = flow.cut() else {
+        let Some(dropped) = flow.cut(out) else {
             return Ok(());
         };
-        let dropped = leave(retained, out);
-        out.report(LinkOutput::Refused {
+        out.report_flow(FlowEvent::Refused {
             flow: number,
             why: why.clone(),
             dropped,
@@ -322,7 +292,7 @@ impl SendSide {
             };
             flow.is_runnable = false;
             let has_sent = flow.step(&self.config, small_max, out);
-            match (has_sent, flow.has_work() || flow.is_unopened()) {
+            match (has_sent, flow.queue.has_work() || flow.is_unopened()) {
                 (true, true) => self.wake(number),
                 (false, true) => {
                     self.starved.insert(number);
@@ -333,10 +303,9 @@ impl SendSide {
     }
 
     fn wake(&mut self, number: u64) {
-        if let Some(flow) = self.flows.get_mut(&number) {
-            if !std::mem::replace(&mut flow.is_runnable, true) {
-                self.runnable.push_back(number);
-            }
+        let flow = self.flows.get_mut(&number);
+        if flow.is_some_and(SendFlow::becomes_runnable) {
+            self.runnable.push_back(number);
         }
     }
 
@@ -349,38 +318,9 @@ impl SendSide {
     fn wake_all(&mut self) {
         self.starved.clear();
         for (number, flow) in &mut self.flows {
-            if !std::mem::replace(&mut flow.is_runnable, true) {
+            if flow.becomes_runnable() {
                 self.runnable.push_back(*number);
             }
         }
-    }
-}
-
-/// Leaves the grants of messages that are dropped; their numbers and payloads.
-fn leave(retained: VecDeque<SendMessage>, out: &mut Outgoing) -> Vec<(u64, Arc<dyn Payload>)> {
-    let mut dropped = Vec::new();
-    for message in retained {
-        // Also if all its chunks are queued: a lane may lose them.
-        if let SendState::Granted(grant) = &message.state {
-            abandon(grant.grant, grant.lanes, out);
-        }
-        if let QueuedItem::Message { payload, .. } = message.item {
-            dropped.push((message.first, payload));
-        }
-    }
-    dropped
-}
-
-/// Tells the receiver on each lane of a grant that is open that no chunk of it follows there. Of the others it sees the end.
-fn abandon(grant: u64, lanes: Lanes, out: &mut Outgoing) {
-    for lane in lanes.as_slice() {
-        out.push(*lane, Frame::Abandon { grant }.into());
-    }
-}
-
-/// The same for one that leaves with chunks unsent.
-fn abandon_unfinished(message: &SendMessage, out: &mut Outgoing) {
-    if let (SendState::Granted(grant), true) = (&message.state, message.has_work()) {
-        abandon(grant.grant, grant.lanes, out);
     }
 }

@@ -7,6 +7,9 @@ use crate::payload::Payload;
 use std::sync::Arc;
 use thiserror::Error;
 
+/// The number of a flow, in one direction. A link never gives one twice to the flows that it sends; a peer that restarts may.
+pub type FlowId = u64;
+
 /// The user's answer to a request for a receive buffer.
 pub enum BufferReply {
     /// Memory for all its bytes.
@@ -70,43 +73,49 @@ pub enum Turn {
     },
 }
 
-/// What the machine reports. Its user carries it out after it has released the link's lock.
-pub enum LinkOutput {
-    /// Receiving: it is this one's turn. [`super::LinkMachine::delivered`] follows.
-    Deliver {
-        /// The flow.
-        flow: u64,
-        /// What to deliver.
-        turn: Turn,
-    },
-    /// Sending: the receiver has delivered (or skipped) a message.
+/// What happened to a flow that is sent.
+pub enum FlowEvent {
+    /// The receiver has delivered (or skipped) a message.
     Acknowledged {
         /// The flow.
-        flow: u64,
+        flow: FlowId,
         /// The message.
         sequence: u64,
         /// Its bytes, to be dropped; lanes may still read them, and hold them as long.
         payload: Arc<dyn Payload>,
     },
-    /// Sending: the receiver's user has taken a flow's [`Turn::Opened`].
+    /// The receiver's user has taken a flow's [`Turn::Opened`].
     Accepted {
         /// The flow.
-        flow: u64,
+        flow: FlowId,
     },
-    /// Sending: the receiver takes nothing of a flow. It is closed, and ends.
+    /// The receiver takes nothing more of a flow. It is closed, and ends.
     Refused {
         /// The flow.
-        flow: u64,
+        flow: FlowId,
         /// Why, in words.
         why: Description,
         /// The messages that were not acknowledged, with their bytes.
         dropped: Vec<(u64, Arc<dyn Payload>)>,
     },
-    /// Sending: a closed flow has ended: the receiver has all of it.
+    /// A closed flow has ended: the receiver has all of it.
     Ended {
         /// The flow.
-        flow: u64,
+        flow: FlowId,
     },
+}
+
+/// What the machine reports. Its user carries it out after it has released the link's lock.
+pub enum LinkOutput {
+    /// Receiving: it is this one's turn. [`super::LinkMachine::delivered`] follows.
+    Deliver {
+        /// The flow.
+        flow: FlowId,
+        /// What to deliver.
+        turn: Turn,
+    },
+    /// Something happened to a flow that is sent.
+    Flow(FlowEvent),
     /// A peer asks for more than it reads: this lane is to be closed.
     Stuck {
         /// The lane.

@@ -1,9 +1,9 @@
 //! What a link does without its lock: it delivers messages to its user, and tells the user what happened.
 
-use super::user::{FlowId, LinkEvent, LinkUser, OpenReply};
+use super::user::{FlowReceiver, LinkEvent, OpenReply};
 use super::LinkRuntime;
 use crate::machine::frame::{Description, Remote};
-use crate::machine::{self, BufferReply, LinkOutput, ProtocolViolation, Turn};
+use crate::machine::{self, BufferReply, FlowId, LinkOutput, ProtocolViolation, Turn};
 use crate::rdma::RegistrationTable;
 use std::sync::Arc;
 
@@ -15,21 +15,15 @@ pub(super) struct SmallMessage<'a> {
     pub(super) bytes: &'a [u8],
 }
 
-/// What one machine asks of the link's user: flows have names that no other machine's have, and the memory that peers may write is
-/// what the endpoint registered.
+/// What the machine asks for: memory of the link's receiver. The memory that peers may write is what the endpoint registered.
 pub(super) struct MachineUser {
-    pub(super) machine: u64,
-    pub(super) user: Arc<dyn LinkUser>,
+    pub(super) receiver: Arc<dyn FlowReceiver>,
     pub(super) registered: Arc<RegistrationTable>,
 }
 
 impl machine::LinkUser for MachineUser {
-    fn buffer(&self, flow: u64, sequence: u64, description: &[u8], bytes: u64) -> BufferReply {
-        let flow = FlowId {
-            machine: self.machine,
-            number: flow,
-        };
-        self.user.buffer(flow, sequence, description, bytes)
+    fn buffer(&self, flow: FlowId, sequence: u64, description: &[u8], bytes: u64) -> BufferReply {
+        self.receiver.buffer(flow, sequence, description, bytes)
     }
 
     fn remote(&self, address: u64, bytes: u64) -> Option<Remote> {
@@ -39,47 +33,27 @@ impl machine::LinkUser for MachineUser {
 
 /// One thing to do.
 pub(super) enum Task {
-    /// Of the machine with this number.
-    Output(u64, LinkOutput),
+    Output(LinkOutput),
     Event(LinkEvent),
 }
 
 /// What the machine is told then.
-pub(super) type Delivered = (u64, Result<(), Turn>);
+pub(super) type Delivered = (FlowId, Result<(), Turn>);
 
 impl Task {
     pub(super) fn perform(self, link: &LinkRuntime) -> Option<Delivered> {
-        let (machine, output) = match self {
+        let output = match self {
             Self::Event(event) => {
                 link.user.event(event, link);
                 return None;
             }
-            Self::Output(machine, output) => (machine, output),
+            Self::Output(output) => output,
         };
-        let id = |number| FlowId { machine, number };
-        let tell = |event| link.user.event(event, link);
         match output {
             LinkOutput::Deliver { flow, turn } => {
-                return Some((flow, deliver(link, id(flow), turn)));
+                return Some((flow, deliver(link, flow, turn)));
             }
-            LinkOutput::Acknowledged {
-                flow,
-                sequence,
-                payload,
-            } => {
-                tell(LinkEvent::Acknowledged {
-                    flow: id(flow),
-                    sequence,
-                });
-                drop(payload);
-            }
-            LinkOutput::Accepted { flow } => tell(LinkEvent::Accepted { flow: id(flow) }),
-            LinkOutput::Ended { flow } => tell(LinkEvent::Ended { flow: id(flow) }),
-            LinkOutput::Refused { flow, why, dropped } => tell(LinkEvent::FlowRefused {
-                flow: id(flow),
-                why,
-                dropped: dropped.iter().map(|(sequence, _)| *sequence).collect(),
-            }),
+            LinkOutput::Flow(event) => link.user.flow_event(event),
             LinkOutput::Stuck { lane } => link.close_lane(lane, "the peer asks and does not read"),
         }
         None
@@ -88,7 +62,6 @@ impl Task {
 
 /// Delivers what has its turn; `Err`: the user cannot take it now.
 fn deliver(link: &LinkRuntime, flow: FlowId, turn: Turn) -> Result<(), Turn> {
-    let tell = |event| link.user.event(event, link);
     match turn {
         Turn::Opened {
             ref description, ..
@@ -96,8 +69,8 @@ fn deliver(link: &LinkRuntime, flow: FlowId, turn: Turn) -> Result<(), Turn> {
             let is_answered = open(link, flow, description);
             return is_answered.then_some(()).ok_or(turn);
         }
-        Turn::Missed { first, next } => tell(LinkEvent::Missed { flow, first, next }),
-        Turn::Closed { next } => tell(LinkEvent::Closed { flow, next }),
+        Turn::Missed { first, next } => link.receiver.missed(flow, first, next),
+        Turn::Closed { .. } => link.receiver.closed(flow),
         Turn::Large {
             sequence,
             description,
@@ -139,7 +112,7 @@ fn deliver(link: &LinkRuntime, flow: FlowId, turn: Turn) -> Result<(), Turn> {
 /// Asks the user for a flow that begins; false: it is not ready for it.
 fn open(link: &LinkRuntime, flow: FlowId, description: &Description) -> bool {
     let refuse = |why: Description| link.change(|change| change.refuse(flow, why));
-    match link.user.opened(flow, description) {
+    match link.receiver.opened(flow, description) {
         OpenReply::Accepted => {}
         OpenReply::Waits => return false,
         OpenReply::Refused(why) => {
@@ -167,14 +140,13 @@ impl SmallMessage<'_> {
     pub(super) fn deliver(&self, link: &LinkRuntime) -> Delivery {
         let (flow, sequence) = (self.flow, self.sequence);
         let missed = || {
-            let next = sequence + 1;
-            let first = sequence;
-            link.user
-                .event(LinkEvent::Missed { flow, first, next }, link);
+            link.receiver.missed(flow, sequence, sequence + 1);
             Delivery::Done
         };
         let bytes = self.bytes.len() as u64;
-        let reply = link.user.buffer(flow, sequence, self.description, bytes);
+        let reply = link
+            .receiver
+            .buffer(flow, sequence, self.description, bytes);
         let mut buffer = match reply {
             BufferReply::Buffer(buffer) => buffer,
             BufferReply::Full => return Delivery::NoBuffer,

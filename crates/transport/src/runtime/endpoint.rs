@@ -1,13 +1,12 @@
 //! Where a daemon's links begin: a listener, the keys of the links that are expected, and the clock's thread.
 
 use super::handshake::{accept_hello, dial_hello, refuse, Hello, HelloError, HELLO_LIMIT};
-use super::{LinkConfig, LinkRuntime, LinkUser, Peer};
+use super::{FlowReceiver, LinkConfig, LinkRuntime, LinkUser, Peer};
 use crate::connection::Connection;
 use crate::handshakes::Handshakes;
 use crate::machine::frame::{LaneKey, ResetReason};
-use crate::rdma::{Rdma, RdmaError, Registered, Registrar, RegistrationTable};
+use crate::rdma::{Rdma, RdmaError, Registrar, RegistrationTable};
 use crate::security::Security;
-use rgaps_verbs::{Access, Memory};
 use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags};
 use std::collections::HashMap;
 use std::io;
@@ -249,17 +248,7 @@ impl Endpoint {
         self.shared.refused.load(Relaxed)
     }
 
-    /// Registers memory with the rails, so that messages of all links are read from it, and with
-    /// [`Access::RemoteWrite`] written into it, without a copy. It takes long: once, when the memory is mapped.
-    pub fn register(
-        &self,
-        memory: &Arc<dyn Memory>,
-        access: Access,
-    ) -> Result<Registered, RdmaError> {
-        self.registrar().register(memory, access)
-    }
-
-    /// What registers memory, for other threads.
+    /// What registers memory with the rails.
     pub fn registrar(&self) -> Registrar {
         Registrar {
             rdma: self.shared.rdma.clone(),
@@ -279,11 +268,11 @@ impl Endpoint {
         name: &str,
         config: LinkConfig,
         peer: Peer,
-        user: Arc<dyn LinkUser>,
+        users: (Arc<dyn FlowReceiver>, Arc<dyn LinkUser>),
     ) -> Result<Link, EndpointError> {
         let key = peer.key;
         let shared = Arc::clone(&self.shared);
-        let link = Arc::new(LinkRuntime::new(name, config, peer, user, shared));
+        let link = Arc::new(LinkRuntime::new(name, config, peer, users, shared));
         let mut links = self.shared.links.lock().expect("nobody panics with it");
         if links.get(&key).is_some_and(|link| link.strong_count() > 0) {
             return Err(EndpointError::Key);

@@ -22,9 +22,7 @@ pub(super) struct OpenLane {
 /// What the link's lock guards.
 pub(super) struct LockedLink {
     pub(super) machine: LinkMachine,
-    /// How many machines there were before.
-    pub(super) machines: u64,
-    /// The machine's number among all of this endpoint, which HELLO names.
+    /// The number that HELLO names: no other link of this endpoint has it, and after a restart the link has another.
     pub(super) machine_id: u64,
     /// What is to be done without the lock, before the machine's outputs.
     pub(super) tasks: VecDeque<Task>,
@@ -35,7 +33,7 @@ pub(super) struct LockedLink {
     /// The incarnation that the lanes belong to, and which of its machines.
     pub(super) seen: u64,
     pub(super) seen_machine: u64,
-    /// All lanes are to end first, then a new machine begins.
+    /// All lanes are to end first, then the machine restarts.
     pub(super) is_restarting: bool,
     pub(super) is_closing: bool,
     /// The number of the last lane that was opened with the peer in `seen`.
@@ -51,7 +49,7 @@ pub(super) struct LockedLink {
     pub(super) error: Option<String>,
     pub(super) threads: Vec<JoinHandle<()>>,
     pub(super) beat: u64,
-    /// Of lanes and machines that ended, and what is counted here.
+    /// Of lanes that ended, and what is counted here.
     pub(super) counts: LinkCounts,
 }
 
@@ -59,14 +57,14 @@ impl LockedLink {
     /// Behind all that happened before.
     pub(super) fn event(&mut self, event: LinkEvent) {
         while let Some(output) = self.machine.output() {
-            self.tasks.push_back(Task::Output(self.machines, output));
+            self.tasks.push_back(Task::Output(output));
         }
         self.tasks.push_back(Task::Event(event));
     }
 
     pub(super) fn next_task(&mut self) -> Option<Task> {
         let task = self.tasks.pop_front();
-        task.or_else(|| Some(Task::Output(self.machines, self.machine.output()?)))
+        task.or_else(|| self.machine.output().map(Task::Output))
     }
 
     /// Why a lane ended.
@@ -96,23 +94,15 @@ impl LockedLink {
         }
     }
 
-    /// Replaces the machine when nobody uses the old one any more; it is to be dropped without the lock.
-    pub(super) fn restart(
-        &mut self,
-        machine_id: impl FnOnce() -> u64,
-        new: impl FnOnce(u64) -> LinkMachine,
-    ) -> Option<LinkMachine> {
+    /// Restarts the machine, once nobody uses what it has of the former peer; that is to be dropped without the lock.
+    pub(super) fn restart(&mut self, machine_id: impl FnOnce() -> u64) -> Option<impl Sized> {
         if !self.is_restarting || !self.lanes.is_empty() || self.machine.is_delivering() {
             return None;
         }
         self.is_restarting = false;
-        let (resent, duplicates) = self.machine.repeated();
-        self.counts.resent += resent;
-        self.counts.duplicates += duplicates;
-        self.machines += 1;
         self.machine_id = machine_id();
-        let old = std::mem::replace(&mut self.machine, new(self.machines));
+        let former = self.machine.restart();
         self.event(LinkEvent::Restarted);
-        Some(old)
+        Some(former)
     }
 }

@@ -8,13 +8,11 @@
 //! thread at a time and in order, and lanes write what they have. A small message whose turn it is goes from the read buffer
 //! of its lane straight to the user. [`LinkMachine`] says who may touch which bytes.
 //!
-//! **Restart.** A machine speaks with one machine of the peer, which HELLO names. When the peer has another one (it is another
-//! incarnation, or its user dropped the link and made it again), all lanes are closed; when the last has ended
-//! and nothing is out for delivery, a new machine takes the place of the old one, and the user hears [`LinkEvent::Restarted`].
-//! What the old machine held is dropped: the peer that sent it is gone, and the user sends again what was not acknowledged.
+//! **Restart.** HELLO names the peer's incarnation, and the number of its link. When one of them is another one (the peer's user may
+//! have dropped the link and made it again), all lanes are closed; when the last has ended and nothing is out for delivery, the
+//! machine restarts, and the user hears [`LinkEvent::Restarted`].
 
 mod batch;
-mod change;
 mod config;
 mod delivery;
 mod endpoint;
@@ -24,18 +22,16 @@ mod locked;
 mod opening;
 mod user;
 
-pub use change::LinkChange;
 pub use config::{LinkConfig, LinkCounts, LinkStatus, Peer, RdmaCounts};
 pub use endpoint::{Endpoint, EndpointConfig, EndpointError, Link};
 pub use handshake::HelloError;
 pub use lane::{LaneEnd, LaneKind, LaneStatus};
-pub use user::{FlowId, LinkEvent, LinkUser, OpenReply};
+pub use user::{FlowReceiver, LinkEvent, LinkUser, OpenReply};
 
 use crate::machine::frame::{Frame, RdmaMode, ResetReason, LANES_MAX};
 use crate::machine::{
     ChunkLanded, FrameStep, LinkMachine, ProtocolViolation, WriteLimit, WriteRange,
 };
-use crate::rdma::RegistrationTable;
 use batch::Batch;
 use delivery::{Delivery, MachineUser, SmallMessage};
 use endpoint::Shared;
@@ -67,9 +63,8 @@ fn clock_ms() -> u64 {
 pub struct LinkRuntime {
     pub(crate) name: String,
     config: LinkConfig,
+    receiver: Arc<dyn FlowReceiver>,
     user: Arc<dyn LinkUser>,
-    /// Memory that peers may be told the address of.
-    registered: Arc<RegistrationTable>,
     pub(crate) shared: Arc<Shared>,
     start_ms: u64,
     locked: Mutex<LockedLink>,
@@ -81,7 +76,7 @@ impl LinkRuntime {
         name: &str,
         mut config: LinkConfig,
         peer: Peer,
-        user: Arc<dyn LinkUser>,
+        (receiver, user): (Arc<dyn FlowReceiver>, Arc<dyn LinkUser>),
         shared: Arc<Shared>,
     ) -> Self {
         config.lanes = config.lanes.clamp(1, LANES_MAX);
@@ -90,9 +85,12 @@ impl LinkRuntime {
             RdmaMode::No => Arc::default(),
             _ => Arc::clone(&shared.registered),
         };
+        let machine_user = Arc::new(MachineUser {
+            receiver: Arc::clone(&receiver),
+            registered,
+        });
         let locked = LockedLink {
-            machine: new_machine(&config, 0, &user, &registered),
-            machines: 0,
+            machine: LinkMachine::new(config.limits, machine_user),
             machine_id: shared.next_machine(),
             tasks: VecDeque::new(),
             is_settling: false,
@@ -117,8 +115,8 @@ impl LinkRuntime {
         Self {
             name: name.into(),
             config,
+            receiver,
             user,
-            registered,
             shared,
             start_ms: clock_ms(),
             locked: Mutex::new(locked),
@@ -132,6 +130,14 @@ impl LinkRuntime {
 
     fn lock(&self) -> MutexGuard<'_, LockedLink> {
         self.locked.lock().expect("no thread of a link panics")
+    }
+
+    /// Changes the machine with the link locked, and then has lanes write. `act` is quick and does not call the link. Payloads that it
+    /// gets it returns, as they are dropped without the lock.
+    pub fn change<T>(&self, act: impl FnOnce(&mut LinkMachine) -> T) -> T {
+        let result = act(&mut self.lock().machine);
+        self.settle();
+        result
     }
 
     /// There may be receive buffers again, or room for what could not be delivered.
@@ -267,7 +273,6 @@ impl LinkRuntime {
             _ => {}
         }
         let mut locked = self.lock();
-        let machine = locked.machines;
         let step = locked.machine.frame(lane, frame, payload);
         drop(locked);
         match step.map_err(|violation| self.disconnect(Some(lane), &violation))? {
@@ -279,10 +284,6 @@ impl LinkRuntime {
                 description_bytes,
             } => {
                 let (description, bytes) = payload.split_at(description_bytes.into());
-                let flow = FlowId {
-                    machine,
-                    number: flow,
-                };
                 self.deliver_small(SmallMessage {
                     flow,
                     sequence,
@@ -296,13 +297,13 @@ impl LinkRuntime {
 
     /// Delivers a small message out of its lane's read buffer.
     fn deliver_small(&self, small: SmallMessage<'_>) {
-        let number = small.flow.number;
+        let flow = small.flow;
         let outcome = match small.deliver(self) {
             Delivery::Done => Ok(()),
             Delivery::Waits(turn) => Err(turn),
             Delivery::NoBuffer => Err(small.into_turn()),
         };
-        self.lock().machine.delivered(number, outcome);
+        self.lock().machine.delivered(flow, outcome);
     }
 
     /// The peer's card wrote a whole message, which this mark names.
@@ -458,12 +459,11 @@ impl LinkRuntime {
                 }
                 continue;
             }
-            let new = |number| new_machine(&self.config, number, &self.user, &self.registered);
-            let Some(old) = locked.restart(|| self.shared.next_machine(), new) else {
+            let Some(former) = locked.restart(|| self.shared.next_machine()) else {
                 return locked;
             };
             drop(locked);
-            drop(old);
+            drop(former);
             self.changed.notify_all();
             locked = self.lock();
         }
@@ -489,18 +489,4 @@ impl LinkRuntime {
         }
         None
     }
-}
-
-fn new_machine(
-    config: &LinkConfig,
-    machine: u64,
-    user: &Arc<dyn LinkUser>,
-    registered: &Arc<RegistrationTable>,
-) -> LinkMachine {
-    let user = MachineUser {
-        machine,
-        user: Arc::clone(user),
-        registered: Arc::clone(registered),
-    };
-    LinkMachine::new(config.limits, Arc::new(user))
 }

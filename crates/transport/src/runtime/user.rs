@@ -1,28 +1,13 @@
-//! The user of a running link: it has the memory for messages that arrive, and learns what happens.
+//! Who uses a running link: one has the memory for messages that arrive, the other learns what happens.
 
 use super::lane::LaneEnd;
 use super::LinkRuntime;
-use crate::machine::frame::{Description, CONTROL_FLOW};
-use crate::machine::BufferReply;
+use crate::machine::frame::Description;
+use crate::machine::{BufferReply, FlowEvent, FlowId};
 
-/// A flow of a link, in one direction, as long as the peer lives. After [`LinkEvent::Restarted`] no flow of before exists, and a new
-/// one never has the name of an old one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct FlowId {
-    /// Counts the machines of a link: each pair of incarnations has one.
-    pub(super) machine: u64,
-    pub(super) number: u64,
-}
-
-impl FlowId {
-    /// Whether it is what the ends say to each other with [`super::LinkChange::say`].
-    pub fn is_control(self) -> bool {
-        self.number == CONTROL_FLOW
-    }
-}
-
-/// The user of a link.
-pub trait LinkUser: Send + Sync + 'static {
+/// Where a link's messages arrive. Except for [`FlowReceiver::buffer`], it is called as [`LinkUser`] is, one at a time with its events; but
+/// whichever thread read a small message delivers it.
+pub trait FlowReceiver: Send + Sync + 'static {
     /// Memory for a message: of a large one when it is requested, with the link locked; of a small one in its turn. It is quick
     /// and does not call the link.
     fn buffer(&self, flow: FlowId, sequence: u64, description: &[u8], bytes: u64) -> BufferReply;
@@ -34,9 +19,28 @@ pub trait LinkUser: Send + Sync + 'static {
         OpenReply::Accepted
     }
 
-    /// Something happened. One at a time for a link and in order, but for small messages: their buffers are delivered by whichever
-    /// thread read them. The link is not locked and may be called. It does not block.
-    fn event(&self, event: LinkEvent, link: &LinkRuntime);
+    /// These messages of a flow never arrive, or this end refused them.
+    fn missed(&self, flow: FlowId, first: u64, next: u64) {
+        let _ = (flow, first, next);
+    }
+
+    /// All of a flow is delivered, and nothing follows.
+    fn closed(&self, flow: FlowId) {
+        let _ = flow;
+    }
+}
+
+/// Who learns what happens on a link: one event at a time, in order. The link is not locked and may be called. It does not block.
+pub trait LinkUser: Send + Sync + 'static {
+    /// Something happened to a flow that is sent.
+    fn flow_event(&self, event: FlowEvent) {
+        drop(event);
+    }
+
+    /// Something happened to the link.
+    fn event(&self, event: LinkEvent, link: &LinkRuntime) {
+        let _ = (event, link);
+    }
 }
 
 /// The user's answer to a flow that begins.
@@ -55,48 +59,6 @@ pub enum OpenReply {
 /// What happened on a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LinkEvent {
-    /// Sending: the receiver has delivered (or skipped) a message.
-    Acknowledged {
-        /// Its flow.
-        flow: FlowId,
-        /// The message.
-        sequence: u64,
-    },
-    /// Sending: the receiver takes a flow's messages; it had answered [`OpenReply::Accepted`].
-    Accepted {
-        /// The flow.
-        flow: FlowId,
-    },
-    /// Sending: the receiver takes nothing more of a flow, which is closed and ends.
-    FlowRefused {
-        /// The flow.
-        flow: FlowId,
-        /// Why, in words.
-        why: Description,
-        /// The messages that were not acknowledged.
-        dropped: Vec<u64>,
-    },
-    /// Sending: a closed flow has ended: the receiver has all of it.
-    Ended {
-        /// The flow.
-        flow: FlowId,
-    },
-    /// Receiving: these messages never arrive, or this end refused them.
-    Missed {
-        /// Their flow.
-        flow: FlowId,
-        /// The first.
-        first: u64,
-        /// The number after the last.
-        next: u64,
-    },
-    /// Receiving: all of a flow is delivered, and nothing follows.
-    Closed {
-        /// The flow.
-        flow: FlowId,
-        /// The number after its last message.
-        next: u64,
-    },
     /// There is a lane, where there was none.
     Up,
     /// There is no lane any more; both ends keep what is not acknowledged and go on when there is one again.
@@ -113,8 +75,8 @@ pub enum LinkEvent {
         /// In words: for RDMA with the status of the work that failed.
         why: String,
     },
-    /// The peer is another incarnation (or the pair has another key). All flows of both directions are over; the user opens those that
-    /// it needs again, and sends again what was not acknowledged.
+    /// The peer is another incarnation (or the pair has another key). All flows that arrived are over; the user
+    /// [opens those again](crate::machine::LinkMachine::reopen) that it sends.
     Restarted,
     /// The peer refused a lane, or this end refused one.
     LaneRefused {

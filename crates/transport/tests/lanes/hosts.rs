@@ -4,8 +4,8 @@ pub use rgaps_testkit::{until, LIMIT};
 use rgaps_transport::machine::frame::Description;
 use rgaps_transport::machine::{BufferReply, CardBuffer, ReceiveBuffer};
 use rgaps_transport::{
-    Endpoint, EndpointConfig, FlowId, LaneEnd, LinkConfig, LinkEvent, LinkRuntime, LinkUser,
-    OpenReply, Peer, Security,
+    Endpoint, EndpointConfig, FlowEvent, FlowId, FlowReceiver, LaneEnd, LinkConfig, LinkEvent,
+    LinkRuntime, LinkUser, OpenReply, Peer, Security,
 };
 use rgaps_transport::{LaneKey, Payload, Rdma};
 use std::collections::{BTreeMap, VecDeque};
@@ -215,7 +215,6 @@ struct Flows {
 
 struct SentFlow {
     id: FlowId,
-    next: u64,
     retained: BTreeMap<u64, Arc<dyn Payload>>,
 }
 
@@ -290,7 +289,7 @@ impl ReceiveBuffer for Memory {
     }
 }
 
-impl LinkUser for Host {
+impl FlowReceiver for Host {
     fn buffer(&self, id: FlowId, sequence: u64, _: &[u8], bytes: u64) -> BufferReply {
         let flows = self.flows.lock().unwrap();
         let flow = flows.received[&id];
@@ -331,6 +330,29 @@ impl LinkUser for Host {
         reply
     }
 
+    fn missed(&self, flow: FlowId, first: u64, next: u64) {
+        let flows = self.flows.lock().unwrap();
+        let flow = flows.received[&flow];
+        // What a former life sent is not missed.
+        if flows.positions.get(&flow).is_none_or(|at| next > *at) {
+            let mut seen = self.seen.lock().unwrap();
+            seen.missed.entry(flow).or_default().push((first, next));
+        }
+        self.changed.notify_all();
+    }
+
+    fn closed(&self, flow: FlowId) {
+        let flow = self.flows.lock().unwrap().received[&flow];
+        self.seen
+            .lock()
+            .unwrap()
+            .events
+            .push(Event::Closed { flow });
+        self.changed.notify_all();
+    }
+}
+
+impl LinkUser for Host {
     fn event(&self, event: LinkEvent, link: &LinkRuntime) {
         if let (LinkEvent::Down { .. }, Some(at_down)) =
             (&event, &mut *self.at_down.lock().unwrap())
@@ -340,43 +362,39 @@ impl LinkUser for Host {
         if event == LinkEvent::Restarted {
             self.open_again(link);
         }
+        let event = match event {
+            LinkEvent::Up => Event::Up,
+            LinkEvent::Down { why } => Event::Down { why },
+            LinkEvent::LaneEnded { lane, end, why } => Event::LaneEnded { lane, end, why },
+            LinkEvent::Restarted => Event::Restarted,
+            LinkEvent::LaneRefused { why } => Event::Refused { why },
+        };
+        self.seen.lock().unwrap().events.push(event);
+        self.changed.notify_all();
+    }
+
+    fn flow_event(&self, event: FlowEvent) {
         let mut flows = self.flows.lock().unwrap();
         let mut seen = self.seen.lock().unwrap();
         let event = match event {
-            LinkEvent::Acknowledged { flow, sequence } => {
+            FlowEvent::Acknowledged { flow, sequence, .. } => {
                 let flow = flows.name(flow);
                 let sent = flows.sent.get_mut(&flow).unwrap();
                 sent.retained.remove(&sequence);
                 seen.acknowledged.entry(flow).or_default().push(sequence);
                 None
             }
-            LinkEvent::Missed { flow, first, next } => {
-                let flow = flows.received[&flow];
-                // What a former life sent is not missed.
-                if flows.positions.get(&flow).is_none_or(|at| next > *at) {
-                    seen.missed.entry(flow).or_default().push((first, next));
-                }
-                None
-            }
-            LinkEvent::Ended { flow } => Some(Event::Ended {
+            FlowEvent::Ended { flow } => Some(Event::Ended {
                 flow: flows.name(flow),
             }),
-            LinkEvent::FlowRefused { flow, why, dropped } => Some(Event::FlowRefused {
+            FlowEvent::Refused { flow, why, dropped } => Some(Event::FlowRefused {
                 flow: flows.name(flow),
                 why: String::from_utf8(why.as_slice().to_vec()).unwrap(),
-                dropped,
+                dropped: dropped.iter().map(|(sequence, _)| *sequence).collect(),
             }),
-            LinkEvent::Accepted { flow } => Some(Event::Accepted {
+            FlowEvent::Accepted { flow } => Some(Event::Accepted {
                 flow: flows.name(flow),
             }),
-            LinkEvent::Closed { flow, .. } => Some(Event::Closed {
-                flow: flows.received[&flow],
-            }),
-            LinkEvent::Up => Some(Event::Up),
-            LinkEvent::Down { why } => Some(Event::Down { why }),
-            LinkEvent::LaneEnded { lane, end, why } => Some(Event::LaneEnded { lane, end, why }),
-            LinkEvent::Restarted => Some(Event::Restarted),
-            LinkEvent::LaneRefused { why } => Some(Event::Refused { why }),
         };
         seen.events.extend(event);
         self.changed.notify_all();
@@ -388,18 +406,9 @@ impl Host {
     fn open_again(&self, link: &LinkRuntime) {
         link.change(|link| {
             let mut flows = self.flows.lock().unwrap();
-            for (flow, sent) in &mut flows.sent {
-                let old = sent.id;
-                let first = sent.retained.keys().next().copied();
-                let first = first.unwrap_or(sent.next);
-                sent.id = link.open(first, flow.description()).unwrap();
-                for (sequence, payload) in &sent.retained {
-                    let description = described(*sequence);
-                    let never = link.send(old, *sequence, payload, description.clone());
-                    assert!(!never, "a flow of the last peer");
-                    let taken = link.send(sent.id, *sequence, payload, description);
-                    assert!(taken);
-                }
+            flows.received.clear();
+            for (flow, sent) in &flows.sent {
+                link.reopen(sent.id, flow.description());
             }
         });
     }
@@ -549,7 +558,6 @@ impl Link {
             let id = link.open(first, flow.description()).unwrap();
             let sent = SentFlow {
                 id,
-                next: first,
                 retained: BTreeMap::new(),
             };
             self.host.flows.lock().unwrap().sent.insert(flow, sent);
@@ -560,22 +568,23 @@ impl Link {
         self.link.change(|link| {
             let mut flows = self.host.flows.lock().unwrap();
             let sent = flows.sent.get_mut(&flow).unwrap();
-            let is_taken = link.send(sent.id, sequence, payload, described(sequence));
+            let payload = Arc::clone(payload);
+            let is_taken = link.send(sent.id, sequence, payload.clone(), described(sequence));
             if is_taken {
-                sent.next = sequence + 1;
-                sent.retained.insert(sequence, Arc::clone(payload));
+                sent.retained.insert(sequence, payload);
             }
             is_taken
         })
     }
 
     pub fn cancel(&self, flow: Flow, sequence: u64) -> bool {
-        self.link.change(|link| {
+        let cancelled = self.link.change(|link| {
             let mut flows = self.host.flows.lock().unwrap();
             let sent = flows.sent.get_mut(&flow).unwrap();
             sent.retained.remove(&sequence);
             link.cancel(sent.id, sequence)
-        })
+        });
+        cancelled.is_some()
     }
 
     pub fn close_flow(&self, flow: Flow) {
@@ -605,8 +614,8 @@ pub fn named(
     peer: Peer,
     host: &Arc<Host>,
 ) -> Link {
-    let user: Arc<dyn LinkUser> = Arc::clone(host) as Arc<dyn LinkUser>;
-    let link = endpoint.link(name, config, peer, user).unwrap();
+    let users = (Arc::clone(host) as _, Arc::clone(host) as _);
+    let link = endpoint.link(name, config, peer, users).unwrap();
     Link {
         link,
         host: Arc::clone(host),

@@ -71,7 +71,7 @@ impl Pool {
     pub fn new(endpoint: &Endpoint) -> Self {
         let register = |memory: &Arc<Allocation>| {
             let known: Arc<dyn Memory> = memory.clone();
-            endpoint.register(&known, Access::RemoteWrite)
+            endpoint.registrar().register(&known, Access::RemoteWrite)
         };
         Self::with(register).unwrap()
     }

@@ -456,6 +456,53 @@ fn numbers_of_flows_are_not_used_again_and_thousands_leave_nothing() {
 }
 
 #[test]
+fn flows_go_on_to_another_peer_with_what_they_retain() {
+    let mut pair = Pair::new(&[1]);
+    pair.run();
+    let flows = [5, 6, 7, 8].map(|publisher| pair.ends[0].open(publisher, 0));
+    let [open, closed, cut, unwanted] = flows;
+    pair.run();
+    pair.ends[1].is_slow = true;
+    for (flow, publisher) in flows.into_iter().zip(5..) {
+        pair.ends[0].send(flow, publisher, 3, 50);
+        pair.ends[0].send(flow, publisher, 4, 3 * CHUNK);
+    }
+    pair.run();
+    pair.ends[0].machine.close(closed);
+    assert_eq!(pair.ends[0].machine.cut(cut).len(), 2);
+    pair.lane_ends(1);
+    pair.ends[1] = end(limits());
+    drop(pair.ends[0].machine.restart());
+    pair.ends[0].carry_out();
+    assert_eq!(pair.ends[0].take_reported(), [format!("{cut} ended")]);
+    // They wait for their user, and take messages meanwhile.
+    assert!(pair.ends[0].send(open, 5, 6, 50));
+    pair.lane_up(2);
+    pair.run();
+    assert!(pair.ends[1].take_delivered().is_empty());
+    let machine = &mut pair.ends[0].machine;
+    assert!(machine.is_waiting(open) && machine.is_waiting(unwanted));
+    assert_eq!(machine.retained(open), 50 + 3 * CHUNK + 50);
+    assert_eq!(machine.cut(unwanted).len(), 2);
+    for (flow, publisher) in [(open, 5_u64), (closed, 6)] {
+        machine.reopen(flow, Description::new(&publisher.to_le_bytes()).unwrap());
+        assert!(!machine.is_waiting(flow));
+    }
+    pair.run();
+    let delivered = std::mem::take(&mut pair.ends[1].delivered);
+    let of = |flow| {
+        let of_flow = delivered.iter().filter(move |(of, _)| *of == flow);
+        of_flow.map(|(_, name)| &name[..]).collect::<Vec<_>>()
+    };
+    let both = ["opened at 0", "missed 0..3", "small 3", "large 4"];
+    assert_eq!(of(open), [&both[..], &["missed 5..6", "small 6"]].concat());
+    assert_eq!(of(closed), [&both[..], &["closed at 5"]].concat());
+    let ended = |flow| pair.ends[0].reported.contains(&format!("{flow} ended"));
+    assert!(ended(closed) && ended(unwanted) && !ended(open));
+    assert_eq!(pair.ends[0].machine.retained_bytes(), 0);
+}
+
+#[test]
 fn the_control_flow_needs_no_opening() {
     let mut pair = Pair::new(&[1]);
     pair.run();

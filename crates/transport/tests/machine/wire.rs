@@ -2,7 +2,7 @@
 use crate::host::{describe, SimPayload, SimUser};
 use rgaps_transport::machine::frame::{Decoded, Description, Frame};
 use rgaps_transport::machine::{
-    FrameStep, LinkLimits, LinkMachine, LinkOutput, ProtocolViolation, Turn, WriteLimit,
+    FlowEvent, FrameStep, LinkLimits, LinkMachine, LinkOutput, ProtocolViolation, Turn, WriteLimit,
 };
 use std::sync::Arc;
 
@@ -129,14 +129,16 @@ impl End {
                     let outcome = self.deliver(flow, turn);
                     self.machine.delivered(flow, outcome);
                 }
-                LinkOutput::Acknowledged { flow, sequence, .. } => {
+                LinkOutput::Flow(FlowEvent::Acknowledged { flow, sequence, .. }) => {
                     self.reported
                         .push(format!("{flow} acknowledged {sequence}"));
                 }
-                LinkOutput::Accepted { flow } => self.accepted.push(flow),
-                LinkOutput::Ended { flow } => self.reported.push(format!("{flow} ended")),
+                LinkOutput::Flow(FlowEvent::Accepted { flow }) => self.accepted.push(flow),
+                LinkOutput::Flow(FlowEvent::Ended { flow }) => {
+                    self.reported.push(format!("{flow} ended"))
+                }
                 LinkOutput::Stuck { lane } => self.reported.push(format!("lane {lane} stuck")),
-                LinkOutput::Refused { flow, why, dropped } => {
+                LinkOutput::Flow(FlowEvent::Refused { flow, why, dropped }) => {
                     let why = String::from_utf8_lossy(why.as_slice()).into_owned();
                     let dropped: Vec<u64> = dropped.iter().map(|(sequence, _)| *sequence).collect();
                     let text = format!("{flow} refused, {why}, dropped {dropped:?}");

@@ -4,8 +4,8 @@ use crate::host::{describe, name, SimPayload, SimUser, ARENA_AT};
 use rgaps_testkit::Random;
 use rgaps_transport::machine::frame::{Decoded, Description, Frame, FLOW_ENDED};
 use rgaps_transport::machine::{
-    FrameStep, LaneLimits, LinkLimits, LinkMachine, LinkOutput, QueuedFrame, ReceiveConfig,
-    SendConfig, Turn, WriteLimit, WriteRange,
+    FlowEvent, FrameStep, LaneLimits, LinkLimits, LinkMachine, LinkOutput, QueuedFrame,
+    ReceiveConfig, SendConfig, Turn, WriteLimit, WriteRange,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::Ordering;
@@ -274,8 +274,8 @@ impl World {
             return;
         }
         let machine = &mut self.hosts[publisher.host].machine;
-        let description = Description::new(&(id as u64).to_le_bytes()).unwrap();
-        publisher.flow = Some(machine.open(publisher.confirmed, description).unwrap());
+        publisher.flow = machine.open(publisher.confirmed, description_of(id));
+        assert!(publisher.flow.is_some());
         publisher.offered = publisher.confirmed;
         publisher.flow_next = publisher.confirmed;
         (publisher.is_closed, publisher.is_cut) = (false, false);
@@ -656,19 +656,25 @@ impl World {
             }
             return;
         }
-        match self.hosts[host].outputs.pop_front() {
-            Some(LinkOutput::Deliver { flow, turn }) => {
+        if let Some(output) = self.hosts[host].outputs.pop_front() {
+            self.carry_out_output(host, output);
+        }
+    }
+
+    fn carry_out_output(&mut self, host: usize, output: LinkOutput) {
+        match output {
+            LinkOutput::Deliver { flow, turn } => {
                 let outcome = self.deliver(host, flow, turn);
                 self.hosts[host].machine.delivered(flow, outcome);
             }
-            Some(LinkOutput::Acknowledged { flow, sequence, .. }) => {
+            LinkOutput::Flow(FlowEvent::Acknowledged { flow, sequence, .. }) => {
                 let (id, publisher) = self.publisher_of(host, flow);
                 publisher.confirmed = publisher.confirmed.max(sequence + 1);
                 publisher.growing.remove(&sequence);
                 let position = self.position(1 - host, id);
                 assert!(sequence < position, "acknowledged, not delivered");
             }
-            Some(LinkOutput::Ended { flow }) => {
+            LinkOutput::Flow(FlowEvent::Ended { flow }) => {
                 let (id, _) = self.publisher_of(host, flow);
                 let position = self.position(1 - host, id);
                 let (_, publisher) = self.publisher_of(host, flow);
@@ -682,14 +688,14 @@ impl World {
                 assert!(!self.hosts[host].machine.has_flow(flow));
                 self.open_flow(id as usize);
             }
-            Some(LinkOutput::Accepted { .. }) | None => {}
-            Some(LinkOutput::Refused { flow, why, .. }) => {
+            LinkOutput::Flow(FlowEvent::Accepted { .. }) => {}
+            LinkOutput::Flow(FlowEvent::Refused { flow, why, .. }) => {
                 let (_, publisher) = self.publisher_of(host, flow);
                 assert!(publisher.is_refused && why.as_slice() == b"not wanted");
                 publisher.growing.clear();
                 publisher.is_closed = true;
             }
-            Some(LinkOutput::Stuck { lane }) => panic!("lane {lane} is stuck"),
+            LinkOutput::Stuck { lane } => panic!("lane {lane} is stuck"),
         }
     }
 
@@ -801,20 +807,44 @@ impl World {
         decisions.positions.insert(id, to);
     }
 
-    /// One host crashed: both make new machines.
+    /// One host crashed and makes a new machine; that of the other one restarts.
     fn restart(&mut self) {
-        self.crash = None;
+        let Some(crashed) = self.crash.take() else {
+            return;
+        };
         self.counts.crashes += 1;
         self.lives += 1;
         self.next_lane = 1;
+        let other = 1 - crashed;
+        // What arrived from the former life is over; what it acknowledged counts.
+        let is_sent = |output: &LinkOutput| !matches!(output, LinkOutput::Deliver { .. });
+        self.hosts[other].outputs.retain(is_sent);
+        drop(self.hosts[other].machine.restart());
+        while let Some(output) = self.hosts[other].machine.output() {
+            self.hosts[other].outputs.push_back(output);
+        }
+        let host = &mut self.hosts[crashed];
+        host.machine = LinkMachine::new(host.limits, host.user.clone());
+        host.outputs.clear();
         for host in &mut self.hosts {
             host.user.decisions.lock().unwrap().publishers.clear();
-            host.machine = LinkMachine::new(host.limits, host.user.clone());
             host.observer = Observer::default();
-            host.outputs.clear();
             host.small.clear();
         }
-        self.open_flows();
+        while let Some(output) = self.hosts[other].outputs.pop_front() {
+            self.carry_out_output(other, output);
+        }
+        for id in 0..self.publishers.len() {
+            let publisher = &self.publishers[id];
+            match publisher.flow.filter(|_| publisher.host == other) {
+                Some(flow) => {
+                    let machine = &mut self.hosts[other].machine;
+                    machine.reopen(flow, description_of(id));
+                }
+                None if publisher.host == crashed => self.open_flow(id),
+                None => {}
+            }
+        }
     }
 
     fn is_done(&self) -> bool {
@@ -878,6 +908,11 @@ impl World {
         }
         all.join("\n")
     }
+}
+
+/// What the receiver's user is told of a publisher's flow.
+fn description_of(id: usize) -> Description {
+    Description::new(&(id as u64).to_le_bytes()).unwrap()
 }
 
 /// The flow of a frame that its sending end has queued.
