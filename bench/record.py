@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """What a recorder costs publishers, whether it keeps up, and how well a replay keeps time: 1080p RGB at 30 Hz on four topics, in
-turns with and without a recorder, then a replay of the last recording; beside `dd` and the bare `mcap` crate to the same
-disk. The last line is JSON. Needs the wheel in .venv (`make wheel`); the floor of the crate needs cargo.
+turns with and without a recorder, then a replay of the last recording, whose bytes are compared with what was published; beside
+`dd` and the bare `mcap` crate to the same disk. The last line is JSON. Needs the wheel in .venv (`make wheel`); the floor of the
+crate needs cargo, or its program (`--floor`).
 
     .venv/bin/python bench/record.py --seconds 20 --turns 3 --folder /data
     .venv/bin/python bench/record.py --uhd --seconds 20 --turns 3 --folder /data     # 8 topics of 3840 x 2160
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 import rgaps
 
@@ -31,20 +33,32 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "demo"))
 from about import about  # noqa: E402
 
 HZ = 30
+Frame = npt.NDArray[np.uint8]
 
 
 def program() -> str:
     return shutil.which("rgaps", path=str(Path(sys.executable).parent)) or "rgaps"
 
 
+def picture(shape: tuple[int, ...]) -> Frame:
+    """The frame that all messages have, but for their number in its first bytes."""
+    return np.random.default_rng(1).integers(0, 256, shape, dtype=np.uint8)
+
+
+def number_of(frame: Frame) -> Frame:
+    """The bytes of a frame that have its number."""
+    return frame.reshape(-1)[:8]
+
+
 def publish(topics: int, shape: tuple[int, ...], seconds: float) -> dict[str, Any]:
     """Publishes to all topics; times of loan, fill and publish in microseconds."""
-    frame = np.random.default_rng(1).integers(0, 256, shape, dtype=np.uint8)
+    frame = picture(shape)
     publishers = [rgaps.publisher(f"bench/{number}", history=8) for number in range(topics)]
     times, late = [], 0
     due = time.perf_counter()
-    for _ in range(int(seconds * HZ)):
+    for number in range(int(seconds * HZ)):
         due += 1 / HZ
+        number_of(frame)[:] = np.frombuffer(number.to_bytes(8, "little"), np.uint8)
         for publisher in publishers:
             begun = time.perf_counter()
             with publisher.loan(shape, np.uint8) as loan:
@@ -83,6 +97,15 @@ def turn(arguments: argparse.Namespace, folder: Path, is_recorded: bool) -> dict
     return result
 
 
+def corrupt(file: Path, shape: tuple[int, ...]) -> int:
+    """Messages of a recording that are not what was published. All publishers count rounds from 0, and so do sequence numbers."""
+    wanted, wrong = picture(shape), 0
+    for _, message in rgaps.open(str(file)):
+        number_of(wanted)[:] = np.frombuffer(message.sequence.to_bytes(8, "little"), np.uint8)
+        wrong += not np.array_equal(message.numpy(), wanted)
+    return wrong
+
+
 def replay(file: Path, topics: list[str]) -> dict[str, Any]:
     """How far from its time a replay publishes each message, in microseconds. The messages' own times of publishing are compared,
     so what the subscriber takes does not count."""
@@ -115,12 +138,13 @@ def replay(file: Path, topics: list[str]) -> dict[str, Any]:
     }
 
 
-def floor(folder: Path, bytes_each: int, count: int) -> dict[str, float | None]:
+def floor(folder: Path, built: str | None, bytes_each: int, count: int) -> dict[str, float | None]:
     """GB/s of `dd` into the kernel's cache, as the recorder writes, and to the disk; and of the bare `mcap` crate, with chunks as
     the recorder's, into the kernel's cache."""
     found: dict[str, float | None] = {"mcap_cached_gb_s": None}
-    if shutil.which("cargo"):
-        command = ["cargo", "run", "--release", "--locked", "--quiet", "-p", "rgaps-recording", "--example", "floor", "--"]
+    cargo = ["cargo", "run", "--release", "--locked", "--quiet", "-p", "rgaps-recording", "--example", "floor", "--"]
+    if built or shutil.which("cargo"):
+        command = [built] if built else cargo
         command += [str(folder / "floor"), str(bytes_each), str(count)]
         root = Path(__file__).resolve().parents[1]
         said = subprocess.run(command, check=True, capture_output=True, text=True, cwd=root).stdout
@@ -146,6 +170,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=1920)
     parser.add_argument("--uhd", action="store_true", help="8 topics of 3840 x 2160")
     parser.add_argument("--folder", type=Path, help="on the disk to record to")
+    parser.add_argument("--floor", help="the example 'floor' of crates/recording, built; without it cargo builds it")
     parser.add_argument("--publish", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.uhd:
@@ -164,9 +189,11 @@ def main() -> None:
                 recorded.append(turn(arguments, folder, True))
             replayed = replay(folder / "bench.mcap", [f"bench/{number}" for number in range(arguments.topics)])
             node.stop_daemon()
+        wrong = corrupt(folder / "bench.mcap", shape)
         bytes_each = int(np.prod(shape))
         (folder / "bench.mcap").unlink()
-        result = about("bench/record.py") | floor(folder, bytes_each, max(1, int(arguments.seconds * HZ)))
+        count = max(1, int(arguments.seconds * HZ))
+        result = about("bench/record.py") | floor(folder, arguments.floor, bytes_each, count)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     p99 = [statistics.median(row["p99_us"] for row in rows) for rows in (without, recorded)]
@@ -180,6 +207,8 @@ def main() -> None:
         "p99_ratio": round(p99[1] / p99[0], 3),
         "recorded": sum(row["recorded"] for row in recorded),
         "dropped": sum(row["dropped"] for row in recorded),
+        "recorded_gb_s": round(statistics.median(row["file_bytes"] for row in recorded) / arguments.seconds / 1e9, 3),
+        "corrupt": wrong,
         "replay": replayed,
     }
     print(json.dumps(result))

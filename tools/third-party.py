@@ -14,6 +14,8 @@ from pathlib import Path
 TARGET = "x86_64-unknown-linux-gnu"
 NAMES = ("license", "licence", "copying", "notice", "copyright", "unlicense")
 LINE = "-" * 80
+#: What licences ask for besides their texts.
+SENTENCES = {"IJG": "This software is based in part on the work of the Independent JPEG Group."}
 
 
 def cargo(*arguments: str) -> str:
@@ -53,6 +55,8 @@ def main() -> None:
         lines.append(f"{title}: {each['license'] or 'see below'}; {source}")
         for path in texts(Path(each["manifest_path"]).parent):
             users[path.read_text(errors="replace").strip()].append(title)
+    asked = {sentence for name, sentence in SENTENCES.items() for each in crates if name in (each["license"] or "")}
+    lines += ["", *sorted(asked)]
     for text, titles in sorted(users.items(), key=lambda item: item[1]):
         lines += ["", LINE, "Of " + ", ".join(dict.fromkeys(titles)), LINE, "", text]
     out.write_text("\n".join(lines) + "\n")

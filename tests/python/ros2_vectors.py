@@ -1,4 +1,4 @@
-"""Writes crates/bridge/tests/ros2_vectors.txt: a message of each type that the bridge knows, encoded by rosbags."""
+"""Writes crates/ros2/tests/vectors.txt: a message of each type that the bridge knows, encoded by rosbags."""
 
 import random
 import re
@@ -9,8 +9,8 @@ import numpy as np
 from rosbags.typesys import Stores, get_typestore
 
 ROOT = Path(__file__).resolve().parents[2]
-TYPES = ROOT / "crates/bridge/src/ros2/types.rs"
-VECTORS = ROOT / "crates/bridge/tests/ros2_vectors.txt"
+TYPES = ROOT / "crates/ros2/src/types.rs"
+VECTORS = ROOT / "crates/ros2/tests/vectors.txt"
 STORE = get_typestore(Stores.ROS2_JAZZY)
 
 

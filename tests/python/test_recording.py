@@ -1,6 +1,7 @@
 """Recordings: what `rgaps record` writes, `rgaps.open` and readers that know nothing of rgaps read."""
 
 import gc
+import io
 import json
 import shutil
 import subprocess
@@ -18,9 +19,9 @@ def command(*arguments):
     return subprocess.Popen([program, *arguments], stdout=subprocess.PIPE, text=True)
 
 
-def record(file, topics, publish):
+def record(file, topics, publish, *options):
     """Records what `publish` publishes to the topics."""
-    arguments = ("record", "-o", str(file), "--reliable", "--every", "0.05", "--json", *topics)
+    arguments = ("record", "-o", str(file), "--reliable", "--every", "0.05", "--json", *options, *topics)
     with command(*arguments) as recorder:
         for line in recorder.stdout:
             if json.loads(line)["topics"] == len(topics):
@@ -165,3 +166,105 @@ def test_readers_that_know_nothing_of_rgaps_read_it(file):
         ("depth", "float32", [2, 2]),
     ]
     assert found["plain"][3].data == b"bytes"
+
+
+def test_images_in_jpeg_are_read_by_readers_that_know_nothing_of_rgaps(tmp_path):
+    from PIL import Image
+
+    make_reader = pytest.importorskip("mcap.reader").make_reader
+    decoders = pytest.importorskip("mcap_protobuf.decoder")
+    rows, columns = np.mgrid[0:48, 0:64].astype(np.uint8)
+    image = np.stack([rows * 4, columns * 3, np.full_like(rows, 90)], axis=2)
+
+    def publish():
+        with rgaps.publisher("image", type="bgr8") as camera:
+            camera.put(image, tag=7, meta=META)
+
+    assert record(tmp_path / "run.mcap", ["image"], publish, "--jpeg=95") == 1
+    ((_, message),) = rgaps.open(tmp_path / "run.mcap")
+    with open(tmp_path / "run.mcap", "rb") as stream:
+        reader = make_reader(stream, decoder_factories=[decoders.DecoderFactory()], validate_crcs=True)
+        ((schema, channel, _, decoded),) = reader.iter_decoded_messages()
+    assert (schema.name, decoded.format, decoded.frame_id) == ("foxglove.CompressedImage", "jpeg", "left")
+    assert decoded.data == message.tobytes() and (message.tag, message.meta["format"]) == (7, "jpeg")
+    pixels = np.asarray(Image.open(io.BytesIO(decoded.data)).convert("RGB")).astype(int)
+    assert abs(pixels - image[:, :, ::-1]).max() <= 12
+
+
+def test_small_arrays_have_numbers_for_plots(tmp_path):
+    make_reader = pytest.importorskip("mcap.reader").make_reader
+    decoders = pytest.importorskip("mcap_protobuf.decoder")
+
+    def publish():
+        with rgaps.publisher("joints") as joints, rgaps.publisher("parts") as parts:
+            joints.put(np.array([[1.5, -2]], np.float32))
+            parts.put({"small": np.array([-3, 4], np.int16), "large": np.zeros(65)})
+
+    assert record(tmp_path / "run.mcap", ["joints", "parts"], publish) == 2
+    with open(tmp_path / "run.mcap", "rb") as stream:
+        reader = make_reader(stream, decoder_factories=[decoders.DecoderFactory()])
+        found = {channel.topic: decoded for _, channel, _, decoded in reader.iter_decoded_messages()}
+    assert list(found["joints"].values) == [1.5, -2] and list(found["parts"].values) == []
+    assert [list(part.values) for part in found["parts"].rgaps.parts] == [[-3, 4], []]
+
+
+def test_a_bag_of_ros_2_becomes_topics_and_a_recording_of_cdr_a_bag(node, tmp_path):
+    """rosbags writes the bag and reads the recording."""
+    rosbag2 = pytest.importorskip("rosbags.rosbag2")
+    typesys = pytest.importorskip("rosbags.typesys")
+    store = typesys.get_typestore(typesys.Stores.ROS2_JAZZY)
+    kinds = store.types
+    header = kinds["std_msgs/msg/Header"](stamp=kinds["builtin_interfaces/msg/Time"](sec=7, nanosec=5), frame_id="front")
+    pixels = np.arange(18, dtype=np.uint8)
+    image = kinds["sensor_msgs/msg/Image"](
+        header=header, height=2, width=3, encoding="bgr8", is_bigendian=0, step=9, data=pixels
+    )
+    tree = kinds["tf2_msgs/msg/TFMessage"](transforms=[])
+    tree_cdr = bytes(store.serialize_cdr(tree, tree.__msgtype__))
+    latched = rosbag2_qos(transient_local=True)
+    with rosbag2.Writer(tmp_path / "bag", version=9, storage_plugin=rosbag2.StoragePlugin.MCAP) as bag:
+        camera = bag.add_connection("/camera/image_raw", image.__msgtype__, typestore=store)
+        static = bag.add_connection("/tf_static", tree.__msgtype__, typestore=store, offered_qos_profiles=[latched])
+        bag.write(static, 1_700_000_000_000_000_000, tree_cdr)
+        for number in range(3):
+            bag.write(camera, 1_700_000_000_100_000_000 + number, store.serialize_cdr(image, image.__msgtype__))
+
+    again = tmp_path / "again.mcap"
+    with node.subscriber("camera/image_raw", reliable=True) as images:
+        topics = ("camera/image_raw", "tf_static", "other")
+        arguments = ("record", "-o", str(again), "--ros2", "--reliable", "--every", "0.05", "--json", *topics)
+        with command(*arguments) as recorder:
+            for line in recorder.stdout:
+                if json.loads(line)["topics"] == len(topics):
+                    break
+            # No message of ROS 2.
+            with node.publisher("other") as other:
+                other.put(b"x")
+            player = command("replay", str(tmp_path / "bag"), "--wait-subscribers", "2", "--json", "--topics", "camera/**")
+            for _ in range(3):
+                sample = images.recv(timeout=120)
+                assert np.array_equal(sample.numpy(), pixels.reshape(2, 3, 3))
+                assert (sample.meta["frame_id"], sample.meta["capture_ns"]) == ("front", 7_000_000_005)
+            assert json.loads(player.communicate(timeout=120)[0])["replayed"] == 3
+            player = command("replay", str(tmp_path / "bag"), "--wait-subscribers", "1", "--json", "--topics", "tf_static")
+            assert json.loads(player.communicate(timeout=120)[0])["replayed"] == 1
+            recorder.terminate()
+            last = json.loads(recorder.stdout.read().splitlines()[-1])
+        assert (last["recorded"], last["dropped_by"]) == (4, {"not_ros2": 1})
+    image_cdr = bytes(store.serialize_cdr(image, image.__msgtype__))
+    with rosbag2.Reader(again) as bag:
+        found = [(connection.topic, connection.msgtype, bytes(data)) for connection, _, data in bag.messages()]
+    assert found == 3 * [("/camera/image_raw", image.__msgtype__, image_cdr)] + [("/tf_static", tree.__msgtype__, tree_cdr)]
+    topic, message = list(rgaps.open(again))[-1]
+    assert (topic, message.type_name, message.tobytes()) == ("tf_static", tree.__msgtype__, tree_cdr)
+
+
+def rosbag2_qos(transient_local):
+    """What a publisher offered, as rosbags writes it."""
+    from rosbags.interfaces import Qos, QosDurability, QosHistory, QosLiveliness, QosReliability, QosTime
+
+    durability = QosDurability.TRANSIENT_LOCAL if transient_local else QosDurability.VOLATILE
+    never = QosTime(2147483647, 4294967295)
+    return Qos(
+        QosHistory.KEEP_LAST, 1, QosReliability.RELIABLE, durability, never, never, QosLiveliness.AUTOMATIC, never, False
+    )

@@ -3,6 +3,7 @@
 use crate::counts::{Counters, Counts, Reason};
 use crate::dialect::Dialect;
 use crate::error::BridgeError;
+use crate::history;
 use crate::incoming::Incoming;
 use crate::network;
 use crate::outgoing::Outgoing;
@@ -18,12 +19,8 @@ use std::thread::JoinHandle;
 use zenoh::key_expr::KeyExpr;
 use zenoh::liveliness::LivelinessToken;
 use zenoh::pubsub::Subscriber;
-use zenoh::sample::Locality;
+use zenoh::sample::{Locality, Sample};
 use zenoh::Wait as _;
-
-/// Where nodes of ROS 2 look for the router, and where they listen, unless they are told otherwise.
-const ROS_ROUTER: &str = "tcp/localhost:7447";
-const ROS_LISTEN: &str = "tcp/localhost:0";
 
 /// A bridge that runs. Dropping it ends it, too, but does not wait for what is on its way.
 pub struct Bridge {
@@ -49,11 +46,7 @@ impl Bridge {
     /// # Errors
     /// A rule is invalid, or Zenoh cannot be started.
     pub fn ros2(node: Node, config: &Config) -> Result<Bridge, BridgeError> {
-        let mut config = config.clone();
-        if config.connect.is_empty() && config.listen.is_empty() && !config.scouting {
-            config.connect.push(ROS_ROUTER.to_owned());
-            config.listen.push(ROS_LISTEN.to_owned());
-        }
+        let config = network::with_router(config);
         let dialect = Arc::new(Ros2::new(&config)?);
         Bridge::start(node, &config, dialect)
     }
@@ -118,20 +111,22 @@ impl Bridge {
         let receiver = Incoming::new(self.shared.clone(), rule, queue.clone());
         self.spawn("rgaps-incoming", move || receiver.run())?;
         let shared = self.shared.clone();
-        let subscriber = self
-            .shared
-            .session
-            .declare_subscriber(key)
-            .allowed_origin(Locality::Remote)
-            .callback(move |sample| {
-                let key = sample.key_expr().clone();
-                if !queue.push(sample) {
-                    shared.drop_one(&key, Reason::QueueFull, Reason::QueueFull.explain());
-                }
-            })
-            .wait()
-            .map_err(|error| BridgeError::Zenoh(error.to_string()))?;
-        self.subscribers.push(subscriber);
+        let take = move |sample: Sample| {
+            let key = sample.key_expr().clone();
+            if !queue.push(sample) {
+                shared.drop_one(&key, Reason::QueueFull, Reason::QueueFull.explain());
+            }
+        };
+        let failed = |error: zenoh::Error| BridgeError::Zenoh(error.to_string());
+        let session = &self.shared.session;
+        let subscriber = session.declare_subscriber(key.clone());
+        let subscriber = subscriber.allowed_origin(Locality::Remote);
+        let live = subscriber.callback(take.clone()).wait().map_err(failed)?;
+        self.subscribers.push(live);
+        if let Some(depth) = self.shared.dialect.asks(rule) {
+            let kept = history::ask(session, &key, depth, take).map_err(failed)?;
+            self.subscribers.push(kept);
+        }
         Ok(())
     }
 

@@ -1,6 +1,6 @@
 //! What messages become on the other side, and what messages from there become here.
 
-use crate::beside::Beside;
+use rgaps_client::bindings::Beside;
 use rgaps_client::Sample;
 use zenoh::bytes::{Encoding, ZBytes};
 
@@ -38,6 +38,21 @@ pub(crate) trait Dialect: Send + Sync + 'static {
     /// What publishers offer that publish what came in by a rule.
     fn offer(&self, _rule: usize) -> Offer {
         Offer::default()
+    }
+
+    /// How many messages of a topic that leaves by a rule are kept for subscribers that come later. None: none.
+    fn keeps(&self, _rule: usize) -> Option<u32> {
+        None
+    }
+
+    /// How many messages to ask publishers for that kept them before the bridge came. None: none.
+    fn asks(&self, _rule: usize) -> Option<u32> {
+        None
+    }
+
+    /// Whether a message came in by this rule before: live, or as one that its publisher kept.
+    fn is_repeated(&self, _rule: usize, _sample: &zenoh::sample::Sample) -> bool {
+        false
     }
 
     /// What a message from there becomes that came in by a rule.

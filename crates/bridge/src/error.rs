@@ -22,6 +22,9 @@ pub enum BridgeError {
          look for nodes by multicast with --scouting"
     )]
     NoEndpoint,
+    /// No other Zenoh node answers.
+    #[error("no Zenoh node is reached at {0}; start the router (ros2 run rmw_zenoh_cpp rmw_zenohd), or name another with --connect")]
+    Alone(String),
     /// A rule gives no valid key.
     #[error("the key '{key}' is not a Zenoh key expression: {reason}")]
     Key {

@@ -43,8 +43,9 @@ impl Incoming {
             let Some(sample) = self.queue.pop(SLICE) else {
                 continue;
             };
-            if sample.kind() == SampleKind::Delete {
-                // Topics have nothing like it.
+            // Topics have nothing like a deletion.
+            let is_deleted = sample.kind() == SampleKind::Delete;
+            if is_deleted || self.shared.dialect.is_repeated(self.rule, &sample) {
                 continue;
             }
             let taken = match self.shared.dialect.decode(self.rule, &sample) {
@@ -129,6 +130,5 @@ fn fill(loan: &mut Loan, message: &Inbound) -> Result<(), String> {
         written.map_err(|error| explain(&error))?;
         at += taken;
     }
-    let beside = &message.beside;
-    loan.set_beside(beside.tag, beside.tensor, &beside.metadata)
+    loan.set_beside(&message.beside)
 }

@@ -17,11 +17,11 @@
 //! - A callback of Zenoh never waits. What has no room is dropped and counted with the reason.
 #![forbid(unsafe_code)]
 
-mod beside;
 mod bridge;
 mod counts;
 mod dialect;
 mod error;
+mod history;
 mod incoming;
 mod network;
 mod outgoing;
@@ -34,4 +34,6 @@ mod shared;
 pub use bridge::Bridge;
 pub use counts::{Counts, Reason};
 pub use error::BridgeError;
+pub use network::close as close_session;
 pub use program::{run, Arguments};
+pub use ros2::{ros2_topics, RosTopic};

@@ -5,8 +5,21 @@ use rgaps_session::Bridge as Config;
 use std::time::Duration;
 use zenoh::{Session, Wait as _};
 
+/// Where nodes of ROS 2 look for the router, and where they listen, unless they are told otherwise.
+const ROS_ROUTER: &str = "tcp/localhost:7447";
+const ROS_LISTEN: &str = "tcp/localhost:0";
 /// How long leaving may wait for nodes that do not answer.
-const CLOSE_LIMIT: Duration = Duration::from_secs(2);
+const CLOSE_LIMIT: Duration = Duration::from_secs(1);
+
+/// Without an endpoint, with those of nodes of ROS 2.
+pub(crate) fn with_router(config: &Config) -> Config {
+    let mut config = config.clone();
+    if config.connect.is_empty() && config.listen.is_empty() && !config.scouting {
+        config.connect.push(ROS_ROUTER.to_owned());
+        config.listen.push(ROS_LISTEN.to_owned());
+    }
+    config
+}
 
 /// Opens a session. It does not wait until another node is reached: Zenoh tries again and again.
 pub(crate) fn open(config: &Config) -> Result<Session, BridgeError> {
@@ -53,8 +66,8 @@ pub(crate) fn peers(session: &Session) -> u64 {
     (info.peers_zid().wait().count() + info.routers_zid().wait().count()) as u64
 }
 
-/// Leaves, so that others see it at once.
-pub(crate) fn close(session: Session) {
+/// Leaves, so that others see it at once. The last clone closes the session again when it is dropped, which then does nothing.
+pub fn close(session: Session) {
     let (done, is_done) = std::sync::mpsc::sync_channel(1);
     std::thread::spawn(move || {
         if let Err(error) = session.close().wait() {

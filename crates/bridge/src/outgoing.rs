@@ -2,6 +2,7 @@
 
 use crate::counts::Reason;
 use crate::error::BridgeError;
+use crate::history::{self, Kept};
 use crate::shared::Shared;
 use rgaps_client::{Domain, Late, RecvError, Sample, Subscriber, Token, WaitSet};
 use rgaps_session::{bare_topic_name, explain, is_pattern, pattern_matches};
@@ -31,6 +32,8 @@ struct Topic {
     rule: usize,
     name: String,
     publisher: Publisher<'static>,
+    /// The last messages, for those on the other side that come later.
+    kept: Option<Kept>,
     /// While somebody on the other side subscribes to its key.
     reading: Option<Reading>,
     refused: Option<Instant>,
@@ -80,18 +83,22 @@ impl Outgoing {
     }
 
     fn add(&mut self, rule: usize, name: String) -> Result<(), BridgeError> {
-        let publisher = self
-            .shared
-            .session
-            .declare_publisher(self.shared.dialect.key(rule, &name))
+        let failed = |error: zenoh::Error| BridgeError::Zenoh(error.to_string());
+        let (session, dialect) = (&self.shared.session, &self.shared.dialect);
+        let key = dialect.key(rule, &name);
+        let kept = dialect.keeps(rule);
+        let kept = kept.map(|depth| Kept::declare(session, &key, self.topics.len(), depth));
+        let publisher = session
+            .declare_publisher(key)
             .congestion_control(CongestionControl::Block)
             .allowed_destination(Locality::Remote)
             .wait()
-            .map_err(|error| BridgeError::Zenoh(error.to_string()))?;
+            .map_err(failed)?;
         self.topics.push(Topic {
             rule,
             name,
             publisher,
+            kept: kept.transpose().map_err(failed)?,
             reading: None,
             refused: None,
         });
@@ -142,6 +149,8 @@ impl Outgoing {
             match (is_wanted, topic.reading.take()) {
                 (false, Some(reading)) => {
                     self.set.detach(reading.token);
+                    // The next one gets them from their publishers.
+                    topic.kept.iter().for_each(Kept::clear);
                 }
                 (true, None) if topic.refused.is_none_or(|at| at.elapsed() >= TRY_AGAIN) => {
                     self.join(at);
@@ -204,9 +213,8 @@ impl Outgoing {
                     self.shared.counters.count_not_returned();
                     continue;
                 }
-                if let Err((reason, why)) =
-                    send(&self.shared, &topic.publisher, topic.rule, reading, sample)
-                {
+                let way = (&topic.publisher, topic.kept.as_ref());
+                if let Err((reason, why)) = send(&self.shared, way, topic.rule, reading, sample) {
                     self.shared.drop_one(&topic.name, reason, &why);
                 }
             }
@@ -244,7 +252,7 @@ fn is_from_there(shared: &Shared, sample: &Sample) -> bool {
 
 fn send(
     shared: &Shared,
-    publisher: &Publisher<'static>,
+    (publisher, kept): (&Publisher<'static>, Option<&Kept>),
     rule: usize,
     reading: &mut Reading,
     sample: Sample,
@@ -263,6 +271,13 @@ fn send(
         .map_err(|why| (Reason::NotSent, why))?;
     let time = NTP64::from(Duration::from_nanos(published_ns));
     let timestamp = Timestamp::new(time, shared.session.zid().into());
+    if let Some(kept) = kept {
+        kept.push(history::Message {
+            payload: message.payload.clone(),
+            attachment: message.attachment.clone(),
+            timestamp,
+        });
+    }
     publisher
         .put(message.payload)
         .encoding(message.encoding)

@@ -16,10 +16,9 @@
 //! A message that comes in has the key `zenoh` in its header: its `key`, its `encoding`, its `timestamp_ns`, and its
 //! `attachment` if that is no such map.
 
-use crate::beside::Beside;
 use crate::dialect::{Dialect, Inbound, Outbound};
 use bytes::Bytes;
-use rgaps_client::bindings::WithMetadata as _;
+use rgaps_client::bindings::{Beside, WithMetadata as _};
 use rgaps_client::{DType, Header, Sample, Tensor, Value};
 use rgaps_session::{bare_topic_name, check_topic_name, Bridge as Config, ZenohRule};
 use std::collections::BTreeMap;
@@ -261,7 +260,7 @@ fn beside(attachment: &[u8], mut mark: BTreeMap<String, Value>) -> Result<Beside
     let (mut header, ours) = split.unwrap_or_default();
     let ours = Fields(&ours);
     match ours.get("attachment").and_then(rmpv::Value::as_slice) {
-        Some(bytes) => beside.set_attachment(bytes)?,
+        Some(bytes) => beside.attach(bytes, false)?,
         None => {
             header.values.insert(ZENOH.to_owned(), mark.into());
             beside.set_header(&header)?;
@@ -277,7 +276,7 @@ fn beside(attachment: &[u8], mut mark: BTreeMap<String, Value>) -> Result<Beside
         };
         let offset = part.number("offset")?.unwrap_or_default();
         let bytes = part.number("bytes")?.unwrap_or(dense_bytes);
-        beside.add_part(name.unwrap_or_default(), tensor, offset, bytes)?;
+        beside.add_part(name.unwrap_or_default(), &tensor, offset, bytes)?;
     }
     Ok(beside)
 }

@@ -1,6 +1,6 @@
 //! What `rgaps-links bridge` does, the command that `rgaps bridge` becomes.
 
-use crate::{Bridge, BridgeError, Counts, Reason};
+use crate::{ros2_topics, Bridge, BridgeError, Counts, Reason, RosTopic};
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 use rgaps_client::{ClientError, Config, Node, OpenError};
@@ -34,6 +34,9 @@ pub struct Arguments {
     /// Milliseconds between two reports; 0: only at the end.
     #[arg(long, value_name = "MS", default_value = "0")]
     every_ms: u64,
+    /// List the topics of ROS 2, and end.
+    #[arg(long)]
+    list: bool,
 }
 
 /// The other system.
@@ -87,6 +90,9 @@ fn run_bridge(arguments: &Arguments, config: Config) -> anyhow::Result<()> {
     // Zenoh says much that is of no interest to those who only use it.
     start_log(&format!("zenoh=off,{}", config.log), config.log_format)
         .with_context(|| format!("log = {:?} is no filter", config.log))?;
+    if arguments.list {
+        return list(arguments.json, &ros2_topics(&config.bridge)?);
+    }
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
         signal_hook::flag::register(signal, stop.clone()).context("a signal cannot be handled")?;
@@ -155,6 +161,41 @@ impl Lonely {
             );
         }
     }
+}
+
+/// The topics of ROS 2.
+fn list(json: bool, topics: &[RosTopic]) -> anyhow::Result<()> {
+    let text = match json {
+        true => serde_json::json!({ "topics": topics }).to_string(),
+        false => table(topics),
+    };
+    // Whoever reads it may have gone.
+    let _ = writeln!(std::io::stdout(), "{text}");
+    Ok(())
+}
+
+fn table(topics: &[RosTopic]) -> String {
+    let longest = |of: fn(&RosTopic) -> &str, head: &str| {
+        let lengths = topics.iter().map(|topic| of(topic).len());
+        lengths.max().unwrap_or_default().max(head.len())
+    };
+    let name = longest(|topic| &topic.name, "TOPIC");
+    let kind = longest(|topic| &topic.type_name, "TYPE");
+    let row = |[topic, type_name, publishers, subscribers, hash]: [&str; 5]| {
+        format!("{topic:name$}  {type_name:kind$}  {publishers:>10}  {subscribers:>11}  {hash}")
+    };
+    let mut lines = vec![row(["TOPIC", "TYPE", "PUBLISHERS", "SUBSCRIBERS", "HASH"])];
+    lines.extend(topics.iter().map(|topic| {
+        let counts = [topic.publishers, topic.subscribers].map(|count| count.to_string());
+        row([
+            &topic.name,
+            &topic.type_name,
+            &counts[0],
+            &counts[1],
+            &topic.hash,
+        ])
+    }));
+    lines.join("\n")
 }
 
 /// In JSON to standard output; else in words, while it runs to standard error.

@@ -1,15 +1,18 @@
 //! `rgaps bridge ros2`, with a plain Zenoh session that uses the keys, tokens and attachments of `rmw_zenoh`. The messages are of
-//! rosbags (`ros2_vectors.txt`; `tests/python/test_ros2.py` compares them).
+//! rosbags (`crates/ros2/tests/vectors.txt`; `tests/python/test_ros2.py` compares them).
 
 mod support;
 
 use rgaps_bridge::{Bridge, BridgeError};
 use rgaps_client::bindings::{SetMetadata as _, WithMetadata as _};
 use rgaps_client::{DType, Header, Node, Publisher, Sample, Value};
+use rgaps_recording::{Recording, Replay, ReplayOptions};
 use rgaps_session::{BridgeDirection, Ros2Rule, RosMiddleware};
 use rgaps_testkit::{until, Daemon, LIMIT};
 use rgaps_topic::Metadata;
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
+use std::sync::Arc;
 use support::{receive, wait_for_readers, Zenoh};
 use zenoh::qos::CongestionControl;
 use zenoh::sample::SampleKind;
@@ -23,7 +26,7 @@ fn vectors() -> Vec<(&'static str, Vec<u8>)> {
         let byte = |at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap();
         (name, (0..hex.len()).step_by(2).map(byte).collect())
     };
-    include_str!("ros2_vectors.txt")
+    include_str!("../../ros2/tests/vectors.txt")
         .lines()
         .map(vector)
         .collect()
@@ -169,6 +172,153 @@ fn messages_of_nodes_with_dds_come_in_and_leave_as_they_were() {
     let sent = heard.next();
     assert_eq!(sent.key_expr().as_str(), "out/theirs");
     assert_eq!(sent.payload().to_bytes(), &b"\0\x01\0\0\x2a"[..]);
+    assert_eq!(bridge.stop().dropped, 0);
+}
+
+/// A bag with a message of each known type, as `ros2 bag record` writes it.
+fn bag(file: &std::path::Path) {
+    let to = std::io::BufWriter::new(std::fs::File::create(file).unwrap());
+    let mut writer = mcap::WriteOptions::new()
+        .profile("ros2")
+        .create(to)
+        .unwrap();
+    for (at, (name, cdr)) in vectors().into_iter().enumerate() {
+        let schema = writer.add_schema(name, "ros2msg", b"").unwrap();
+        let topic = format!("/out/{at}");
+        let none = BTreeMap::new();
+        let channel_id = writer.add_channel(schema, &topic, "cdr", &none).unwrap();
+        let header = mcap::records::MessageHeader {
+            channel_id,
+            sequence: 0,
+            log_time: at as u64,
+            publish_time: at as u64,
+        };
+        writer.write_to_known_channel(&header, &cdr).unwrap();
+    }
+    writer.finish().unwrap();
+}
+
+/// From a bag to topics of arrays, and from there to nodes of ROS 2: every byte is that of the bag.
+#[test]
+fn a_bag_is_replayed_to_ros_2_as_it_was() {
+    let (daemon, other) = (Daemon::start(), Zenoh::listen());
+    let heard = other.hear("7/out/**");
+    let count = vectors().len();
+    let rules = vectors().into_iter().enumerate();
+    let rules = rules.map(|(at, (name, _))| rule(&format!("out/{at}"), name, BridgeDirection::To));
+    let bridge = bridge(&daemon, &other.endpoint, rules.collect()).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("bag_0.mcap");
+    bag(&file);
+    let recording = Arc::new(Recording::open(&file).unwrap());
+    let options = ReplayOptions {
+        // The bridge reads a topic once it has seen that somebody subscribes.
+        wait_subscribers: 1,
+        ..ReplayOptions::default()
+    };
+    let replay = Replay::new(&daemon.node("replay"), vec![recording], options).unwrap();
+    let replayed = replay.run(&AtomicBool::new(false)).unwrap();
+    assert_eq!((replayed.replayed, replayed.corrupt), (count as u64, 0));
+    let mut sent = BTreeMap::new();
+    while sent.len() < count {
+        let message = heard.next();
+        let topic = message.key_expr().split('/').nth(2).unwrap().to_owned();
+        sent.insert(topic, message.payload().to_bytes().into_owned());
+    }
+    for (at, (name, cdr)) in vectors().into_iter().enumerate() {
+        assert_eq!(sent[&at.to_string()], cdr, "{name}");
+    }
+    assert_eq!(bridge.stop().dropped, 0);
+}
+
+#[test]
+fn the_topics_of_nodes_are_listed() {
+    let other = Zenoh::listen();
+    let zid = other.session.zid();
+    let token = |rest: &str| {
+        let token = format!("@ros2_lv/7/{zid}/0/{rest}");
+        other
+            .session
+            .liveliness()
+            .declare_token(token)
+            .wait()
+            .unwrap()
+    };
+    let chatter = "%/%/node/%chatter/std_msgs::msg::dds_::String_/RIHS01_a";
+    let _tokens = [
+        "0/NN/%/%/node".to_owned(),
+        format!("10/MP/{chatter}/::,7:,:,:,,"),
+        format!("11/MP/{chatter}/::,7:,:,:,,"),
+        format!("12/MS/{chatter}/2::,10:,:,:,,"),
+        "13/MS/%/%/node/%a%tf/tf2_msgs::msg::dds_::TFMessage_/RIHS01_b/::,10:,:,:,,".to_owned(),
+        "14/SS/%/%/node/%add/example_interfaces::srv::dds_::AddTwoInts_/RIHS01_c/::,10:,:,:,,"
+            .to_owned(),
+    ]
+    .map(|rest| token(&rest));
+    let config = rgaps_session::Bridge {
+        connect: vec![other.endpoint.clone()],
+        ros_domain: 7,
+        ..rgaps_session::Bridge::default()
+    };
+    let topics = rgaps_bridge::ros2_topics(&config).unwrap();
+    let rows: Vec<_> = topics
+        .iter()
+        .map(|topic| {
+            (
+                topic.name.as_str(),
+                topic.type_name.as_str(),
+                topic.hash.as_str(),
+                topic.publishers,
+                topic.subscribers,
+            )
+        })
+        .collect();
+    assert_eq!(
+        rows,
+        [
+            ("/a/tf", "tf2_msgs/msg/TFMessage", "RIHS01_b", 0, 1),
+            ("/chatter", "std_msgs/msg/String", "RIHS01_a", 2, 1),
+        ]
+    );
+}
+
+/// What the bridge keeps for late joiners on the other side does not come back to it.
+#[test]
+fn kept_messages_leave_and_do_not_come_back() {
+    let (daemon, other) = (Daemon::start(), Zenoh::listen());
+    let text = "std_msgs/msg/String";
+    let mut both = rule("map", text, BridgeDirection::Both);
+    both.transient_local = true;
+    let bridge = bridge(&daemon, &other.endpoint, vec![both]).unwrap();
+    let node = daemon.node("mapper");
+    let publisher = node.publisher("map").keep_last(1).transient_local();
+    let publisher = publisher.create().unwrap();
+    publisher.put(b"map").unwrap();
+    let heard = other.hear("7/map/**");
+    let sent = heard.next().payload().to_bytes().into_owned();
+    // As a late joiner asks, until the message is kept.
+    until("the answer", || {
+        let question = "7/map/**/@adv/**?_anyke";
+        let replies = other.session.get(question).wait().unwrap();
+        let reply = replies.recv().ok();
+        reply.is_some_and(|reply| reply.result().unwrap().payload().to_bytes() == sent)
+    });
+    let counts = bridge.stop();
+    assert_eq!((counts.sent, counts.received, counts.dropped), (1, 0, 0));
+}
+
+/// Whoever publishes CDR of a known type says so by the type.
+#[test]
+fn a_message_of_a_known_type_may_be_cdr_already() {
+    let (daemon, other) = (Daemon::start(), Zenoh::listen());
+    let heard = other.hear("7/image/**");
+    let rules = vec![rule("image", IMAGE, BridgeDirection::To)];
+    let bridge = bridge(&daemon, &other.endpoint, rules).unwrap();
+    let node = daemon.node("camera");
+    let publisher = node.publisher("image").type_name(IMAGE).create().unwrap();
+    wait_for_readers(&node, "image", 1);
+    publisher.put(&vector(IMAGE)).unwrap();
+    assert_eq!(heard.next().payload().to_bytes(), vector(IMAGE));
     assert_eq!(bridge.stop().dropped, 0);
 }
 

@@ -14,13 +14,16 @@ pub fn bridge(common: &Common, command: &Bridge) -> anyhow::Result<()> {
             add_rules(&mut config, command);
             ("zenoh", &command.network)
         }
-        Bridge::Ros2(network) => ("ros2", network),
+        Bridge::Ros2(command) => ("ros2", &command.network),
     };
     add_network(&mut config, network);
     config.check().map_err(Usage)?;
     let mut program = bridge_command(&config)?;
     program.arg(system);
     program.arg(format!("--every-ms={}", network.every.as_millis()));
+    if matches!(command, Bridge::Ros2(command) if command.list) {
+        program.arg("--list");
+    }
     if common.json {
         program.arg("--json");
     }

@@ -4,12 +4,13 @@
 //! Python waits for slow subscribers by itself, so that it can release its global lock and look for signals meanwhile; it
 //! then publishes without waiting. Both languages read and copy what lies beside a loan that is still being filled.
 
+pub use crate::beside::Beside;
 pub use crate::qos::Patience;
 
 use crate::{PublishError, Unpublished};
 use rgaps_layout::MetadataLengths;
 use rgaps_pool::Stream;
-use rgaps_topic::{Metadata, Tensor};
+use rgaps_topic::Metadata;
 
 /// Publishing of a [`Loan`](crate::Loan) by a caller who waits for slow subscribers by itself.
 #[doc(hidden)]
@@ -44,10 +45,5 @@ pub trait SetMetadata {
 
     /// Takes over all that lay beside another message: its tag, its array, its attachment and parts. An error: why they cannot
     /// lie beside this one, in words.
-    fn set_beside(
-        &mut self,
-        tag: u64,
-        tensor: Option<Tensor>,
-        metadata: &Metadata,
-    ) -> Result<(), String>;
+    fn set_beside(&mut self, beside: &Beside) -> Result<(), String>;
 }

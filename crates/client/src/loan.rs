@@ -1,6 +1,6 @@
 //! A block that is being filled.
 
-use crate::bindings::{Patience, PatientLoan, SetMetadata, WithMetadata};
+use crate::bindings::{Beside, Patience, PatientLoan, SetMetadata, WithMetadata};
 use crate::links::LinksLoan;
 use crate::publisher::{PublisherCore, StreamingCopy};
 use crate::tensor::{check_extent, contiguous};
@@ -365,17 +365,13 @@ impl SetMetadata for Loan {
         self.metadata_mut().assign(lengths, bytes)
     }
 
-    fn set_beside(
-        &mut self,
-        tag: u64,
-        tensor: Option<Tensor>,
-        metadata: &Metadata,
-    ) -> Result<(), String> {
+    fn set_beside(&mut self, beside: &Beside) -> Result<(), String> {
         let explain = |error: LoanError| rgaps_session::explain(&error);
-        self.set_tag(tag);
-        if let Some(tensor) = tensor {
+        self.set_tag(beside.tag);
+        if let Some(tensor) = beside.tensor {
             self.set_tensor(tensor).map_err(explain)?;
         }
+        let metadata = &beside.metadata;
         if !metadata.is_empty() {
             if !self.set_metadata(metadata.lengths(), metadata.as_bytes()) {
                 return Err("its metadata is invalid".to_owned());

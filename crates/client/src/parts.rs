@@ -209,7 +209,7 @@ pub(crate) fn lay_out(specs: &[PartSpec<'_>], metadata: &mut Metadata) -> Result
         let offset = end.checked_next_multiple_of(BLOCK_ALIGN);
         let offset = offset.ok_or(PartsError::TooLarge)?;
         end = offset.checked_add(bytes).ok_or(PartsError::TooLarge)?;
-        if !metadata.push_part(&entry(name, offset, bytes, &tensor)) {
+        if !metadata.push_part(&part_entry(name, offset, bytes, &tensor)) {
             let parts = specs.len();
             return Err(PartsError::TooMany { parts });
         }
@@ -217,7 +217,8 @@ pub(crate) fn lay_out(specs: &[PartSpec<'_>], metadata: &mut Metadata) -> Result
     Ok(end)
 }
 
-fn entry(name: &str, offset: u64, bytes: u64, tensor: &Tensor) -> PartEntry {
+/// A row of the table. The name has at most `MAX_PART_NAME` bytes.
+pub(crate) fn part_entry(name: &str, offset: u64, bytes: u64, tensor: &Tensor) -> PartEntry {
     let mut all = [0; MAX_PART_NAME + 1];
     all[..name.len()].copy_from_slice(name.as_bytes());
     PartEntry {
@@ -346,7 +347,7 @@ mod tests {
         let mut twice = Metadata::default();
         for _ in 0..2 {
             let (tensor, bytes) = contiguous(DType::U8, &[4]).unwrap();
-            assert!(twice.push_part(&entry("a", 0, bytes, &tensor)));
+            assert!(twice.push_part(&part_entry("a", 0, bytes, &tensor)));
         }
         assert!(Parts::check(Some(&twice), 260).is_err());
     }

@@ -20,8 +20,6 @@ const ADDRESS_LIMIT: Duration = Duration::from_secs(2);
 /// How long a host that connects has to say who it is, and how many may be at that.
 const ACCEPT_MS: u64 = 2000;
 const ACCEPTS_MAX: usize = 1000;
-/// How long it takes at most to leave in order.
-const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 /// Longest message of a meeting.
 const MAX_ADDRESS_BYTES: usize = 4096;
 /// Addresses of a host's lanes.
@@ -209,16 +207,7 @@ impl ControlPlane {
 
     /// Leaves, so that others see it at once.
     pub fn leave(self) {
-        let ControlPlane { session, .. } = self;
-        // It may wait for hosts that do not answer.
-        let (done, is_done) = std::sync::mpsc::sync_channel(1);
-        std::thread::spawn(move || {
-            if let Err(error) = session.close().wait() {
-                tracing::debug!(%error, "closing the control plane failed");
-            }
-            let _ = done.send(());
-        });
-        let _ = is_done.recv_timeout(CLOSE_LIMIT);
+        rgaps_bridge::close_session(self.session);
     }
 }
 

@@ -1,7 +1,9 @@
 //! What a recording says about a publisher's messages: one MCAP channel for each publisher and message type.
 
+use crate::jpeg;
 use crate::schema::Kind;
 use rgaps::{History, PublisherRow};
+use rgaps_ros2::Type;
 use std::collections::BTreeMap;
 
 pub(crate) const PUBLISHER: &str = "rgaps.publisher";
@@ -9,6 +11,8 @@ const TYPE: &str = "rgaps.type";
 const RELIABLE: &str = "rgaps.reliable";
 const TRANSIENT_LOCAL: &str = "rgaps.transient_local";
 const HISTORY: &str = "rgaps.history";
+/// What a bag of ROS 2 says of the publishers of a channel, in YAML.
+const OFFERED: &str = "offered_qos_profiles";
 
 /// A channel as it is written. A file gets it with its first message.
 pub(crate) struct Described {
@@ -19,7 +23,22 @@ pub(crate) struct Described {
     /// Late joiners get the publisher's history.
     pub(crate) transient_local: bool,
     pub(crate) kind: Kind,
+    /// What the publisher declares.
+    pub(crate) type_name: String,
     pub(crate) metadata: BTreeMap<String, String>,
+}
+
+/// How the messages of a channel are encoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Coding {
+    /// By our schemas.
+    Rgaps,
+    /// The same, as JPEG.
+    Jpeg,
+    /// In CDR, of a bag of ROS 2, with a type that becomes arrays and a header.
+    Ros2(&'static Type),
+    /// As the message's bytes.
+    Plain,
 }
 
 /// What a channel says of its publisher and its messages. No row: the publisher left before anyone could ask.
@@ -62,8 +81,7 @@ pub struct Channel {
     pub schema: String,
     /// What the file says of the channel, in its words.
     pub metadata: BTreeMap<String, String>,
-    /// Whether rgaps knows how messages lie in it. Otherwise a message's bytes are those of the file.
-    pub(crate) is_from_rgaps: bool,
+    pub(crate) coding: Coding,
 }
 
 impl Channel {
@@ -72,19 +90,55 @@ impl Channel {
         let schema = channel.schema.as_ref().map_or("", |schema| &schema.name);
         let publisher_id = said(PUBLISHER).and_then(|id| u64::from_str_radix(id, 16).ok());
         let history = said(HISTORY).and_then(|depth| depth.parse().ok());
+        let is_cdr = channel.message_encoding == "cdr";
+        let coding = match (publisher_id, rgaps_ros2::find(schema)) {
+            (Some(_), _) if schema == Kind::CompressedImage.name() => Coding::Jpeg,
+            (Some(_), _) if !is_cdr => Coding::Rgaps,
+            (None, Some(known)) if is_cdr => Coding::Ros2(known),
+            _ => Coding::Plain,
+        };
+        let offered = |key: &str, values: [&str; 2]| offers(said(OFFERED), key, values);
         Channel {
             topic: rgaps_session::bare_topic_name(&channel.topic).to_owned(),
             type_name: match publisher_id {
+                _ if coding == Coding::Jpeg => jpeg::TYPE.to_owned(),
                 Some(_) => said(TYPE).unwrap_or_default().to_owned(),
                 None => schema.to_owned(),
             },
             publisher_id: publisher_id.unwrap_or_default(),
-            transient_local: said(TRANSIENT_LOCAL) == Some("true"),
-            reliable: said(RELIABLE) != Some("false"),
+            transient_local: said(TRANSIENT_LOCAL) == Some("true")
+                || offered("durability", ["1", "transient_local"]),
+            reliable: said(RELIABLE) != Some("false")
+                && !offered("reliability", ["2", "best_effort"]),
             history: history.unwrap_or(History::KeepLast(16).depth()),
             schema: schema.to_owned(),
             metadata: channel.metadata.clone(),
-            is_from_rgaps: publisher_id.is_some(),
+            coding,
         }
+    }
+}
+
+/// Whether a publisher of a bag's channel had one of these values: a number in older releases, a word in newer ones.
+fn offers(profiles: Option<&str>, key: &str, values: [&str; 2]) -> bool {
+    profiles.unwrap_or_default().lines().any(|line| {
+        let pair = line.trim_start_matches(['-', ' ']).split_once(':');
+        pair.is_some_and(|(name, value)| name == key && values.contains(&value.trim()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quality_of_service_of_bags_is_read_from_old_and_new_releases() {
+        let humble = "- history: 1\n  depth: 1\n  reliability: 1\n  durability: 1\n  deadline:\n    sec: 9223372036";
+        let jazzy =
+            "- history: keep_last\n  depth: 5\n  reliability: best_effort\n  durability: volatile";
+        let latched = |text| offers(Some(text), "durability", ["1", "transient_local"]);
+        let lossy = |text| offers(Some(text), "reliability", ["2", "best_effort"]);
+        assert_eq!((latched(humble), lossy(humble)), (true, false));
+        assert_eq!((latched(jazzy), lossy(jazzy)), (false, true));
+        assert!(!offers(None, "durability", ["1", "transient_local"]));
     }
 }

@@ -15,15 +15,18 @@ pub enum Reason {
     WriteFailed,
     /// The GPU work that writes the message did not finish, or the message could not be read.
     Unreadable,
+    /// It is no message of ROS 2, and the recording is a bag of ROS 2.
+    NotRos2,
 }
 
 impl Reason {
     /// All reasons.
-    pub const ALL: [Reason; 4] = [
+    pub const ALL: [Reason; 5] = [
         Reason::Missed,
         Reason::QueueFull,
         Reason::WriteFailed,
         Reason::Unreadable,
+        Reason::NotRos2,
     ];
 
     /// The name in files and in JSON.
@@ -33,6 +36,7 @@ impl Reason {
             Reason::QueueFull => "queue_full",
             Reason::WriteFailed => "write_failed",
             Reason::Unreadable => "unreadable",
+            Reason::NotRos2 => "not_ros2",
         }
     }
 
@@ -43,6 +47,7 @@ impl Reason {
             Reason::QueueFull => "the disk was too slow and the queue full",
             Reason::WriteFailed => "a write to the disk failed",
             Reason::Unreadable => "they could not be read: their GPU work did not finish",
+            Reason::NotRos2 => "they are no messages of ROS 2, and --ros2 was given",
         }
     }
 }

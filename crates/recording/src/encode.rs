@@ -4,9 +4,14 @@ use crate::schema::{Array, Beside, Envelope, Kind, NamedPart, DATA};
 use prost::encoding::{encode_key, encode_varint, WireType};
 use prost::Message as _;
 use prost_types::Timestamp;
-use rgaps::{DType, Domain, RecvError, Sample, Tensor};
+use rgaps::{DType, Domain, Header, RecvError, Sample, Tensor, Value};
 use rgaps_client::bindings::WithMetadata as _;
+use rgaps_ros2::Type;
 use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+/// Numbers of an array for plots, at most.
+const VALUES_MAX: u64 = 64;
 
 /// What is known about an encoded message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +22,8 @@ pub struct Encoded {
     pub capture_ns: Option<u64>,
     /// Of an image, what its bytes are. They are the last of the encoded message.
     pub image: Option<Image>,
+    /// What the message is in ROS 2, if that is not what its publisher declares.
+    pub(crate) ros2: Option<&'static Type>,
 }
 
 /// An image of rows without gaps.
@@ -26,21 +33,93 @@ pub struct Image {
     pub width: u32,
     /// Rows.
     pub height: u32,
-    /// What a pixel is, in Foxglove's words: `mono8`, `rgb8`, `rgba8`, `mono16`, `32FC1`.
+    /// What a pixel is, in Foxglove's words: `mono8`, `rgb8`, `rgba8`, `bgr8`, `bgra8`, `mono16`, `32FC1`.
     pub encoding: &'static str,
     /// Bytes of a row.
     pub step: u32,
 }
 
 /// Appends the message of `sample`, which lies in host memory and is complete, to `to`. It was published at
-/// `publish_ns`, nanoseconds since 1970. The bytes are copied once.
+/// `publish_ns`, nanoseconds since 1970, by a publisher that declares `type_name`. The bytes are copied once.
 pub(crate) fn encode(
     sample: &Sample,
+    type_name: &str,
     publish_ns: u64,
     to: &mut Vec<u8>,
 ) -> Result<Encoded, RecvError> {
-    let image = image_of(sample)?;
+    if is_plain_cdr(sample, type_name) {
+        to.extend_from_slice(sample.as_slice()?);
+        return Ok(in_cdr(sample, None));
+    }
+    let image = image_of(sample, type_name)?;
     append(sample, publish_ns, sample.as_slice()?, image, to)
+}
+
+/// The same for a bag of ROS 2: in CDR. None: it is no message of ROS 2.
+pub(crate) fn encode_ros2(
+    sample: &Sample,
+    type_name: &str,
+    publish_ns: u64,
+    to: &mut Vec<u8>,
+) -> Result<Option<Encoded>, RecvError> {
+    let bytes = sample.as_slice()?;
+    if rgaps_ros2::is_cdr(type_name, sample) {
+        to.extend_from_slice(bytes);
+        return Ok(Some(in_cdr(sample, None)));
+    }
+    let mark = mark(sample);
+    let known = match mark.get("type") {
+        Some(Value::Text(brought)) => rgaps_ros2::find(brought),
+        _ => rgaps_ros2::find(type_name),
+    };
+    let encoded = known.map(|known| rgaps_ros2::encode(known, type_name, publish_ns, sample));
+    let Some(Ok(encoded)) = encoded else {
+        return Ok(None);
+    };
+    let (before, after) = encoded.bytes.split_at(encoded.data_at.unwrap_or_default());
+    to.extend_from_slice(before);
+    if encoded.data_at.is_some() {
+        to.extend_from_slice(bytes);
+    }
+    to.extend_from_slice(after);
+    Ok(Some(in_cdr(sample, known)))
+}
+
+fn in_cdr(sample: &Sample, ros2: Option<&'static Type>) -> Encoded {
+    let source_ns = match mark(sample).get("source_ns") {
+        Some(Value::Int(ns)) => u64::try_from(*ns).ok(),
+        _ => None,
+    };
+    let header = sample.header().ok().flatten();
+    Encoded {
+        kind: Kind::Ros2,
+        capture_ns: header.and_then(|header| header.capture_ns).or(source_ns),
+        image: None,
+        ros2,
+    }
+}
+
+/// What the bridge says of a message's origin. Empty: the bridge did not bring it.
+fn mark(sample: &Sample) -> BTreeMap<String, Value> {
+    let mut header = sample.header().ok().flatten().unwrap_or_default();
+    match header.values.remove(rgaps_ros2::MARK) {
+        Some(Value::Map(mark)) => mark,
+        _ => BTreeMap::new(),
+    }
+}
+
+/// Whether a message is the CDR of ROS 2 and nothing else. What the bridge says of its origin counts as nothing.
+fn is_plain_cdr(sample: &Sample, type_name: &str) -> bool {
+    let is_plain = |header: Header| {
+        let mut keys = header.values.keys();
+        header.frame_id.is_none() && keys.all(|key| key == rgaps_ros2::MARK)
+    };
+    rgaps_ros2::is_cdr(type_name, sample)
+        && sample.tag() == 0
+        && match sample.attachment() {
+            Some(_) => sample.header().ok().flatten().is_some_and(is_plain),
+            None => true,
+        }
 }
 
 /// The bytes of a sample, copied from a GPU.
@@ -68,9 +147,12 @@ pub(crate) fn append(
     let mut envelope = Envelope {
         timestamp: Some(timestamp(capture_ns.unwrap_or(publish_ns))),
         frame_id: header.frame_id.unwrap_or_default(),
-        rgaps: Some(beside(sample, image)?),
+        rgaps: Some(beside(sample, bytes, image)?),
         ..Envelope::default()
     };
+    if let (None, Some(tensor)) = (image, sample.tensor()) {
+        envelope.values = values(tensor, bytes);
+    }
     if let Some(image) = image {
         envelope.width = image.width;
         envelope.height = image.height;
@@ -94,10 +176,11 @@ pub(crate) fn append(
         kind,
         capture_ns,
         image,
+        ros2: None,
     })
 }
 
-fn beside(sample: &Sample, image: Option<Image>) -> Result<Beside, RecvError> {
+fn beside(sample: &Sample, bytes: &[u8], image: Option<Image>) -> Result<Beside, RecvError> {
     let parts = sample.parts()?;
     let tensor = match (sample.tensor(), image) {
         (Some(tensor), Some(image)) => Some(image.tensor(tensor)),
@@ -110,15 +193,57 @@ fn beside(sample: &Sample, image: Option<Image>) -> Result<Beside, RecvError> {
         tensor: tensor.as_ref().map(array),
         parts: parts
             .iter()
-            .map(|part| NamedPart {
-                name: part.name().to_owned(),
-                array: Some(array(&part.tensor())),
-                offset: part.offset(),
-                bytes: part.len(),
+            .map(|part| {
+                let (from, tensor) = (part.offset() as usize, part.tensor());
+                let own = bytes.get(from..from + part.len() as usize);
+                NamedPart {
+                    name: part.name().to_owned(),
+                    array: Some(array(&tensor)),
+                    offset: part.offset(),
+                    bytes: part.len(),
+                    values: values(&tensor, own.unwrap_or_default()),
+                }
             })
             .collect(),
         sequence: sample.sequence(),
         missed: sample.missed(),
+    })
+}
+
+/// The numbers of a small array without gaps. None of a larger one.
+fn values(tensor: &Tensor, bytes: &[u8]) -> Vec<f64> {
+    let shape = &tensor.shape[..usize::from(tensor.ndim)];
+    let dense = rgaps::tensor::contiguous(tensor.dtype, shape);
+    let size = tensor.dtype.element_bytes();
+    let is_small = size > 0 && bytes.len() as u64 / size <= VALUES_MAX;
+    if !is_small || dense.ok() != Some((*tensor, bytes.len() as u64)) {
+        return Vec::new();
+    }
+    let Some(read) = tensor.dtype.name().and_then(reader) else {
+        return Vec::new();
+    };
+    bytes.chunks_exact(size as usize).map(read).collect()
+}
+
+/// What reads a number of this element type, if plots have such numbers.
+fn reader(dtype: &str) -> Option<fn(&[u8]) -> f64> {
+    macro_rules! of {
+        ($type:ty) => {
+            |bytes: &[u8]| <$type>::from_le_bytes(bytes.try_into().expect("its bytes")) as f64
+        };
+    }
+    Some(match dtype {
+        "bool" | "uint8" => of!(u8),
+        "int8" => of!(i8),
+        "uint16" => of!(u16),
+        "int16" => of!(i16),
+        "uint32" => of!(u32),
+        "int32" => of!(i32),
+        "uint64" => of!(u64),
+        "int64" => of!(i64),
+        "float32" => of!(f32),
+        "float64" => of!(f64),
+        _ => return None,
     })
 }
 
@@ -182,17 +307,29 @@ impl Image {
     }
 }
 
-/// The image that a sample is. Parts are no image.
-pub(crate) fn image_of(sample: &Sample) -> Result<Option<Image>, RecvError> {
+/// The image that a sample is. Parts are no image. What the header says of its colours counts more than `type_name`, which its
+/// publisher declares.
+pub(crate) fn image_of(sample: &Sample, type_name: &str) -> Result<Option<Image>, RecvError> {
+    let Some(tensor) = sample.tensor() else {
+        return Ok(None);
+    };
     if !sample.parts()?.is_empty() {
         return Ok(None);
     }
-    let tensor = sample.tensor();
-    Ok(tensor.and_then(|tensor| image(tensor, sample.len())))
+    let header = sample.header().ok().flatten();
+    let said = match header
+        .as_ref()
+        .and_then(|header| header.values.get("encoding"))
+    {
+        Some(Value::Text(encoding)) => encoding,
+        _ => type_name,
+    };
+    Ok(image(tensor, sample.len(), said))
 }
 
-/// The image that a message of `bytes` bytes is: uint8 or uint16 in rows without gaps, of one, three or four channels.
-fn image(tensor: &Tensor, bytes: u64) -> Option<Image> {
+/// The image that a message of `bytes` bytes is: uint8 or uint16 in rows without gaps, of one, three or four channels. Red comes first
+/// unless `said` is `bgr8` or `bgra8`.
+fn image(tensor: &Tensor, bytes: u64, said: &str) -> Option<Image> {
     let shape = &tensor.shape[..usize::from(tensor.ndim)];
     let (height, width, channels) = match *shape {
         [height, width] => (height, width, 1),
@@ -201,7 +338,9 @@ fn image(tensor: &Tensor, bytes: u64) -> Option<Image> {
     };
     let encoding = match (tensor.dtype.name()?, channels) {
         ("uint8", 1) => "mono8",
+        ("uint8", 3) if said == "bgr8" => "bgr8",
         ("uint8", 3) => "rgb8",
+        ("uint8", 4) if said == "bgra8" => "bgra8",
         ("uint8", 4) => "rgba8",
         ("uint16", 1) => "mono16",
         ("float32", 1) if shape.len() == 3 => "32FC1",
@@ -255,7 +394,27 @@ mod tests {
 
     fn kind(dtype: &str, shape: &[u64]) -> Option<&'static str> {
         let (tensor, bytes) = rgaps::tensor::contiguous(dtype.parse().unwrap(), shape).unwrap();
-        image(&tensor, bytes).map(|image| image.encoding)
+        image(&tensor, bytes, "").map(|image| image.encoding)
+    }
+
+    #[test]
+    fn colours_are_in_the_order_that_the_publisher_says() {
+        let (tensor, bytes) = rgaps::tensor::contiguous(DType::U8, &[4, 6, 3]).unwrap();
+        for (said, encoding) in [("bgr8", "bgr8"), ("bgra8", "rgb8"), ("Image", "rgb8")] {
+            assert_eq!(image(&tensor, bytes, said).unwrap().encoding, encoding);
+        }
+    }
+
+    #[test]
+    fn small_arrays_have_their_numbers_and_large_ones_none() {
+        let (tensor, _) = rgaps::tensor::contiguous("int16".parse().unwrap(), &[2]).unwrap();
+        assert_eq!(values(&tensor, &[1, 0, 255, 255]), [1.0, -1.0]);
+        assert!(values(&tensor, &[1, 0]).is_empty());
+        let (tensor, bytes) = rgaps::tensor::contiguous(DType::U8, &[65]).unwrap();
+        assert!(values(&tensor, &vec![0; bytes as usize]).is_empty());
+        let (tensor, bytes) =
+            rgaps::tensor::contiguous("complex64".parse().unwrap(), &[1]).unwrap();
+        assert!(values(&tensor, &vec![0; bytes as usize]).is_empty());
     }
 
     #[test]
@@ -280,14 +439,14 @@ mod tests {
     #[test]
     fn a_row_has_its_bytes() {
         let (tensor, bytes) = rgaps::tensor::contiguous(DType::U8, &[4, 6, 3]).unwrap();
-        let image = image(&tensor, bytes).unwrap();
+        let image = image(&tensor, bytes, "").unwrap();
         assert_eq!((image.width, image.height, image.step), (6, 4, 18));
     }
 
     #[test]
     fn an_image_is_made_as_small_as_needed_and_no_smaller() {
         let (tensor, bytes) = rgaps::tensor::contiguous(DType::U8, &[1080, 1920, 3]).unwrap();
-        let whole = image(&tensor, bytes).unwrap();
+        let whole = image(&tensor, bytes, "").unwrap();
         assert_eq!(whole.within(bytes), (whole, 1));
         let (half, nth) = whole.within(bytes - 1);
         assert_eq!(
@@ -307,7 +466,7 @@ mod tests {
     #[test]
     fn a_small_image_has_every_nth_pixel() {
         let (tensor, bytes) = rgaps::tensor::contiguous(DType::U8, &[3, 5, 3]).unwrap();
-        let whole = image(&tensor, bytes).unwrap();
+        let whole = image(&tensor, bytes, "").unwrap();
         let pixels: Vec<u8> = (0..45).collect();
         let (small, nth) = whole.within(18);
         assert_eq!((small.width, small.height, nth), (3, 2, 2));

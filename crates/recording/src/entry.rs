@@ -1,6 +1,7 @@
 //! A message on its way from the thread that receives to the file.
 
 use crate::channel::Described;
+use crate::encode::Image;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -12,5 +13,7 @@ pub(crate) struct Entry {
     pub(crate) publish_ns: u64,
     pub(crate) sequence: u32,
     pub(crate) bytes: Vec<u8>,
+    /// Of an image, what its bytes are. They are the last.
+    pub(crate) image: Option<Image>,
     pub(crate) received: Instant,
 }

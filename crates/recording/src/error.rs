@@ -85,6 +85,12 @@ pub enum ReadError {
         #[source]
         error: std::io::Error,
     },
+    /// The folder has no MCAP files.
+    #[error("folder {} has no files with the ending .mcap; 'ros2 bag convert' makes them of bags in SQLite or in compressed files", path.display())]
+    NoFiles {
+        /// The folder.
+        path: PathBuf,
+    },
     /// The file is not MCAP.
     #[error("{} is not an MCAP file: it does not begin like one", path.display())]
     NotMcap {

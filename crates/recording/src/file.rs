@@ -5,6 +5,7 @@
 
 use crate::channel::Described;
 use crate::entry::Entry;
+use crate::jpeg;
 use crate::options::{Compression, Options};
 use crate::schema::Kind;
 use mcap::records::{MessageHeader, Metadata};
@@ -75,8 +76,11 @@ pub(crate) struct OpenFile {
     /// The same file, to ask for its length.
     file: File,
     path: PathBuf,
-    channels: HashMap<u64, u16>,
-    schemas: HashMap<Kind, u16>,
+    channels: HashMap<(u64, Kind), u16>,
+    /// By name.
+    schemas: HashMap<String, u16>,
+    /// The quality of images in JPEG.
+    jpeg: Option<u8>,
     pub(crate) opened: Instant,
     chunk_bytes_max: u64,
     /// The chunk that is being written: bytes of its messages, their number, since when.
@@ -124,6 +128,7 @@ impl OpenFile {
             .compression_threads(0)
             .chunk_size(None)
             .calculate_data_section_crc(false)
+            .profile(if options.ros2 { "ros2" } else { "" })
             .library(concat!("rgaps ", env!("CARGO_PKG_VERSION")))
             .create(output)?;
         let mut open = OpenFile {
@@ -132,6 +137,7 @@ impl OpenFile {
             path: path.to_owned(),
             channels: HashMap::new(),
             schemas: HashMap::new(),
+            jpeg: options.jpeg,
             opened: Instant::now(),
             chunk_bytes_max: options.chunk_bytes,
             chunk_bytes: 0,
@@ -190,38 +196,52 @@ impl OpenFile {
 
     /// Adds a message to the chunk.
     fn append(&mut self, entry: &Entry) -> Result<(), McapError> {
+        let jpeg = self.jpeg.zip(entry.image);
+        let jpeg = jpeg.and_then(|(quality, image)| jpeg::compress(&entry.bytes, image, quality));
+        let (kind, bytes) = match &jpeg {
+            Some(bytes) => (Kind::CompressedImage, bytes),
+            None => (entry.channel.kind, &entry.bytes),
+        };
         let header = MessageHeader {
-            channel_id: self.channel(&entry.channel)?,
+            channel_id: self.channel(&entry.channel, kind)?,
             sequence: entry.sequence,
             log_time: entry.log_ns,
             publish_time: entry.publish_ns,
         };
-        self.writer.write_to_known_channel(&header, &entry.bytes)?;
-        self.chunk_bytes += entry.bytes.len() as u64;
+        self.writer.write_to_known_channel(&header, bytes)?;
+        self.chunk_bytes += bytes.len() as u64;
         Ok(())
     }
 
-    fn channel(&mut self, channel: &Described) -> Result<u16, McapError> {
-        if let Some(id) = self.channels.get(&channel.id) {
+    fn channel(&mut self, channel: &Described, kind: Kind) -> Result<u16, McapError> {
+        if let Some(id) = self.channels.get(&(channel.id, kind)) {
             return Ok(*id);
         }
-        let kind = channel.kind;
-        let schema = match self.schemas.get(&kind) {
+        let is_ros2 = kind == Kind::Ros2;
+        let (name, coding, topic) = match is_ros2 {
+            // Nodes of ROS 2 write names with their slash.
+            true => (
+                channel.type_name.as_str(),
+                "cdr",
+                format!("/{}", channel.topic),
+            ),
+            false => (kind.name(), "protobuf", channel.topic.clone()),
+        };
+        let schema = match self.schemas.get(name) {
             Some(id) => *id,
             None => {
-                let descriptor = kind.descriptor();
+                let described_in = if is_ros2 { "" } else { coding };
                 let id = self
                     .writer
-                    .add_schema(kind.name(), "protobuf", &descriptor)?;
-                self.schemas.insert(kind, id);
+                    .add_schema(name, described_in, &kind.descriptor())?;
+                self.schemas.insert(name.to_owned(), id);
                 id
             }
         };
-        let (topic, metadata) = (&channel.topic, &channel.metadata);
         let id = self
             .writer
-            .add_channel(schema, topic, "protobuf", metadata)?;
-        self.channels.insert(channel.id, id);
+            .add_channel(schema, &topic, coding, &channel.metadata)?;
+        self.channels.insert((channel.id, kind), id);
         Ok(id)
     }
 

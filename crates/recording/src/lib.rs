@@ -1,7 +1,8 @@
 //! Recordings of topics in [MCAP](https://mcap.dev) files: this crate writes, reads and replays them.
 //!
 //! Other programs shall read a recording, too. So the file has a format that Foxglove, Rerun and ROS 2's tools read, the crate
-//! `mcap` writes and reads it, and an image in it is a `foxglove.RawImage`. An extra field has what only rgaps knows of a message
+//! `mcap` writes and reads it, and an image in it is a `foxglove.RawImage`, and a message
+//! that came from ROS 2 as CDR is there as CDR. An extra field has what only rgaps knows of a message
 //! (tag, attachment, element type, shape, parts), so a replayed message equals the original byte for byte.
 //! `docs/decisions/0049-recordings.md` has the reasons.
 //!
@@ -24,6 +25,7 @@ mod entry;
 mod error;
 mod file;
 mod info;
+mod jpeg;
 mod latest;
 mod message;
 mod messages;
@@ -47,7 +49,7 @@ pub use message::Message;
 pub use messages::{Messages, Selection};
 pub use options::{Compression, Options};
 pub use recorder::Recorder;
-pub use recording::{Missing, Recording};
+pub use recording::{files_of, Missing, Recording};
 pub use replay::{Replay, ReplayOptions, Replayed};
 pub use rgaps_layout::PartEntry;
 pub use schema::Kind;

@@ -1,13 +1,16 @@
 //! A message that was recorded.
 
-use crate::channel::Channel;
+use crate::channel::{Channel, Coding};
 use crate::error::ReadError;
-use crate::schema::{Array, Beside, Envelope, NamedPart};
+use crate::jpeg::CompressedImage;
+use crate::schema::{self, Array, Envelope, NamedPart};
 use bytes::Bytes;
 use prost::Message as _;
 use rgaps::{DType, Header, HeaderError, Tensor};
-use rgaps_layout::{PartEntry, MAX_DIMS, MAX_PART_NAME};
-use rgaps_topic::Metadata;
+use rgaps_client::bindings::Beside;
+use rgaps_layout::{PartEntry, MAX_DIMS};
+use rgaps_ros2::{Data, Type};
+use std::io::Cursor;
 use std::sync::Arc;
 
 /// A message that was recorded. Its bytes are a slice of its chunk's, without a copy.
@@ -17,11 +20,18 @@ pub struct Message {
     pub(crate) log_ns: u64,
     pub(crate) publish_ns: u64,
     data: Bytes,
-    tag: u64,
     sequence: u64,
     missed: u64,
-    tensor: Option<Tensor>,
-    beside: Metadata,
+    beside: Beside,
+}
+
+/// What the bytes of a file say of a message.
+struct Read {
+    data: Bytes,
+    /// None: the file's own number of it.
+    sequence: Option<u64>,
+    missed: u64,
+    beside: Beside,
 }
 
 impl Message {
@@ -32,41 +42,28 @@ impl Message {
         sequence: u32,
         data: Bytes,
     ) -> Result<Message, ReadError> {
-        if !channel.is_from_rgaps {
-            return Ok(Message {
-                channel,
-                log_ns,
-                publish_ns,
+        let read = match channel.coding {
+            Coding::Rgaps => by_schema(data),
+            Coding::Jpeg => jpeg(data),
+            Coding::Ros2(known) => ros2(known, data),
+            Coding::Plain => Ok(Read {
                 data,
-                tag: 0,
-                sequence: sequence.into(),
+                sequence: None,
                 missed: 0,
-                tensor: None,
-                beside: Metadata::EMPTY,
-            });
-        }
-        let damaged = |reason: String| ReadError::Message {
+                beside: Beside::default(),
+            }),
+        };
+        let read = read.map_err(|reason| ReadError::Message {
             topic: channel.topic.clone(),
             reason,
-        };
-        let envelope = Envelope::decode(data).map_err(|error| damaged(error.to_string()))?;
-        let beside = envelope.rgaps.unwrap_or_default();
-        let metadata =
-            metadata(&beside).ok_or_else(|| damaged("its parts are invalid".to_owned()))?;
-        let tensor = match beside.tensor.as_ref().map(tensor) {
-            None => None,
-            Some(Some(tensor)) => Some(tensor),
-            Some(None) => return Err(damaged("its shape is invalid".to_owned())),
-        };
+        })?;
         Ok(Message {
             log_ns,
             publish_ns,
-            data: envelope.data,
-            tag: beside.tag,
-            sequence: beside.sequence,
-            missed: beside.missed,
-            tensor,
-            beside: metadata,
+            data: read.data,
+            sequence: read.sequence.unwrap_or(sequence.into()),
+            missed: read.missed,
+            beside: read.beside,
             channel,
         })
     }
@@ -98,7 +95,7 @@ impl Message {
 
     /// The number that its publisher set.
     pub fn tag(&self) -> u64 {
-        self.tag
+        self.beside.tag
     }
 
     /// Its number: each publisher counts its messages from 0.
@@ -113,73 +110,106 @@ impl Message {
 
     /// Element type, shape and strides; None if the message is not one array.
     pub fn tensor(&self) -> Option<&Tensor> {
-        self.tensor.as_ref()
+        self.beside.tensor.as_ref()
     }
 
     /// The attachment; None without one.
     pub fn attachment(&self) -> Option<&[u8]> {
-        let attachment = self.beside.attachment();
+        let attachment = self.beside.metadata.attachment();
         (!attachment.is_empty()).then_some(attachment)
     }
 
     /// The header; None if the message has no attachment, or one that is not a header.
     pub fn header(&self) -> Result<Option<Header>, HeaderError> {
-        let header = self.beside.is_header().then(|| self.beside.attachment());
+        let beside = &self.beside.metadata;
+        let header = beside.is_header().then(|| beside.attachment());
         header.map(Header::decode).transpose()
     }
 
     /// The named arrays among its bytes. They may lie outside of the bytes if the file was changed by others.
     pub fn parts(&self) -> impl ExactSizeIterator<Item = PartEntry> + '_ {
-        self.beside.parts()
+        self.beside.metadata.parts()
     }
 
-    /// Attachment and parts as they lay beside the message.
-    pub(crate) fn beside(&self) -> &Metadata {
+    /// What lay beside the message.
+    pub(crate) fn beside(&self) -> &Beside {
         &self.beside
     }
 }
 
-fn metadata(beside: &Beside) -> Option<Metadata> {
-    let mut metadata = Metadata::default();
-    if !beside.attachment.is_empty()
-        && !metadata.set_attachment(&beside.attachment, beside.attachment_is_header)
-    {
-        return None;
+/// A message by our schemas.
+fn by_schema(data: Bytes) -> Result<Read, String> {
+    let envelope = Envelope::decode(data).map_err(|error| error.to_string())?;
+    let said = envelope.rgaps.unwrap_or_default();
+    let mut beside = attached(&said)?;
+    beside.tensor = said.tensor.as_ref().map(tensor).transpose()?;
+    for part in &said.parts {
+        add_part(&mut beside, part)?;
     }
-    for part in &beside.parts {
-        if !metadata.push_part(&entry(part)?) {
-            return None;
-        }
-    }
-    Some(metadata)
-}
-
-fn entry(part: &NamedPart) -> Option<PartEntry> {
-    let tensor = tensor(part.array.as_ref()?)?;
-    let mut name = [0; MAX_PART_NAME + 1];
-    let fits = part.name.len() <= MAX_PART_NAME;
-    name.get_mut(..part.name.len())
-        .filter(|_| fits)?
-        .copy_from_slice(part.name.as_bytes());
-    Some(PartEntry {
-        offset: part.offset,
-        bytes: part.bytes,
-        dtype_code: tensor.dtype.code,
-        dtype_bits: tensor.dtype.bits,
-        dtype_lanes: tensor.dtype.lanes,
-        ndim: tensor.ndim,
-        name_bytes: part.name.len() as u8,
-        reserved: 0,
-        shape: tensor.shape,
-        strides: tensor.strides,
-        name,
+    Ok(Read {
+        data: envelope.data,
+        sequence: Some(said.sequence),
+        missed: said.missed,
+        beside,
     })
 }
 
-fn tensor(array: &Array) -> Option<Tensor> {
+/// An image that was written as JPEG: the bytes of that file, with `format` in the header.
+fn jpeg(data: Bytes) -> Result<Read, String> {
+    let image = CompressedImage::decode(data).map_err(|error| error.to_string())?;
+    let said = image.rgaps.unwrap_or_default();
+    let mut beside = attached(&said)?;
+    let header = match said.attachment_is_header {
+        true => Header::decode(&said.attachment).ok(),
+        false => said.attachment.is_empty().then(Header::default),
+    };
+    if let Some(header) = header {
+        beside.set_header(&header.value("format", image.format))?;
+    }
+    Ok(Read {
+        data: image.data,
+        sequence: Some(said.sequence),
+        missed: said.missed,
+        beside,
+    })
+}
+
+/// A message of a bag of ROS 2.
+fn ros2(known: &Type, data: Bytes) -> Result<Read, String> {
+    let mut decoded = rgaps_ros2::decode(known, Cursor::new(&data), data.len())?;
+    decoded.beside.set_header(&decoded.header)?;
+    Ok(Read {
+        data: match decoded.data {
+            Data::Own(bytes) => bytes.into(),
+            Data::Within(range) => data.slice(range),
+        },
+        sequence: None,
+        missed: 0,
+        beside: decoded.beside,
+    })
+}
+
+/// The tag and the attachment.
+fn attached(said: &schema::Beside) -> Result<Beside, String> {
+    let mut beside = Beside {
+        tag: said.tag,
+        ..Beside::default()
+    };
+    if !said.attachment.is_empty() {
+        beside.attach(&said.attachment, said.attachment_is_header)?;
+    }
+    Ok(beside)
+}
+
+fn add_part(beside: &mut Beside, part: &NamedPart) -> Result<(), String> {
+    let array = part.array.as_ref().ok_or("a part of it is no array")?;
+    beside.add_part(&part.name, &tensor(array)?, part.offset, part.bytes)
+}
+
+fn tensor(array: &Array) -> Result<Tensor, String> {
     let dims = array.shape.len();
     if dims > MAX_DIMS || array.strides.len() != dims {
-        return None;
+        return Err("its shape is invalid".to_owned());
     }
     let mut tensor = Tensor {
         dtype: DType {
@@ -192,5 +222,5 @@ fn tensor(array: &Array) -> Option<Tensor> {
     };
     tensor.shape[..dims].copy_from_slice(&array.shape);
     tensor.strides[..dims].copy_from_slice(&array.strides);
-    Some(tensor)
+    Ok(tensor)
 }

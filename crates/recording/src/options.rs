@@ -39,6 +39,10 @@ pub struct Options {
     pub file: PathBuf,
     /// How chunks are compressed. Default: not at all.
     pub compression: Compression,
+    /// Write a bag of ROS 2: messages in CDR and nothing else. What is no message of ROS 2 is left out and counted. Default: false.
+    pub ros2: bool,
+    /// Write images of 8 bits as JPEG of this quality, 1 to 100, which changes their pixels. Default: as they are.
+    pub jpeg: Option<u8>,
     /// A chunk ends after this many bytes, or after a second. Default: 4 MiB.
     pub chunk_bytes: u64,
     /// Messages that wait for the disk take at most this much memory. Default: 512 MiB.
@@ -64,6 +68,8 @@ impl Options {
             patterns: patterns.into_iter().map(Into::into).collect(),
             file: file.into(),
             compression: Compression::default(),
+            ros2: false,
+            jpeg: None,
             chunk_bytes: 4 << 20,
             queue_bytes: 512 << 20,
             split_bytes: None,

@@ -5,13 +5,13 @@
 use crate::channel::{metadata_of, Described};
 use crate::clock::WallClock;
 use crate::counts::{Counters, Reason};
-use crate::encode::{describe, encode};
+use crate::encode::{describe, encode, encode_ros2, Encoded};
 use crate::entry::Entry;
 use crate::error::RecordError;
 use crate::options::Options;
 use crate::queue::Queue;
 use crate::schema::Kind;
-use rgaps::{Domain, Late, Node, RecvError, Sample, Subscriber, Token, WaitSet};
+use rgaps::{Domain, Late, Node, PublisherRow, RecvError, Sample, Subscriber, Token, WaitSet};
 use rgaps_session::{is_pattern, pattern_matches};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,6 +35,8 @@ const LAST_WORK: Duration = Duration::from_secs(1);
 struct Reading {
     subscriber: Subscriber,
     token: Token,
+    /// What the daemon says of publishers. None: they left before anyone could ask.
+    publishers: HashMap<u64, Option<PublisherRow>>,
     channels: HashMap<(u64, Kind), Arc<Described>>,
     /// Messages whose copy to the host is not complete, oldest first.
     pending: VecDeque<Sample>,
@@ -111,6 +113,7 @@ impl Receiver {
         self.readings.push(Reading {
             subscriber,
             token,
+            publishers: HashMap::new(),
             channels: HashMap::new(),
             pending: VecDeque::new(),
         });
@@ -266,22 +269,34 @@ impl Receiver {
             return self.counters.count_dropped(Reason::QueueFull, 1);
         }
         let log_ns = self.clock.wall_ns(sample.publish_ns());
+        let is_ros2 = self.options.ros2;
         let mut bytes = self.queue.buffer();
-        let encoded = match encode(sample, log_ns, &mut bytes) {
-            Ok(encoded) => encoded,
+        let row = self.publisher(at, sample);
+        let type_name = row.map_or("", |row| &row.type_name);
+        let encoded = match is_ros2 {
+            true => encode_ros2(sample, type_name, log_ns, &mut bytes),
+            false => encode(sample, type_name, log_ns, &mut bytes).map(Some),
+        };
+        let encoded = match encoded {
+            Ok(Some(encoded)) => encoded,
+            Ok(None) => {
+                self.queue.recycle(bytes);
+                return self.counters.count_dropped(Reason::NotRos2, 1);
+            }
             Err(error) => {
                 tracing::warn!("{}", rgaps_session::explain(&error));
                 self.queue.recycle(bytes);
                 return self.counters.count_dropped(Reason::Unreadable, 1);
             }
         };
-        let channel = self.channel(at, sample, encoded.kind);
+        let channel = self.channel(at, sample, encoded);
         let pushed_out = self.queue.push(Entry {
             channel,
             log_ns,
             publish_ns: encoded.capture_ns.unwrap_or(log_ns),
             sequence: sample.sequence() as u32,
             bytes,
+            image: encoded.image,
             received: Instant::now(),
         });
         self.counters
@@ -300,23 +315,39 @@ impl Receiver {
         true
     }
 
-    fn channel(&mut self, at: usize, sample: &Sample, kind: Kind) -> Arc<Described> {
-        let key = (sample.publisher_id(), kind);
+    /// What the daemon says of a message's publisher. Asks once.
+    fn publisher(&mut self, at: usize, sample: &Sample) -> Option<&PublisherRow> {
+        let reading = &mut self.readings[at];
+        let known = reading.publishers.entry(sample.publisher_id());
+        let row = known.or_insert_with(|| {
+            let info = self.node.topic(reading.subscriber.topic()).ok();
+            let mut rows = info.into_iter().flat_map(|info| info.publishers);
+            rows.find(|row| row.slot == sample.publisher_slot())
+        });
+        row.as_ref()
+    }
+
+    fn channel(&mut self, at: usize, sample: &Sample, encoded: Encoded) -> Arc<Described> {
+        let key = (sample.publisher_id(), encoded.kind);
         if let Some(channel) = self.readings[at].channels.get(&key) {
             return channel.clone();
         }
-        let topic = self.readings[at].subscriber.topic().to_owned();
-        let info = self.node.topic(&topic).ok();
-        let slot = sample.publisher_slot();
-        let mut rows = info.iter().flat_map(|info| &info.publishers);
-        let row = rows.find(|row| row.slot == slot);
         self.channels += 1;
+        let (id, topic) = (
+            self.channels,
+            self.readings[at].subscriber.topic().to_owned(),
+        );
+        let row = self.publisher(at, sample);
         let channel = Arc::new(Described {
-            id: self.channels,
+            id,
             topic,
             publisher_id: key.0,
             transient_local: row.is_some_and(|row| row.offer.transient_local),
-            kind,
+            kind: encoded.kind,
+            type_name: match (encoded.ros2, row) {
+                (Some(known), _) => known.name.to_owned(),
+                (None, row) => row.map_or_else(String::new, |row| row.type_name.clone()),
+            },
             metadata: metadata_of(key.0, row, describe(sample)),
         });
         self.readings[at].channels.insert(key, channel.clone());

@@ -49,6 +49,27 @@ pub struct Missing {
     pub reason: String,
 }
 
+/// The files of a recording: the file itself, or, of a folder such as a bag of ROS 2, those in it, by name.
+pub fn files_of(path: impl AsRef<Path>) -> Result<Vec<PathBuf>, ReadError> {
+    let path = path.as_ref().to_owned();
+    if !path.is_dir() {
+        return Ok(vec![path]);
+    }
+    let entries = std::fs::read_dir(&path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let entries = match entries {
+        Ok(entries) => entries,
+        Err(error) => return Err(ReadError::Io { path, error }),
+    };
+    let files = entries.into_iter().map(|entry| entry.path());
+    let is_mcap = |file: &PathBuf| file.extension().is_some_and(|ending| ending == "mcap");
+    let mut files: Vec<PathBuf> = files.filter(is_mcap).collect();
+    files.sort();
+    match files.is_empty() {
+        true => Err(ReadError::NoFiles { path }),
+        false => Ok(files),
+    }
+}
+
 impl Recording {
     /// Opens a recording. A file without an index is read through.
     pub fn open(path: impl AsRef<Path>) -> Result<Recording, ReadError> {

@@ -297,7 +297,7 @@ impl Replay {
 fn fill(loan: &mut Loan, message: &Message) -> Result<(), String> {
     let written = loan.write(0, message.data());
     written.map_err(|error| rgaps_session::explain(&error))?;
-    loan.set_beside(message.tag(), message.tensor().copied(), message.beside())
+    loan.set_beside(message.beside())
 }
 
 /// False: it was stopped before.

@@ -1,7 +1,7 @@
 //! How messages lie in a recording: Protocol Buffers, whose description each file carries.
 //!
-//! There are two message types. An image is a `foxglove.RawImage`, which Foxglove, Rerun and others draw; everything else
-//! is an `rgaps.Message`. Both have the fields that any reader expects (time, frame, data), and the field `rgaps`
+//! An image is a `foxglove.RawImage` (or a `foxglove.CompressedImage`, see `jpeg`), which Foxglove, Rerun and others draw; a message that
+//! came as CDR from ROS 2 is that CDR; everything else is an `rgaps.Message`. Images and messages have the fields that any reader expects (time, frame, data), and the field `rgaps`
 //! with what only rgaps knows: tag, attachment, element type, shape, parts. A reader that does not know that field
 //! skips it. `docs/how-to/record-replay.md` shows both types as a `.proto` file.
 //!
@@ -35,6 +35,9 @@ pub(crate) struct Envelope {
     pub data: Bytes,
     #[prost(string, tag = "7")]
     pub frame_id: String,
+    /// Of `rgaps.Message`: the numbers of a small array, for plots.
+    #[prost(double, repeated, tag = "8")]
+    pub values: Vec<f64>,
     #[prost(message, optional, tag = "1000")]
     pub rgaps: Option<Beside>,
 }
@@ -85,6 +88,9 @@ pub(crate) struct NamedPart {
     pub offset: u64,
     #[prost(uint64, tag = "4")]
     pub bytes: u64,
+    /// The numbers of a small array, for plots.
+    #[prost(double, repeated, tag = "5")]
+    pub values: Vec<f64>,
 }
 
 /// The type of a channel's messages.
@@ -92,22 +98,28 @@ pub(crate) struct NamedPart {
 pub enum Kind {
     /// `foxglove.RawImage`.
     Image,
+    /// `foxglove.CompressedImage`.
+    CompressedImage,
     /// `foxglove.PointCloud`. Only for looking: a recording has clouds as `rgaps.Message`.
     PointCloud,
     /// `foxglove.Log`. Only for looking, too.
     Log,
     /// `rgaps.Message`.
     Message,
+    /// A message of ROS 2 in CDR. Only in recordings; its type says more.
+    Ros2,
 }
 
 impl Kind {
-    /// The name of its schema.
+    /// The name of its schema; of a message of ROS 2, its type is that.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Image => "foxglove.RawImage",
+            Kind::CompressedImage => "foxglove.CompressedImage",
             Kind::PointCloud => "foxglove.PointCloud",
             Kind::Log => "foxglove.Log",
             Kind::Message => "rgaps.Message",
+            Kind::Ros2 => "",
         }
     }
 
@@ -115,7 +127,10 @@ impl Kind {
     pub fn descriptor(self) -> Vec<u8> {
         let mut files = vec![timestamp_file()];
         match self {
+            // Its definition is known to nodes only.
+            Kind::Ros2 => return Vec::new(),
             Kind::Image => files.extend([own_file(), image_file()]),
+            Kind::CompressedImage => files.extend([own_file(), compressed_file()]),
             Kind::PointCloud => files.push(cloud_file()),
             Kind::Log => files.push(log_file()),
             Kind::Message => files.push(own_file()),
@@ -159,6 +174,7 @@ fn own_file() -> FileDescriptorProto {
             of_type(2, "array", ".rgaps.Array"),
             field(3, "offset", Type::Uint64),
             field(4, "bytes", Type::Uint64),
+            repeated(field(5, "values", Type::Double)),
         ],
     );
     let beside = message(
@@ -179,6 +195,7 @@ fn own_file() -> FileDescriptorProto {
             of_type(1, "timestamp", TIMESTAMP),
             field(DATA as i32, "data", Type::Bytes),
             field(7, "frame_id", Type::String),
+            repeated(field(8, "values", Type::Double)),
             of_type(1000, "rgaps", ".rgaps.Beside"),
         ],
     );
@@ -206,6 +223,25 @@ fn image_file() -> FileDescriptorProto {
     );
     file(
         "foxglove/RawImage.proto",
+        "foxglove",
+        &["google/protobuf/timestamp.proto", "rgaps/recording.proto"],
+        vec![image],
+    )
+}
+
+fn compressed_file() -> FileDescriptorProto {
+    let image = message(
+        "CompressedImage",
+        vec![
+            of_type(1, "timestamp", TIMESTAMP),
+            field(2, "data", Type::Bytes),
+            field(3, "format", Type::String),
+            field(4, "frame_id", Type::String),
+            of_type(1000, "rgaps", ".rgaps.Beside"),
+        ],
+    );
+    file(
+        "foxglove/CompressedImage.proto",
         "foxglove",
         &["google/protobuf/timestamp.proto", "rgaps/recording.proto"],
         vec![image],

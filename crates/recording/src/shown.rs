@@ -3,15 +3,19 @@
 //! (`rgaps.Message`).
 
 use crate::encode::{append, image_of, read_all, timestamp, Encoded};
+use crate::jpeg::CompressedImage;
 use crate::schema::Kind;
 use prost::Message as _;
 use prost_types::Timestamp;
 use rgaps::{DType, Header, RecvError, Sample, Value};
+use rgaps_ros2::{Kind as Number, Reader};
 use std::borrow::Cow;
+use std::io::Cursor;
 
 /// Names of types, without their package, whose messages are clouds.
 const CLOUDS: [&str; 2] = ["PointCloud2", "PointCloud"];
 const LOG: &str = "Log";
+const COMPRESSED: &str = "CompressedImage";
 /// Columns of a cloud whose header says nothing of them.
 const COLUMNS: [&str; 4] = ["x", "y", "z", "intensity"];
 /// `PackedElementField.NumericType.FLOAT32`.
@@ -94,7 +98,7 @@ pub fn encode_within(
     if let Some(encoded) = drawn(sample, type_name, publish_ns, bytes_max, to)? {
         return Ok(Some(encoded));
     }
-    let image = image_of(sample)?;
+    let image = image_of(sample, type_name)?;
     if image.is_none() && sample.len() > bytes_max {
         return Ok(None);
     }
@@ -124,6 +128,7 @@ fn drawn(
     let name = type_name.rsplit(['/', '.', ':']).next().unwrap_or_default();
     let kind = match name {
         LOG if sample.len() <= bytes_max => Kind::Log,
+        COMPRESSED if sample.len() <= bytes_max => Kind::CompressedImage,
         name if CLOUDS.contains(&name) => Kind::PointCloud,
         _ => return Ok(None),
     };
@@ -133,6 +138,7 @@ fn drawn(
     let bytes = read_all(sample)?;
     let encoded = match kind {
         Kind::Log => log(&header, &bytes, time).map(|log| log.encode(to)),
+        Kind::CompressedImage => compressed(&header, &bytes, time).map(|image| image.encode(to)),
         _ => cloud(sample, &header, &bytes, bytes_max, time).map(|cloud| cloud.encode(to)),
     };
     Ok(encoded.map(|written| {
@@ -141,8 +147,25 @@ fn drawn(
             kind,
             capture_ns,
             image: None,
+            ros2: None,
         }
     }))
+}
+
+/// An image in a file's format, with `format` in its header. ROS 2 may write more than the format there: `rgb8; jpeg compressed bgr8`.
+fn compressed(header: &Header, bytes: &[u8], time: Timestamp) -> Option<CompressedImage> {
+    let Some(Value::Text(said)) = header.values.get("format") else {
+        return None;
+    };
+    let known = ["jpeg", "png", "webp", "avif"];
+    let format = known.into_iter().find(|known| said.contains(known))?;
+    Some(CompressedImage {
+        timestamp: Some(time),
+        data: bytes.to_vec().into(),
+        format: format.to_owned(),
+        frame_id: header.frame_id.clone().unwrap_or_default(),
+        rgaps: None,
+    })
 }
 
 /// Text whose header has `level`, `name`, `file` and `line`; or `rcl_interfaces/msg/Log` as ROS 2 wrote it.
@@ -182,42 +205,21 @@ fn level(value: Option<&Value>) -> i32 {
 
 /// Reads the CDR of `rcl_interfaces/msg/Log`.
 fn ros_log(bytes: &[u8]) -> Option<Log> {
-    /// Behind the head of four bytes, from which CDR counts.
-    struct Cdr<'a>(&'a [u8], usize);
-    impl Cdr<'_> {
-        fn take(&mut self, count: usize) -> Option<&[u8]> {
-            let from = self.1;
-            self.1 = from.checked_add(count)?;
-            self.0.get(from..self.1)
-        }
-        fn number(&mut self) -> Option<u32> {
-            self.1 = self.1.next_multiple_of(4);
-            self.take(4)?.try_into().ok().map(u32::from_le_bytes)
-        }
-        fn text(&mut self) -> Option<String> {
-            let length = self.number()? as usize;
-            let (end, text) = self.take(length)?.split_last()?;
-            (*end == 0).then(|| String::from_utf8_lossy(text).into_owned())
-        }
-    }
-    let mut cdr = match bytes {
-        [0, 1, _, _, rest @ ..] => Cdr(rest, 0),
-        _ => return None,
-    };
+    let mut cdr = Reader::new(Cursor::new(bytes), bytes.len()).ok()?;
     let stamp = Timestamp {
-        seconds: cdr.number()?.into(),
-        nanos: cdr.number()? as i32,
+        seconds: cdr.u32().ok()?.into(),
+        nanos: cdr.u32().ok()? as i32,
     };
-    let level = level(Some(&Value::Int(cdr.take(1)?[0].into())));
-    let (name, message, file) = (cdr.text()?, cdr.text()?, cdr.text()?);
-    let _function = cdr.text()?;
+    let number = cdr.numbers(Number::U8, 1).ok()?[0];
+    let (name, message, file) = (cdr.text().ok()?, cdr.text().ok()?, cdr.text().ok()?);
+    let _function = cdr.text().ok()?;
     Some(Log {
         timestamp: Some(stamp),
-        level,
+        level: level(Some(&Value::Int(number.into()))),
         message,
         name,
         file,
-        line: cdr.number()?,
+        line: cdr.u32().ok()?,
     })
 }
 

@@ -177,6 +177,31 @@ fn files_are_split_by_size() {
 }
 
 #[test]
+fn files_are_split_by_time() {
+    let daemon = Daemon::start();
+    let node = daemon.node("test");
+    let folder = tempfile::tempdir().unwrap();
+    // Volatile: no file repeats a message.
+    let publisher = node.publisher("numbers").keep_last(1000).create().unwrap();
+    let mut options = Options::new(["numbers"], folder.path().join("run.mcap"));
+    options.split_time = Some(Duration::from_millis(20));
+    let recorder = record(&node, options, 1);
+    let mut count = 0;
+    until("a third file", || {
+        publisher.put(&message(count)).unwrap();
+        count += 1;
+        recorder.counts().files >= 3
+    });
+    let (counts, failure) = recorder.stop();
+    assert_eq!((counts.recorded, failure), (u64::from(count), None));
+    let path = |number| folder.path().join(format!("run-{number:04}.mcap"));
+    let all: Vec<u32> = (0..counts.files)
+        .flat_map(|number| numbers(&path(number)).0)
+        .collect();
+    assert_eq!(all, (0..count).collect::<Vec<_>>());
+}
+
+#[test]
 fn the_last_seconds_are_written_when_it_is_told_to() {
     let daemon = Daemon::start();
     let node = daemon.node("test");
@@ -369,7 +394,7 @@ fn a_file_of_another_program_is_replayed_as_bytes() {
     let file = folder.path().join("other.mcap");
     let mut writer = mcap::Writer::new(std::fs::File::create(&file).unwrap()).unwrap();
     let schema = writer
-        .add_schema("std_msgs/msg/String", "ros2msg", b"string data")
+        .add_schema("my_msgs/msg/Mine", "ros2msg", b"string data")
         .unwrap();
     let channel = writer
         .add_channel(schema, "/chatter", "cdr", &BTreeMap::new())
@@ -393,7 +418,7 @@ fn a_file_of_another_program_is_replayed_as_bytes() {
     let node = daemon.node("replay");
     let chatter = node
         .subscriber("chatter")
-        .type_name("std_msgs/msg/String")
+        .type_name("my_msgs/msg/Mine")
         .reliable();
     let chatter = chatter.create().unwrap();
     let options = ReplayOptions {

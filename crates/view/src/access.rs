@@ -7,12 +7,19 @@
 //! - `Origin`, where there is no token: the site whose script sends the request. It must be the server's own page or one that was
 //!   allowed. Programs that are no browsers send none.
 //! - The token, if there is one, in the query (`?token=`) or in the header `Authorization: Bearer`.
+//!
+//! Other users of this host can connect to 127.0.0.1, too. So without a token the process at the other end must be of the server's user, or
+//! of root.
 
 use crate::http::{Request, Status};
 use crate::options::{is_loopback, Options};
 use std::net::IpAddr;
 
+const ROOT: u32 = 0;
+
 pub(crate) struct Access {
+    /// Who started the server.
+    user: u32,
     token: Option<String>,
     origins: Vec<String>,
     is_loopback: bool,
@@ -25,6 +32,7 @@ pub(crate) struct Refused(pub(crate) Status, pub(crate) &'static str);
 impl Access {
     pub(crate) fn new(options: &Options) -> Access {
         Access {
+            user: rustix::process::geteuid().as_raw(),
             token: options.token.clone(),
             origins: options.origins.clone(),
             is_loopback: is_loopback(options.listen.ip()),
@@ -43,11 +51,23 @@ impl Access {
         }
     }
 
-    /// Whether a request may have data.
-    pub(crate) fn check(&self, request: &Request) -> Result<(), Refused> {
+    /// Whether a request may have data. `owner`: finds the user of the process that sends it.
+    pub(crate) fn check(
+        &self,
+        request: &Request,
+        owner: impl FnOnce() -> Option<u32>,
+    ) -> Result<(), Refused> {
         self.check_host(request)?;
         let Some(token) = &self.token else {
-            return self.check_origin(request);
+            self.check_origin(request)?;
+            return match owner() {
+                Some(ROOT) => Ok(()),
+                Some(user) if user == self.user => Ok(()),
+                _ => Err(Refused(
+                    Status::Forbidden,
+                    "without a token only the user who started 'rgaps view' may look: start it with --token-file",
+                )),
+            };
         };
         let header = request.header("authorization").unwrap_or_default();
         let given = request
@@ -115,7 +135,9 @@ mod tests {
     }
 
     fn status(access: &Access, path: &str, headers: &[(&str, &str)]) -> Option<Status> {
-        let refused = access.check(&request(path, headers)).err();
+        let refused = access
+            .check(&request(path, headers), || Some(access.user))
+            .err();
         refused.map(|refused| refused.0)
     }
 
@@ -163,6 +185,16 @@ mod tests {
         ] {
             assert_eq!(of(origin), Some(Status::Forbidden), "{origin}");
         }
+    }
+
+    #[test]
+    fn other_users_of_the_host_are_refused() {
+        let mut access = access(Options::default());
+        access.user = 1000;
+        let request = request("/", &[("Host", "localhost")]);
+        let check = |owner| access.check(&request, || owner).is_ok();
+        assert!(check(Some(1000)) && check(Some(ROOT)));
+        assert!(!check(Some(1001)) && !check(None));
     }
 
     #[test]

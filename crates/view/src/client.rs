@@ -206,6 +206,7 @@ impl<'a> Client<'a> {
                     self.hub.unsubscribe(&self.outbox, id);
                 }
             }
+            Command::FollowGraph(follows) => self.hub.follow_graph(&self.outbox, follows),
             Command::NotOffered(op) => {
                 let text = format!("this server does not offer {op}: it only shows topics");
                 self.outbox.announce(protocol::warning(&text));

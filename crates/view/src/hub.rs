@@ -60,6 +60,8 @@ struct State {
     client: u64,
     sent: u64,
     replaced: u64,
+    /// Who uses which topic, as clients know it that follow that.
+    graph: BTreeMap<String, protocol::Users>,
 }
 
 impl State {
@@ -189,6 +191,38 @@ impl Hub {
         let ended = outbox.unsubscribe(id);
         if let Some((_, channel)) = ended.and_then(|channel| state.channel(channel)) {
             channel.subscriptions -= 1;
+        }
+    }
+
+    /// Tells a client who uses which topic, now and whenever it changes, or no more.
+    pub(crate) fn follow_graph(&self, outbox: &Outbox, follows: bool) {
+        let state = self.lock();
+        outbox.follow_graph(follows);
+        if follows && !state.graph.is_empty() {
+            outbox.announce(protocol::connection_graph(&state.graph, &[]));
+        }
+    }
+
+    /// Whether a client wants to know who uses which topic.
+    pub(crate) fn is_graph_followed(&self) -> bool {
+        let state = self.lock();
+        let mut clients = state.clients.values();
+        clients.any(|outbox| outbox.follows_graph())
+    }
+
+    /// Who uses which topic.
+    pub(crate) fn set_graph(&self, graph: BTreeMap<String, protocol::Users>) {
+        let mut state = self.lock();
+        if graph == state.graph {
+            return;
+        }
+        let known = std::mem::replace(&mut state.graph, graph);
+        let gone = known.keys().filter(|name| !state.graph.contains_key(*name));
+        let gone: Vec<&str> = gone.map(String::as_str).collect();
+        let update = protocol::connection_graph(&state.graph, &gone);
+        let clients = state.clients.values();
+        for outbox in clients.filter(|outbox| outbox.follows_graph()) {
+            outbox.announce(update.clone());
         }
     }
 

@@ -23,6 +23,7 @@ mod look;
 mod options;
 mod outbox;
 pub mod overview;
+mod owner;
 mod protocol;
 mod server;
 mod state;

@@ -66,12 +66,15 @@ impl Looker {
         let published = published.map(|row| row.name.clone()).collect();
         self.hub.set_topics(&names, published);
         let is_due = self.looked.is_none_or(|looked| looked.elapsed() >= EVERY);
-        if !is_due || !self.overview.is_asked() {
+        let is_wanted = self.overview.is_asked() || self.hub.is_graph_followed();
+        if !is_due || !is_wanted {
             return Ok(());
         }
         if let Some(report) = self.window.add(Look::take(&self.node)?) {
             self.looked = Some(Instant::now());
-            self.overview.set(self.answers(report));
+            let answers = self.answers(report);
+            self.hub.set_graph(answers.graph());
+            self.overview.set(answers);
         }
         Ok(())
     }

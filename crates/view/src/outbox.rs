@@ -54,6 +54,8 @@ struct State {
     served: u32,
     /// More announcements waited than there is room for.
     is_overrun: bool,
+    /// The client wants to know who publishes and subscribes.
+    follows_graph: bool,
 }
 
 pub(crate) struct Outbox {
@@ -98,6 +100,14 @@ impl Outbox {
         }
         drop(state);
         self.wake();
+    }
+
+    pub(crate) fn follow_graph(&self, follows: bool) {
+        self.lock().follows_graph = follows;
+    }
+
+    pub(crate) fn follows_graph(&self) -> bool {
+        self.lock().follows_graph
     }
 
     pub(crate) fn is_overrun(&self) -> bool {

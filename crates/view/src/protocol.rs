@@ -6,7 +6,7 @@ use data_encoding::BASE64;
 use rgaps_recording::Kind;
 use serde::Deserialize;
 use serde_json::{json, Value};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Names of the protocol, the preferred one first.
 const NAMES: [&str; 2] = ["foxglove.sdk.v1", "foxglove.websocket.v1"];
@@ -15,15 +15,13 @@ const MESSAGE_DATA: u8 = 1;
 /// Before the bytes of a message: opcode, subscription, log time.
 pub(crate) const MESSAGE_HEAD: usize = 1 + 4 + 8;
 /// What the server does not offer, and some clients ask for all the same.
-const NOT_OFFERED: [&str; 9] = [
+const NOT_OFFERED: [&str; 7] = [
     "advertise",
     "unadvertise",
     "getParameters",
     "setParameters",
     "subscribeParameterUpdates",
     "unsubscribeParameterUpdates",
-    "subscribeConnectionGraph",
-    "unsubscribeConnectionGraph",
     "fetchAsset",
 ];
 
@@ -32,6 +30,8 @@ const NOT_OFFERED: [&str; 9] = [
 pub(crate) enum Command {
     Subscribe(Vec<Subscription>),
     Unsubscribe(Vec<u32>),
+    /// Whether it wants to know who publishes and subscribes.
+    FollowGraph(bool),
     /// A part of the protocol that the server does not offer.
     NotOffered(String),
 }
@@ -65,13 +65,15 @@ pub(crate) fn parse(text: &str) -> Result<Command, String> {
         "unsubscribe" => serde_json::from_value(parsed["subscriptionIds"].take())
             .map(Command::Unsubscribe)
             .map_err(wrong),
+        "subscribeConnectionGraph" => Ok(Command::FollowGraph(true)),
+        "unsubscribeConnectionGraph" => Ok(Command::FollowGraph(false)),
         op if NOT_OFFERED.contains(&op) => Ok(Command::NotOffered(op.to_owned())),
         _ => Err("this has an op that the protocol does not have".to_owned()),
     }
 }
 
 pub(crate) fn server_info(name: &str, session: &str) -> String {
-    json!({"op": "serverInfo", "name": name, "capabilities": [], "sessionId": session}).to_string()
+    json!({"op": "serverInfo", "name": name, "capabilities": ["connectionGraph"], "sessionId": session}).to_string()
 }
 
 /// The description of a channel in an `advertise` message.
@@ -98,6 +100,27 @@ pub(crate) fn advertise(channels: &[Value]) -> String {
 
 pub(crate) fn unadvertise(channel_ids: &[u32]) -> String {
     json!({"op": "unadvertise", "channelIds": channel_ids}).to_string()
+}
+
+/// The processes that publish to a topic, and those that subscribe.
+pub(crate) type Users = (BTreeSet<String>, BTreeSet<String>);
+
+/// Who uses which topic, all of it, and topics that are gone since the last time.
+pub(crate) fn connection_graph(topics: &BTreeMap<String, Users>, removed: &[&str]) -> String {
+    let rows = |key: &str, of: fn(&Users) -> &BTreeSet<String>| {
+        let rows = topics.iter();
+        rows.map(|(name, users)| json!({"name": name, key: of(users)}))
+            .collect::<Vec<_>>()
+    };
+    json!({
+        "op": "connectionGraphUpdate",
+        "publishedTopics": rows("publisherIds", |users| &users.0),
+        "subscribedTopics": rows("subscriberIds", |users| &users.1),
+        "advertisedServices": [],
+        "removedTopics": removed,
+        "removedServices": [],
+    })
+    .to_string()
 }
 
 /// A warning that the client shows.

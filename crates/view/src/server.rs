@@ -8,6 +8,7 @@ use crate::hub::Hub;
 use crate::look::Looker;
 use crate::options::Options;
 use crate::outbox::Outbox;
+use crate::owner::owner_of;
 use crate::state::Overview;
 use crate::watch::Watcher;
 use crate::{protocol, thumbnail};
@@ -216,7 +217,7 @@ fn respond(
             "only GET is answered here",
         )),
         (true, Some(_)) if !is_socket => shared.access.check_host(request),
-        (true, _) => shared.access.check(request),
+        (true, _) => shared.access.check(request, || owner_of(&stream)),
     };
     if let Err(refused) = allowed {
         return Err(Box::new((stream, refused)));

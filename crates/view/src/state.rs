@@ -3,8 +3,10 @@
 use crate::hub::{Figures, Hub, Shown};
 use crate::options::Options;
 use crate::overview::Report;
+use crate::protocol::Users;
 use rgaps::TopicInfo;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -29,6 +31,26 @@ pub(crate) struct Answers {
     pub(crate) members: Vec<Member>,
     /// Topics whose members are not in `members`.
     pub(crate) topics_without_members: usize,
+}
+
+impl Answers {
+    /// Who uses which topic.
+    pub(crate) fn graph(&self) -> BTreeMap<String, Users> {
+        let topics = self.report.topics.iter();
+        let mut graph: BTreeMap<String, Users> = topics
+            .map(|topic| (topic.topic.clone(), Users::default()))
+            .collect();
+        for member in &self.members {
+            let (publishers, subscribers) = graph.entry(member.topic.clone()).or_default();
+            let process = format!("{} ({})", member.process, member.pid);
+            match member.role {
+                "publisher" => publishers.insert(process),
+                "left" => continue,
+                _ => subscribers.insert(process),
+            };
+        }
+        graph
+    }
 }
 
 #[derive(Serialize)]

@@ -33,6 +33,8 @@ fn pixels(image: Image, nth: u32, bytes: &[u8]) -> Option<(ColorType, Vec<u8>)> 
         "mono8" => (ColorType::Grayscale, taken.flatten().copied().collect()),
         "rgb8" => (ColorType::Rgb, taken.flatten().copied().collect()),
         "rgba8" => (ColorType::Rgba, taken.flatten().copied().collect()),
+        "bgr8" => (ColorType::Rgb, taken.flat_map(red_first).collect()),
+        "bgra8" => (ColorType::Rgba, taken.flat_map(red_first).collect()),
         "mono16" => {
             let values = taken.map(|two| f32::from(u16::from_le_bytes([two[0], two[1]])));
             (ColorType::Grayscale, grey(values.collect()))
@@ -43,6 +45,11 @@ fn pixels(image: Image, nth: u32, bytes: &[u8]) -> Option<(ColorType, Vec<u8>)> 
         }
         _ => return None,
     })
+}
+
+/// Blue, green, red, and perhaps alpha, in the order of PNG.
+fn red_first(pixel: &[u8]) -> impl Iterator<Item = u8> + '_ {
+    pixel[..3].iter().rev().chain(&pixel[3..]).copied()
 }
 
 /// Depth has no range of its own, so the least value is black and the greatest white.
@@ -92,6 +99,8 @@ mod tests {
     fn thumbnails_have_the_pixels() {
         let small = decoded("rgb8", (2, 1), vec![1, 2, 3, 4, 5, 6]);
         assert_eq!(small, (2, 1, vec![1, 2, 3, 4, 5, 6]));
+        let swapped = decoded("bgra8", (1, 1), vec![1, 2, 3, 4]);
+        assert_eq!(swapped, (1, 1, vec![3, 2, 1, 4]));
         let row: Vec<u8> = (0..=255).chain(0..129).collect();
         let (width, height, pixels) = decoded("mono8", (385, 1), row);
         assert_eq!((width, height), (129, 1));

@@ -5,7 +5,7 @@ mod support;
 use rgaps::{DType, Publisher};
 use rgaps_testkit::until;
 use rgaps_view::Options;
-use serde_json::json;
+use serde_json::{json, Value};
 use std::sync::atomic::{AtomicBool, Ordering};
 use support::{Client, View};
 use tungstenite::protocol::frame::coding::{CloseCode, Data, OpCode};
@@ -256,4 +256,36 @@ fn the_end_of_the_server_is_told() {
     client.text("serverInfo");
     drop(view.server);
     assert_eq!(client.end().code, CloseCode::Away);
+}
+
+#[test]
+fn who_publishes_and_subscribes_is_told() {
+    let view = View::start();
+    let publisher = view.daemon.node("camera").publisher("front");
+    let publisher = publisher.create().unwrap();
+    let subscriber = view.daemon.node("detector").subscriber("front");
+    let subscriber = subscriber.create().unwrap();
+    let mut client = view.client();
+    let capabilities = &client.text("serverInfo")["capabilities"];
+    assert_eq!(*capabilities, json!(["connectionGraph"]));
+    client.say(&json!({"op": "subscribeConnectionGraph"}));
+    let mut next = |is_it: &dyn Fn(&Value) -> bool| loop {
+        let graph = client.text("connectionGraphUpdate");
+        if is_it(&graph) {
+            return;
+        }
+    };
+    let has = |graph: &Value, rows: &str, ids: &str, process: &str| {
+        let mut rows = graph[rows].as_array().unwrap().iter();
+        let row = rows.find(|row| row["name"] == "front").unwrap();
+        let mut ids = row[ids].as_array().unwrap().iter();
+        ids.any(|id| id.as_str().unwrap().starts_with(process))
+    };
+    let publishes = |graph: &Value| has(graph, "publishedTopics", "publisherIds", "camera (");
+    let subscribes = |graph: &Value| has(graph, "subscribedTopics", "subscriberIds", "detector (");
+    next(&|graph| publishes(graph) && subscribes(graph));
+    drop(publisher);
+    next(&|graph| !publishes(graph) && subscribes(graph));
+    drop(subscriber);
+    next(&|graph| graph["removedTopics"] == json!(["front"]));
 }

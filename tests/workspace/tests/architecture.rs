@@ -4,7 +4,7 @@
 use rgaps_workspace_tests::{Package, Workspace};
 
 /// The layers in the data's order. A crate depends only on crates of earlier layers.
-const LAYERS: [&[&str]; 26] = [
+const LAYERS: [&[&str]; 27] = [
     &["layout"],
     &["sync"],
     &["dmaplane"],
@@ -20,6 +20,7 @@ const LAYERS: [&[&str]; 26] = [
     &["mps"],
     &["engine"],
     &["client"],
+    &["ros2"],
     &["rgaps"],
     &["recording"],
     &["view"],

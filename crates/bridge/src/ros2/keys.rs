@@ -66,6 +66,46 @@ impl Endpoint<'_> {
     }
 }
 
+/// `sensor_msgs::msg::dds_::Image_` as ROS 2 writes it.
+fn ros(type_name: &str) -> String {
+    let name = type_name.strip_suffix('_').unwrap_or(type_name);
+    name.replace("::dds_::", "/").replace("::", "/")
+}
+
+/// The tokens of a domain.
+pub(crate) fn tokens(domain: u32) -> String {
+    format!("@ros2_lv/{domain}/**")
+}
+
+/// A publisher or subscriber, as its token says it.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Seen {
+    pub(crate) is_publisher: bool,
+    pub(crate) topic: String,
+    pub(crate) type_name: String,
+    pub(crate) hash: String,
+}
+
+impl Seen {
+    /// None: it is a node, a service, or no token.
+    pub(crate) fn read(token: &str) -> Option<Seen> {
+        let words: Vec<&str> = token.split('/').collect();
+        let [_, _, _, _, _, kind, _, _, _, topic, type_name, hash, _] = words[..] else {
+            return None;
+        };
+        Some(Seen {
+            is_publisher: match kind {
+                "MP" => true,
+                "MS" => false,
+                _ => return None,
+            },
+            topic: topic.replace(SLASH, "/"),
+            type_name: ros(type_name),
+            hash: hash.to_owned(),
+        })
+    }
+}
+
 /// The token of the bridge's node.
 pub(crate) fn node_token(domain: u32, session: &str) -> String {
     format!("@ros2_lv/{domain}/{session}/0/0/NN/{SLASH}/{SLASH}/{NODE}")
@@ -96,6 +136,17 @@ mod tests {
             "@ros2_lv/2/aac3178e146ba6f1fc6e6a4085e77f21/0/10/MP/%/%/rgaps_bridge/%robot%chatter/\
              std_msgs::msg::dds_::String_/RIHS01_df66/::,7:,:,:,,"
         );
+        let token = chatter.token("a", 10, true);
+        let seen = Seen::read(&token).unwrap();
+        assert_eq!(
+            (seen.topic.as_str(), seen.is_publisher),
+            ("/robot/chatter", true)
+        );
+        assert_eq!(
+            (seen.type_name.as_str(), seen.hash.as_str()),
+            ("std_msgs/msg/String", "RIHS01_df66")
+        );
+        assert_eq!(Seen::read(&node_token(2, "a")), None);
         (chatter.reliable, chatter.transient_local, chatter.depth) = (false, true, 42);
         assert!(chatter.token("a", 1, false).ends_with("/2:1:,:,:,:,,"));
         assert_eq!(node_token(2, "a"), "@ros2_lv/2/a/0/0/NN/%/%/rgaps_bridge");

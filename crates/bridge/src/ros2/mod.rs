@@ -2,35 +2,31 @@
 //! number, a time and the publisher's id, and liveliness tokens make the graph visible. Or as `zenoh-bridge-ros2dds` speaks it
 //! for nodes with DDS: a topic's key is its name, and a message is CDR and nothing else.
 //!
-//! Known types (`types`) become arrays, with `header.stamp` as `capture_ns`, `frame_id`, and other members as values of the header. All others
-//! cross as their CDR bytes. A message that comes in has the key `ros` in its header.
+//! Messages of known types become arrays (crate `rgaps-ros2`). All others cross as their CDR bytes. A message that comes in has the key
+//! `ros` in its header.
 
-mod cdr;
-mod cloud;
-mod decode;
-mod encode;
-mod image;
+mod graph;
 mod keys;
-mod types;
 
-use crate::beside::Beside;
+pub use graph::{ros2_topics, RosTopic};
+
 use crate::dialect::{Dialect, Inbound, Offer, Outbound};
 use crate::error::BridgeError;
-use decode::Decoded;
 use keys::Endpoint;
+use rgaps_client::bindings::Beside;
 use rgaps_client::{Header, Sample, Value};
+use rgaps_ros2::{Data, Decoded, Type, MARK};
 use rgaps_session::{bare_topic_name, Bridge as Config, Ros2Rule, RosMiddleware};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::OnceLock;
-use types::Type;
+use std::sync::{Mutex, OnceLock, PoisonError};
 use xxhash_rust::xxh3::xxh3_128;
 use zenoh::bytes::{Encoding, ZBytes};
 
-/// The key of a header with what only ROS 2 knows.
-const ROS: &str = "ros";
 /// Bytes of a publisher's id.
 const GID_BYTES: usize = 16;
+/// Publishers of ROS 2 whose last number is remembered.
+const PUBLISHERS_SEEN_MAX: usize = 1024;
 /// An attachment: number, time, length of the id, id.
 const ATTACHMENT_BYTES: usize = 8 + 8 + 1 + GID_BYTES;
 
@@ -55,6 +51,8 @@ struct Route {
     gid: OnceLock<[u8; GID_BYTES]>,
     /// Number of its next message.
     next: AtomicI64,
+    /// Of messages that came in, the last number of each publisher that may have kept some.
+    seen: Mutex<HashMap<[u8; GID_BYTES], i64>>,
 }
 
 impl Ros2 {
@@ -78,6 +76,12 @@ impl Ros2 {
         })
     }
 
+    /// How many messages late joiners get. None: none, or by other means than rmw_zenoh's.
+    fn kept(&self, route: &Route) -> Option<u32> {
+        let is_kept = route.rule.transient_local && self.middleware == RosMiddleware::Zenoh;
+        is_kept.then_some(route.rule.depth)
+    }
+
     /// The key of a route's messages. `hash`: `*` for those with any.
     fn key_of(&self, route: &Route, hash: &str) -> String {
         match self.middleware {
@@ -89,7 +93,7 @@ impl Ros2 {
 
 impl Route {
     fn new(rule: &Ros2Rule) -> Route {
-        let known = types::find(&rule.type_name);
+        let known = rgaps_ros2::find(&rule.type_name);
         let hash = rule.hash.clone();
         Route {
             name: match &rule.name {
@@ -101,6 +105,7 @@ impl Route {
             gid: OnceLock::new(),
             // As rclcpp counts.
             next: AtomicI64::new(1),
+            seen: Mutex::default(),
             rule: rule.clone(),
         }
     }
@@ -137,23 +142,40 @@ impl Route {
             ("topic".to_owned(), Value::from(self.name.as_str())),
             ("type".to_owned(), Value::from(self.rule.type_name.as_str())),
         ]);
-        let attachment = sample.attachment().map(ZBytes::to_bytes);
-        let attachment = attachment.as_deref().unwrap_or_default();
-        if attachment.len() == ATTACHMENT_BYTES {
-            let number = |at: usize| {
-                let bytes = attachment[at..at + 8].try_into().expect("eight bytes");
-                Value::Int(i64::from_le_bytes(bytes))
-            };
-            mark.insert("sequence".to_owned(), number(0));
-            mark.insert("source_ns".to_owned(), number(8));
+        if let Some(beside) = Attachment::of(sample) {
+            mark.insert("sequence".to_owned(), Value::Int(beside.number));
+            mark.insert("source_ns".to_owned(), Value::Int(beside.source_ns));
         }
         mark.into()
     }
 }
 
+/// What a message from ROS 2 has beside it.
+struct Attachment {
+    number: i64,
+    source_ns: i64,
+    gid: [u8; GID_BYTES],
+}
+
+impl Attachment {
+    fn of(sample: &zenoh::sample::Sample) -> Option<Attachment> {
+        let bytes = sample.attachment()?.to_bytes();
+        let bytes = <&[u8; ATTACHMENT_BYTES]>::try_from(&*bytes).ok()?;
+        let number = |at: usize| {
+            let bytes = bytes[at..at + 8].try_into().expect("eight bytes");
+            i64::from_le_bytes(bytes)
+        };
+        Some(Attachment {
+            number: number(0),
+            source_ns: number(8),
+            gid: bytes[17..].try_into().expect("its length is known"),
+        })
+    }
+}
+
 impl Dialect for Ros2 {
     fn mark(&self) -> &'static str {
-        ROS
+        MARK
     }
 
     fn tokens(&self, session: &str) -> Vec<String> {
@@ -194,8 +216,11 @@ impl Dialect for Ros2 {
     ) -> Result<Outbound, String> {
         let route = &self.outgoing[rule];
         let payload = match route.known {
-            Some(known) => encode::encode(known, type_name, published_ns, sample)?,
-            None => raw(sample)?,
+            // As it may be replayed from a bag.
+            Some(known) if type_name != known.name || !rgaps_ros2::is_cdr(type_name, &sample) => {
+                encode(known, type_name, published_ns, sample)?
+            }
+            _ => raw(sample)?,
         };
         Ok(Outbound {
             payload,
@@ -221,35 +246,79 @@ impl Dialect for Ros2 {
         }
     }
 
+    fn keeps(&self, rule: usize) -> Option<u32> {
+        self.kept(&self.outgoing[rule])
+    }
+
+    fn asks(&self, rule: usize) -> Option<u32> {
+        self.kept(&self.incoming[rule])
+    }
+
+    fn is_repeated(&self, rule: usize, sample: &zenoh::sample::Sample) -> bool {
+        let route = &self.incoming[rule];
+        let Some(beside) = Attachment::of(sample).filter(|_| route.rule.transient_local) else {
+            return false;
+        };
+        let mut seen = route.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        if seen.len() == PUBLISHERS_SEEN_MAX && !seen.contains_key(&beside.gid) {
+            seen.clear();
+        }
+        let last = seen.entry(beside.gid).or_insert(i64::MIN);
+        let is_repeated = beside.number <= *last;
+        *last = beside.number.max(*last);
+        is_repeated
+    }
+
     fn decode(&self, rule: usize, sample: &zenoh::sample::Sample) -> Result<Inbound, String> {
         let route = &self.incoming[rule];
         let payload = sample.payload();
         let mut decoded = match route.known {
-            Some(known) => decode::decode(known, payload)?,
+            Some(known) => rgaps_ros2::decode(known, payload.reader(), payload.len())?,
             None => Decoded {
-                payload: payload.clone(),
-                skip: 0,
-                len: payload.len(),
+                data: Data::Within(0..payload.len()),
                 header: Header::default(),
                 beside: Beside::default(),
+                type_name: route.rule.type_name.clone(),
             },
         };
-        let type_name = match decoded.header.values.get("encoding") {
-            Some(Value::Text(encoding)) if decoded.beside.tensor.is_some() => encoding.clone(),
-            _ => route.rule.type_name.clone(),
-        };
         let mark = route.mark(sample);
-        decoded.header.values.insert(ROS.to_owned(), mark);
+        decoded.header.values.insert(MARK.to_owned(), mark);
         decoded.beside.set_header(&decoded.header)?;
+        let (payload, range) = match decoded.data {
+            Data::Own(bytes) => {
+                let len = bytes.len();
+                (ZBytes::from(bytes), 0..len)
+            }
+            Data::Within(range) => (payload.clone(), range),
+        };
         Ok(Inbound {
             topic: bare_topic_name(&route.rule.topic).to_owned(),
-            type_name,
-            payload: decoded.payload,
-            skip: decoded.skip,
-            len: decoded.len,
+            type_name: decoded.type_name,
+            payload,
+            skip: range.start,
+            len: range.len(),
             beside: decoded.beside,
         })
     }
+}
+
+/// A message as a known type. Its own bytes are not copied.
+fn encode(
+    known: &Type,
+    type_name: &str,
+    published_ns: u64,
+    sample: Sample,
+) -> Result<ZBytes, String> {
+    let encoded = rgaps_ros2::encode(known, type_name, published_ns, &sample)?;
+    let Some(at) = encoded.data_at else {
+        return Ok(ZBytes::from(encoded.bytes));
+    };
+    let (before, after) = encoded.bytes.split_at(at);
+    let mut payload = ZBytes::writer();
+    payload.append(ZBytes::from(before));
+    payload.append(crate::plain::held(sample)?);
+    payload.append(ZBytes::from(after));
+    Ok(payload.finish())
 }
 
 /// A message that is CDR already.

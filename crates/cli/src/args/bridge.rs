@@ -22,7 +22,16 @@ pub enum Bridge {
     /// Which topics, and their types, is in the configuration: [[bridge.ros2]]. Images, point clouds and others become arrays; messages
     /// of all other types cross as their CDR bytes. Without an endpoint the bridge connects to the router of this host, as nodes do.
     #[command(after_help = examples::BRIDGE_ROS2)]
-    Ros2(BridgeNetwork),
+    Ros2(BridgeRos2),
+}
+
+#[derive(Args)]
+pub struct BridgeRos2 {
+    /// List the topics that nodes use, with types and hashes as rules need them, and end.
+    #[arg(long)]
+    pub list: bool,
+    #[command(flatten)]
+    pub network: BridgeNetwork,
 }
 
 #[derive(Args)]

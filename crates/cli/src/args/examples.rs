@@ -198,6 +198,8 @@ Examples:
   rgaps record -o run.mcap camera/front 'lidar/*'
   # Files of 1 GiB, compressed.
   rgaps record -o run.mcap --split-size 1GiB --compression zstd '**'
+  # Images as JPEG of quality 80.
+  rgaps record -o run.mcap --jpeg=80 'camera/*'
   # Keep the last 30 s in memory; `kill -USR1 PID` writes them to crash-0000.mcap.
   rgaps record -o crash.mcap --keep 30 --queue 4GiB '**'
 
@@ -246,8 +248,10 @@ Examples:
   rgaps bridge ros2 --config bridge.toml
   # Through that of another.
   rgaps bridge ros2 --config bridge.toml --connect tcp/10.0.0.2:7447
+  # What to write into bridge.toml: topics, types, hashes.
+  rgaps bridge ros2 --list
 
-JSON fields: as of rgaps bridge zenoh";
+JSON fields: as of rgaps bridge zenoh; with --list: topics (name, type, hash, publishers, subscribers)";
 
 pub const BRIDGE_ZENOH: &str = "\
 Examples:

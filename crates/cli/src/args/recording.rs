@@ -31,6 +31,13 @@ pub struct Record {
     /// How to compress.
     #[arg(long, value_enum, default_value = "none")]
     pub compression: Compression,
+    /// Write a bag of ROS 2: messages in CDR and nothing else. Messages that are none of ROS 2 are left out and counted.
+    #[arg(long, conflicts_with = "jpeg")]
+    pub ros2: bool,
+    /// Write images of 8 bits as JPEG (foxglove.CompressedImage), of QUALITY 1 to 100. It changes pixels, and one core compresses.
+    #[arg(long, value_name = "QUALITY", num_args = 0..=1, require_equals = true, default_missing_value = "90",
+        value_parser = clap::value_parser!(u8).range(1..=100))]
+    pub jpeg: Option<u8>,
     /// End a chunk after this many bytes, or after a second. Programs can read only whole chunks.
     #[arg(long, value_name = "BYTES", default_value = "4MiB")]
     pub chunk: ByteSize,
@@ -63,7 +70,7 @@ pub struct Record {
 
 #[derive(Args)]
 pub struct Replay {
-    /// The recording. Several files are the parts of one recording.
+    /// The recording, or the folder of a bag of ROS 2. Several files are the parts of one recording.
     #[arg(required = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub files: Vec<PathBuf>,
     /// Play this many times as fast as it was recorded.
@@ -89,7 +96,7 @@ pub struct Replay {
 
 #[derive(Args)]
 pub struct Info {
-    /// The recordings.
+    /// The recordings, or folders of bags of ROS 2.
     #[arg(required = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub files: Vec<PathBuf>,
 }

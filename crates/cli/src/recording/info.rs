@@ -3,13 +3,15 @@
 use crate::args::Info;
 use crate::output::{table, Output};
 use crate::units;
-use rgaps_recording::{Reason, Recording, TopicInfo};
+use rgaps_recording::{files_of, Reason, Recording, TopicInfo};
 use std::io::{self, Write};
 
 pub fn info(command: &Info, output: &mut Output) -> anyhow::Result<()> {
-    for file in &command.files {
-        let info = Recording::open(file)?.info();
-        output.put(&info, |to| print(&info, to))?;
+    for path in &command.files {
+        for file in files_of(path)? {
+            let info = Recording::open(file)?.info();
+            output.put(&info, |to| print(&info, to))?;
+        }
     }
     Ok(())
 }

@@ -81,6 +81,8 @@ fn options(command: &Record) -> Options {
         Compression::Lz4 => rgaps_recording::Compression::Lz4,
         Compression::Zstd => rgaps_recording::Compression::Zstd,
     };
+    options.ros2 = command.ros2;
+    options.jpeg = command.jpeg;
     options.chunk_bytes = command.chunk.0;
     options.queue_bytes = command.queue.0;
     options.split_bytes = command.split_size.map(|size| size.0);

@@ -4,13 +4,17 @@ use crate::args::{Common, Replay};
 use crate::output::Output;
 use crate::stop::Stop;
 use crate::{domain, session, units};
-use rgaps_recording::{Recording, ReplayOptions};
+use rgaps_recording::{files_of, Recording, ReplayOptions};
 use std::sync::Arc;
 
 pub fn replay(common: &Common, command: &Replay, output: &mut Output) -> anyhow::Result<()> {
     let stop = Stop::install()?;
+    let mut files = Vec::new();
+    for path in &command.files {
+        files.extend(files_of(path)?);
+    }
     let mut recordings = Vec::new();
-    for file in &command.files {
+    for file in &files {
         let recording = Recording::open(file)?;
         if let Some(missing) = recording.missing() {
             rgaps_session::tell_user(format_args!(

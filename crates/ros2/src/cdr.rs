@@ -1,19 +1,17 @@
 //! CDR, the encoding of messages of ROS 2 (XCDR1 in either byte order): a header of four bytes, then the fields, each aligned to its
 //! size from the end of the header.
 
-use std::io::{Read as _, Seek as _, SeekFrom};
-use zenoh::bytes::{ZBytes, ZBytesReader};
+use std::io::{Read, Seek, SeekFrom};
 
 /// Bytes before the first field: the encoding, and options that nobody uses.
 pub(crate) const HEADER_BYTES: usize = 4;
 /// Plain CDR, little-endian.
 const LITTLE_ENDIAN: [u8; HEADER_BYTES] = [0, 1, 0, 0];
-/// Longest text: names of frames and of encodings.
-const TEXT_MAX: usize = 4096;
 
 /// A number in CDR.
+#[allow(missing_docs)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub enum Kind {
     Bool,
     I8,
     U8,
@@ -57,26 +55,27 @@ impl Kind {
 }
 
 /// Reads a message. It copies fields that it is asked for, and no others.
-pub(crate) struct Reader<'a> {
-    bytes: ZBytesReader<'a>,
+#[derive(Debug)]
+pub struct Reader<R> {
+    bytes: R,
     /// Since the end of the header.
     at: usize,
     len: usize,
     is_big: bool,
 }
 
-impl<'a> Reader<'a> {
-    pub(crate) fn new(bytes: &'a ZBytes) -> Result<Reader<'a>, String> {
-        let mut reader = bytes.reader();
+impl<R: Read + Seek> Reader<R> {
+    /// Begins to read a message of `len` bytes.
+    pub fn new(mut bytes: R, len: usize) -> Result<Reader<R>, String> {
         let mut header = [0; HEADER_BYTES];
-        let read = reader.read_exact(&mut header);
-        if read.is_err() || header[0] != 0 || header[1] > 1 {
+        let read = bytes.read_exact(&mut header);
+        if read.is_err() || len < HEADER_BYTES || !matches!(header, [0, 0 | 1, ..]) {
             return Err("it is not CDR".to_owned());
         }
         Ok(Reader {
-            bytes: reader,
+            bytes,
             at: 0,
-            len: bytes.len() - HEADER_BYTES,
+            len: len - HEADER_BYTES,
             is_big: header[1] == 0,
         })
     }
@@ -89,7 +88,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Passes over bytes, and returns where they begin in the payload.
-    pub(crate) fn skip(&mut self, bytes: usize) -> Result<usize, String> {
+    pub fn skip(&mut self, bytes: usize) -> Result<usize, String> {
         self.check(bytes)?;
         let begin = HEADER_BYTES + self.at;
         self.at += bytes;
@@ -108,7 +107,7 @@ impl<'a> Reader<'a> {
     }
 
     /// So many numbers, in little-endian.
-    pub(crate) fn numbers(&mut self, kind: Kind, count: usize) -> Result<Vec<u8>, String> {
+    pub fn numbers(&mut self, kind: Kind, count: usize) -> Result<Vec<u8>, String> {
         let size = kind.bytes();
         if count > 0 {
             self.skip(self.at.next_multiple_of(size) - self.at)?;
@@ -121,16 +120,15 @@ impl<'a> Reader<'a> {
         Ok(taken)
     }
 
-    pub(crate) fn u32(&mut self) -> Result<u32, String> {
+    /// A number of 32 bits.
+    pub fn u32(&mut self) -> Result<u32, String> {
         let bytes = self.numbers(Kind::U32, 1)?;
         Ok(u32::from_le_bytes(bytes.try_into().expect("four bytes")))
     }
 
-    pub(crate) fn text(&mut self) -> Result<String, String> {
+    /// A text.
+    pub fn text(&mut self) -> Result<String, String> {
         let bytes = self.u32()? as usize;
-        if bytes > TEXT_MAX {
-            return Err(format!("a text of it has {bytes} bytes"));
-        }
         let mut text = self.take(bytes)?;
         if text.last() == Some(&0) {
             text.pop();
@@ -177,7 +175,7 @@ impl Writer {
         self.bytes.push(0);
     }
 
-    /// Counts bytes that are written rest, and returns where they belong.
+    /// Counts bytes that are written elsewhere, and returns where they belong.
     pub(crate) fn leave_out(&mut self, bytes: usize) -> usize {
         self.rest += bytes;
         self.bytes.len()

@@ -1,31 +1,47 @@
 //! From a message of ROS 2 to one of rgaps.
 
-use super::cdr::{Kind, Reader};
-use super::types::{Bytes, Field, Type};
-use super::{cloud, image};
-use crate::beside::Beside;
+use crate::cdr::{Kind, Reader};
+use crate::types::{Bytes, Field, Type};
+use crate::{cloud, image};
+use rgaps_client::bindings::Beside;
 use rgaps_client::tensor::contiguous;
-use rgaps_client::{Header, Value};
+use rgaps_client::{Header, Tensor, Value};
 use rgaps_layout::BLOCK_ALIGN;
 use std::collections::BTreeMap;
-use zenoh::bytes::ZBytes;
+use std::io::{Read, Seek};
+use std::ops::Range;
 
 /// Most points' fields of a cloud, and texts of a list.
 const LIST_MAX: u32 = 1024;
 
-/// What a message's bytes are.
-pub(crate) struct Decoded {
-    pub(crate) payload: ZBytes,
-    pub(crate) skip: usize,
-    pub(crate) len: usize,
-    pub(crate) header: Header,
-    /// Without the header.
-    pub(crate) beside: Beside,
+/// A message of ROS 2 as one of rgaps.
+#[derive(Debug)]
+pub struct Decoded {
+    /// Its bytes.
+    pub data: Data,
+    /// Its header.
+    pub header: Header,
+    /// What else lies beside it.
+    pub beside: Beside,
+    /// What its publisher declares: the encoding of an image that is an array, and else the type.
+    pub type_name: String,
 }
 
-/// Decodes a message of a known type. Large `uint8[]` stay where they are.
-pub(crate) fn decode(kind: &Type, payload: &ZBytes) -> Result<Decoded, String> {
-    let mut reader = Reader::new(payload)?;
+/// Where the bytes of a message are.
+#[derive(Debug)]
+pub enum Data {
+    /// Here.
+    Own(Vec<u8>),
+    /// There in the encoded message.
+    Within(Range<usize>),
+}
+
+/// Decodes a message of a known type, of `len` bytes. Large `uint8[]` stay where they are.
+///
+/// # Errors
+/// It is no such message; why.
+pub fn decode(kind: &Type, bytes: impl Read + Seek, len: usize) -> Result<Decoded, String> {
+    let mut reader = Reader::new(bytes, len)?;
     let mut found = Found::default();
     for field in kind.fields {
         found.take(field, &mut reader)?;
@@ -37,16 +53,18 @@ pub(crate) fn decode(kind: &Type, payload: &ZBytes) -> Result<Decoded, String> {
         }
         _ => {}
     }
-    let is_own = found.skip.is_none();
+    let type_name = match found.header.values.get("encoding") {
+        Some(Value::Text(encoding)) if found.beside.tensor.is_some() => encoding.clone(),
+        _ => kind.name.to_owned(),
+    };
     Ok(Decoded {
-        payload: match is_own {
-            true => ZBytes::from(found.own),
-            false => payload.clone(),
+        data: match found.skip {
+            Some(skip) => Data::Within(skip..skip + found.len),
+            None => Data::Own(found.own),
         },
-        skip: found.skip.unwrap_or_default(),
-        len: found.len,
         header: found.header,
         beside: found.beside,
+        type_name,
     })
 }
 
@@ -61,7 +79,7 @@ struct Found {
 }
 
 impl Found {
-    fn take(&mut self, field: &Field, reader: &mut Reader<'_>) -> Result<(), String> {
+    fn take(&mut self, field: &Field, reader: &mut Reader<impl Read + Seek>) -> Result<(), String> {
         match *field {
             Field::Header => self.take_header(reader)?,
             Field::Value(name, kind) => {
@@ -108,7 +126,7 @@ impl Found {
         self.header.values.insert(name.to_owned(), value);
     }
 
-    fn take_header(&mut self, reader: &mut Reader<'_>) -> Result<(), String> {
+    fn take_header(&mut self, reader: &mut Reader<impl Read + Seek>) -> Result<(), String> {
         let (s, ns) = (reader.u32()?, reader.u32()?);
         let frame_id = reader.text()?;
         let is_set = (s, ns) != (0, 0) && i32::try_from(s).is_ok();
@@ -123,7 +141,7 @@ impl Found {
         name: &str,
         kind: Kind,
         shape: &[u64],
-        reader: &mut Reader<'_>,
+        reader: &mut Reader<impl Read + Seek>,
     ) -> Result<(), String> {
         let count: u64 = shape.iter().product();
         let numbers = reader.numbers(kind, count as usize)?;
@@ -132,11 +150,11 @@ impl Found {
         self.own.resize(at, 0);
         self.own.extend_from_slice(&numbers);
         self.len = self.own.len();
-        self.beside.add_part(name, tensor, at as u64, bytes)
+        self.beside.add_part(name, &tensor, at as u64, bytes)
     }
 }
 
-fn tensor(kind: Kind, shape: &[u64]) -> Result<(rgaps_client::Tensor, u64), String> {
+fn tensor(kind: Kind, shape: &[u64]) -> Result<(Tensor, u64), String> {
     let dtype = kind.dtype().parse().expect("a name of the table");
     contiguous(dtype, shape).map_err(|error| error.to_string())
 }
@@ -157,9 +175,9 @@ fn value(kind: Kind, bytes: &[u8]) -> Value {
     }
 }
 
-fn list(
-    reader: &mut Reader<'_>,
-    mut one: impl FnMut(&mut Reader<'_>) -> Result<Value, String>,
+fn list<R: Read + Seek>(
+    reader: &mut Reader<R>,
+    mut one: impl FnMut(&mut Reader<R>) -> Result<Value, String>,
 ) -> Result<Value, String> {
     let count = reader.u32()?;
     if count > LIST_MAX {
@@ -169,7 +187,7 @@ fn list(
     entries.collect::<Result<Vec<_>, _>>().map(Value::from)
 }
 
-fn point_field(reader: &mut Reader<'_>) -> Result<Value, String> {
+fn point_field(reader: &mut Reader<impl Read + Seek>) -> Result<Value, String> {
     let name = reader.text()?;
     let offset = reader.u32()?;
     let datatype = value(Kind::U8, &reader.numbers(Kind::U8, 1)?);

@@ -1,10 +1,10 @@
 //! The message types that become arrays and headers. All others cross as their CDR bytes.
 
-use super::cdr::Kind::{self, Bool, F32, F64, I16, I32, I64, I8, U16, U32, U64, U8};
+use crate::cdr::Kind::{self, Bool, F32, F64, I16, I32, I64, I8, U16, U32, U64, U8};
 use Field::{Array, Data, Fields, Header, List, Text, Texts, Value, Whole};
 
 /// A field of a message, and what it is in rgaps.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Field {
     /// `std_msgs/Header`: `capture_ns` and `frame_id`.
     Header,
@@ -34,16 +34,17 @@ pub(crate) enum Bytes {
 }
 
 /// A message type.
-#[derive(Debug)]
-pub(crate) struct Type {
-    pub(crate) name: &'static str,
+#[derive(Debug, PartialEq, Eq)]
+pub struct Type {
+    /// `package/msg/Name`.
+    pub name: &'static str,
     /// As ROS 2 computes it (REP 2016). The same from Iron to Lyrical.
-    pub(crate) hash: &'static str,
+    pub hash: &'static str,
     pub(crate) fields: &'static [Field],
 }
 
 /// The type of this name.
-pub(crate) fn find(name: &str) -> Option<&'static Type> {
+pub fn find(name: &str) -> Option<&'static Type> {
     TYPES.iter().find(|known| known.name == name)
 }
 

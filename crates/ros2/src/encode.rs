@@ -1,23 +1,34 @@
 //! From a message of rgaps to one of ROS 2.
 
-use super::cdr::{Kind, Writer};
-use super::types::{Bytes, Field, Type};
-use super::{cloud, image};
-use crate::plain::held;
+use crate::cdr::{Kind, Writer};
+use crate::types::{Bytes, Field, Type};
+use crate::{cloud, image};
 use rgaps_client::{Header, Sample, Value};
-use zenoh::bytes::ZBytes;
 
-/// Encodes a message as a known type. Its bytes are not copied where they are `uint8[]`.
-pub(crate) fn encode(
+/// A message in CDR.
+#[derive(Debug)]
+pub struct Encoded {
+    /// Its bytes, but for those of the message of rgaps where it has them as they are.
+    pub bytes: Vec<u8>,
+    /// Where these belong.
+    pub data_at: Option<usize>,
+}
+
+/// Encodes a message, in host memory, as a known type. Its bytes are not copied where they are `uint8[]`. `type_name`: what its
+/// publisher declares. `published_ns`: nanoseconds since 1970.
+///
+/// # Errors
+/// It is no such message; why.
+pub fn encode(
     kind: &Type,
     type_name: &str,
     published_ns: u64,
-    sample: Sample,
-) -> Result<ZBytes, String> {
+    sample: &Sample,
+) -> Result<Encoded, String> {
     let mut header = sample.header().ok().flatten().unwrap_or_default();
     match kind.name {
-        "sensor_msgs/msg/Image" => image::describe(&mut header, type_name, &sample)?,
-        "sensor_msgs/msg/PointCloud2" => cloud::describe(&mut header, &sample)?,
+        "sensor_msgs/msg/Image" => image::describe(&mut header, type_name, sample)?,
+        "sensor_msgs/msg/PointCloud2" => cloud::describe(&mut header, sample)?,
         _ => {}
     }
     let mut writer = Writer::new();
@@ -33,18 +44,13 @@ pub(crate) fn encode(
                 writer.numbers(Kind::U8, &[0]);
             }
         } else {
-            put(field, &header, published_ns, &sample, &mut writer)?;
+            put(field, &header, published_ns, sample, &mut writer)?;
         }
     }
-    let written = writer.finish();
-    let Some(at) = data else {
-        return Ok(ZBytes::from(written));
-    };
-    let mut payload = ZBytes::writer();
-    payload.append(ZBytes::from(&written[..at]));
-    payload.append(held(sample)?);
-    payload.append(ZBytes::from(&written[at..]));
-    Ok(payload.finish())
+    Ok(Encoded {
+        bytes: writer.finish(),
+        data_at: data,
+    })
 }
 
 fn put(
