@@ -135,8 +135,11 @@ fn a_bag_of_ros_2_is_replayed_as_arrays_and_what_is_not_known_as_its_bytes() {
     let daemon = Daemon::start();
     let node = daemon.node("test");
     std::fs::write(folder.path().join("metadata.yaml"), "").unwrap();
-    assert_eq!(files_of(folder.path()).unwrap(), [file.clone()]);
-    assert_eq!(files_of(&file).unwrap(), [file.clone()]);
+    assert_eq!(
+        files_of(folder.path()).unwrap(),
+        std::slice::from_ref(&file)
+    );
+    assert_eq!(files_of(&file).unwrap(), std::slice::from_ref(&file));
     let recording = Arc::new(Recording::open(&file).unwrap());
     let replay = Replay::new(&node, vec![recording], ReplayOptions::default()).unwrap();
     let replayed = replay.run(&AtomicBool::new(false)).unwrap();

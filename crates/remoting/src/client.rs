@@ -11,13 +11,13 @@
 //! A connection that fails stays failed: each call then gives [`Lost`], at once.
 
 use crate::call::{Answer, Call, Hello, Inventory, Value, Welcome, Wish, MAGIC, PROTOCOL};
+use crate::communicator::silence::watch;
 use crate::communicator::{read_exact, write_all, Communication, Communicator, Deadline, Endpoint};
 use crate::descriptor::{Receiver, Waiting};
 use crate::frame::{Header, HEADER_BYTES, QUIET};
 use crate::landings::Landings;
 use crate::limits::{BATCH_BYTES, BATCH_DELAY, BODY_BYTES_MAX, HELLO_TIMEOUT, STRIPES_MAX};
 use crate::options::SessionOptions;
-use crate::silence::watch;
 use crate::socket::Socket;
 use crate::stripes::Stripes;
 use std::collections::HashMap;

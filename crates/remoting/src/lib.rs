@@ -30,7 +30,6 @@ pub mod math;
 mod options;
 mod pieces;
 mod relay;
-mod silence;
 mod socket;
 mod stripes;
 

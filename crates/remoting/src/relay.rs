@@ -1,7 +1,7 @@
 //! Bytes of a client whose connection is no plain socket, on their way to its backend process and back.
 
+use crate::communicator::silence::watch;
 use crate::communicator::{write_all, Communicator};
-use crate::silence::watch;
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;

@@ -8,6 +8,7 @@ mod endpoint;
 mod gpu_list;
 mod plugin;
 mod rdma;
+pub(crate) mod silence;
 mod tcp;
 mod unix;
 

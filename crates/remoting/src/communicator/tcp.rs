@@ -4,9 +4,9 @@
 //! An accepted connection does its handshake when it is read first, so that a slow stranger keeps no other client waiting. Strangers have the
 //! limits that lanes of links have ([`Handshakes`]).
 
+use super::silence::prepare;
 use super::{not_connected, Communicator, Endpoint, Protocol};
 use crate::limits::HELLO_TIMEOUT;
-use crate::silence::prepare;
 use crate::socket::Socket;
 use rgaps_session::Links;
 use rgaps_transport::{Handshake, Handshakes, Security, Tls, TlsPaths, TlsStream};

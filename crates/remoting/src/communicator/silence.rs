@@ -4,7 +4,7 @@
 //! it takes more bytes. The kernel asks a peer on an idle connection whether it is there (keepalive). A peer that owes an answer to bytes it asks again and
 //! again, for a quarter of an hour; [`watch`] ends such a connection sooner.
 
-use crate::communicator::Communicator;
+use super::Communicator;
 use crate::limits::{SILENCE_LOOK, SILENCE_MAX};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
