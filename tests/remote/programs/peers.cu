@@ -42,8 +42,10 @@ int main(int count, char **words) {
             if (one == other) continue;
             int can = 0;
             OK(cudaDeviceCanAccessPeer(&can, other, one));
-            OK(cudaSetDevice(one));
+            OK(cudaSetDevice(other));
             OK(cudaMemset(to[other], 0, bytes));
+            OK(cudaDeviceSynchronize());
+            OK(cudaSetDevice(one));
             cudaStream_t stream;
             OK(cudaStreamCreate(&stream));
             double least = 1e9;
@@ -55,6 +57,7 @@ int main(int count, char **words) {
                 if (s < least) least = s;
             }
             OK(cudaStreamDestroy(stream));
+            OK(cudaSetDevice(other));
             OK(cudaMemcpy(back.data(), to[other], bytes, cudaMemcpyDeviceToHost));
             for (int i = 0; i < numbers; i++) wrong += back[i] != i * 2654435761u + one * 77;
             char line[200];
