@@ -103,6 +103,10 @@ libraries=$PWD/target/remote/standins
 serve --listen "unix:$folder/socket" --listen 127.0.0.1:0
 RGAPS_GPU_STRIPES=2 run --on "${said##*, }" --math standins "$@"
 RGAPS_GPU_STRIPES=2 run --on "unix:$folder/socket" --math standins "$@"
+# No variable of the page is called unknown.
+said=$(RGAPS_GPU_INLINE=0 RGAPS_GPU_STRIPES=2 RGAPS_GPU_BLOCKING=1 RGAPS_GPU_STATISTICS=$folder/ignored target/debug/rgaps gpu run \
+  --libraries target/debug/gpu-libs --on "unix:$folder/socket" -- target/remote/saxpy 256 1 2>&1 >/dev/null)
+[ -z "$said" ] || { echo "variables: $said" >&2; exit 1; }
 # A repetition of SAXPY waits for two allocations and for the bytes that come back, and for nothing else.
 waits() {
   RGAPS_GPU_STATISTICS=$folder/counted target/debug/rgaps gpu run --libraries target/debug/gpu-libs --on "unix:$folder/socket" -- target/remote/saxpy 16384 "$1" >/dev/null

@@ -55,7 +55,7 @@ def of_programs(lines):
     for line in lines:
         times = {line["program"]: line["ms"]} if "ms" in line else {
             f"copy_{way}_{size['bytes'] >> 10}_kib": size[f"{way}_us"] for size in line["sizes"] for way in ("in", "out")
-            if size["bytes"] in (1 << 10, 64 << 10, 1 << 20)
+            if size["bytes"] in (1 << 10, 64 << 10, 256 << 10)
         }
         found[line["protocol"]].update(times)
     for name, time in found["rdma"].items():

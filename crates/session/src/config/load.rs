@@ -14,7 +14,7 @@ const FILE_VARIABLE: &str = "RGAPS_CONFIG";
 /// Names the program with the links to other hosts.
 pub(crate) const LINKS_PROGRAM_VARIABLE: &str = "RGAPS_LINKS_PROGRAM";
 /// Variables that start like keys and are none.
-const NO_KEYS: [&str; 13] = [
+const NO_KEYS: [&str; 14] = [
     FILE_VARIABLE,
     "RGAPS_DAEMON",
     LINKS_PROGRAM_VARIABLE,
@@ -24,6 +24,7 @@ const NO_KEYS: [&str; 13] = [
     "RGAPS_DEBUG",
     "RGAPS_GPU",
     "RGAPS_GPU_BLOCKING",
+    "RGAPS_GPU_INLINE",
     "RGAPS_GPU_LIBRARIES",
     "RGAPS_VIEW_TOKEN",
     "RGAPS_GPU_STATISTICS",
