@@ -101,7 +101,8 @@ demo-rdma: wheel ## The same on two virtual machines, over RDMA on Soft-RoCE
 	@tests/vm/run.py tests/vm/demo.sh
 	@cat target/vm/demo/shared/demo/results/demo.txt
 
-demo-record: build ## The camera recorded, read by two readers, replayed, every frame checked; last line is JSON
+demo-record: build ## The camera recorded, read by two readers, replayed, every frame checked; page and frame side by side; last line is JSON
+	@tools/setup.sh chromium
 	@LINKS=no tools/wheel.sh
 	@.venv/bin/python demo/record.py $(DEMO_RECORD)
 

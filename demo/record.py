@@ -1,4 +1,5 @@
-"""Records the camera of the demo, checks the file with two readers, and replays it. The last line is JSON. See README.md."""
+"""Records the camera of the demo, checks the file with two readers, replays it, and draws the page of `rgaps view` beside a frame of
+the file. The last line is JSON. See README.md."""
 
 from __future__ import annotations
 
@@ -19,6 +20,7 @@ from mcap_protobuf.decoder import DecoderFactory
 from PIL import Image as Pillow
 
 import rgaps
+from browser import browser
 from frames import FPS, HEIGHT, TOPIC, WIDTH, HostMemory, Image
 from run import OUT, Part, end, follow
 
@@ -98,6 +100,38 @@ def replay(file: Path, frames: int, memory: HostMemory) -> tuple[int, int]:
     return json.loads(output)["replayed"], wrong
 
 
+def look(file: Path, folder: Path) -> Path:
+    """A picture of the page of `rgaps view` while the recording is replayed."""
+    picture = OUT / "page.png"
+    player = command("replay", str(file), "--loop")
+    server = command("view", "--listen", "0", "--json")
+    try:
+        assert server.stdout is not None
+        at = json.loads(server.stdout.readline())
+        with browser(folder / "chromium") as page:
+            page.call("Page.navigate", url=at["url"])
+            page.wait_for("document.body?.dataset.drawn === 'yes'")
+            page.wait_for("document.querySelector('.box.topic img')?.naturalWidth > 0")
+            page.wait_for("document.querySelectorAll('#arrows > path').length > 0")
+            page.draw(picture)
+    finally:
+        for program in (server, player):
+            program.send_signal(signal.SIGINT)
+            program.communicate(timeout=PATIENCE)
+    return picture
+
+
+def side_by_side(page: Path, frame: Image) -> Pillow.Image:
+    """The page, and the frame at its right."""
+    left, right = Pillow.open(page).convert("RGB"), Pillow.fromarray(frame)
+    left.thumbnail((960, 960))
+    right.thumbnail((960, 960))
+    both = Pillow.new("RGB", (left.width + right.width, max(left.height, right.height)), "white")
+    both.paste(left, (0, 0))
+    both.paste(right, (left.width, 0))
+    return both
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--frames", type=int, default=5 * FPS)
@@ -114,16 +148,14 @@ def main() -> int:
             corrupt, ours = read(file, memory)
             theirs = read_by_others(file)
             replayed, corrupt_again = replay(file, recorded["recorded"], memory)
+            page = look(file, Path(folder))
             node.stop_daemon()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     corrupt += corrupt_again + (not np.array_equal(ours, theirs))
-    both = Pillow.new("RGB", (1920, 540))
-    for left, image in ((0, ours), (960, theirs)):
-        both.paste(Pillow.fromarray(image).resize((960, 540)), (left, 0))
     picture = OUT / "record.png"
-    both.save(picture)
-    print(f"a frame of {WIDTH}x{HEIGHT} as rgaps and as the `mcap` package read it: {picture}")
+    side_by_side(page, theirs).save(picture)
+    print(f"the page of rgaps view, and a frame of {WIDTH}x{HEIGHT} as the package `mcap` read it from the file: {picture}")
     result = {
         "recorded": recorded["recorded"],
         "dropped": recorded["dropped"],

@@ -12,5 +12,5 @@ if [ "$(printf '%s\n' 1.13 "$version" | sort -V | sed -n 1p)" != 1.13 ]; then
   echo "torch.sh: this system's torch is $version; rgaps needs 1.13" >&2
   exit 3
 fi
-"$python" -m pip install --quiet --disable-pip-version-check 'pytest>=8,<10' 'pytest-timeout>=2.3,<3' 'numpy>=1.26,<2' >&2
+"$python" -m pip install --quiet --disable-pip-version-check 'pytest>=8,<10' 'pytest-timeout>=2.3,<3' 'numpy>=1.26,<2' 'rosbags>=0.11,<0.12' >&2
 "$python" -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps target/wheels/rgaps-*.whl >&2

@@ -1,86 +1,23 @@
-"""The page of `rgaps view` in headless Chromium, which `make test-view-page` installs. The screenshot is target/view/page.png.
+"""The page of `rgaps view` in headless Chromium, which `make test-view-page` installs. The screenshot is target/view/page.png."""
 
-Chromium is driven over its DevTools protocol, a WebSocket with JSON.
-"""
-
-import base64
-import contextlib
 import io
-import itertools
-import json
-import os
-import shutil
-import subprocess
-import time
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from test_view import LIMIT, client, view
+from test_view import view
 
 import rgaps
 
-CHROMIUM = shutil.which("chromium-headless-shell") or shutil.which("chromium")
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "demo"))
+pytest.importorskip("websockets.sync.client")
+
+from browser import CHROMIUM, browser  # noqa: E402
+
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: make test-view-page")
-OUT = Path(__file__).resolve().parents[2] / "target" / "view"
-
-
-class Browser:
-    """One page of a browser."""
-
-    def __init__(self, socket):
-        self.socket = socket
-        self.numbers = itertools.count(1)
-        #: What the page's scripts and the browser complained of.
-        self.complaints = []
-        target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        for domain in ("Page", "Runtime", "Log"):
-            self.call(f"{domain}.enable")
-
-    def call(self, method, **params):
-        number = next(self.numbers)
-        said = {"id": number, "method": method, "params": params}
-        if hasattr(self, "session"):
-            said["sessionId"] = self.session
-        self.socket.send(json.dumps(said))
-        while True:
-            answer = json.loads(self.socket.recv(LIMIT))
-            if answer.get("id") == number:
-                assert "error" not in answer, answer
-                return answer["result"]
-            if answer.get("method") in ("Runtime.exceptionThrown", "Log.entryAdded"):
-                self.complaints.append(answer["params"])
-
-    def ask(self, script):
-        params = {"expression": script, "returnByValue": True, "awaitPromise": True}
-        return self.call("Runtime.evaluate", **params)["result"].get("value")
-
-    def wait_for(self, script):
-        deadline = time.monotonic() + LIMIT
-        while not (value := self.ask(script)):
-            assert time.monotonic() < deadline, f"waited for {script}; complaints: {self.complaints}"
-            time.sleep(0.05)
-        return value
-
-
-@contextlib.contextmanager
-def browser(folder):
-    # No sandbox: CI runs as root in a container. The page is our own.
-    words = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0"]
-    words += [f"--user-data-dir={folder}", "--window-size=1200,900", "about:blank"]
-    environment = {**os.environ, "HOME": str(folder)}
-    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=environment) as process:
-        try:
-            for line in process.stderr:
-                if line.startswith("DevTools listening on "):
-                    break
-            else:
-                pytest.fail("Chromium did not start")
-            with client.connect(line.split()[-1], max_size=None) as socket:
-                yield Browser(socket)
-        finally:
-            process.kill()
+OUT = ROOT / "target" / "view"
 
 
 def boxes(page, kind):
@@ -112,9 +49,7 @@ def test_the_page_draws_topics_processes_and_images(tmp_path):
         assert "host" in page.ask("document.getElementById('pools').textContent")
         assert page.ask("document.getElementById('error').hidden")
         assert_is_image(page, image)
-        shot = page.call("Page.captureScreenshot", format="png", captureBeyondViewport=True)
-        OUT.mkdir(parents=True, exist_ok=True)
-        (OUT / "page.png").write_bytes(base64.b64decode(shot["data"]))
+        page.draw(OUT / "page.png")
         assert_has_colours(OUT / "page.png", page)
         assert_draws_links(page)
         camera.put(255 - image)
