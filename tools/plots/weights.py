@@ -18,7 +18,8 @@ def runs(figures):
     for value in sorted((f.value for f in found), key=lambda value: (value["hosts"], value["mbit"], value["readers_on_each_host"], value.get("fanout", 0))):
         ways = places.setdefault((value["mib"], place_of(value)), {})
         for way, of in value["ways"].items():
-            fanout = f", `links.fanout = {value['fanout']}`" if way == "rgaps" and value.get("fanout") else ""
+            # Before there were trees each host got its own copy, as with a fan-out of 0.
+            fanout = f", `links.fanout = {value.get('fanout', 0)}`" if way == "rgaps" and value["hosts"] else ""
             ways[WAYS[way] + fanout] = of
     # rgaps first, however many runs it is of.
     return found, {place: dict(sorted(ways.items(), key=lambda way: not way[0].startswith(WAYS["rgaps"]))) for place, ways in places.items()}
