@@ -18,7 +18,7 @@ done
 compile() {
   local program
   program=$out/$(basename "$1" .cu)
-  [ "$program" -nt "$1" ] && [ "$program" -nt tests/remote/case.h ] && return
+  [ "$program" -nt "$1" ] && [ "$program" -nt tests/remote/case.h ] && [ "$program" -nt tests/remote/programs/ok.h ] && return
   local more=()
   case $1 in */blas.cu | */math.cu | */absent.cu) more=(-I.cache/math/include -lcublasLt -lcublas -lcurand -lcufft -lcudnn -Xlinker --allow-shlib-undefined) ;;
     */topics.cu | examples/*) more=(-Icrates/capi/include -lrgaps_gpu) ;; esac

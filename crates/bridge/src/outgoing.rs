@@ -6,10 +6,11 @@ use crate::history::{self, Kept};
 use crate::shared::Shared;
 use rgaps_client::{Domain, Late, RecvError, Sample, Subscriber, Token, WaitSet};
 use rgaps_session::{bare_topic_name, explain, is_pattern, pattern_matches};
+use rgaps_sync::{to_wall, wall_offset_ns};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 use zenoh::pubsub::Publisher;
 use zenoh::qos::CongestionControl;
 use zenoh::sample::Locality;
@@ -260,7 +261,7 @@ fn send(
     let unreadable = |error: RecvError| (Reason::Unreadable, explain(&error));
     sample.synchronize(WORK_LIMIT).map_err(unreadable)?;
     let bytes = sample.len();
-    let published_ns = wall_ns(sample.publish_ns());
+    let published_ns = to_wall(sample.publish_ns(), wall_offset_ns());
     let type_name = reading
         .types
         .entry(sample.publisher_id())
@@ -295,12 +296,4 @@ fn declared_type(shared: &Shared, topic: &str, sample: &Sample) -> String {
     let mut rows = info.into_iter().flat_map(|info| info.publishers);
     let row = rows.find(|row| row.slot == sample.publisher_slot());
     row.map(|row| row.type_name).unwrap_or_default()
-}
-
-/// The time of publishing, which is of the monotonic clock, as nanoseconds since 1970.
-fn wall_ns(publish_ns: u64) -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    let age_ns = rgaps_sync::monotonic_ns().wrapping_sub(publish_ns);
-    let now_ns = now.map_or(0, |since| since.as_nanos() as u64);
-    now_ns.saturating_sub(age_ns)
 }

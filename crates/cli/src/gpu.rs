@@ -41,10 +41,6 @@ pub fn gpu(common: &Common, command: Gpu, output: &mut Output) -> anyhow::Result
     }
 }
 
-fn communication(common: &Common) -> anyhow::Result<Communication> {
-    Ok(Communication::of(&config(common)?))
-}
-
 #[derive(Serialize)]
 struct Serving<'a> {
     devices: &'a [String],
@@ -178,11 +174,10 @@ fn libraries(run: &GpuRun) -> anyhow::Result<PathBuf> {
 }
 
 /// Says what is wrong with the servers of a program before it is started.
-fn check_servers(common: &Common, list: &GpuList) -> anyhow::Result<()> {
-    let communication = communication(common)?;
+fn check_servers(communication: &Communication, list: &GpuList) -> anyhow::Result<()> {
     let mut counts = Vec::new();
     for server in list.servers() {
-        let found = status(&communication, server)?;
+        let found = status(communication, server)?;
         if found.clients.len() >= found.clients_max as usize {
             rgaps_session::tell_user(format_args!(
                 "rgaps: the GPU server at {server} is full ({} clients); the program may be refused",
@@ -197,8 +192,8 @@ fn check_servers(common: &Common, list: &GpuList) -> anyhow::Result<()> {
 
 fn run(common: &Common, run: &GpuRun) -> anyhow::Result<()> {
     let folder = libraries(run)?;
-    let list = wanted(common, &run.server)?;
-    check_servers(common, &list)?;
+    let (communication, list) = wanted(common, &run.server)?;
+    check_servers(&communication, &list)?;
     let Some((program, arguments)) = run.command.split_first() else {
         return Err(Usage("no command given; write rgaps gpu run -- COMMAND".to_owned()).into());
     };
@@ -269,23 +264,25 @@ const HEADS: [&str; 9] = [
     "WAITED",
 ];
 
-/// The servers that an option names, or else the configuration.
-fn wanted(common: &Common, server: &GpuServer) -> anyhow::Result<GpuList> {
+/// The servers that an option names, or else the configuration, and how to reach them.
+fn wanted(common: &Common, server: &GpuServer) -> anyhow::Result<(Communication, GpuList)> {
+    let config = config(common)?;
+    let communication = Communication::of(&config);
     if let Some(list) = &server.on {
-        return Ok(list.clone());
+        return Ok((communication, list.clone()));
     }
-    let named = config(common)?.gpu.servers;
+    let named = config.gpu.servers;
     if named.is_empty() {
         let text = "no GPU server is named: give --on HOST, or name servers in gpu.servers of the configuration";
         return Err(Usage(text.to_owned()).into());
     }
     let list = named.join(",").parse();
-    list.map_err(|reason| Usage(format!("gpu.servers: {reason}")).into())
+    let list = list.map_err(|reason| Usage(format!("gpu.servers: {reason}")))?;
+    Ok((communication, list))
 }
 
 fn list(common: &Common, server: &GpuServer, output: &mut Output) -> anyhow::Result<()> {
-    let communication = communication(common)?;
-    let list = wanted(common, server)?;
+    let (communication, list) = wanted(common, server)?;
     let servers = list.servers();
     let mut away = 0;
     for at in &servers {
@@ -357,8 +354,7 @@ fn top(common: &Common, top: &GpuTop, output: &mut Output) -> anyhow::Result<()>
     const HEADS: [&str; 9] = [
         "PROGRAM", "PID", "FROM", "BACKEND", "CALLS/s", "IN/s", "OUT/s", "MEMORY", "WAITED/s",
     ];
-    let communication = communication(common)?;
-    let list = wanted(common, &top.server)?;
+    let (communication, list) = wanted(common, &top.server)?;
     let servers = list.servers();
     let look = || {
         let statuses = servers.iter().map(|at| status(&communication, at));

@@ -14,9 +14,9 @@
 //! (`rgaps_layout::ATTACHMENT_HEADER`), so a header counts against the same limit as any attachment.
 
 use rgaps_layout::MAX_ATTACHMENT_BYTES;
+use rgaps_sync::wall_ns;
 use rmpv::decode::read_value_with_max_depth;
 use std::collections::BTreeMap;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Deepest nesting of a header's lists and maps, the header itself included.
 pub const HEADER_DEPTH_MAX: usize = 16;
@@ -88,9 +88,8 @@ pub enum HeaderError {
 impl Header {
     /// A header whose `capture_ns` is the current time of the wall clock.
     pub fn captured_now() -> Header {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
         Header {
-            capture_ns: now.ok().map(|since| since.as_nanos() as u64),
+            capture_ns: Some(wall_ns()),
             ..Header::default()
         }
     }

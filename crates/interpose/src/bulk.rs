@@ -120,16 +120,6 @@ fn each_row(at: &Pitched, extent: &Extent, packed: u64, mut act: impl FnMut(u64,
     }
 }
 
-/// A place where the rows of an extent follow each other.
-pub(crate) fn packed(address: u64, extent: &Extent) -> Pitched {
-    Pitched {
-        array: 0,
-        address,
-        row_bytes: extent.width_bytes,
-        layer_bytes: extent.width_bytes * extent.height,
-    }
-}
-
 /// Copies rows of this host to where they follow each other.
 ///
 /// # Safety
@@ -281,7 +271,7 @@ impl Bulk {
     ) -> Call<'static> {
         Call::CopyShared {
             region: self.region,
-            host: packed(u64::from(slot) * SLOT_BYTES, &extent),
+            host: Pitched::packed(u64::from(slot) * SLOT_BYTES, &extent),
             device,
             extent,
             is_in,

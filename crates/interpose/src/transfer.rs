@@ -7,7 +7,7 @@
 use crate::handles::{arrays, streams};
 use crate::host_copy::{copy_in, copy_out};
 use crate::servers::{are_several, at, number_of};
-use crate::{bulk, managed, memory, session, thread};
+use crate::{managed, memory, session, thread};
 use rgaps_remoting::{pieces, row, Call, Code, Extent, Pitched};
 
 /// Most bytes that a copy from a server to another has on this host at a time.
@@ -245,7 +245,7 @@ fn through_host(
     let mut buffer = vec![0u8; all.min(THROUGH_HOST_BYTES) as usize];
     let both = pieces(to, extent, THROUGH_HOST_BYTES).zip(pieces(from, extent, THROUGH_HOST_BYTES));
     for ((to, extent), (from, _)) in both {
-        let here = bulk::packed(buffer.as_mut_ptr() as u64, &extent);
+        let here = Pitched::packed(buffer.as_mut_ptr() as u64, &extent);
         let order = Order::wait(0);
         at(far, || copy_here(here, from, extent, Direction::Out, order))?;
         at(near, || copy_here(to, here, extent, Direction::In, order))?;

@@ -260,14 +260,7 @@ pub fn clip_to(text: &str, most: usize) -> String {
     clipped
 }
 
-/// A time of this host's clock that counts from its start, on the wall clock. Times before the start are
-/// negative numbers in two's complement.
-pub fn to_wall(monotonic_ns: u64) -> u64 {
-    let wall = i128::from(monotonic_ns as i64) + i128::from(wall_offset_ns());
-    u64::try_from(wall).unwrap_or(0)
-}
-
-/// And back. A time that this host's clock has not shown yet, since the other host's is ahead, becomes now. A
+/// The time of this host's clock that counts from its start, of a time of the wall clock: back from [`rgaps_sync::to_wall`]. A time that this host's clock has not shown yet, since the other host's is ahead, becomes now. A
 /// time from before this host's start becomes negative: clamped to 0, old messages would lose their order.
 pub fn from_wall(wall_ns: u64) -> u64 {
     let then = i128::from(wall_ns) - i128::from(wall_offset_ns());
@@ -279,6 +272,7 @@ mod tests {
     use super::*;
     use rgaps_client::tensor::strided;
     use rgaps_client::{MAX_ATTACHMENT_BYTES, MAX_MESSAGE_PARTS};
+    use rgaps_sync::to_wall;
 
     fn tensor() -> MessageDescription {
         MessageDescription {
@@ -395,12 +389,12 @@ mod tests {
     fn times_come_back_and_keep_their_order() {
         let now = monotonic_ns();
         for then in now - 1000..now {
-            assert_eq!(from_wall(to_wall(then)), then);
+            assert_eq!(from_wall(to_wall(then, wall_offset_ns())), then);
         }
         assert!(from_wall(u64::MAX) <= monotonic_ns());
         // 1970 and a second later: before this host started, in order, and the same on the way on.
         let (first, second) = (from_wall(0), from_wall(1_000_000_000));
         assert!((first as i64) < (second as i64) && (second as i64) < 0);
-        assert_eq!(to_wall(second), 1_000_000_000);
+        assert_eq!(to_wall(second, wall_offset_ns()), 1_000_000_000);
     }
 }

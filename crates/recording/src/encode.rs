@@ -8,7 +8,6 @@ use rgaps::{DType, Domain, Header, RecvError, Sample, Tensor, Value};
 use rgaps_client::bindings::WithMetadata as _;
 use rgaps_ros2::Type;
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 
 /// Numbers of an array for plots, at most.
 const VALUES_MAX: u64 = 64;
@@ -67,8 +66,8 @@ pub(crate) fn encode_ros2(
         to.extend_from_slice(bytes);
         return Ok(Some(in_cdr(sample, None)));
     }
-    let mark = mark(sample);
-    let known = match mark.get("type") {
+    let header = header_of(sample);
+    let known = match mark(&header, "type") {
         Some(Value::Text(brought)) => rgaps_ros2::find(brought),
         _ => rgaps_ros2::find(type_name),
     };
@@ -86,25 +85,29 @@ pub(crate) fn encode_ros2(
 }
 
 fn in_cdr(sample: &Sample, ros2: Option<&'static Type>) -> Encoded {
-    let source_ns = match mark(sample).get("source_ns") {
+    let header = header_of(sample);
+    let source_ns = match mark(&header, "source_ns") {
         Some(Value::Int(ns)) => u64::try_from(*ns).ok(),
         _ => None,
     };
-    let header = sample.header().ok().flatten();
     Encoded {
         kind: Kind::Ros2,
-        capture_ns: header.and_then(|header| header.capture_ns).or(source_ns),
+        capture_ns: header.capture_ns.or(source_ns),
         image: None,
         ros2,
     }
 }
 
-/// What the bridge says of a message's origin. Empty: the bridge did not bring it.
-fn mark(sample: &Sample) -> BTreeMap<String, Value> {
-    let mut header = sample.header().ok().flatten().unwrap_or_default();
-    match header.values.remove(rgaps_ros2::MARK) {
-        Some(Value::Map(mark)) => mark,
-        _ => BTreeMap::new(),
+/// Its header; an empty one if it has none.
+fn header_of(sample: &Sample) -> Header {
+    sample.header().ok().flatten().unwrap_or_default()
+}
+
+/// What the bridge says of a message's origin. None: it does not say this, or did not bring the message.
+fn mark<'a>(header: &'a Header, key: &str) -> Option<&'a Value> {
+    match header.values.get(rgaps_ros2::MARK) {
+        Some(Value::Map(mark)) => mark.get(key),
+        _ => None,
     }
 }
 

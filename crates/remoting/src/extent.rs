@@ -15,6 +15,25 @@ pub struct Pitched {
     pub layer_bytes: u64,
 }
 
+impl Pitched {
+    /// Rows in memory, so many bytes from one to the next.
+    pub fn rows(address: u64, row_bytes: u64) -> Pitched {
+        Pitched {
+            address,
+            row_bytes,
+            ..Pitched::default()
+        }
+    }
+
+    /// Memory in which the rows of an extent follow each other.
+    pub fn packed(address: u64, extent: &Extent) -> Pitched {
+        Pitched {
+            layer_bytes: extent.width_bytes * extent.height,
+            ..Pitched::rows(address, extent.width_bytes)
+        }
+    }
+}
+
 /// How much of a [`Pitched`] is meant.
 #[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Extent {

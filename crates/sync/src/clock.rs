@@ -45,6 +45,13 @@ pub fn wall_offset_ns() -> i64 {
     }
 }
 
+/// A time of [`monotonic_ns`] as nanoseconds of the wall clock since 1970, with what [`wall_offset_ns`] gave. Times from before
+/// the host started are negative, in two's complement; those from before 1970 become 0.
+pub fn to_wall(monotonic_ns: u64, offset_ns: i64) -> u64 {
+    let wall = (monotonic_ns as i64).saturating_add(offset_ns);
+    u64::try_from(wall).unwrap_or(0)
+}
+
 /// How long a read of both clocks took, and their difference, which is wrong by at most that.
 fn read_offset() -> (u64, i64) {
     let (before, wall, after) = (monotonic_ns(), wall_ns(), monotonic_ns());

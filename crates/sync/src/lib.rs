@@ -9,7 +9,7 @@ mod clock;
 mod futex;
 
 pub use cache::{demote, prefetch_for_write};
-pub use clock::{monotonic_ns, wall_ns, wall_offset_ns};
+pub use clock::{monotonic_ns, to_wall, wall_ns, wall_offset_ns};
 pub use futex::{futex_wait, futex_wait_any, futex_wake_all, Wake, WAIT_ANY_MAX};
 
 /// Tells the processor that this is a spin loop (and the model that others must run).

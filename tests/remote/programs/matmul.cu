@@ -1,18 +1,8 @@
 // The matrix product of the thesis, with tiles in shared memory. Every element is verified; the last line is JSON. ./matmul SIDE REPETITIONS
-#include <chrono>
-#include <cuda_runtime.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <vector>
+#include "ok.h"
 
-#define OK(call)                                                                     \
-    do {                                                                             \
-        cudaError_t given = (call);                                                  \
-        if (given != cudaSuccess) {                                                  \
-            fprintf(stderr, "%s: %s\n", #call, cudaGetErrorString(given));           \
-            exit(1);                                                                 \
-        }                                                                            \
-    } while (0)
+#include <chrono>
+#include <vector>
 
 const int TILE = 16;
 

@@ -1,20 +1,10 @@
 // Copies from each GPU to each other one, of one server or of several. Every byte is verified; the last line is JSON: of each pair whether one can access the
 // other's memory, and GB/s of the fastest copy. ./peers BYTES REPETITIONS
+#include "ok.h"
+
 #include <chrono>
-#include <cuda_runtime.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string>
 #include <vector>
-
-#define OK(call)                                                                     \
-    do {                                                                             \
-        cudaError_t given = (call);                                                  \
-        if (given != cudaSuccess) {                                                  \
-            fprintf(stderr, "%s: %s\n", #call, cudaGetErrorString(given));           \
-            exit(1);                                                                 \
-        }                                                                            \
-    } while (0)
 
 __global__ void fill(unsigned *to, int count, unsigned value) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;

@@ -1,18 +1,8 @@
 // The SAXPY of the thesis: y = a * x + y. Every element is verified; the last line is JSON. ./saxpy ELEMENTS REPETITIONS
-#include <chrono>
-#include <cuda_runtime.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <vector>
+#include "ok.h"
 
-#define OK(call)                                                                     \
-    do {                                                                             \
-        cudaError_t given = (call);                                                  \
-        if (given != cudaSuccess) {                                                  \
-            fprintf(stderr, "%s: %s\n", #call, cudaGetErrorString(given));           \
-            exit(1);                                                                 \
-        }                                                                            \
-    } while (0)
+#include <chrono>
+#include <vector>
 
 __global__ void saxpy(int n, float a, const float *x, float *y) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;

@@ -1,21 +1,11 @@
 // Copies of many sizes, each verified; the last line is JSON: microseconds of a copy, in and out, of ordinary memory (waited for) and of
 // pinned memory (several queued, then waited for). ./transfers LARGEST REPETITIONS
+#include "ok.h"
+
 #include <chrono>
-#include <cuda_runtime.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <string>
 #include <vector>
-
-#define OK(call)                                                                     \
-    do {                                                                             \
-        cudaError_t given = (call);                                                  \
-        if (given != cudaSuccess) {                                                  \
-            fprintf(stderr, "%s: %s\n", #call, cudaGetErrorString(given));           \
-            exit(1);                                                                 \
-        }                                                                            \
-    } while (0)
 
 // Copies that are queued before one waits.
 const int QUEUED = 8;

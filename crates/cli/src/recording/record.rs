@@ -8,13 +8,14 @@ use crate::{session, units};
 use anyhow::{bail, Context};
 use rgaps_recording::{Counts, Options, Reason, Recorder};
 use rgaps_session::is_pattern;
+use rgaps_sync::wall_ns;
 use serde::Serialize;
 use signal_hook::consts::SIGUSR1;
 use std::io::{IsTerminal as _, Write as _};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 /// How long a signal may go unnoticed.
 const SLICE: Duration = Duration::from_millis(50);
@@ -94,8 +95,7 @@ fn options(command: &Record) -> Options {
 
 /// `rgaps-2026-11-26T06-00-00.mcap`: colons are no good in names of files.
 fn default_name() -> PathBuf {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    let now = units::utc(since.unwrap_or_default().as_nanos() as u64);
+    let now = units::utc(wall_ns());
     let seconds = now.split('.').next().unwrap_or_default();
     format!("rgaps-{}.mcap", seconds.replace(':', "-")).into()
 }

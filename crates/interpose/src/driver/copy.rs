@@ -3,7 +3,7 @@
 use super::context::device_of;
 use super::{driver, driver_on_stream};
 use crate::abi::Out;
-use crate::allocate::{allocate_on, pitched};
+use crate::allocate::{allocate, allocate_on, pitched};
 use crate::handles::streams::meant;
 use crate::transfer::{self, Direction, Order};
 use crate::{managed, memory, session};
@@ -28,12 +28,7 @@ fn fill_rows(
     (columns, rows): (usize, usize),
     stream: u64,
 ) -> Result<(), Code> {
-    let at = Pitched {
-        array: 0,
-        address: to,
-        row_bytes: pitch as u64,
-        layer_bytes: 0,
-    };
+    let at = Pitched::rows(to, pitch as u64);
     let width_bytes = (columns as u64).checked_mul(width.into());
     let extent = Extent {
         width_bytes: width_bytes.ok_or(Code::INVALID_VALUE)?,
@@ -101,7 +96,7 @@ driver! {
             return Err(Code::INVALID_VALUE);
         }
         let (row, bytes) = pitched(width, height, 1)?;
-        address.put(memory::allocate(&Call::Allocate { bytes: bytes as u64 }, bytes as u64)?)?;
+        address.put(allocate(bytes)?)?;
         pitch.put(row)
     }
 

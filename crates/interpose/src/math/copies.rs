@@ -29,12 +29,7 @@ fn copy(shape: &Shape, from: u64, to: u64, is_in: bool, order: Order) -> c_int {
     if shape.width == 0 || shape.height == 0 {
         return SUCCESS;
     }
-    let at = |address, row: i64| Pitched {
-        array: 0,
-        address,
-        row_bytes: (row * shape.element) as u64,
-        layer_bytes: 0,
-    };
+    let at = |address, row: i64| Pitched::rows(address, (row * shape.element) as u64);
     let extent = Extent {
         width_bytes: (shape.width * shape.element) as u64,
         height: shape.height as u64,

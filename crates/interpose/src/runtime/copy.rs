@@ -51,11 +51,7 @@ pub(super) fn copy_rows(
 
 /// Rows of a pitch.
 pub(super) fn rows(address: u64, pitch: usize) -> Pitched {
-    Pitched {
-        address,
-        row_bytes: pitch as u64,
-        ..Pitched::default()
-    }
+    Pitched::rows(address, pitch as u64)
 }
 
 #[allow(clippy::too_many_arguments, reason = "they are CUDA's")]

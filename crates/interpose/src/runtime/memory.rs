@@ -29,12 +29,7 @@ fn fill_rows(
     height: usize,
     stream: u64,
 ) -> Result<(), Code> {
-    let at = Pitched {
-        array: 0,
-        address: to,
-        row_bytes: pitch as u64,
-        layer_bytes: 0,
-    };
+    let at = Pitched::rows(to, pitch as u64);
     let extent = Extent {
         width_bytes: width as u64,
         height: height as u64,

@@ -6,11 +6,11 @@ use super::message::{
 };
 use super::FlowTarget;
 use crate::own_publishers::OwnPublishers;
-use crate::wire::{to_wall, FlowDescription, MessageDescription};
+use crate::wire::{FlowDescription, MessageDescription};
 use rgaps_client::links::WithMetadata;
 use rgaps_client::{Domain, RecvError, Sample, Subscriber, Token};
 use rgaps_routing::FlowName;
-use rgaps_sync::monotonic_ns;
+use rgaps_sync::{monotonic_ns, to_wall, wall_offset_ns};
 use rgaps_transport::{Description, Payload};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -302,7 +302,7 @@ impl EgressTopic {
         let meta = MessageDescription {
             bytes: sample.len(),
             tag: sample.tag(),
-            published_ns: to_wall(sample.publish_ns()),
+            published_ns: to_wall(sample.publish_ns(), wall_offset_ns()),
             tensor: sample.tensor().copied(),
             metadata: sample.metadata().cloned().unwrap_or_default(),
         };

@@ -94,7 +94,7 @@ impl Shared {
             Err(code) => return drain(from, bytes).map(|()| Err(code)),
         };
         from.read_exact(staging.bytes(buffer, bytes))?;
-        let host = jobs::packed(staging.address(buffer), &extent);
+        let host = Pitched::packed(staging.address(buffer), &extent);
         let queued = rows::between(&self.api, to, host, extent, true, stream);
         Ok(queued.and_then(|()| staging.mark(&self.api, buffer, of.device, stream)))
     }

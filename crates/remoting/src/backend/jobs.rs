@@ -75,16 +75,6 @@ impl Job {
     }
 }
 
-/// Where a piece lies in a staging buffer.
-pub(crate) fn packed(address: u64, extent: &Extent) -> Pitched {
-    Pitched {
-        array: 0,
-        address,
-        row_bytes: extent.width_bytes,
-        layer_bytes: extent.width_bytes * extent.height,
-    }
-}
-
 /// Brings pieces of a device's memory; each is handed over while the next ones are copied.
 pub(crate) fn copy_out(
     api: &Api,
@@ -98,7 +88,7 @@ pub(crate) fn copy_out(
         while queued.len() < STAGING_COUNT {
             let Some(piece) = rest.next() else { break };
             let buffer = staging.take(api)?;
-            let host = packed(staging.address(buffer), &piece.1);
+            let host = Pitched::packed(staging.address(buffer), &piece.1);
             rows::between(api, piece.0, host, piece.1, false, stream)?;
             staging.mark(api, buffer, device, stream)?;
             queued.push_back((buffer, (piece.1.width_bytes * piece.1.height) as usize));

@@ -36,7 +36,7 @@ pub(crate) use stripes::hand_over;
 use crate::board::{Counts, WaitingTime};
 use crate::call::{Answer, Call, Value, Welcome};
 use crate::codes::Code;
-use crate::communicator::silence::{Look, Watch};
+use crate::communicator::silence::{Look, Silence};
 use crate::descriptor;
 use crate::extent::row;
 use crate::frame::{Header, Violation, HEADER_BYTES};
@@ -232,7 +232,7 @@ fn end_with_parent(parent: u32) {
 /// Ends this process when the client closes the connection or is silent, whatever the driver is waiting for.
 fn end_with_client(socket: Arc<Socket>) -> io::Result<()> {
     let watch = move || {
-        let mut silence = Watch::new();
+        let mut silence = Silence::default();
         let (is_tcp, pause_ms) = (matches!(*socket, Socket::Tcp(_)), SILENCE_LOOK.as_millis());
         loop {
             let mut polled = libc::pollfd {

@@ -248,15 +248,6 @@ mod tests {
         }
     }
 
-    fn rows(address: u64, row_bytes: u64) -> Pitched {
-        Pitched {
-            array: 0,
-            address,
-            row_bytes,
-            layer_bytes: 0,
-        }
-    }
-
     fn extent(width_bytes: u64, height: u64) -> Extent {
         Extent {
             width_bytes,
@@ -270,24 +261,26 @@ mod tests {
         let (api, mut regions) = (api(), Regions::default());
         regions.share(&api, 0, 7, 8192).unwrap();
         let mut locate = |at, extent| regions.locate(&api, 0, (7, &at), &extent);
-        let first = locate(rows(0, 0), extent(8192, 1)).unwrap().address;
+        let first = locate(Pitched::rows(0, 0), extent(8192, 1))
+            .unwrap()
+            .address;
         assert_eq!(
-            locate(rows(8191, 0), extent(1, 1)).map(|at| at.address),
+            locate(Pitched::rows(8191, 0), extent(1, 1)).map(|at| at.address),
             Ok(first + 8191)
         );
-        assert!(locate(rows(0, 4096), extent(4096, 2)).is_ok());
+        assert!(locate(Pitched::rows(0, 4096), extent(4096, 2)).is_ok());
         for (at, extent) in [
-            (rows(1, 0), extent(8192, 1)),
-            (rows(8192, 0), extent(1, 1)),
-            (rows(u64::MAX, 0), extent(1, 1)),
-            (rows(0, 4097), extent(4096, 2)),
-            (rows(0, 8), extent(16, 2)),
-            (rows(0, u64::MAX), extent(1, 3)),
-            (rows(0, 0), extent(u64::MAX, 1)),
+            (Pitched::rows(1, 0), extent(8192, 1)),
+            (Pitched::rows(8192, 0), extent(1, 1)),
+            (Pitched::rows(u64::MAX, 0), extent(1, 1)),
+            (Pitched::rows(0, 4097), extent(4096, 2)),
+            (Pitched::rows(0, 8), extent(16, 2)),
+            (Pitched::rows(0, u64::MAX), extent(1, 3)),
+            (Pitched::rows(0, 0), extent(u64::MAX, 1)),
         ] {
             assert_eq!(locate(at, extent), Err(Code::INVALID_VALUE), "{at:?}");
         }
-        let other = regions.locate(&api, 0, (8, &rows(0, 0)), &extent(1, 1));
+        let other = regions.locate(&api, 0, (8, &Pitched::rows(0, 0)), &extent(1, 1));
         assert_eq!(other, Err(Code::INVALID_HANDLE));
     }
 

@@ -77,11 +77,21 @@ impl State {
     }
 }
 
-/// Since when the peer owes an answer.
+/// Since when the peer of a connection owes an answer, as the last look found.
 #[derive(Default)]
-struct Silence(Option<Instant>);
+pub(crate) struct Silence(Option<Instant>);
 
 impl Silence {
+    /// Looks now. A connection that is closed is not silent; it needs no more looks.
+    pub(crate) fn look(&mut self, connection: BorrowedFd<'_>) -> Look {
+        match State::of(connection) {
+            Ok(state) if state.is_closed => Look::Closed,
+            Ok(state) if self.is_over(state, Instant::now()) => Look::Silent,
+            Ok(_) => Look::Alive,
+            Err(_) => Look::Closed,
+        }
+    }
+
     /// Whether it has lasted too long.
     fn is_over(&mut self, state: State, now: Instant) -> bool {
         if !state.is_asking {
@@ -97,25 +107,6 @@ impl Silence {
     }
 }
 
-/// Looks at a connection from time to time, until it is closed or nobody has it. Whether its peer is silent.
-pub(crate) struct Watch(Silence);
-
-impl Watch {
-    pub(crate) fn new() -> Watch {
-        Watch(Silence::default())
-    }
-
-    /// Looks now. A connection that is closed is not silent; it needs no more looks.
-    pub(crate) fn look(&mut self, connection: BorrowedFd<'_>) -> Look {
-        match State::of(connection) {
-            Ok(state) if state.is_closed => Look::Closed,
-            Ok(state) if self.0.is_over(state, Instant::now()) => Look::Silent,
-            Ok(_) => Look::Alive,
-            Err(_) => Look::Closed,
-        }
-    }
-}
-
 /// What a look says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Look {
@@ -124,7 +115,7 @@ pub(crate) enum Look {
     Closed,
 }
 
-/// Does something when the peer is silent. Only TCP connections are watched: others end with their peer, or with a TCP connection that they keep.
+/// Looks at a connection from time to time, until it is closed or nobody has it. Does something when its peer is silent. Only TCP connections are watched: others end with their peer, or with a TCP connection that they keep.
 pub(crate) fn watch(
     of: &Arc<dyn Communicator>,
     end: impl FnOnce() + Send + 'static,
@@ -134,11 +125,11 @@ pub(crate) fn watch(
     }
     let of = Arc::downgrade(of);
     let look = move || {
-        let mut watch = Watch::new();
+        let mut silence = Silence::default();
         loop {
             std::thread::sleep(SILENCE_LOOK);
             let Some(watched) = of.upgrade() else { return };
-            match watched.tcp().map(|tcp| watch.look(tcp)) {
+            match watched.tcp().map(|tcp| silence.look(tcp)) {
                 Some(Look::Alive) => {}
                 Some(Look::Silent) => return end(),
                 Some(Look::Closed) | None => return,
@@ -194,11 +185,11 @@ mod tests {
         let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (other, _) = listener.accept().unwrap();
         prepare(&one).unwrap();
-        let mut watch = Watch::new();
-        assert_eq!(watch.look(one.as_fd()), Look::Alive);
+        let mut silence = Silence::default();
+        assert_eq!(silence.look(one.as_fd()), Look::Alive);
         one.shutdown(std::net::Shutdown::Both).unwrap();
         drop(other);
-        while watch.look(one.as_fd()) != Look::Closed {
+        while silence.look(one.as_fd()) != Look::Closed {
             std::thread::yield_now();
         }
     }
