@@ -36,6 +36,10 @@ pub enum PlaneEvent {
     AddressAsked(Node, LaneSecret),
     /// We asked one.
     AddressAnswer(Node, Result<Address, String>),
+    /// It did not answer, and why.
+    NoAnswer(Node, String),
+    /// The session is another one: whoever is there appears again.
+    Reopened,
 }
 
 /// Hears what happened, on threads of Zenoh's and others; it does not wait.
@@ -117,7 +121,11 @@ pub fn random_u64() -> anyhow::Result<u64> {
 pub struct ControlPlane {
     session: Session,
     realm: String,
+    links: Links,
     own: Node,
+    /// Where this host accepts lanes.
+    lanes: Vec<SocketAddr>,
+    secrets: Arc<Secrets>,
     // Undeclared when dropped.
     node: Option<LivelinessToken>,
     listener: PlaneListener,
@@ -133,34 +141,52 @@ impl ControlPlane {
         lanes: Vec<SocketAddr>,
         listener: PlaneListener,
     ) -> anyhow::Result<ControlPlane> {
-        let config = configure(links)?;
-        let session = zenoh::open(config).wait().map_err(|error| {
-            anyhow!("the control plane cannot be opened: {error}; see links.control in rgaps.toml")
-        })?;
-        answer_questions(&session, realm, &own, lanes, listener.clone())?;
-        let (own_realm, reported) = (realm.to_owned(), listener.clone());
-        let this = own.host.clone();
-        session
+        let plane = ControlPlane {
+            session: open(links)?,
+            realm: realm.to_owned(),
+            links: links.clone(),
+            own,
+            lanes,
+            secrets: Arc::default(),
+            node: None,
+            listener,
+        };
+        plane.listen()?;
+        Ok(plane)
+    }
+
+    /// Answers questions, and listens for other hosts.
+    fn listen(&self) -> anyhow::Result<()> {
+        self.answer_questions()?;
+        let (realm, listener) = (self.realm.clone(), self.listener.clone());
+        let this = self.own.host.clone();
+        self.session
             .liveliness()
             .declare_subscriber(format!("rgaps/{realm}/node/**"))
             .history(true)
             .callback(move |sample| {
                 let there = sample.kind() == SampleKind::Put;
-                if let Some(item) = read_token(&own_realm, &this, sample.key_expr().as_str(), there)
-                {
-                    reported(item);
+                if let Some(item) = read_token(&realm, &this, sample.key_expr().as_str(), there) {
+                    listener(item);
                 }
             })
             .background()
             .wait()
-            .map_err(|error| anyhow!("other hosts cannot be listened for: {error}"))?;
-        Ok(ControlPlane {
-            session,
-            realm: realm.to_owned(),
-            own,
-            node: None,
-            listener,
-        })
+            .map_err(|error| anyhow!("other hosts cannot be listened for: {error}"))
+    }
+
+    /// Goes on in another session. Two sessions that are connected anew while their former connection is still being closed
+    /// may not pass on each other's questions for ever (Zenoh's issue 1886); a new one is not mistaken for the old one.
+    pub fn reopen(&mut self) -> anyhow::Result<()> {
+        let was_announced = self.node.take().is_some();
+        rgaps_bridge::close_session(self.session.clone());
+        (self.listener)(PlaneEvent::Reopened);
+        self.session = open(&self.links)?;
+        self.listen()?;
+        if was_announced {
+            self.announce()?;
+        }
+        Ok(())
     }
 
     /// Announces this host, once: when it knows what it wants. Whoever knew a former life of it forgets a moment later what that one
@@ -180,12 +206,40 @@ impl ControlPlane {
         Ok(())
     }
 
+    fn answer_questions(&self) -> anyhow::Result<()> {
+        let key = self.own.address_key(&self.realm);
+        let (lanes, secrets) = (self.lanes.clone(), self.secrets.clone());
+        let (at, listener) = (key.clone(), self.listener.clone());
+        self.session
+            .declare_queryable(key)
+            .callback(move |query| {
+                let asked = query.payload().map(|payload| payload.to_bytes());
+                let reply = match answer(asked.as_deref().unwrap_or_default(), &lanes, &secrets) {
+                    Ok((node, address)) => {
+                        listener(PlaneEvent::AddressAsked(node, address.secret));
+                        Reply::Address(address)
+                    }
+                    Err(error) => {
+                        tracing::warn!("refused a host: {error:#}");
+                        Reply::Refused(format!("{error:#}"))
+                    }
+                };
+                let bytes = postcard::to_stdvec(&reply).unwrap_or_default();
+                if let Err(error) = query.reply(&at, bytes).wait() {
+                    tracing::debug!(%error, "sending an answer to a host failed");
+                }
+            })
+            .background()
+            .wait()
+            .map_err(|error| anyhow!("other hosts cannot be answered: {error}"))
+    }
+
     /// For who looks why others cannot be reached.
     pub fn session(&self) -> Session {
         self.session.clone()
     }
 
-    /// Asks another host how to reach it; the answer comes as [`PlaneEvent::AddressAnswer`].
+    /// Asks another host how to reach it; the answer comes as [`PlaneEvent::AddressAnswer`], or [`PlaneEvent::NoAnswer`].
     pub fn ask_address(&self, node: &Node) -> anyhow::Result<()> {
         let question = Question {
             protocol: PLANE_VERSION,
@@ -198,8 +252,13 @@ impl ControlPlane {
         std::thread::Builder::new()
             .name("rgaps-meeting".to_owned())
             .spawn(move || {
-                let outcome = ask(&session, &key, payload).map_err(|error| format!("{error:#}"));
-                listener(PlaneEvent::AddressAnswer(node, outcome));
+                listener(match ask(&session, &key, payload) {
+                    Ok(reply) => {
+                        let address = read_reply(&reply).map_err(|error| format!("{error:#}"));
+                        PlaneEvent::AddressAnswer(node, address)
+                    }
+                    Err(error) => PlaneEvent::NoAnswer(node, format!("{error:#}")),
+                });
             })
             .context("creating a thread")?;
         Ok(())
@@ -211,7 +270,13 @@ impl ControlPlane {
     }
 }
 
-fn ask(session: &Session, key: &str, payload: Vec<u8>) -> anyhow::Result<Address> {
+fn open(links: &Links) -> anyhow::Result<Session> {
+    zenoh::open(configure(links)?).wait().map_err(|error| {
+        anyhow!("the control plane cannot be opened: {error}; see links.control in rgaps.toml")
+    })
+}
+
+fn ask(session: &Session, key: &str, payload: Vec<u8>) -> anyhow::Result<Vec<u8>> {
     let replies = session
         .get(key)
         .payload(payload)
@@ -225,7 +290,7 @@ fn ask(session: &Session, key: &str, payload: Vec<u8>) -> anyhow::Result<Address
         .flatten()
         .context("it did not answer")?;
     let sample = reply.result().map_err(|error| anyhow!("{error}"))?;
-    read_reply(&sample.payload().to_bytes())
+    Ok(sample.payload().to_bytes().into_owned())
 }
 
 /// What a host answered that was asked for its lanes.
@@ -253,40 +318,6 @@ fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> anyhow::Result<T> {
         bail!("a message with something behind it");
     }
     Ok(value)
-}
-
-fn answer_questions(
-    session: &Session,
-    realm: &str,
-    own: &Node,
-    lanes: Vec<SocketAddr>,
-    listener: PlaneListener,
-) -> anyhow::Result<()> {
-    let key = own.address_key(realm);
-    let secrets = Arc::new(Secrets::default());
-    let at = key.clone();
-    session
-        .declare_queryable(key)
-        .callback(move |query| {
-            let asked = query.payload().map(|payload| payload.to_bytes());
-            let reply = match answer(asked.as_deref().unwrap_or_default(), &lanes, &secrets) {
-                Ok((node, address)) => {
-                    listener(PlaneEvent::AddressAsked(node, address.secret));
-                    Reply::Address(address)
-                }
-                Err(error) => {
-                    tracing::warn!("refused a host: {error:#}");
-                    Reply::Refused(format!("{error:#}"))
-                }
-            };
-            let bytes = postcard::to_stdvec(&reply).unwrap_or_default();
-            if let Err(error) = query.reply(&at, bytes).wait() {
-                tracing::debug!(%error, "sending an answer to a host failed");
-            }
-        })
-        .background()
-        .wait()
-        .map_err(|error| anyhow!("other hosts cannot be answered: {error}"))
 }
 
 fn answer(

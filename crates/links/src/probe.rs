@@ -28,6 +28,7 @@ const STRANGE: &str = "it is reached, and nobody who speaks as this host does an
 pub struct Probe {
     board: Arc<Mutex<BTreeMap<String, String>>>,
     knows_hosts: Arc<AtomicBool>,
+    session: Arc<Mutex<Session>>,
     // Gone when this is dropped, which ends the thread in its next pause.
     _stop: Sender<()>,
 }
@@ -42,9 +43,10 @@ impl Probe {
     ) -> anyhow::Result<Probe> {
         let board = Arc::new(Mutex::new(BTreeMap::new()));
         let knows_hosts = Arc::new(AtomicBool::new(false));
+        let session = Arc::new(Mutex::new(session));
         let (stop, stopped) = channel::<()>();
         let mut prober = Prober {
-            session,
+            session: session.clone(),
             realm: realm.to_owned(),
             endpoints: connect.iter().map(|of| (of.clone(), 0)).collect(),
             tls,
@@ -69,6 +71,7 @@ impl Probe {
         Ok(Probe {
             board,
             knows_hosts,
+            session,
             _stop: stop,
         })
     }
@@ -76,6 +79,11 @@ impl Probe {
     /// Tells the probe whether this host knows another host of its realm.
     pub fn set_knows_hosts(&self, knows_hosts: bool) {
         self.knows_hosts.store(knows_hosts, Ordering::Relaxed);
+    }
+
+    /// The control plane has another session.
+    pub fn set_session(&self, session: Session) {
+        *self.session.lock().unwrap_or_else(PoisonError::into_inner) = session;
     }
 
     /// The endpoints that are not reached, and why.
@@ -91,7 +99,7 @@ impl Probe {
 
 /// What the probe's thread has.
 struct Prober {
-    session: Session,
+    session: Arc<Mutex<Session>>,
     realm: String,
     /// With the number of looks in a row that reached the endpoint while no host was there.
     endpoints: Vec<(String, u32)>,
@@ -130,7 +138,12 @@ impl Prober {
 
     /// How many hosts Zenoh is connected with, of any realm.
     fn hosts(&self) -> usize {
-        self.session.info().peers_zid().wait().count()
+        self.session().info().peers_zid().wait().count()
+    }
+
+    fn session(&self) -> Session {
+        let session = self.session.lock().unwrap_or_else(PoisonError::into_inner);
+        session.clone()
     }
 
     /// The endpoints that accept no connection, and why.
@@ -144,7 +157,8 @@ impl Prober {
 
     /// Whether a host of another realm answers, in words.
     fn other_realm(&self) -> Option<String> {
-        let tokens = self.session.liveliness().get("rgaps/*/node/**");
+        let session = self.session();
+        let tokens = session.liveliness().get("rgaps/*/node/**");
         let replies = tokens.timeout(LIMIT).wait().ok()?;
         let (realm, host) = replies.iter().find_map(|reply| {
             let sample = reply.into_result().ok()?;

@@ -181,6 +181,8 @@ pub struct RemoteHost {
     pub departed: Arc<EgressCounts>,
     /// When it is asked for its lanes again; none: while it is being asked.
     pub ask_at: Option<Instant>,
+    /// Since when it does not answer.
+    pub unanswered: Option<Instant>,
     /// Streams that go there.
     pub outgoing: HashMap<u64, OutgoingStream>,
     /// Flows that come from there.
@@ -272,6 +274,7 @@ impl RemoteHost {
             ingress,
             departed,
             ask_at: None,
+            unanswered: None,
             outgoing: HashMap::new(),
             incoming: BTreeMap::new(),
             given_up: false,

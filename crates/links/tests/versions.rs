@@ -4,8 +4,11 @@ mod support;
 
 use rgaps::{PeerRow, PeerState};
 use rgaps_links::keys::{Node as Life, Token, PLANE_VERSION};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
 use std::time::Duration;
 use support::{ports, until, wait_for_subscribers, Host, LIMIT};
+use zenoh::sample::SampleKind;
 use zenoh::{Session, Wait};
 
 const REALM: &str = "default";
@@ -111,4 +114,69 @@ fn a_host_of_another_version_is_refused_with_both_named_until_it_has_the_same() 
     let there = same.node("there");
     let _subscriber = there.subscriber("t").create().unwrap();
     wait_for_subscribers(&publisher, 1);
+}
+
+/// Zenoh may end up so that a host's token is there and its answers never come (its issue 1886).
+#[test]
+fn a_host_that_never_answers_is_asked_in_another_session() {
+    let ports = ports(2);
+    let host = Host::start("host-0", &links(0, &ports));
+    let node = host.node("looks");
+    let session = on_the_plane(ports[0]);
+    let other = Life {
+        host: "host-1".to_owned(),
+        incarnation: 9,
+    };
+    let tokens = Arc::new(AtomicU32::new(0));
+    let (seen, answers) = (tokens.clone(), tokens.clone());
+    let life = life(&session);
+    let _watch = session
+        .liveliness()
+        .declare_subscriber(
+            Token {
+                node: life,
+                protocol: PLANE_VERSION,
+            }
+            .key(REALM),
+        )
+        .history(true)
+        .callback(move |sample| {
+            if sample.kind() == SampleKind::Put {
+                seen.fetch_add(1, Ordering::Relaxed);
+            }
+        })
+        .wait()
+        .unwrap();
+    let key = other.address_key(REALM);
+    let _answers = session
+        .declare_queryable(key.clone())
+        .callback(move |query| {
+            // Of the first session's no answer ever comes.
+            if answers.load(Ordering::Relaxed) > 1 {
+                let refusal = postcard::to_stdvec(&(1u8, "host-1 is only a test")).unwrap();
+                query.reply(&key, refusal).wait().unwrap();
+            }
+        })
+        .wait()
+        .unwrap();
+    let token = Token {
+        node: other,
+        protocol: PLANE_VERSION,
+    };
+    let _token = session
+        .liveliness()
+        .declare_token(token.key(REALM))
+        .wait()
+        .unwrap();
+    until("an answer in another session", || {
+        let peers = node.peers().unwrap().peers;
+        peers
+            .iter()
+            .any(|peer| peer.detail.contains("host-1 is only a test"))
+    });
+    assert_eq!(
+        tokens.load(Ordering::Relaxed),
+        2,
+        "the same life came again"
+    );
 }

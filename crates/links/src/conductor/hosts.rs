@@ -19,6 +19,9 @@ use std::time::{Duration, Instant};
 pub(super) const ASK_AGAIN: Duration = Duration::from_millis(200);
 /// How long a host that is to open the lanes has for it, before it is told that this one is there.
 const ASK_ANYWAY: Duration = Duration::from_secs(2);
+/// The control plane is opened anew if a host that is there has not answered for so long, and at most so often.
+const UNANSWERED_LIMIT: Duration = Duration::from_secs(10);
+const REOPEN_PAUSE: Duration = Duration::from_secs(60);
 /// Hosts that are linked with.
 const MAX_PEERS: usize = MAX_REMOTE_HOSTS;
 /// Lives of hosts that are remembered.
@@ -45,6 +48,12 @@ impl LinksConductor {
             PlaneEvent::Left(node) => self.left(&node),
             PlaneEvent::AddressAsked(node, secret) => self.accept(&node, secret),
             PlaneEvent::AddressAnswer(node, outcome) => self.address_answered(&node, outcome),
+            PlaneEvent::NoAnswer(node, why) => self.address_unanswered(&node, &why),
+            PlaneEvent::Reopened => {
+                for life in std::mem::take(&mut self.lives) {
+                    self.left(&life.node);
+                }
+            }
         }
     }
 
@@ -109,7 +118,7 @@ impl LinksConductor {
         }
         peer.given_up = false;
         peer.protocol = protocol;
-        (peer.seen, peer.lost) = (Instant::now(), None);
+        (peer.seen, peer.lost, peer.unanswered) = (Instant::now(), None, None);
         let refused = (protocol != PLANE_VERSION).then(|| versions(&peer.node.host, protocol));
         if let Some(why) = refused.as_ref().filter(|_| peer.refused.is_none()) {
             tracing::error!("{why}");
@@ -122,6 +131,7 @@ impl LinksConductor {
     pub(super) fn address_answered(&mut self, node: &Host, outcome: Result<Address, String>) {
         let opens = self.opens(&node.host);
         let Some(peer) = self.known(node) else { return };
+        peer.unanswered = None;
         match outcome {
             Ok(address) if opens => self.join(node, address.secret, address.lanes),
             // It knows of this host now, if it did not.
@@ -131,6 +141,34 @@ impl LinksConductor {
                 peer.detail = clip(&why);
                 peer.ask_at = Some(Instant::now() + ASK_AGAIN);
             }
+        }
+    }
+
+    /// A host did not answer. If that lasts, the fault may be the control plane's.
+    fn address_unanswered(&mut self, node: &Host, why: &str) {
+        let now = Instant::now();
+        let Some(peer) = self.known(node) else { return };
+        tracing::debug!(
+            host = node.host,
+            why,
+            "a host that was asked for its address did not answer"
+        );
+        peer.detail = clip(why);
+        peer.ask_at = Some(now + ASK_AGAIN);
+        let since = *peer.unanswered.get_or_insert(now);
+        let is_overdue = peer.lost.is_none() && now - since >= UNANSWERED_LIMIT;
+        if !is_overdue || self.reopened.is_some_and(|at| now - at < REOPEN_PAUSE) {
+            return;
+        }
+        tracing::warn!(
+            host = node.host,
+            "a host that is there did not answer for {} s; the control plane is opened anew",
+            UNANSWERED_LIMIT.as_secs()
+        );
+        self.reopened = Some(now);
+        match self.plane.reopen() {
+            Ok(()) => self.probe.set_session(self.plane.session()),
+            Err(error) => tracing::error!("{error:#}"),
         }
     }
 

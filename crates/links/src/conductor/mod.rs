@@ -78,6 +78,8 @@ pub struct LinksConductor {
     /// When this life of the links began.
     begun: Instant,
     plane: ControlPlane,
+    /// When the plane was opened anew last.
+    reopened: Option<Instant>,
     network: Network,
     endpoint: Endpoint,
     /// What has its cards know memory, if there are any.
@@ -171,6 +173,7 @@ impl LinksConductor {
             own,
             begun: Instant::now(),
             plane,
+            reopened: None,
             endpoint,
             known,
             no_rdma,
