@@ -105,9 +105,12 @@ impl Client {
             all.insert(name, value.parse().unwrap());
         }
         let stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(LIMIT)).unwrap();
         match tungstenite::client(request, stream) {
-            Ok((socket, _)) => Ok(Client(socket)),
+            Ok((socket, _)) => {
+                // Not before: a handshake does not go on after a read with a time limit that a stop of this process has ended.
+                socket.get_ref().set_read_timeout(Some(LIMIT)).unwrap();
+                Ok(Client(socket))
+            }
             Err(tungstenite::HandshakeError::Failure(Error::Http(response))) => Err(response),
             Err(error) => panic!("{error}"),
         }
