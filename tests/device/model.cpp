@@ -78,6 +78,8 @@ void check(const Sample &sample) {
 struct Reader {
     Subscriber subscriber;
     uint64_t first = 0, got = 0, missed = 0, last = 0;
+    /* Whether it receives by recv(). */
+    bool waits = false;
 
     void join(const rgaps_device_topic_t &topic, uint32_t seat, uint32_t mode) {
         if (subscriber.attach(lane, topic, seat, mode) != Status::ok) explorer().fail("cannot join");
@@ -85,8 +87,8 @@ struct Reader {
     }
 
     bool receive(Sample *sample) {
-        const Status status = subscriber.try_recv(lane, sample);
-        if (status == Status::empty) return false;
+        const Status status = waits ? subscriber.recv(lane, sample, 0) : subscriber.try_recv(lane, sample);
+        if (status == (waits ? Status::timed_out : Status::empty)) return false;
         if (status != Status::ok) explorer().fail("receiving failed");
         if (sample->sequence <= last) explorer().fail("a message came twice, or late");
         last = sample->sequence;
@@ -129,10 +131,12 @@ void check_holders(const rgaps_device_topic_t &topic, uint64_t ignored = 0) {
 }
 
 /* A reliable subscriber joins while messages are published: from its first on it gets all. */
+template <bool waits>
 void reliable_gets_all() {
     const auto t = topic(2, 3);
     Publisher publisher;
     Reader reader;
+    reader.waits = waits;
     uint64_t published = 0;
     explorer().spawn([&] {
         publisher.attach(lane, t);
@@ -398,7 +402,8 @@ void publisher_dies() {
 }
 
 const model::Scenario scenarios[] = {
-    {"reliable_gets_all", reliable_gets_all, 2}, {"one_holds", held_stays<1, 2>, 4},
+    {"reliable_gets_all", reliable_gets_all<false>, 2}, {"waits_for_all", reliable_gets_all<true>, 2},
+    {"one_holds", held_stays<1, 2>, 4},
     {"reliable_holds_two", reliable_holds_two<reliable, false>, 2},
     {"history_may_leave", reliable_holds_two<reliable | history, false>, 2},
     {"launched_again", reliable_holds_two<reliable | history, true>, 2},
