@@ -1,26 +1,29 @@
 //! Publishing a recording again.
 //!
-//! One thread reads ahead. The other fills a loan with the next message before the message is due, waits, and publishes.
+//! One thread reads messages into loans before they are due. The other publishes each at its time. The first message is due once
+//! the loans that are filled ahead are there, so that a slow first read or new memory makes no message late.
 
 use crate::channel::Channel;
 use crate::error::{ReadError, ReplayError};
 use crate::message::Message;
 use crate::messages::Selection;
 use crate::recording::Recording;
-use rgaps::{Domain, Loan, Node, PublishError, Publisher, Unpublished};
+use rgaps::{Domain, Loan, LoanError, Node, PublishError, Publisher, Unpublished};
 use rgaps_client::bindings::{PatientLoan as _, SetMetadata as _};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{sync_channel, Receiver, RecvTimeoutError, SyncSender};
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Messages that are read ahead.
-const AHEAD: usize = 16;
+/// Messages that are in loans before they are due, and their bytes, unless it is one message.
+const AHEAD_MAX: usize = 16;
+const AHEAD_BYTES_MAX: u64 = 256 << 20;
 /// How long a stop may go unnoticed.
 const SLICE: Duration = Duration::from_millis(50);
 /// How long a message waits for memory.
 const LOAN_TIMEOUT: Duration = Duration::from_secs(5);
+/// Pause before memory is asked for again.
+const LOAN_PAUSE: Duration = Duration::from_millis(20);
 /// What publishers keep at most.
 const HISTORY_MAX: u32 = 32_768;
 
@@ -78,8 +81,132 @@ pub struct Replay {
     late_max_us: AtomicU64,
 }
 
-/// What the reading thread found next. None: the recordings begin again.
-type Ahead = Option<Result<Message, ReadError>>;
+/// What the reading thread found next.
+enum Next {
+    Message(Filled),
+    Damaged(ReadError),
+    Failed(ReplayError),
+    /// The recordings begin again.
+    Again,
+}
+
+/// A message in a loan.
+struct Filled {
+    topic: String,
+    log_ns: u64,
+    bytes: u64,
+    loan: Loan,
+}
+
+/// What is read ahead, from the thread that reads to the one that publishes.
+#[derive(Default)]
+struct Ahead {
+    queue: Mutex<Queue>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    next: VecDeque<Next>,
+    /// Bytes of the message that was taken last, until it is published.
+    taken: Option<u64>,
+    /// Messages that were published.
+    published: u64,
+    /// Of all these messages.
+    bytes: u64,
+    /// It was full once, or is all that there is: the first message may be published.
+    is_begun: bool,
+    /// Nothing more comes.
+    is_complete: bool,
+    /// Nobody takes any more.
+    is_over: bool,
+}
+
+impl Queue {
+    fn has_room(&self, bytes: u64) -> bool {
+        let is_alone = self.next.is_empty() && self.taken.is_none();
+        let fits = is_alone || self.bytes + bytes <= AHEAD_BYTES_MAX;
+        self.next.len() < AHEAD_MAX && fits
+    }
+}
+
+impl Ahead {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut Queue) -> T) -> T {
+        let changed = change(&mut self.lock());
+        self.changed.notify_all();
+        changed
+    }
+
+    /// Waits until there is room for so many bytes. False: nobody takes them.
+    fn wait_for_room(&self, bytes: u64) -> bool {
+        let mut queue = self.lock();
+        while !queue.is_over && !queue.has_room(bytes) {
+            queue.is_begun = true;
+            self.changed.notify_all();
+            queue = self
+                .changed
+                .wait(queue)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        !queue.is_over
+    }
+
+    /// Waits until one of the messages is published. False: there is none, or nobody takes any more.
+    fn wait_for_publish(&self) -> bool {
+        let mut queue = self.lock();
+        let published = queue.published;
+        while !queue.is_over && queue.published == published {
+            if queue.next.is_empty() && queue.taken.is_none() {
+                return false;
+            }
+            queue.is_begun = true;
+            self.changed.notify_all();
+            queue = self
+                .changed
+                .wait(queue)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        !queue.is_over
+    }
+
+    fn push(&self, next: Next) {
+        self.change(|queue| {
+            if let Next::Message(filled) = &next {
+                queue.bytes += filled.bytes;
+            }
+            queue.next.push_back(next);
+        });
+    }
+
+    /// The next one, when the one before it is published; None at the end, or if it is to stop.
+    fn pop(&self, stop: &AtomicBool) -> Option<Next> {
+        let mut queue = self.lock();
+        if let Some(bytes) = queue.taken.take() {
+            queue.bytes -= bytes;
+            queue.published += 1;
+        }
+        self.changed.notify_all();
+        loop {
+            if stop.load(Ordering::Relaxed) || queue.is_complete && queue.next.is_empty() {
+                return None;
+            }
+            if queue.is_begun || queue.is_complete {
+                if let Some(next) = queue.next.pop_front() {
+                    if let Next::Message(filled) = &next {
+                        queue.taken = Some(filled.bytes);
+                    }
+                    return Some(next);
+                }
+            }
+            let waited = self.changed.wait_timeout(queue, SLICE);
+            queue = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
 
 impl Replay {
     /// Creates the publishers, those with history for late joiners first. Several recordings are replayed one after the
@@ -127,7 +254,7 @@ impl Replay {
             .keep_last(channel.history.clamp(1, HISTORY_MAX))
             // Who reads reliably is waited for, in slices between which a stop is seen.
             .deadline(SLICE)
-            .loan_timeout(LOAN_TIMEOUT);
+            .loan_timeout(Duration::ZERO);
         if channel.transient_local {
             builder = builder.transient_local();
         }
@@ -166,16 +293,16 @@ impl Replay {
                 }
             }
         }
-        let (to, from) = sync_channel(AHEAD);
-        let ended = AtomicBool::new(false);
+        let ahead = Ahead::default();
         let published = std::thread::scope(|scope| {
             let reading = std::thread::Builder::new().name("rgaps-replay".to_owned());
-            let (to, ended) = (to, &ended);
-            let reading = reading.spawn_scoped(scope, move || self.read_ahead(&to, ended));
+            let reading = reading.spawn_scoped(scope, || {
+                self.read_all(&ahead);
+                ahead.change(|queue| queue.is_complete = true);
+            });
             reading.map_err(ReplayError::Thread)?;
-            let published = self.publish_all(from, stop);
-            // The channel is closed by now, so the thread does not wait.
-            ended.store(true, Ordering::Relaxed);
+            let published = self.publish_all(&ahead, stop);
+            ahead.change(|queue| queue.is_over = true);
             published
         });
         published.map(|()| self.replayed())
@@ -186,7 +313,8 @@ impl Replay {
         begun_ns.saturating_add(self.options.start.as_nanos() as u64)
     }
 
-    fn read_ahead(&self, to: &SyncSender<Ahead>, ended: &AtomicBool) {
+    /// Reads all messages into loans, until nobody takes them.
+    fn read_all(&self, ahead: &Ahead) {
         // A publisher that was stopped while it published gave its message a time from before the recording began.
         let from_ns = match self.options.start.is_zero() {
             true => 0,
@@ -201,39 +329,66 @@ impl Replay {
             for (number, recording) in self.recordings.iter().enumerate() {
                 selection.without_repeated = number > 0;
                 for message in recording.select(&selection) {
-                    if ended.load(Ordering::Relaxed) || to.send(Some(message)).is_err() {
+                    let bytes = message.as_ref().map_or(0, |message| message.data().len());
+                    if !ahead.wait_for_room(bytes as u64) {
                         return;
                     }
+                    let next = match message {
+                        Ok(message) => self.fill(&message, ahead),
+                        Err(error) => Some(Next::Damaged(error)),
+                    };
+                    next.into_iter().for_each(|next| ahead.push(next));
                 }
             }
-            if !self.options.repeat || to.send(None).is_err() {
+            if !self.options.repeat || !ahead.wait_for_room(0) {
                 return;
             }
+            ahead.push(Next::Again);
         }
     }
 
-    fn publish_all(&self, from: Receiver<Ahead>, stop: &AtomicBool) -> Result<(), ReplayError> {
+    /// Fills a loan. None: its topic is not replayed.
+    fn fill(&self, message: &Message, ahead: &Ahead) -> Option<Next> {
+        let topic = message.topic().to_owned();
+        let key = (topic, message.channel.publisher_id);
+        let publisher = self.publishers.get(&key)?;
+        let (topic, bytes) = (key.0, message.data().len() as u64);
+        let mut loan = match loan(publisher, bytes, ahead) {
+            Ok(loan) => loan,
+            Err(error) => return Some(Next::Failed(ReplayError::Loan { topic, error })),
+        };
+        let written = loan.write(0, message.data());
+        let written = written.map_err(|error| rgaps_session::explain(&error));
+        Some(
+            match written.and_then(|()| loan.set_beside(message.beside())) {
+                Ok(()) => Next::Message(Filled {
+                    topic,
+                    log_ns: message.log_ns,
+                    bytes,
+                    loan,
+                }),
+                Err(reason) => Next::Damaged(ReadError::Message { topic, reason }),
+            },
+        )
+    }
+
+    fn publish_all(&self, ahead: &Ahead, stop: &AtomicBool) -> Result<(), ReplayError> {
         let from_ns = self.start_ns();
-        let mut begun = Instant::now();
         let mut last_ns = from_ns;
-        while !stop.load(Ordering::Relaxed) {
-            let message = match from.recv_timeout(SLICE) {
-                Ok(Some(Ok(message))) => message,
-                Ok(Some(Err(error))) => {
-                    self.leave_out(&error);
-                    continue;
+        let mut begun = None;
+        while let Some(next) = ahead.pop(stop) {
+            let begun = begun.get_or_insert_with(Instant::now);
+            match next {
+                Next::Message(filled) => {
+                    let since = self.scaled(filled.log_ns.saturating_sub(from_ns));
+                    last_ns = last_ns.max(filled.log_ns);
+                    self.publish_at(filled, *begun + since, stop)?;
                 }
-                Ok(None) => {
-                    // The last message has its time before the first comes again.
-                    begun += self.scaled(last_ns - from_ns);
-                    continue;
-                }
-                Err(RecvTimeoutError::Timeout) => continue,
-                Err(RecvTimeoutError::Disconnected) => return Ok(()),
-            };
-            let since = self.scaled(message.log_ns.saturating_sub(from_ns));
-            last_ns = last_ns.max(message.log_ns);
-            self.publish_at(&message, begun + since, stop)?;
+                Next::Damaged(error) => self.leave_out(&error),
+                Next::Failed(error) => return Err(error),
+                // The last message has its time before the first comes again.
+                Next::Again => *begun += self.scaled(last_ns - from_ns),
+            }
         }
         Ok(())
     }
@@ -249,30 +404,17 @@ impl Replay {
 
     fn publish_at(
         &self,
-        message: &Message,
+        filled: Filled,
         due: Instant,
         stop: &AtomicBool,
     ) -> Result<(), ReplayError> {
-        let key = (message.topic().to_owned(), message.channel.publisher_id);
-        let Some(publisher) = self.publishers.get(&key) else {
-            return Ok(());
-        };
-        let loan = publisher.loan(message.data().len() as u64);
-        let mut loan = loan.map_err(|error| ReplayError::Loan {
-            topic: key.0.clone(),
-            error,
-        })?;
-        if let Err(reason) = fill(&mut loan, message) {
-            let topic = key.0;
-            self.leave_out(&ReadError::Message { topic, reason });
-            return Ok(());
-        }
         if !sleep_until(due, stop) {
             return Ok(());
         }
         let late = due.elapsed().as_micros() as u64;
         self.late_max_us.fetch_max(late, Ordering::Relaxed);
-        match loan.publish_while(|| !stop.load(Ordering::Relaxed)) {
+        let topic = filled.topic;
+        match filled.loan.publish_while(|| !stop.load(Ordering::Relaxed)) {
             Ok(_) => {}
             // It was stopped.
             Err(Unpublished {
@@ -280,24 +422,35 @@ impl Replay {
                 ..
             }) => return Ok(()),
             Err(Unpublished { error, .. }) => {
-                return Err(ReplayError::Publish {
-                    topic: key.0,
-                    error: Box::new(error),
-                })
+                let error = Box::new(error);
+                return Err(ReplayError::Publish { topic, error });
             }
         }
         self.replayed.fetch_add(1, Ordering::Relaxed);
-        let bytes = message.data().len() as u64;
-        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.bytes.fetch_add(filled.bytes, Ordering::Relaxed);
         Ok(())
     }
 }
 
-/// Makes the loan what was recorded, or says why it cannot be that.
-fn fill(loan: &mut Loan, message: &Message) -> Result<(), String> {
-    let written = loan.write(0, message.data());
-    written.map_err(|error| rgaps_session::explain(&error))?;
-    loan.set_beside(message.beside())
+/// A loan, after a wait for memory if need be. Most of it may be in loans for messages that are not due yet.
+fn loan(publisher: &Publisher, bytes: u64, ahead: &Ahead) -> Result<Loan, LoanError> {
+    let mut since = None;
+    loop {
+        let error = match publisher.loan(bytes) {
+            Ok(loan) => return Ok(loan),
+            Err(error @ (LoanError::PoolFull { .. } | LoanError::NoBlocks { .. })) => error,
+            Err(error) => return Err(error),
+        };
+        if ahead.wait_for_publish() {
+            since = None;
+            continue;
+        }
+        let since = *since.get_or_insert_with(Instant::now);
+        if since.elapsed() >= LOAN_TIMEOUT {
+            return Err(error);
+        }
+        std::thread::sleep(LOAN_PAUSE);
+    }
 }
 
 /// False: it was stopped before.

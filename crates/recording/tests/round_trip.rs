@@ -276,3 +276,52 @@ fn what_transient_local_publishers_kept_is_recorded_and_replayed_first() {
     assert_eq!(sample.as_slice().unwrap(), b"the map");
     assert!(poses.try_recv().unwrap().is_none());
 }
+
+/// Messages that are not due yet take memory that the next ones wait for, longer than a loan waits.
+#[test]
+fn a_replay_waits_for_memory_that_its_own_messages_hold() {
+    let bytes = 4 << 20;
+    let daemon = Daemon::start();
+    let node = daemon.node("test");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("run.mcap");
+    let publisher = node.publisher("large").keep_last(1).create().unwrap();
+    let recorder = record(&node, Options::new(["large"], &file), 1);
+    for seed in 0..3 {
+        let mut loan = publisher.loan(bytes).unwrap();
+        fill(&mut loan, seed);
+        loan.publish().unwrap();
+        // The second message is the late one; the third follows it.
+        std::thread::sleep(Duration::from_millis(if seed == 0 { 200 } else { 0 }));
+    }
+    assert_eq!(recorder.stop().0.recorded, 3);
+
+    let recording = Arc::new(Recording::open(&file).unwrap());
+    let times: Vec<u64> = recording
+        .messages()
+        .map(|message| message.unwrap().log_ns())
+        .collect();
+    let gap = Duration::from_nanos(times[1] - times[0]);
+    // Room for what the publisher keeps and for one loan.
+    let other = Daemon::start_with("[pool.host]\ncap = \"10MiB\"\n");
+    let node = other.node("replay");
+    let subscriber = node.subscriber("large").reliable().create().unwrap();
+    let options = ReplayOptions {
+        rate: gap.as_secs_f64() / 6.0,
+        wait_subscribers: 1,
+        ..ReplayOptions::default()
+    };
+    let replay = Replay::new(&node, vec![recording], options).unwrap();
+    std::thread::scope(|scope| {
+        let replayed = scope.spawn(|| replay.run(&AtomicBool::new(false)).unwrap());
+        let mut held = Vec::new();
+        for seed in 0..3 {
+            held.push(subscriber.recv_timeout(SOON).unwrap());
+            let read = held.last().unwrap().as_slice().unwrap();
+            assert_eq!((read.len() as u64, read[1]), (bytes, 7 + seed));
+            // The first is held until the second comes, so that the third finds no memory before.
+            held.drain(..held.len() - 1);
+        }
+        assert_eq!(replayed.join().unwrap().replayed, 3);
+    });
+}
