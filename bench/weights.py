@@ -11,7 +11,7 @@ Usage: bench/weights.py [--mib 64] [--readers 4] [--rounds 5] [--ways rgaps,file
 
 Without --hosts, all processes are on one host, and sockets are Unix sockets. With --hosts, the trainer is on one host and --readers
 are on each of so many others: network namespaces, each with a cable to one switch, a daemon and links. --mbit limits what each host
-sends. With --fanout, rgaps sends each message to so many hosts, and the others get it from those. A file crosses once to each host, by sendfile over TCP into /dev/shm, before its readers load it. Needs root or user namespaces.
+sends. rgaps sends each message to so many hosts as --fanout says, and the others get it from those. A file crosses once to each host, by sendfile over TCP into /dev/shm, before its readers load it. Needs root or user namespaces.
 
 In each round the ways take turns, in an order that rotates. A round's time is from the call until every reader has all
 tensors and has read every page. After it, outside the time, every reader compares every byte with what the trainer sent.
@@ -343,7 +343,8 @@ def on_several_hosts(options, ways):
     switch = None
     # A version is one message, which must fit: the default is 256 MiB.
     os.environ.update({f"RGAPS_LINKS__{limit}_MAX": f"{2 * options.mib + 64}MiB" for limit in ("IN_FLIGHT", "OUTAGE", "LANDING")})
-    os.environ["RGAPS_LINKS__FANOUT"] = str(options.fanout)
+    if options.fanout is not None:
+        os.environ["RGAPS_LINKS__FANOUT"] = str(options.fanout)
     try:
         switch = Switch(hosts)
         for host in hosts:
@@ -371,14 +372,14 @@ def main():
     parser.add_argument("--ways", default=",".join(WAYS))
     parser.add_argument("--hosts", type=int, default=0, help="other hosts than the trainer's, at most 15; 0: all on one")
     parser.add_argument("--mbit", type=int, default=0, help="what each host's cable carries, in Mbit/s; 0: no limit")
-    parser.add_argument("--fanout", type=int, default=0, help="rgaps: hosts that one host sends to (links.fanout); 0: all")
+    parser.add_argument("--fanout", type=int, help="rgaps: hosts that one host sends to (links.fanout); 0: all; by default what rgaps has by default")
     options = parser.parse_args()
     ways = options.ways.split(",")
     if unknown := set(ways) - set(WAYS):
         parser.error(f"unknown ways: {sorted(unknown)}")
     if "mmap" in ways and "mmap" not in inspect.signature(torch.load).parameters:
         parser.error(f"torch {torch.__version__} cannot load with mmap; leave it out of --ways")
-    if not 0 <= options.hosts <= 15 or options.readers < 1 or ((options.mbit or options.fanout) and not options.hosts):
+    if not 0 <= options.hosts <= 15 or options.readers < 1 or ((options.mbit or options.fanout is not None) and not options.hosts):
         parser.error("--hosts is 0 to 15, --readers at least 1, and --mbit and --fanout need --hosts")
     if options.hosts:
         enter_namespaces()

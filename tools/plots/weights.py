@@ -15,14 +15,19 @@ def runs(figures):
     """The figures, and for each size and place the ways with their names: runs that differ in the fan-out only are one."""
     found = newest([f for f in figures if f.kind == "weights"])
     places = {}
-    for value in sorted((f.value for f in found), key=lambda value: (value["hosts"], value["mbit"], value["readers_on_each_host"], value.get("fanout", 0))):
+    for value in sorted((f.value for f in found), key=lambda value: (value["hosts"], value["mbit"], value["readers_on_each_host"], fanout_of(value))):
         ways = places.setdefault((value["mib"], place_of(value)), {})
         for way, of in value["ways"].items():
-            # Before there were trees each host got its own copy, as with a fan-out of 0.
-            fanout = f", `links.fanout = {value.get('fanout', 0)}`" if way == "rgaps" and value["hosts"] else ""
+            fanout = f", `links.fanout = {fanout_of(value)}`" if way == "rgaps" and value["hosts"] else ""
             ways[WAYS[way] + fanout] = of
     # rgaps first, however many runs it is of.
     return found, {place: dict(sorted(ways.items(), key=lambda way: not way[0].startswith(WAYS["rgaps"]))) for place, ways in places.items()}
+
+
+def fanout_of(value):
+    """Before there were trees each host got its own copy, as with a fan-out of 0; a run without the option had the default."""
+    fanout = value.get("fanout", 0)
+    return 2 if fanout is None else fanout
 
 
 def place_of(value):

@@ -76,4 +76,6 @@ pub enum ConductorEvent {
     TransitBroken(u64),
     /// A publisher has published of which nothing is known yet. It comes from no link.
     Unknown,
+    /// A topic's message of so many bytes waits until there are routes for messages of that size. It comes from no link.
+    Unplanned(String, u64),
 }

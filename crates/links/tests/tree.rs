@@ -2,6 +2,7 @@
 mod support;
 
 use rgaps::{Node, Publisher, Subscriber};
+use std::ops::Range;
 use support::stream::{self, lost};
 use support::{content, hosts, receive, until, wait_for_subscribers, Host, LIMIT};
 
@@ -14,12 +15,29 @@ fn members(more: &str) -> (Vec<Host>, Vec<Node>, Publisher, Vec<Subscriber>) {
     let hosts = hosts(HOSTS, more);
     hosts.iter().for_each(|host| host.wait_for_peers(HOSTS - 1));
     let nodes: Vec<Node> = hosts.iter().map(|host| host.node("member")).collect();
-    let subscriber = |node: &Node| node.subscriber("photos").reliable().create().unwrap();
-    let subscribers: Vec<Subscriber> = nodes[1..].iter().map(subscriber).collect();
-    let publisher = nodes[0].publisher("photos").deadline(LIMIT);
-    let publisher = publisher.create().unwrap();
-    wait_for_subscribers(&publisher, subscribers.len() as u32);
+    let (publisher, subscribers) = topic(&nodes, "photos");
     (hosts, nodes, publisher, subscribers)
+}
+
+/// A topic from the first of these to the others.
+fn topic(nodes: &[Node], name: &str) -> (Publisher, Vec<Subscriber>) {
+    let subscriber = |node: &Node| node.subscriber(name).reliable().create().unwrap();
+    let subscribers: Vec<Subscriber> = nodes[1..].iter().map(subscriber).collect();
+    let publisher = nodes[0].publisher(name).deadline(LIMIT).create().unwrap();
+    wait_for_subscribers(&publisher, subscribers.len() as u32);
+    (publisher, subscribers)
+}
+
+/// Sends these messages, each when the one before is there.
+fn send(publisher: &Publisher, subscribers: &[Subscriber], numbers: Range<u64>) {
+    for number in numbers {
+        publisher.put(&content(number, BYTES)).unwrap();
+        for subscriber in subscribers {
+            let sample = receive(subscriber);
+            assert!(sample.as_slice().unwrap() == content(number, BYTES));
+            assert_eq!(sample.missed(), 0);
+        }
+    }
 }
 
 /// Waits until a topic goes to so many hosts directly, and to the rest through them.
@@ -43,20 +61,10 @@ fn a_large_message_leaves_its_host_once_and_small_ones_leave_for_each_host() {
     const COUNT: u64 = 40;
     let (_hosts, nodes, publisher, subscribers) = members("fanout = 1");
     near(&nodes[0], HOSTS - 1);
-    let send = |numbers: std::ops::Range<u64>| {
-        for number in numbers {
-            publisher.put(&content(number, BYTES)).unwrap();
-            for subscriber in &subscribers {
-                let sample = receive(subscriber);
-                assert!(sample.as_slice().unwrap() == content(number, BYTES));
-                assert_eq!(sample.missed(), 0);
-            }
-        }
-    };
     // The first one says how large they are.
-    send(0..1);
+    send(&publisher, &subscribers, 0..1);
     near(&nodes[0], 1);
-    send(1..COUNT);
+    send(&publisher, &subscribers, 1..COUNT);
     // Each message has crossed to each host, and some once more when the tree changed. Directly the first host would have sent all.
     let crossings = COUNT * (HOSTS as u64 - 1);
     until("the counts", || {
@@ -64,6 +72,26 @@ fn a_large_message_leaves_its_host_once_and_small_ones_leave_for_each_host() {
     });
     let of_first = sent(&nodes[0]);
     assert!(of_first < crossings / 2, "{of_first} of {crossings}");
+}
+
+#[test]
+fn the_first_large_message_of_a_topic_waits_for_its_tree() {
+    const TOPICS: u64 = 10;
+    let (_hosts, nodes, publisher, subscribers) = members("fanout = 1");
+    // Now the first host knows which others are linked with each other.
+    send(&publisher, &subscribers, 0..1);
+    near(&nodes[0], 1);
+    for number in 0..TOPICS {
+        let (publisher, subscribers) = topic(&nodes, &format!("films/{number}"));
+        send(&publisher, &subscribers, 0..1);
+    }
+    let crossings = (1 + TOPICS) * (HOSTS as u64 - 1);
+    until("the counts", || {
+        nodes.iter().map(sent).sum::<u64>() >= crossings
+    });
+    // Directly each would have left it three times, and once more over the tree, as the photo may have.
+    let of_first = sent(&nodes[0]);
+    assert!(of_first < 2 * TOPICS, "{of_first} of {crossings}");
 }
 
 #[test]

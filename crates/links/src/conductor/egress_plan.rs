@@ -8,12 +8,12 @@ use crate::wire::{clip, FlowDescription, Tree};
 use rgaps_client::links::{Demand, InterestPublisher, InterestRow, Links, LinksSubscriber};
 use rgaps_client::{Domain, PathKind, RemoteRow, Subscriber};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::atomic::AtomicU64;
-use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Publishers that are remembered when they are gone.
 const MAX_ENDED: usize = 1024;
+/// How long large messages wait for hosts to take a tree.
+const MOVE_LIMIT: Duration = Duration::from_secs(20);
 
 /// A topic that other hosts want.
 #[derive(Default)]
@@ -30,8 +30,12 @@ pub(super) struct EgressPlan {
     pub(super) trees: Trees,
     /// Hosts that refused it on a tree, by their rules or those of a host between.
     pub(super) off_trees: BTreeSet<String>,
-    /// Bytes of its largest message so far.
-    pub(super) largest: Arc<AtomicU64>,
+    /// Bytes of the largest message that has waited for routes.
+    pub(super) largest: u64,
+    /// Bytes of the largest message that the trees are for. The egress keeps a larger one until there are trees for it.
+    pub(super) planned: u64,
+    /// Since when some hosts are reached on former routes, too, until they are on those that are planned.
+    pub(super) moves_since: Option<Instant>,
     /// Why there is no subscriber, and when that is tried again.
     pub(super) failed: Option<(String, Instant)>,
     /// What the daemon was told.
@@ -93,13 +97,25 @@ impl EgressPlan {
         (ended, back)
     }
 
-    /// Whether something was refused that may be there in a moment, or the daemon could not be told.
+    /// Whether something was refused that may be there in a moment, or the daemon could not be told, or routes change.
     pub(super) fn lacks_something(&self) -> bool {
         let mut limits = self.limits.values();
         self.failed.is_some()
+            || self.moves_since.is_some()
             || !self.refused.is_empty()
             || self.has.is_some() && self.reported.is_none()
             || limits.any(|(limits, _)| !(limits.barred.is_empty() && limits.refused.is_empty()))
+    }
+
+    /// Its trees are for messages of up to so many bytes now. While some hosts are reached on two routes, larger messages than before
+    /// wait: they would go twice.
+    pub(super) fn set_planned(&mut self, planned: u64, is_moving: bool) {
+        let since = self.moves_since.unwrap_or_else(Instant::now);
+        self.moves_since = is_moving.then_some(since);
+        self.planned = match is_moving && since.elapsed() < MOVE_LIMIT {
+            true => self.planned.min(planned),
+            false => planned,
+        };
     }
 
     /// Whether it reaches a host by way of another.

@@ -37,6 +37,12 @@ impl LinksConductor {
             ConductorEvent::PlaneEvent(event) => self.plane_event(event),
             // Whoever publishes is looked for at once.
             ConductorEvent::Unknown => self.dirty = true,
+            ConductorEvent::Unplanned(name, bytes) => {
+                self.dirty = true;
+                if let Some(topic) = self.topics.get_mut(&name) {
+                    topic.largest = topic.largest.max(bytes);
+                }
+            }
             ConductorEvent::Progress => self.confirms = true,
             ConductorEvent::TransitBroken(number) => self.transit_broken(number),
             ConductorEvent::LinkMessage(bytes) => match LinkMessage::decode(&bytes) {

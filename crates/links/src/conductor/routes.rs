@@ -164,14 +164,24 @@ impl LinksConductor {
         all
     }
 
-    /// The paths of a tree to hosts for messages of so many bytes; none: each host is reached by its shortest path.
+    /// For messages of how many bytes a tree is built, at most: twice those of the largest one so far. `u64::MAX`: none is.
+    pub(super) fn bytes_planned(&self, largest: u64) -> u64 {
+        let links = &self.config.links;
+        match (links.fanout, links.tree_min.0) {
+            (0, _) => u64::MAX,
+            (_, min) if largest < min => min - 1,
+            _ => u64::MAX >> largest.max(1).leading_zeros(),
+        }
+    }
+
+    /// The paths of a tree to hosts for messages of up to so many bytes; none: each host is reached by its shortest path.
     pub(super) fn tree_paths<'a>(
         &self,
         ends: impl Iterator<Item = &'a String>,
         bytes: u64,
     ) -> BTreeMap<String, Vec<String>> {
         let links = &self.config.links;
-        if links.fanout == 0 || bytes < links.tree_min.0 {
+        if bytes == u64::MAX || bytes < links.tree_min.0 {
             return BTreeMap::new();
         }
         let load = Load {

@@ -12,8 +12,6 @@ use crate::wire::{clip, LinkMessage, Takes, Tree};
 use rgaps_client::links::{Direction, Links, LinksSubscriberBuilder};
 use rgaps_client::{Domain, Late, Subscriber, SubscriberQos};
 use rgaps_routing::FlowName;
-use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -177,11 +175,12 @@ impl LinksConductor {
             return (served, trees);
         };
         topic.refused.clear();
-        let largest = topic.largest.load(Ordering::Relaxed);
-        let mut in_tree = match self.goes_directly(name) {
-            true => BTreeMap::new(),
-            false => self.tree_paths(wants.keys(), largest),
+        let largest = topic.largest;
+        let planned = match wants.len() < 2 || self.goes_directly(name) {
+            true => u64::MAX,
+            false => self.bytes_planned(largest),
         };
+        let mut in_tree = self.tree_paths(wants.keys(), planned);
         let mut moving = Vec::new();
         for (end, want) in wants {
             let Some(mut path) = self.routes.path(&end) else {
@@ -201,18 +200,21 @@ impl LinksConductor {
             served.insert(end, want);
         }
         // The way before stays until this one is there.
-        let Some(topic) = self.topics.get(name) else {
+        let Some(topic) = self.topics.get_mut(name) else {
             return (served, trees);
         };
+        let mut is_moving = false;
         moving.retain(|(next, end)| !topic.reaches(&self.peers, next, end));
         for (next, end) in moving {
             for (before, tree) in &topic.trees {
                 let usable = self.peers.get(before).is_some_and(RemoteHost::is_usable);
                 if *before != next && usable && tree.ends_at(&end) {
                     branch(&mut trees, before).add(&tree.path(&end), takes(&served[&end]));
+                    is_moving = true;
                 }
             }
         }
+        topic.set_planned(planned, is_moving);
         (served, trees)
     }
 
@@ -300,12 +302,12 @@ impl LinksConductor {
     /// `wants`: of all hosts.
     fn reconcile_topic(&mut self, name: &str, wants: Wants) {
         let gathers = self.gathers();
-        self.topics.entry(name.to_owned()).or_default();
+        let planned_before = self.topics.entry(name.to_owned()).or_default().planned;
         let (wants, trees) = self.plan_trees(name, wants);
         let Some(topic) = self.topics.get(name) else {
             return;
         };
-        let before = (topic.streams.clone(), topic.trees.clone());
+        let before = (topic.streams.clone(), topic.trees.clone(), planned_before);
         let limits = topic.limits.clone();
         self.end_streams(name, &trees);
         let wants_history = self.begin_streams(name, (wants, trees));
@@ -339,11 +341,11 @@ impl LinksConductor {
         let Some(topic) = self.topics.get(name) else {
             return;
         };
-        let goes_elsewhere = (&before.0, &before.1) != (&topic.streams, &topic.trees);
+        let (streams, trees, planned) = (&topic.streams, &topic.trees, topic.planned);
+        let goes_elsewhere = (&before.0, &before.1, before.2) != (streams, trees, planned);
         if described || goes_elsewhere || limits != topic.limits || subscriber.is_some() {
-            let largest = topic.largest.clone();
             let routes = self.routes_of(topic);
-            let command = EgressCommand::Topic(name.to_owned(), subscriber, routes, largest);
+            let command = EgressCommand::Topic(name.to_owned(), subscriber, routes, planned);
             egress_thread(&self.egress, name).send(command);
         }
         self.announce(name);

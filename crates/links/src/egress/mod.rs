@@ -3,6 +3,8 @@
 //!
 //! A link that has no room for a reliable host holds the topic up, no other topic; for a best-effort host
 //! the message is left out, which the receiver is told.
+//!
+//! A message that is larger than the conductor has planned a topic's trees for waits until it has: see [`ConductorEvent::Unplanned`].
 
 mod host_flow;
 mod message;
@@ -26,7 +28,6 @@ use rgaps_client::{Node, Subscriber, Token, WaitSet};
 use rgaps_routing::FlowName;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::num::NonZeroU64;
-use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::Arc;
 use std::time::Duration;
@@ -139,9 +140,9 @@ impl FlowLimits {
 
 /// What an egress thread is to do.
 pub enum EgressCommand {
-    /// A topic goes to these hosts. With a subscriber, it takes the place of the former one. The number becomes the bytes of the
-    /// topic's largest message.
-    Topic(String, Option<Subscriber>, Vec<FlowTarget>, Arc<AtomicU64>),
+    /// A topic goes to these hosts. With a subscriber, it takes the place of the former one. Messages of more than so many bytes
+    /// wait: see `ConductorEvent::Unplanned`.
+    Topic(String, Option<Subscriber>, Vec<FlowTarget>, u64),
     /// Publishers of a topic that are gone, and those that were and are there again.
     Publishers(String, Vec<u64>, Vec<u64>),
     /// How far a topic's messages of a flow are at a host that others lead to.
@@ -283,6 +284,10 @@ impl Thread {
             if topic.asks() {
                 let _ = self.events.send((None, ConductorEvent::Unknown));
             }
+            if let Some(bytes) = topic.take_unplanned() {
+                let event = ConductorEvent::Unplanned(name.clone(), bytes);
+                let _ = self.events.send((None, event));
+            }
             let (held_up, growing) = (topic.held_up, topic.is_growing());
             match (held_up, topic.token) {
                 // It would not let us sleep.
@@ -329,9 +334,9 @@ impl Thread {
 
     fn perform(&mut self, command: EgressCommand) {
         match command {
-            EgressCommand::Topic(name, subscriber, routes, largest) => {
+            EgressCommand::Topic(name, subscriber, routes, planned) => {
                 self.due.insert(name.clone());
-                self.set_topic(name, subscriber, (routes, largest));
+                self.set_topic(name, subscriber, (routes, planned));
             }
             EgressCommand::Publishers(name, ended, back) => {
                 self.due.insert(name.clone());
@@ -356,7 +361,7 @@ impl Thread {
         &mut self,
         name: String,
         subscriber: Option<Subscriber>,
-        (routes, largest): (Vec<FlowTarget>, Arc<AtomicU64>),
+        (routes, planned): (Vec<FlowTarget>, u64),
     ) {
         match (self.topics.get_mut(&name), subscriber) {
             (Some(topic), subscriber) => {
@@ -367,11 +372,11 @@ impl Thread {
                     }
                     topic.set_subscriber(subscriber);
                 }
-                topic.set_routes(routes);
+                topic.set_routes(routes, planned);
             }
             (None, Some(subscriber)) => {
-                let mut topic = EgressTopic::new(subscriber, largest);
-                topic.set_routes(routes);
+                let mut topic = EgressTopic::new(subscriber);
+                topic.set_routes(routes, planned);
                 self.topics.insert(name, topic);
             }
             (None, None) => tracing::error!(name, "a topic to be sent has no subscriber"),

@@ -13,7 +13,6 @@ use rgaps_routing::FlowName;
 use rgaps_sync::{monotonic_ns, to_wall, wall_offset_ns};
 use rgaps_transport::{Description, Payload};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 /// Messages of a topic before others get their turn.
@@ -43,9 +42,10 @@ pub struct EgressTopic {
     past: BTreeSet<u64>,
     /// The next look may find something without a doorbell.
     pub held_up: bool,
-    /// Bytes of the largest message, for the conductor, which is to look at it when that has doubled.
-    largest: Arc<AtomicU64>,
-    has_grown: bool,
+    /// Bytes of the largest message that its routes are for. A larger one waits until the conductor has planned routes for it.
+    planned: u64,
+    /// Bytes of a message that waits for that, of which the conductor does not know yet.
+    unplanned: Option<u64>,
 }
 
 /// A message that some route may not have had yet.
@@ -55,6 +55,8 @@ struct PendingSend {
     is_previous: bool,
     /// Routes that have had it, by their streams.
     done: Vec<u64>,
+    /// The conductor knows that it waits for routes.
+    is_reported: bool,
 }
 
 /// What there was to take.
@@ -74,7 +76,7 @@ fn skip(topic: &str, error: &RecvError) -> Next {
 
 impl EgressTopic {
     /// One that goes nowhere yet.
-    pub fn new(subscriber: Subscriber, largest: Arc<AtomicU64>) -> EgressTopic {
+    pub fn new(subscriber: Subscriber) -> EgressTopic {
         EgressTopic {
             subscriber,
             previous: None,
@@ -88,8 +90,8 @@ impl EgressTopic {
             ended: Vec::new(),
             past: BTreeSet::new(),
             held_up: false,
-            largest,
-            has_grown: false,
+            planned: 0,
+            unplanned: None,
         }
     }
 
@@ -105,8 +107,9 @@ impl EgressTopic {
         self.previous.get_or_insert(previous);
     }
 
-    /// The hosts that it goes to.
-    pub fn set_routes(&mut self, routes: Vec<FlowTarget>) {
+    /// The hosts that it goes to, with messages of up to so many bytes.
+    pub fn set_routes(&mut self, routes: Vec<FlowTarget>, planned: u64) {
+        self.planned = planned;
         self.note_described(&routes);
         let mut previous = std::mem::take(&mut self.host_flows);
         let mut reopened = BTreeSet::new();
@@ -189,12 +192,15 @@ impl EgressTopic {
         self.past.retain(|past| !back.contains(past));
     }
 
-    /// Whether the conductor has to look again: a publisher is unknown, or messages have become large enough for a tree. Asking
-    /// resets it.
+    /// Whether the conductor has to look for a publisher that is unknown. Asking resets it.
     pub fn asks(&mut self) -> bool {
-        let has_grown = std::mem::take(&mut self.has_grown);
         let all = self.host_flows.iter_mut();
-        all.fold(has_grown, |asks, host_flow| host_flow.asks() | asks)
+        all.fold(false, |asks, host_flow| host_flow.asks() | asks)
+    }
+
+    /// Bytes of a message that waits until the conductor has planned routes for it; once.
+    pub fn take_unplanned(&mut self) -> Option<u64> {
+        self.unplanned.take()
     }
 
     /// Whether there are messages that are not whole yet.
@@ -297,8 +303,6 @@ impl EgressTopic {
     /// Describes a message that was taken, for all routes.
     fn set_taken(&mut self, sample: Sample, is_previous: bool) {
         let (publisher, sequence) = (sample.publisher_id(), sample.sequence());
-        let before = self.largest.fetch_max(sample.len(), Ordering::Relaxed);
-        self.has_grown |= sample.len() > before && sample.len().ilog2() > before.max(1).ilog2();
         let meta = MessageDescription {
             bytes: sample.len(),
             tag: sample.tag(),
@@ -349,6 +353,7 @@ impl EgressTopic {
             message,
             is_previous,
             done: Vec::new(),
+            is_reported: false,
         });
     }
 
@@ -399,10 +404,25 @@ impl EgressTopic {
         grew
     }
 
-    /// False: some route has no room for it now.
+    /// Whether the message that is next waits for routes. A stream that takes over from others has it already: see `kept`.
+    fn waits_for_routes(&mut self) -> bool {
+        let planned = self.planned;
+        let bytes = |outgoing: &PendingSend| outgoing.message.held.bytes() as u64;
+        let outgoing = self.outgoing.as_mut().filter(|of| bytes(of) > planned);
+        let Some(outgoing) = outgoing else {
+            return false;
+        };
+        if !std::mem::replace(&mut outgoing.is_reported, true) {
+            self.unplanned = Some(bytes(outgoing));
+        }
+        true
+    }
+
+    /// False: some route has no room for it now, or it waits for routes.
     fn send(&mut self, name: &str) -> bool {
-        let mut all = true;
-        let offered = &mut self.outgoing;
+        let waits = self.waits_for_routes();
+        let mut all = !waits;
+        let offered = &mut self.outgoing.as_mut().filter(|_| !waits);
         for host_flow in &mut self.host_flows {
             let stream = host_flow.route.stream;
             if !host_flow.catch_up(name) {

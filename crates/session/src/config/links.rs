@@ -172,7 +172,7 @@ impl Default for Links {
             rdma_watermark: Watermark::default(),
             rate_max: None,
             relay: true,
-            fanout: 0,
+            fanout: 2,
             tree_min: ByteSize(64 << 10),
             tls: LinksTls::default(),
             rules: Vec::new(),
