@@ -4,12 +4,15 @@
 //! what came of it as news.
 
 use crate::keys::{Node, Token, PLANE_VERSION};
+use crate::lock;
+use crate::wire::exactly;
 use anyhow::{anyhow, bail, Context};
 use rgaps_client::links::Links;
 use serde::{Deserialize, Serialize};
+use serde_json::{json, Value};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use zenoh::liveliness::LivelinessToken;
 use zenoh::sample::SampleKind;
@@ -89,7 +92,7 @@ const MAX_SECRETS: usize = 1024;
 
 impl Secrets {
     fn of(&self, node: &Node) -> anyhow::Result<LaneSecret> {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = lock(&self.0);
         if let Some(secret) = known.get(node) {
             return Ok(*secret);
         }
@@ -313,11 +316,7 @@ fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> anyhow::Result<T> {
     if bytes.len() > MAX_ADDRESS_BYTES {
         bail!("a message of {} bytes, which is too long", bytes.len());
     }
-    let (value, rest) = postcard::take_from_bytes(bytes).context("a message that is none")?;
-    if !rest.is_empty() {
-        bail!("a message with something behind it");
-    }
-    Ok(value)
+    exactly(bytes).context("a message that is none")
 }
 
 fn answer(
@@ -387,57 +386,36 @@ fn with_limit(endpoint: &str) -> String {
 /// Zenoh as we use it: nothing that was not asked for.
 fn configure(links: &Links) -> anyhow::Result<zenoh::Config> {
     let mut config = zenoh::Config::default();
-    let mut set = |key: &str, value: String| {
+    let mut set = |key: &str, value: Value| {
         config
-            .insert_json5(key, &value)
+            .insert_json5(key, &value.to_string())
             .map_err(|error| anyhow!("Zenoh does not take {key} = {value}: {error}"))
     };
-    set("mode", json("peer"))?;
+    set("mode", json!("peer"))?;
     let listen: Vec<String> = links.control.iter().map(|at| with_limit(at)).collect();
-    set("listen/endpoints", list(&listen))?;
-    set("transport/unicast/accept_timeout", ACCEPT_MS.to_string())?;
-    set("transport/unicast/accept_pending", ACCEPTS_MAX.to_string())?;
-    set("connect/endpoints", list(&links.connect))?;
+    set("listen/endpoints", json!(listen))?;
+    set("transport/unicast/accept_timeout", json!(ACCEPT_MS))?;
+    set("transport/unicast/accept_pending", json!(ACCEPTS_MAX))?;
+    set("connect/endpoints", json!(links.connect))?;
     // As a whole: a single key of it is not known.
-    set(
-        "connect/retry",
-        "{ period_init_ms: 100, period_max_ms: 500, period_increase_factor: 1.5 }".to_owned(),
-    )?;
-    set("scouting/multicast/enabled", links.scouting.to_string())?;
-    set("scouting/gossip/enabled", links.gossip.to_string())?;
-    set("transport/link/tx/lease", links.lease_ms.to_string())?;
-    set("transport/link/tx/keep_alive", "4".to_owned())?;
-    set("timestamping/enabled", "false".to_owned())?;
-    set("adminspace/enabled", "false".to_owned())?;
+    let retry = json!({"period_init_ms": 100, "period_max_ms": 500, "period_increase_factor": 1.5});
+    set("connect/retry", retry)?;
+    set("scouting/multicast/enabled", json!(links.scouting))?;
+    set("scouting/gossip/enabled", json!(links.gossip))?;
+    set("transport/link/tx/lease", json!(links.lease_ms))?;
+    set("transport/link/tx/keep_alive", json!(4))?;
+    set("timestamping/enabled", json!(false))?;
+    set("adminspace/enabled", json!(false))?;
     if let Some([ca, certificate, key]) = links.tls.paths() {
-        let path = |path: &std::path::Path| json(&path.to_string_lossy());
+        let path = |path: &std::path::Path| json!(path.to_string_lossy());
         set("transport/link/tls/root_ca_certificate", path(ca))?;
         set("transport/link/tls/listen_certificate", path(certificate))?;
         set("transport/link/tls/listen_private_key", path(key))?;
         set("transport/link/tls/connect_certificate", path(certificate))?;
         set("transport/link/tls/connect_private_key", path(key))?;
-        set("transport/link/tls/enable_mtls", "true".to_owned())?;
+        set("transport/link/tls/enable_mtls", json!(true))?;
     }
     Ok(config)
-}
-
-/// A string of JSON.
-fn json(text: &str) -> String {
-    let mut quoted = String::from("\"");
-    for c in text.chars() {
-        match c {
-            '"' | '\\' => quoted.extend(['\\', c]),
-            c if c.is_control() => quoted.push_str(&format!("\\u{:04x}", u32::from(c))),
-            c => quoted.push(c),
-        }
-    }
-    quoted.push('"');
-    quoted
-}
-
-fn list(endpoints: &[String]) -> String {
-    let quoted: Vec<String> = endpoints.iter().map(|endpoint| json(endpoint)).collect();
-    format!("[{}]", quoted.join(","))
 }
 
 #[cfg(test)]

@@ -12,12 +12,13 @@
 //! message after that begins anew.
 
 use crate::keys::number_of;
+use crate::lock;
 use anyhow::Context;
 use rgaps_pool::WordFile;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// Publishers that are remembered.
 const RECORDS: usize = 4096;
@@ -48,7 +49,7 @@ struct Inner {
 
 #[derive(Default)]
 struct Index {
-    /// Incarnations to records, next sequences, and when they were looked for last.
+    /// Incarnations to records, and when they were looked for last.
     known: BTreeMap<u64, Known>,
     clock: u64,
 }
@@ -56,8 +57,6 @@ struct Index {
 #[derive(Clone, Copy)]
 struct Known {
     record: usize,
-    next: u64,
-    topic: u64,
     used: u64,
 }
 
@@ -96,13 +95,10 @@ impl DeliveredFile {
             let begun = Some(word(Word::Begun)).filter(|begun| (next..u64::MAX).contains(begun));
             let count = departed.get(&word(Word::Publisher));
             let was = count.is_some_and(|count| *count > word(Word::Before));
-            let known = Known {
-                record,
-                next: begun.filter(|_| was).map_or(next, |begun| begun + 1),
-                topic: word(Word::Topic),
-                used: 0,
-            };
-            index.known.insert(incarnation, known);
+            if let Some(begun) = begun.filter(|_| was) {
+                self::word(&file, record, Word::Next).store(begun + 1, Ordering::Release);
+            }
+            index.known.insert(incarnation, Known { record, used: 0 });
         }
         Ok(DeliveredFile(Arc::new(Inner {
             file,
@@ -110,22 +106,20 @@ impl DeliveredFile {
         })))
     }
 
-    fn index(&self) -> MutexGuard<'_, Index> {
-        self.0.index.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Nobody here has subscribed to topics but these.
     pub fn forget_unwanted(&self, wanted: &BTreeSet<u64>) {
-        let index = self.index();
-        let known = index.known.values();
-        for unwanted in known.filter(|known| !wanted.contains(&known.topic)) {
-            word(&self.0.file, unwanted.record, Word::Unwanted).store(1, Ordering::Release);
+        let index = lock(&self.0.index);
+        for known in index.known.values() {
+            let word = |at| word(&self.0.file, known.record, at);
+            if !wanted.contains(&word(Word::Topic).load(Ordering::Acquire)) {
+                word(Word::Unwanted).store(1, Ordering::Release);
+            }
         }
     }
 
     /// A publisher's record, and the sequence below which everything was published or counted as missed.
     pub fn mark(&self, incarnation: u64, topic: &str) -> (DeliveredRecord, u64) {
-        let mut index = self.index();
+        let mut index = lock(&self.0.index);
         index.clock += 1;
         let clock = index.clock;
         let known = index.known.get_mut(&incarnation).map(|known| {
@@ -147,8 +141,6 @@ impl DeliveredFile {
             };
             let known = Known {
                 record: record.unwrap_or(0),
-                next: 0,
-                topic: number_of(topic),
                 used: clock,
             };
             index.known.insert(incarnation, known);
@@ -159,19 +151,20 @@ impl DeliveredFile {
             incarnation,
             record: known.record,
         };
-        mark.claim(known.next, known.topic);
-        (mark, known.next)
+        mark.claim(number_of(topic));
+        let next = mark.word(Word::Next).load(Ordering::Acquire);
+        (mark, next)
     }
 }
 
 impl DeliveredRecord {
     /// The record is this publisher's from now on.
-    fn claim(&self, next: u64, topic: u64) {
+    fn claim(&self, topic: u64) {
         if self.word(Word::Incarnation).load(Ordering::Relaxed) != self.incarnation {
             // Nobody's, until all of it is right.
             self.word(Word::Incarnation).store(0, Ordering::Release);
             self.word(Word::Begun).store(u64::MAX, Ordering::Release);
-            self.word(Word::Next).store(next, Ordering::Release);
+            self.word(Word::Next).store(0, Ordering::Release);
             self.word(Word::Topic).store(topic, Ordering::Release);
             self.word(Word::Unwanted).store(0, Ordering::Release);
             self.word(Word::Incarnation)
@@ -192,9 +185,6 @@ impl DeliveredRecord {
     /// Everything below `next` is published or counted as missed, and nothing else.
     pub fn set(&self, next: u64) {
         self.word(Word::Next).store(next, Ordering::Release);
-        if let Some(known) = self.committed.index().known.get_mut(&self.incarnation) {
-            known.next = next;
-        }
     }
 
     /// Message `next` is about to be published, by a publisher that has published `before` messages.
@@ -233,8 +223,10 @@ mod tests {
         };
         assert_eq!(next(&[]), 0);
         assert_eq!(next(&[(77, 3)]), 0);
-        assert_eq!(next(&[(77, 4)]), 6);
         assert_eq!(next(&[(78, 4)]), 0);
+        assert_eq!(next(&[(77, 4)]), 6);
+        // The next life knows it, too, whatever the daemon remembers then.
+        assert_eq!(next(&[]), 6);
         open(&path).unwrap().mark(11, "t").0.set(6);
         assert_eq!(next(&[(77, 4)]), 6);
     }
@@ -353,7 +345,7 @@ mod tests {
         }
         committed.mark(1, "t");
         committed.mark(RECORDS as u64 + 1, "t").0.set(1);
-        let index = committed.index();
+        let index = lock(&committed.0.index);
         assert_eq!(index.known.len(), RECORDS);
         assert!(index.known.contains_key(&1) && !index.known.contains_key(&2));
     }

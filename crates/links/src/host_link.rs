@@ -12,6 +12,7 @@
 //!
 //! **Locks.** The link's comes first, then `Sending`; neither is held while topics learn what happened.
 
+use crate::lock;
 use rgaps_routing::FlowName;
 use rgaps_transport::machine::frame::Description;
 use rgaps_transport::machine::{LinkMachine, FLOWS_MAX};
@@ -21,7 +22,7 @@ use rgaps_transport::{
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Flows of a stream that are opened in one step: the receiver takes messages of none before it knows all.
@@ -185,10 +186,6 @@ struct HostUser {
 }
 
 impl HostUser {
-    fn sending(&self) -> MutexGuard<'_, Sending> {
-        self.sending.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Messages of a flow were given up.
     fn gave_up(&self, flow: FlowName, given_up: Vec<Arc<dyn Payload>>) {
         for payload in given_up {
@@ -203,14 +200,16 @@ impl LinkUser for HostUser {
         let event = match event {
             FlowEvent::Acknowledged { .. } => return,
             FlowEvent::Accepted { flow } => {
-                let flow = self.sending().names.get(&flow).copied();
+                let flow = lock(&self.sending).names.get(&flow).copied();
                 flow.map(HostEvent::Accepted)
             }
-            FlowEvent::Refused { flow, why, dropped } => self.sending().end(flow).map(|flow| {
-                let why = String::from_utf8_lossy(why.as_slice()).into_owned();
-                HostEvent::Refused(flow, why, dropped.len() as u64)
-            }),
-            FlowEvent::Ended { flow } => self.sending().end(flow).map(HostEvent::Ended),
+            FlowEvent::Refused { flow, why, dropped } => {
+                lock(&self.sending).end(flow).map(|flow| {
+                    let why = String::from_utf8_lossy(why.as_slice()).into_owned();
+                    HostEvent::Refused(flow, why, dropped.len() as u64)
+                })
+            }
+            FlowEvent::Ended { flow } => lock(&self.sending).end(flow).map(HostEvent::Ended),
         };
         if let Some(event) = event {
             (self.report)(event);
@@ -219,10 +218,10 @@ impl LinkUser for HostUser {
 
     fn event(&self, event: LinkEvent, link: &LinkRuntime) {
         match event {
-            LinkEvent::Up => self.sending().down_since = None,
-            LinkEvent::Down { .. } => self.sending().down_since = Some(Instant::now()),
+            LinkEvent::Up => lock(&self.sending).down_since = None,
+            LinkEvent::Down { .. } => lock(&self.sending).down_since = Some(Instant::now()),
             LinkEvent::Restarted => {
-                let dropped = link.change(|link| self.sending().begin_again(link));
+                let dropped = link.change(|link| lock(&self.sending).begin_again(link));
                 drop(dropped);
             }
             _ => {}
@@ -262,7 +261,7 @@ impl HostLink {
     /// Begins flows of one stream as a group, but for those that are there. Their messages may have any numbers.
     pub fn open(&self, mut flows: Vec<NewFlow>) {
         self.link.change(|link| {
-            let mut sending = self.user.sending();
+            let mut sending = lock(&self.user.sending);
             flows.retain(|new| !sending.flows.contains_key(&new.flow));
             let room = FLOWS_MAX - sending.flows.len();
             if flows.len() > room {
@@ -296,7 +295,7 @@ impl HostLink {
     ) -> Sent {
         let mut given_up = Vec::new();
         let sent = self.link.change(|link| {
-            let sending = self.user.sending();
+            let sending = lock(&self.user.sending);
             let limits = sending.limits;
             let Some(sent) = sending.flows.get(&flow) else {
                 return Sent::Never;
@@ -339,7 +338,10 @@ impl HostLink {
         act: impl FnOnce(&mut LinkMachine, FlowId) -> T,
     ) -> T {
         self.link.change(|link| {
-            let id = self.user.sending().flows.get(&flow).map(|sent| sent.id);
+            let id = lock(&self.user.sending)
+                .flows
+                .get(&flow)
+                .map(|sent| sent.id);
             id.map_or_else(T::default, |id| act(link, id))
         })
     }
@@ -363,19 +365,11 @@ impl HostLink {
         self.change(flow, |link, id| link.skip(id, next));
     }
 
-    /// No message of a flow follows. It ends when all that it retains is acknowledged or given up.
-    pub fn close_flow(&self, flow: FlowName) {
-        self.end_flow(flow, false);
-    }
-
-    /// Ends a flow before what the host has not delivered, for which there is no gap: it comes in another flow.
-    pub fn cut_flow(&self, flow: FlowName) {
-        self.end_flow(flow, true);
-    }
-
-    fn end_flow(&self, flow: FlowName, is_cut: bool) {
+    /// No message of a flow follows. It ends when all that it retains is acknowledged or given up; one that is cut ends at once, before
+    /// what the host has not delivered, for which there is no gap: it comes in another flow.
+    pub fn end_flow(&self, flow: FlowName, is_cut: bool) {
         let dropped = self.link.change(|link| {
-            let mut sending = self.user.sending();
+            let mut sending = lock(&self.user.sending);
             let Some(sent) = sending.flows.get_mut(&flow) else {
                 return Vec::new();
             };
@@ -396,7 +390,7 @@ impl HostLink {
 
     /// Gives up all that is retained for a host that has had no lanes for too long. To be called now and then.
     pub fn give_up_outage(&self) {
-        let sending = self.user.sending();
+        let sending = lock(&self.user.sending);
         let outage = sending.limits.outage;
         let is_over = sending.down_since.is_some_and(|at| at.elapsed() >= outage);
         drop(sending);
@@ -407,7 +401,7 @@ impl HostLink {
             if link.has_lanes() {
                 return Vec::new();
             }
-            let sending = self.user.sending();
+            let sending = lock(&self.user.sending);
             let flows = sending.flows.iter();
             let given_up = flows.map(|(flow, sent)| (*flow, link.cancel_all(sent.id)));
             given_up.collect::<Vec<_>>()

@@ -1,6 +1,7 @@
 //! What a peer says in OPEN, true or not, over links on loopback.
 
 use super::*;
+use crate::counts::HostCounts;
 use crate::event::{ConductorEvent, SourcedEvent};
 use crate::ingress::LinkIngress;
 use crate::wire::{FlowDescription, Takes, Tree};
@@ -39,7 +40,7 @@ fn limits() -> RetainLimits {
 /// The end that listens, of a link with the host of this incarnation, and what it reports.
 fn listen(at: &Endpoint, host: u64) -> (HostLink, Receiver<SourcedEvent>, Arc<LinkIngress>) {
     let (to, heard) = channel();
-    let landings = LinkIngress::new("peer", to, channel().0, None);
+    let landings = LinkIngress::new("peer", to, channel().0, HostCounts::new(None));
     let peer = Peer {
         incarnation: host,
         key: key(host),
@@ -245,7 +246,7 @@ fn a_host_that_lies_in_open_is_disconnected_and_harms_nobody_else() {
     let (_link, heard, _) = listen(&victim, 2);
     let at = endpoint(2);
     let config = (LinkConfig::default(), limits());
-    let friend = LinkIngress::new("1", channel().0, channel().0, None);
+    let friend = LinkIngress::new("1", channel().0, channel().0, HostCounts::new(None));
     let friend = HostLink::new(&at, "1", config, dial(&at, &victim, 2), friend.ends()).unwrap();
     let open = |publisher| {
         friend.open(vec![NewFlow {
@@ -295,7 +296,7 @@ fn flows_that_are_opened_together_are_one_group_and_again_after_a_restart() {
     let (link, heard, landings) = listen(&at, 2);
     let sender = endpoint(2);
     let (to, answers) = channel();
-    let quiet = LinkIngress::new("1", to, channel().0, None);
+    let quiet = LinkIngress::new("1", to, channel().0, HostCounts::new(None));
     let config = (LinkConfig::default(), limits());
     let from = HostLink::new(&sender, "1", config, dial(&sender, &at, 2), quiet.ends()).unwrap();
     let description = described().encode();
@@ -340,7 +341,7 @@ fn no_more_flows_are_opened_than_a_link_has_and_each_group_comes_whole() {
     let at = endpoint(1);
     let (_link, heard, _) = listen(&at, 2);
     let sender = endpoint(2);
-    let quiet = LinkIngress::new("1", channel().0, channel().0, None);
+    let quiet = LinkIngress::new("1", channel().0, channel().0, HostCounts::new(None));
     let config = (LinkConfig::default(), limits());
     let from = HostLink::new(&sender, "1", config, dial(&sender, &at, 2), quiet.ends()).unwrap();
     let description = described().encode();
@@ -366,7 +367,7 @@ fn no_more_flows_are_opened_than_a_link_has_and_each_group_comes_whole() {
 #[test]
 fn a_link_that_was_replaced_is_out_of_date() {
     let (to, heard) = channel();
-    let first = LinkIngress::new("peer", to, channel().0, None);
+    let first = LinkIngress::new("peer", to, channel().0, HostCounts::new(None));
     let second = first.next();
     let source = |ingress: &LinkIngress| {
         ingress.event(HostEvent::Link(LinkEvent::Up));
@@ -377,7 +378,7 @@ fn a_link_that_was_replaced_is_out_of_date() {
     assert!(first.is_source(&old) && second.is_source(&new));
     assert!(!second.is_source(&old) && !first.is_source(&new));
     // The counts go on.
-    assert_eq!(second.arrived.connects.load(Ordering::Relaxed), 2);
+    assert_eq!(second.counts.connects.load(Ordering::Relaxed), 2);
 }
 
 #[test]
@@ -385,7 +386,7 @@ fn a_best_effort_flow_keeps_only_its_newest_message_while_the_host_is_away() {
     // Nobody listens, so there are no lanes.
     let sender = endpoint(2);
     let (to, heard) = channel();
-    let quiet = LinkIngress::new("1", to, channel().0, None);
+    let quiet = LinkIngress::new("1", to, channel().0, HostCounts::new(None));
     let peer = Peer {
         incarnation: 1,
         key: key(2),

@@ -1,9 +1,10 @@
 //! What did not come across between this host and another, by topic: for `rgaps peers` and the log.
 
+use crate::lock;
 use crate::wire::clip;
 use rgaps_client::PeerTopic;
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// Topics that are remembered of a host; of others only the sum.
@@ -29,7 +30,7 @@ impl TopicIssues {
     }
 
     fn note(&self, topic: &str, change: impl FnOnce(&mut TopicIssue)) {
-        let mut issues = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut issues = lock(&self.0);
         if !issues.contains_key(topic) && issues.len() >= MAX_TOPICS {
             return;
         }
@@ -71,7 +72,7 @@ impl TopicIssues {
 
     /// There is no reason any more.
     pub fn allowed(&self, topic: &str) {
-        let mut issues = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut issues = lock(&self.0);
         if let Some(note) = issues.get_mut(topic) {
             note.row.why.clear();
         }
@@ -79,7 +80,7 @@ impl TopicIssues {
 
     /// So many of them at most: those with the most first.
     pub fn rows(&self, most: usize) -> Vec<PeerTopic> {
-        let issues = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let issues = lock(&self.0);
         let lost = |row: &PeerTopic| row.gave_up + row.missed + row.refused;
         let mut rows: Vec<PeerTopic> = issues
             .values()

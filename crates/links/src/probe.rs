@@ -2,6 +2,7 @@
 //! missing, the probe dials each endpoint itself now and then, and asks the hosts that answer for their realms.
 
 use crate::keys::realm_and_host;
+use crate::lock;
 use crate::wire::clip;
 use anyhow::Context;
 use rgaps_client::NotReached;
@@ -11,7 +12,7 @@ use std::collections::BTreeMap;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{channel, RecvTimeoutError, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use zenoh::{Session, Wait};
 
@@ -58,7 +59,7 @@ impl Probe {
             .spawn(move || {
                 while stopped.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
                     let found = prober.look();
-                    let mut board = reported.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut board = lock(&reported);
                     for (endpoint, why) in &found {
                         if board.get(endpoint) != Some(why) {
                             tracing::warn!(endpoint, "cannot reach a host: {why}");
@@ -88,7 +89,7 @@ impl Probe {
 
     /// The endpoints that are not reached, and why.
     pub fn not_reached(&self) -> Vec<NotReached> {
-        let board = self.board.lock().unwrap_or_else(PoisonError::into_inner);
+        let board = lock(&self.board);
         let rows = board.iter().map(|(endpoint, why)| NotReached {
             endpoint: clip(endpoint),
             reason: clip(why),

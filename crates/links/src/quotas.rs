@@ -3,11 +3,12 @@
 //! A publisher needs the longest message of its quota times the messages that it keeps, or the bytes that it
 //! keeps; on the host that it publishes on for what is on its way (*staging*), and where it lands.
 
+use crate::lock;
 use rgaps_client::links::{Links, Offer, Quota};
 use rgaps_client::History;
 use rgaps_session::ByteSize;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// Which memory of a quota.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -44,10 +45,6 @@ impl Drop for Reserved {
             reserves.remove(&self.publisher);
         }
     }
-}
-
-fn lock(books: &Books) -> MutexGuard<'_, BTreeMap<(String, Kind), BTreeMap<u64, u64>>> {
-    books.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What publishers that are sent have of quotas.

@@ -1,5 +1,6 @@
 //! The host's network cards with RDMA, and the memory that lanes have them know.
 
+use crate::lock;
 use crate::wire::clip;
 use rgaps_client::links::{GpuRange, HostMemory, Links, MappedRange, Rdma as Wanted};
 use rgaps_client::GpuUuid;
@@ -12,7 +13,7 @@ use rgaps_verbs::{Access, ChannelConfig, Device, Distance, Location, Memory, Por
 use std::collections::BTreeMap;
 use std::fmt;
 use std::os::fd::AsFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// What the cards are to be near.
 #[derive(Clone, Debug, Default)]
@@ -159,32 +160,24 @@ impl CardMemory {
 
     /// Messages on a GPU are not to be read there, for this reason.
     pub fn reads_not(&self, gpu: GpuUuid, why: &str) {
-        let [reads, _] = &mut *self.trials();
+        let [reads, _] = &mut *lock(&self.trials);
         reads.insert(gpu, Err(why.to_owned()));
     }
 
     /// Whether the cards write messages that land on a GPU, as the last memory there says, or else a trial.
     pub fn writes(&self, gpu: GpuUuid) -> Result<(), String> {
-        let last = self.gpus().get(&gpu).cloned();
+        let last = lock(&self.gpus).get(&gpu).cloned();
         last.unwrap_or_else(|| self.tried(gpu, Access::RemoteWrite))
     }
 
     fn tried(&self, gpu: GpuUuid, access: Access) -> Result<(), String> {
-        let [reads, writes] = &mut *self.trials();
+        let [reads, writes] = &mut *lock(&self.trials);
         let trials = match access {
             Access::LocalRead => reads,
             Access::RemoteWrite => writes,
         };
         let made = || try_gpu(&self.registrar, gpu, access).map_err(|error| error.to_string());
         trials.entry(gpu).or_insert_with(made).clone()
-    }
-
-    fn trials(&self) -> MutexGuard<'_, [Trials; 2]> {
-        self.trials.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn gpus(&self) -> MutexGuard<'_, BTreeMap<GpuUuid, Result<(), String>>> {
-        self.gpus.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn register_gpu(&self, range: &GpuRange, access: Access) -> Option<Registered> {
@@ -198,7 +191,7 @@ impl CardMemory {
         });
         let gpu = range.gpu();
         let outcome = registered.as_ref().map(drop).map_err(String::clone);
-        let before = self.gpus().insert(gpu, outcome.clone());
+        let before = lock(&self.gpus).insert(gpu, outcome.clone());
         if before.as_ref() != Some(&outcome) {
             match &outcome {
                 Ok(()) => {
@@ -215,10 +208,7 @@ impl CardMemory {
 
     /// Whether the cards know the host's pools as dma-bufs, or why by their addresses. None: no range lies in a dma-buf.
     pub fn dma_bufs(&self) -> Option<Result<(), String>> {
-        self.dma_bufs
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        lock(&self.dma_bufs).clone()
     }
 
     /// As a part of a dma-buf where it is one and the card's driver takes it, else by its address.
@@ -238,7 +228,7 @@ impl CardMemory {
     }
 
     fn note_dma_buf(&self, outcome: Result<(), String>) {
-        let mut known = self.dma_bufs.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = lock(&self.dma_bufs);
         let before = known.replace(outcome.clone());
         if before.as_ref() == Some(&outcome) {
             return;
@@ -261,7 +251,7 @@ impl HostMemory for CardMemory {
             again.unwrap_or(Err(refused))
         });
         let registered = reported(&range, registered);
-        let mut segments = self.segments.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut segments = lock(&self.segments);
         segments.extend(registered);
     }
 
@@ -271,7 +261,7 @@ impl HostMemory for CardMemory {
 
     fn gpu_mapped(&self, range: GpuRange) {
         let registered = self.register_gpu(&range, Access::LocalRead);
-        let mut segments = self.segments.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut segments = lock(&self.segments);
         segments.extend(registered);
     }
 

@@ -1,6 +1,5 @@
 //! Another host as the conductor knows it.
 
-use crate::counts::EgressCounts;
 use crate::host_link::{HostEvent, HostLink};
 use crate::ingress::{FlowPosition, LinkIngress, RemotePublisher};
 use crate::keys::Node;
@@ -177,8 +176,6 @@ pub struct RemoteHost {
     pub away: Option<Instant>,
     /// Owns the link.
     pub ingress: Arc<LinkIngress>,
-    /// Counts.
-    pub departed: Arc<EgressCounts>,
     /// When it is asked for its lanes again; none: while it is being asked.
     pub ask_at: Option<Instant>,
     /// Since when it does not answer.
@@ -257,11 +254,7 @@ impl LinkPath {
 
 impl RemoteHost {
     /// One that has just come.
-    pub fn new(
-        node: Node,
-        protocol: u32,
-        (departed, ingress): (Arc<EgressCounts>, Arc<LinkIngress>),
-    ) -> RemoteHost {
+    pub fn new(node: Node, protocol: u32, ingress: Arc<LinkIngress>) -> RemoteHost {
         RemoteHost {
             node,
             protocol,
@@ -272,7 +265,6 @@ impl RemoteHost {
             up: false,
             away: Some(Instant::now()),
             ingress,
-            departed,
             ask_at: None,
             unanswered: None,
             outgoing: HashMap::new(),
@@ -430,7 +422,7 @@ impl RemoteHost {
             HostEvent::Refused(flow, why, dropped) => {
                 let why = clip(&why);
                 if let Some(topic) = self.topic_of(flow.stream) {
-                    self.ingress.issues.refused(topic, dropped, &why);
+                    self.ingress.counts.issues.refused(topic, dropped, &why);
                 }
                 (flow, Err((why, Instant::now())))
             }
@@ -447,11 +439,11 @@ impl RemoteHost {
         if matches!(self.names.get(&flow.stream), Some((_, true))) {
             return;
         }
-        let given_up = &self.ingress.arrived.given_up;
+        let given_up = &self.ingress.counts.given_up;
         given_up.fetch_add(1, Ordering::Relaxed);
         self.gave_up.0 += 1;
         if let Some(topic) = self.topic_of(flow.stream) {
-            self.ingress.issues.gave_up(topic, 1);
+            self.ingress.counts.issues.gave_up(topic, 1);
         }
         self.report_given_up();
     }
@@ -521,13 +513,8 @@ impl RemoteHost {
 
     /// What was counted and timed on the link.
     pub fn figures(&self) -> LinkFigures {
-        let arrived = &self.ingress.arrived;
-        crate::figures::figures(
-            &self.node.host,
-            &self.departed,
-            arrived,
-            self.status.as_ref(),
-        )
+        let counts = &self.ingress.counts;
+        crate::figures::figures(&self.node.host, counts, self.status.as_ref())
     }
 
     /// Streams of which it takes messages.
@@ -561,7 +548,7 @@ impl RemoteHost {
             (None, PeerState::Linked) => String::new(),
             (None, _) => error().unwrap_or_else(|| self.detail.clone()),
         };
-        let arrived = &self.ingress.arrived;
+        let counts = &self.ingress.counts;
         PeerRow {
             host: self.node.host.clone(),
             incarnation: self.node.incarnation,
@@ -574,11 +561,11 @@ impl RemoteHost {
             why_not: self.over.why_not.clone(),
             topics_out: self.topics_out() as u32,
             topics_in: self.topics_in() as u32,
-            messages_out: self.departed.messages.load(Ordering::Relaxed),
-            messages_in: arrived.messages.load(Ordering::Relaxed),
-            bytes_out: self.departed.bytes.load(Ordering::Relaxed),
-            bytes_in: arrived.bytes.load(Ordering::Relaxed),
-            topics: self.ingress.issues.rows(MAX_PEER_TOPICS),
+            messages_out: counts.messages_out.load(Ordering::Relaxed),
+            messages_in: counts.messages_in.load(Ordering::Relaxed),
+            bytes_out: counts.bytes_out.load(Ordering::Relaxed),
+            bytes_in: counts.bytes_in.load(Ordering::Relaxed),
+            topics: counts.issues.rows(MAX_PEER_TOPICS),
         }
     }
 }

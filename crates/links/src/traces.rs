@@ -11,6 +11,7 @@ mod otlp;
 #[path = "traces/without_otlp.rs"]
 mod otlp;
 
+use crate::lock;
 use crate::wire::clip;
 use anyhow::Context;
 use otlp::Collector;
@@ -19,7 +20,7 @@ use rgaps_client::{Stage, TraceFigures};
 use rgaps_sync::wall_offset_ns;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{sync_channel, Receiver, RecvTimeoutError, SyncSender, TrySendError};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Spans that wait for the collector.
@@ -71,11 +72,7 @@ struct Counts {
     error: Mutex<String>,
 }
 
-impl Counts {
-    fn error(&self) -> MutexGuard<'_, String> {
-        self.error.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+impl Counts {}
 
 /// Sends spans to a collector.
 #[derive(Debug)]
@@ -122,7 +119,7 @@ impl Tracer {
             endpoint: self.url.clone(),
             spans: self.counts.spans.load(Relaxed),
             dropped: self.counts.dropped.load(Relaxed),
-            error: self.counts.error().clone(),
+            error: lock(&self.counts.error).clone(),
         }
     }
 
@@ -311,7 +308,7 @@ impl Exporter {
             0 => String::new(),
             _ => clip(&why),
         };
-        let mut known = self.counts.error();
+        let mut known = lock(&self.counts.error);
         if *known != why && !why.is_empty() {
             tracing::warn!(
                 url = self.url,

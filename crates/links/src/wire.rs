@@ -177,16 +177,15 @@ impl FlowDescription {
 
     /// What a peer says of this publisher.
     pub fn decode(publisher: u64, from: &[u8]) -> Result<FlowDescription, &'static str> {
-        let decoded = postcard::take_from_bytes::<FlowDescription>(from);
-        let (mut description, rest) = decoded.map_err(|_| "its description does not decode")?;
+        let decoded = exactly::<FlowDescription>(from);
+        let mut description = decoded.ok_or("its description does not decode")?;
         description.publisher = publisher;
         let mut hosts = description.via.iter();
         let is_bounded = description.via.len() < MAX_HOPS
             && description.type_name.len() <= MAX_TEXT
             && fits(&description.read);
-        match (rest.is_empty(), check_topic_name(&description.topic)) {
-            (false, _) => Err("its description is longer than it says"),
-            (_, Err(_)) => Err("its topic has no valid name"),
+        match check_topic_name(&description.topic) {
+            Err(_) => Err("its topic has no valid name"),
             _ if !is_bounded => Err("its description has too much to say"),
             _ if !hosts.all(|host| is_host(host)) => Err("it names a host that cannot be"),
             _ if !description.tree.is_valid() => Err("its tree cannot be"),
@@ -206,11 +205,7 @@ impl LinkMessage {
         if from.len() > MAX_LINK_MESSAGE_BYTES {
             bail!("it says {} bytes at once", from.len());
         }
-        let (said, rest) =
-            postcard::take_from_bytes::<LinkMessage>(from).context("it says what is nothing")?;
-        if !rest.is_empty() {
-            bail!("it says something more");
-        }
+        let said = exactly::<LinkMessage>(from).context("it says what is nothing, or more")?;
         match &said {
             LinkMessage::Update(_, outcome) | LinkMessage::Written(_, outcome)
                 if !fits(outcome) =>
@@ -235,6 +230,12 @@ impl LinkMessage {
         }
         Ok(said)
     }
+}
+
+/// What a peer sent, if these are all of its bytes.
+pub(crate) fn exactly<'a, T: Deserialize<'a>>(from: &'a [u8]) -> Option<T> {
+    let (value, rest) = postcard::take_from_bytes(from).ok()?;
+    rest.is_empty().then_some(value)
 }
 
 /// Whether a reason fits.

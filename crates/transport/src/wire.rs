@@ -1,34 +1,4 @@
-//! Fixed numbers to and from bytes.
-
-pub(crate) struct Sink<'a>(&'a mut Vec<u8>);
-
-impl<'a> Sink<'a> {
-    /// Appends.
-    pub(crate) fn new(into: &'a mut Vec<u8>) -> Self {
-        Self(into)
-    }
-
-    pub(crate) fn bytes(&mut self, from: &[u8]) -> &mut Self {
-        self.0.extend_from_slice(from);
-        self
-    }
-
-    pub(crate) fn u8(&mut self, number: u8) -> &mut Self {
-        self.bytes(&[number])
-    }
-
-    pub(crate) fn u16(&mut self, number: u16) -> &mut Self {
-        self.bytes(&number.to_le_bytes())
-    }
-
-    pub(crate) fn u32(&mut self, number: u32) -> &mut Self {
-        self.bytes(&number.to_le_bytes())
-    }
-
-    pub(crate) fn u64(&mut self, number: u64) -> &mut Self {
-        self.bytes(&number.to_le_bytes())
-    }
-}
+//! Fixed numbers from bytes.
 
 /// What is left of a peer's bytes.
 pub(crate) struct Fields<'a>(&'a [u8]);

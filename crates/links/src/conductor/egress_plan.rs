@@ -240,7 +240,7 @@ impl EgressPlan {
                     let of = (publisher.incarnation, &publisher.offer);
                     let staged = limits.stage(&mut self.staged, (quotas, quota), of);
                     if let Err(short) = staged {
-                        if peer.ingress.issues.refused(name, 0, &short) {
+                        if peer.ingress.counts.issues.refused(name, 0, &short) {
                             tracing::warn!(
                                 host,
                                 topic = name,
@@ -278,7 +278,7 @@ impl EgressPlan {
             let slow = format!(
                 "the publisher requires a path of {require} or better, and this one is {path}: {no_better}"
             );
-            peer.ingress.issues.refused(name, 0, &slow);
+            peer.ingress.counts.issues.refused(name, 0, &slow);
             why = Some(slow);
         }
         why

@@ -3,7 +3,7 @@
 use super::lane_config::{link_config, retain_limits};
 use super::{LinksConductor, TRY_AGAIN};
 use crate::control_plane::{versions, Address, LaneSecret, PlaneEvent};
-use crate::counts::EgressCounts;
+use crate::counts::HostCounts;
 use crate::host_link::HostLink;
 use crate::ingress::LinkIngress;
 use crate::keys::{Node as Host, PLANE_VERSION};
@@ -95,18 +95,15 @@ impl LinksConductor {
                 );
                 return;
             }
-            let traces = || {
-                let tracer = self.tracer.as_ref();
-                tracer.map(|tracer| LinkTraces::new(tracer, &node.host))
-            };
-            let landings = LinkIngress::new(
+            let tracer = self.tracer.as_ref();
+            let traces = tracer.map(|tracer| LinkTraces::new(tracer, &node.host));
+            let ingress = LinkIngress::new(
                 &node.host,
                 self.event_sender.clone(),
                 self.memory.clone(),
-                traces(),
+                HostCounts::new(traces),
             );
-            let ends = (EgressCounts::new(traces()), landings);
-            let peer = RemoteHost::new(node.clone(), protocol, ends);
+            let peer = RemoteHost::new(node.clone(), protocol, ingress);
             self.peers.insert(node.host.clone(), peer);
         }
         let Some(peer) = self.peers.get_mut(&node.host) else {

@@ -157,13 +157,13 @@ impl LinksConductor {
                     .iter()
                     .for_each(|landing| self.routes.landed(&topic, publisher, landing));
                 incoming.landing = landing;
-                peer.ingress.issues.allowed(&topic);
+                peer.ingress.counts.issues.allowed(&topic);
                 return;
             }
             Err(no_room) => no_room,
         };
         let why = clip(&no_room.why);
-        if peer.ingress.issues.refused(&topic, 0, &why) {
+        if peer.ingress.counts.issues.refused(&topic, 0, &why) {
             tracing::warn!(
                 host,
                 topic,

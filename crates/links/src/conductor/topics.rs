@@ -220,7 +220,7 @@ impl LinksConductor {
 
     /// A topic does not go to a host that wants it, for this reason.
     fn refuse_end(&mut self, name: &str, (end, subscribers): (&str, u32), next: &str, why: String) {
-        let issues = self.peers.get(next).map(|peer| &peer.ingress.issues);
+        let issues = self.peers.get(next).map(|peer| &peer.ingress.counts.issues);
         if issues.is_some_and(|issues| issues.refused(name, 0, &why)) {
             tracing::warn!(
                 host = end,
@@ -414,8 +414,7 @@ impl LinksConductor {
                 stream: *stream,
                 publishers: publishers.collect(),
                 reliable: want.demand.reliable,
-                sent: peer.departed.clone(),
-                issues: peer.ingress.issues.clone(),
+                counts: peer.ingress.counts.clone(),
                 limits: topic.limits.get(host)?.0.clone(),
                 takes_over: of_stream.takes_over,
                 unconfirmed_max: Some(self.config.links.in_flight_max.0),

@@ -216,7 +216,7 @@ impl LinksConductor {
         let staged = &mut self.transits.staged;
         let of = (publisher, &of.offer);
         if let Err(why) = limits.stage(staged, (&self.quotas, quota), of) {
-            let issues = self.peers.get(host).map(|peer| &peer.ingress.issues);
+            let issues = self.peers.get(host).map(|peer| &peer.ingress.counts.issues);
             if issues.is_some_and(|issues| issues.refused(topic, 0, &why)) {
                 tracing::warn!(host, topic, "messages of another host do not go on: {why}");
             }
@@ -253,8 +253,7 @@ impl LinksConductor {
                 stream: key.0.stream,
                 publishers: vec![child.description.clone()],
                 reliable: child.tree().is_reliable(),
-                sent: peer.departed.clone(),
-                issues: peer.ingress.issues.clone(),
+                counts: peer.ingress.counts.clone(),
                 limits: child.limits.clone(),
                 takes_over: false,
                 unconfirmed_max: None,

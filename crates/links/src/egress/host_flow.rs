@@ -6,6 +6,7 @@ use super::FlowTarget;
 use crate::host_link::{NewFlow, Sent};
 use crate::rate::Rate;
 use crate::wire::FlowDescription;
+use rgaps_client::Stage;
 use rgaps_routing::FlowName;
 use rgaps_transport::Payload;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -230,7 +231,7 @@ impl HostFlow {
         };
         let bytes = message.held.bytes() as u64;
         if let Some(why) = self.route.too_long(bytes) {
-            if self.route.issues.refused(topic, 1, &why) {
+            if self.route.counts.issues.refused(topic, 1, &why) {
                 tracing::warn!(topic, "messages are not sent to another host: {why}");
             }
             self.leave_out(1);
@@ -270,7 +271,7 @@ impl HostFlow {
     }
 
     fn leave_out(&self, messages: u64) {
-        let skipped = &self.route.sent.skipped;
+        let skipped = &self.route.counts.skipped;
         skipped.fetch_add(messages, Ordering::Relaxed);
     }
 
@@ -280,27 +281,27 @@ impl HostFlow {
         let FlowTarget {
             link,
             reliable,
-            sent,
+            counts,
             ..
         } = &self.route;
-        let traces = sent.traces.as_ref();
+        let traces = counts.traces.as_ref();
         let mut trace = traces.and_then(|traces| traces.pick(topic, publisher, sequence, bytes));
         if let Some(trace) = &mut trace {
             trace.received_from.clone_from(&info.received_from);
         }
         let (held, taken_ns) = (message.held.clone(), info.taken_ns);
-        let carried = Carried::new(held, sent.clone(), taken_ns, trace.clone());
+        let carried = Carried::new(held, counts.clone(), taken_ns, trace.clone());
         let flow = (self.flow(publisher), *reliable);
         let outcome = link.send(flow, sequence, carried, info.meta.clone());
         if outcome == Sent::Taken {
-            sent.times.take.span(info.published_ns, taken_ns);
+            counts.times(Stage::Take).span(info.published_ns, taken_ns);
             if let (Some(traces), Some(trace)) = (traces, &trace) {
                 if info.received_from.is_none() && message.held.trace_once() {
                     traces.taken(trace, info.published_ns, taken_ns);
                 }
             }
-            sent.messages.fetch_add(1, Ordering::Relaxed);
-            sent.bytes.fetch_add(bytes, Ordering::Relaxed);
+            counts.messages_out.fetch_add(1, Ordering::Relaxed);
+            counts.bytes_out.fetch_add(bytes, Ordering::Relaxed);
         }
         outcome
     }
@@ -309,7 +310,7 @@ impl HostFlow {
     pub fn close(&mut self, publisher: u64) {
         let flow = self.flow(publisher);
         if self.next.remove(&publisher).is_some() {
-            self.route.link.close_flow(flow);
+            self.route.link.end_flow(flow, false);
             self.release(publisher);
         }
     }

@@ -16,10 +16,9 @@ pub use self::message::RetainedMessage;
 pub use self::transit::{start_transit, InTransit, Transit, TransitCommand};
 
 use self::topic::EgressTopic;
-use crate::counts::EgressCounts;
+use crate::counts::HostCounts;
 use crate::event::{ConductorEvent, SourcedEvent};
 use crate::host_link::HostLink;
-use crate::issues::TopicIssues;
 use crate::own_publishers::OwnPublishers;
 use crate::quotas::{Quotas, Staged};
 use crate::wire::{FlowDescription, Tree};
@@ -58,10 +57,8 @@ pub struct FlowTarget {
     pub publishers: Vec<Arc<FlowDescription>>,
     /// Somebody there is not to miss anything.
     pub reliable: bool,
-    /// What was sent.
-    pub sent: Arc<EgressCounts>,
-    /// What was not.
-    pub issues: Arc<TopicIssues>,
+    /// What was sent there, and what was not.
+    pub counts: Arc<HostCounts>,
     /// What may go.
     pub limits: FlowLimits,
     /// It takes another's place: what is not known to have come there goes once more, this way.
@@ -233,6 +230,14 @@ struct TurnResult {
     grew: bool,
 }
 
+/// Messages of a topic wake the thread no more.
+fn detach((set, names): (&mut WaitSet, &mut HashMap<Token, String>), topic: &mut EgressTopic) {
+    if let Some(token) = topic.token.take() {
+        set.detach(token);
+        names.remove(&token);
+    }
+}
+
 impl Thread {
     fn run(mut self, commands: &Receiver<EgressCommand>) -> Vec<Subscriber> {
         let (mut pause, mut idle) = (GROWS, LOOK);
@@ -289,20 +294,13 @@ impl Thread {
                 let _ = self.events.send((None, event));
             }
             let (held_up, growing) = (topic.held_up, topic.is_growing());
-            match (held_up, topic.token) {
+            if held_up {
                 // It would not let us sleep.
-                (true, Some(token)) => {
-                    self.set.detach(token);
-                    self.names.remove(&token);
-                    topic.token = None;
-                }
-                (false, None) => {
-                    topic.token = self.set.attach(&topic.subscriber).ok();
-                    if let Some(token) = topic.token {
-                        self.names.insert(token, name.clone());
-                    }
-                }
-                _ => {}
+                detach((&mut self.set, &mut self.names), topic);
+            } else if topic.token.is_none() {
+                topic.token = self.set.attach(&topic.subscriber).ok();
+                let token = topic.token.into_iter();
+                self.names.extend(token.map(|token| (token, name.clone())));
             }
             seen.more |= more;
             seen.held_up |= held_up;
@@ -366,10 +364,7 @@ impl Thread {
         match (self.topics.get_mut(&name), subscriber) {
             (Some(topic), subscriber) => {
                 if let Some(subscriber) = subscriber {
-                    if let Some(token) = topic.token.take() {
-                        self.set.detach(token);
-                        self.names.remove(&token);
-                    }
+                    detach((&mut self.set, &mut self.names), topic);
                     topic.set_subscriber(subscriber);
                 }
                 topic.set_routes(routes, planned);
@@ -384,10 +379,7 @@ impl Thread {
     }
 
     fn take_leave(&mut self, mut topic: EgressTopic) -> EgressTopic {
-        if let Some(token) = topic.token.take() {
-            self.set.detach(token);
-            self.names.remove(&token);
-        }
+        detach((&mut self.set, &mut self.names), &mut topic);
         topic.close_all();
         topic
     }

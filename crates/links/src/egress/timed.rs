@@ -1,8 +1,9 @@
 //! Times of a message on its way to one host.
 
 use super::RetainedMessage;
-use crate::counts::EgressCounts;
+use crate::counts::HostCounts;
 use crate::traces::Trace;
+use rgaps_client::Stage;
 use rgaps_sync::monotonic_ns;
 use rgaps_transport::Payload;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -11,7 +12,7 @@ use std::sync::Arc;
 /// A message on its way to one host. It is dropped when that has it, or it was given up.
 pub struct Carried {
     held: Arc<RetainedMessage>,
-    sent: Arc<EgressCounts>,
+    counts: Arc<HostCounts>,
     taken_ns: u64,
     /// When its first byte was written; 0: it was not.
     written_ns: AtomicU64,
@@ -23,13 +24,13 @@ impl Carried {
     /// One that the links took then.
     pub fn new(
         held: Arc<RetainedMessage>,
-        sent: Arc<EgressCounts>,
+        counts: Arc<HostCounts>,
         taken_ns: u64,
         trace: Option<Trace>,
     ) -> Arc<Carried> {
         Arc::new(Carried {
             held,
-            sent,
+            counts,
             taken_ns,
             written_ns: AtomicU64::new(0),
             trace,
@@ -70,10 +71,10 @@ impl Drop for Carried {
     fn drop(&mut self) {
         let written_ns = *self.written_ns.get_mut();
         if written_ns != 0 {
-            let (times, now_ns) = (&self.sent.times, monotonic_ns());
-            times.queue.span(self.taken_ns, written_ns);
-            times.wire.span(written_ns, now_ns);
-            if let (Some(traces), Some(trace)) = (&self.sent.traces, self.trace.take()) {
+            let (counts, now_ns) = (&self.counts, monotonic_ns());
+            counts.times(Stage::Queue).span(self.taken_ns, written_ns);
+            counts.times(Stage::Wire).span(written_ns, now_ns);
+            if let (Some(traces), Some(trace)) = (&counts.traces, self.trace.take()) {
                 traces.sent(&trace, self.taken_ns, written_ns, now_ns);
             }
         }

@@ -18,6 +18,7 @@ use super::host_flow::HostFlow;
 use super::message::{MessageInfo, OutgoingMessage, RetainedMessage};
 use super::{FlowTarget, HELD_UP};
 use crate::event::{ConductorEvent, LinkReporter};
+use crate::lock;
 use rgaps_routing::FlowName;
 use rgaps_sync::monotonic_ns;
 use rgaps_transport::machine::PrefixMemory;
@@ -25,7 +26,7 @@ use rgaps_transport::{Description, Payload};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// Messages from this size on are sent while they arrive.
 const GROWING_BYTES_MIN: u64 = 64 << 10;
@@ -139,10 +140,6 @@ impl Transit {
         })
     }
 
-    fn order(&self) -> MutexGuard<'_, Order> {
-        self.order.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn command(&self, command: TransitCommand) {
         // The thread ends after all flows.
         let _ = self.commands.send(command);
@@ -201,7 +198,7 @@ impl Transit {
     }
 
     fn send(&self, message: Option<OutgoingMessage>) {
-        let mut order = self.order();
+        let mut order = lock(&self.order);
         if let Some(message) = message {
             order.reordered.insert(message.info.sequence, message);
         }
@@ -221,7 +218,7 @@ impl Transit {
 
     /// Messages below `next` that have not come never come.
     pub fn miss(&self, next: u64) {
-        let mut order = self.order();
+        let mut order = lock(&self.order);
         order.next = order.next.max(next);
         order.settled = order.settled.max(next);
         let incomplete = order.incomplete.split_off(&next);
@@ -236,7 +233,7 @@ impl Transit {
 
     /// No message follows.
     pub fn close(&self) {
-        let mut order = self.order();
+        let mut order = lock(&self.order);
         order.is_closed = true;
         let is_whole = order.incomplete.is_empty();
         drop(order);
@@ -251,7 +248,7 @@ impl InTransit {
     /// It is complete, and its turn: it is sent, if it was not.
     pub fn deliver(&mut self) {
         let transit = &self.transit;
-        let mut order = transit.order();
+        let mut order = lock(&transit.order);
         order.settled = order.settled.max(self.sequence + 1);
         let is_broken = order.incomplete.contains(&self.sequence);
         drop(order);
@@ -269,7 +266,7 @@ impl Drop for InTransit {
     fn drop(&mut self) {
         let (number, sequence) = (self.transit.number, self.sequence);
         let is_complete = self.memory.ready() == self.memory.bytes();
-        let mut order = self.transit.order();
+        let mut order = lock(&self.transit.order);
         let unsent = order.reordered.remove(&sequence);
         let is_sent = order.next > sequence;
         let command = match (order.settled > sequence, order.is_closed) {
@@ -442,7 +439,7 @@ impl Child {
     fn cut(&mut self) {
         self.is_closed = true;
         self.queue.clear();
-        self.for_flows(|link, flow| link.cut_flow(flow));
+        self.for_flows(|link, flow| link.end_flow(flow, true));
     }
 
     fn for_flows(&self, call: impl Fn(&crate::host_link::HostLink, FlowName)) {

@@ -1,10 +1,11 @@
 //! Memory that messages land in, and what is done with them in their turn.
 
 use super::{Bound, FlowPosition, LinkIngress, RemotePublisher, RoomRequests};
-use crate::counts::IngressCounts;
+use crate::counts::HostCounts;
 use crate::egress::InTransit;
 use crate::event::ConductorEvent;
 use crate::issues::TopicIssues;
+use crate::lock;
 use crate::wire::{from_wall, MessageDescription, MAX_LINK_MESSAGE_BYTES};
 use rgaps_client::links::{LinksLoan, SetMetadata, StreamingCopy};
 use rgaps_client::{Domain, Loan, LoanError, PublishError};
@@ -48,7 +49,7 @@ pub(super) fn receive_buffer(
         message.publisher = transit.publisher;
     }
     // What has no place here may go on all the same.
-    let landing = landing.filter(|landing| !is_too_long(landing, bytes, &owner.issues));
+    let landing = landing.filter(|landing| !is_too_long(landing, bytes, &owner.counts.issues));
     if message.transit.is_none() {
         let Some(landing) = &landing else {
             return BufferReply::Refused;
@@ -111,11 +112,10 @@ pub(super) struct ArrivingMessage {
     /// Of its flow, if its origin is to learn that.
     position: Option<Arc<FlowPosition>>,
     room: Arc<RoomRequests>,
-    arrived: Arc<IngressCounts>,
+    counts: Arc<HostCounts>,
     /// When it had its place, and its turn.
     placed_ns: u64,
     turn_ns: Option<u64>,
-    issues: Arc<TopicIssues>,
 }
 
 /// The streaming copy of a message to GPUs, while it arrives.
@@ -188,7 +188,7 @@ impl ArrivingMessage {
             }
             return true;
         };
-        let _turn = landing.turn();
+        let _turn = lock(&landing.turn);
         if sequence < landing.position() {
             // It came another way meanwhile.
             return true;
@@ -262,10 +262,9 @@ impl ArrivingMessage {
             publisher: 0,
             position: None,
             room: owner.room.clone(),
-            arrived: owner.arrived.clone(),
+            counts: owner.counts.clone(),
             placed_ns: monotonic_ns(),
             turn_ns: None,
-            issues: owner.issues.clone(),
         }
     }
 
@@ -333,8 +332,8 @@ impl ArrivingMessage {
     /// It was published here, or has gone on.
     fn note_delivered(&self, topic: &str, sequence: u64, meta: &MessageDescription, turn_ns: u64) {
         let times = [self.placed_ns, turn_ns, monotonic_ns()];
-        self.arrived.times.published(times, meta.published_ns);
-        if let Some(traces) = &self.arrived.traces {
+        self.counts.published(times, meta.published_ns);
+        if let Some(traces) = &self.counts.traces {
             let trace = traces.pick(topic, self.publisher, sequence, meta.bytes.max(1));
             trace.inspect(|trace| traces.landed(trace, times));
         }
@@ -344,8 +343,8 @@ impl ArrivingMessage {
         if missed == 0 {
             return;
         }
-        self.arrived.missed.fetch_add(missed, Ordering::Relaxed);
-        if let Some(missed) = self.issues.missed(topic, missed) {
+        self.counts.missed.fetch_add(missed, Ordering::Relaxed);
+        if let Some(missed) = self.counts.issues.missed(topic, missed) {
             tracing::warn!(topic, missed, "messages of another host were lost");
         }
     }

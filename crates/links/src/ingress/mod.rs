@@ -7,12 +7,11 @@ mod remote_publisher;
 pub use self::remote_publisher::{ArrivalLimits, MemoryRequest, RemotePublisher};
 
 use self::arriving::{control_buffer, receive_buffer};
-use crate::counts::IngressCounts;
+use crate::counts::HostCounts;
 use crate::egress::Transit;
 use crate::event::{ConductorEvent, EventSource, LinkReporter, SourcedEvent};
 use crate::host_link::{decode_open, HostEvent, LinkEnds};
-use crate::issues::TopicIssues;
-use crate::traces::LinkTraces;
+use crate::lock;
 use crate::wire::FlowDescription;
 use rgaps_routing::FlowName;
 use rgaps_transport::machine::frame::CONTROL_FLOW;
@@ -21,7 +20,7 @@ use rgaps_transport::{Description, FlowId, FlowReceiver, LinkEvent, OpenReply};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// Where a flow's messages land, and where they go on to.
 #[derive(Clone)]
@@ -84,10 +83,8 @@ impl IngressFlows {
 /// What messages from a host become here.
 pub struct LinkIngress {
     flows: Mutex<IngressFlows>,
-    /// Counts.
-    pub arrived: Arc<IngressCounts>,
-    /// What did not come across.
-    pub issues: Arc<TopicIssues>,
+    /// The host's counts.
+    pub counts: Arc<HostCounts>,
     room: Arc<RoomRequests>,
     /// See [`FlowPosition`].
     is_reported: Arc<AtomicBool>,
@@ -105,32 +102,23 @@ impl LinkIngress {
         host: &str,
         to: Sender<SourcedEvent>,
         memory: Sender<MemoryRequest>,
-        traces: Option<LinkTraces>,
+        counts: Arc<HostCounts>,
     ) -> Arc<LinkIngress> {
-        let arrived = Arc::new(IngressCounts {
-            traces,
-            ..IngressCounts::default()
-        });
         let reporter = LinkReporter::new(host, to);
-        LinkIngress::of_link((arrived, Arc::default()), RoomRequests { reporter, memory })
+        LinkIngress::of_link(counts, RoomRequests { reporter, memory })
     }
 
     /// Those of the next link with the same host: it has no flows yet, and the counts go on.
     pub fn next(&self) -> Arc<LinkIngress> {
         let reporter = self.room.reporter.next();
         let memory = self.room.memory.clone();
-        let counts = (self.arrived.clone(), self.issues.clone());
-        LinkIngress::of_link(counts, RoomRequests { reporter, memory })
+        LinkIngress::of_link(self.counts.clone(), RoomRequests { reporter, memory })
     }
 
-    fn of_link(
-        (arrived, issues): (Arc<IngressCounts>, Arc<TopicIssues>),
-        room: RoomRequests,
-    ) -> Arc<LinkIngress> {
+    fn of_link(counts: Arc<HostCounts>, room: RoomRequests) -> Arc<LinkIngress> {
         Arc::new(LinkIngress {
             flows: Mutex::default(),
-            arrived,
-            issues,
+            counts,
             room: Arc::new(room),
             is_reported: Arc::default(),
         })
@@ -146,12 +134,8 @@ impl LinkIngress {
         self.room.reporter.is_source(source)
     }
 
-    fn flows(&self) -> MutexGuard<'_, IngressFlows> {
-        self.flows.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn bound(&self, flow: FlowId) -> Option<Bound> {
-        match self.flows().all.get(&flow) {
+        match lock(&self.flows).all.get(&flow) {
             Some((_, Standing::Lands(bound))) => Some(bound.clone()),
             _ => None,
         }
@@ -159,7 +143,7 @@ impl LinkIngress {
 
     /// An open flow's messages land there, or go on to others.
     pub fn accept(&self, flow: FlowName, bound: Bound) {
-        let mut flows = self.flows();
+        let mut flows = lock(&self.flows);
         let Some(standing) = flows.standing(flow) else {
             return;
         };
@@ -185,7 +169,7 @@ impl LinkIngress {
 
     /// An open flow's messages have no place here, for this reason.
     pub fn refuse(&self, flow: FlowName, why: &str) {
-        if let Some(standing @ Standing::Pending) = self.flows().standing(flow) {
+        if let Some(standing @ Standing::Pending) = lock(&self.flows).standing(flow) {
             *standing = Standing::Refused(why.to_owned());
         }
     }
@@ -202,7 +186,7 @@ impl LinkIngress {
             // Its flows of before are over.
             HostEvent::Link(LinkEvent::Restarted) => self.clear(),
             HostEvent::Link(LinkEvent::Up) => {
-                self.arrived.connects.fetch_add(1, Ordering::Relaxed);
+                self.counts.connects.fetch_add(1, Ordering::Relaxed);
             }
             _ => {}
         }
@@ -211,14 +195,14 @@ impl LinkIngress {
 
     /// All flows have ended.
     pub fn clear(&self) {
-        let ended = std::mem::take(&mut *self.flows());
+        let ended = std::mem::take(&mut *lock(&self.flows));
         drop(ended);
     }
 }
 
 impl FlowReceiver for LinkIngress {
     fn opened(&self, id: FlowId, description: &Description) -> OpenReply {
-        let mut flows = self.flows();
+        let mut flows = lock(&self.flows);
         match flows.all.get(&id) {
             Some((_, Standing::Lands(_))) => return OpenReply::Accepted,
             Some((_, Standing::Pending)) => return OpenReply::Waits,
@@ -258,8 +242,8 @@ impl FlowReceiver for LinkIngress {
         };
         let room = receive_buffer(bound, sequence, description, bytes, self);
         if matches!(room, BufferReply::Buffer(_)) {
-            self.arrived.messages.fetch_add(1, Ordering::Relaxed);
-            self.arrived.bytes.fetch_add(bytes, Ordering::Relaxed);
+            self.counts.messages_in.fetch_add(1, Ordering::Relaxed);
+            self.counts.bytes_in.fetch_add(bytes, Ordering::Relaxed);
         }
         room
     }
@@ -278,7 +262,7 @@ impl FlowReceiver for LinkIngress {
 
     fn closed(&self, id: FlowId) {
         // A publisher leaves when it is dropped, which is not for the lock.
-        let ended = self.flows().all.remove(&id);
+        let ended = lock(&self.flows).all.remove(&id);
         if let Some((flow, _)) = ended {
             self.event(HostEvent::Closed(flow));
         }

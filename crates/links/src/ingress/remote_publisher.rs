@@ -3,12 +3,13 @@
 use super::RoomRequests;
 use crate::delivered::DeliveredRecord;
 use crate::event::LinkReporter;
+use crate::lock;
 use crate::own_publishers::OwnPublishers;
 use crate::quotas::Reserved;
 use rgaps_client::links::{LinksLoan, LinksPublisher};
 use rgaps_client::{Loan, LoanError, Publisher};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Pause before the daemon is asked again for memory that it had not.
@@ -21,7 +22,7 @@ pub struct RemotePublisher {
     /// The publisher's number on its own host.
     pub(super) origin: u64,
     /// Messages may come through several links; one is published at a time.
-    turn: Mutex<()>,
+    pub(super) turn: Mutex<()>,
     /// What is published here, below which nothing is published again.
     next: AtomicU64,
     pub(super) mark: DeliveredRecord,
@@ -120,7 +121,7 @@ impl RemotePublisher {
         bytes: u64,
         room: &RoomRequests,
     ) -> Result<Option<Loan>, LoanError> {
-        let mut fetched = self.fetched();
+        let mut fetched = lock(&self.fetched);
         if matches!(&*fetched, SpareLoan::Here(loan, _) if loan.len() == bytes) {
             if let SpareLoan::Here(loan, _) = std::mem::take(&mut *fetched) {
                 return Ok(Some(*loan));
@@ -156,7 +157,7 @@ impl RemotePublisher {
             loan.stage(true)?;
             Ok(loan)
         });
-        let mut fetched = self.fetched();
+        let mut fetched = lock(&self.fetched);
         *fetched = match loan {
             Ok(loan) => SpareLoan::Here(Box::new(loan), Instant::now()),
             // What is wrong for good is said when the message asks again.
@@ -167,19 +168,11 @@ impl RemotePublisher {
 
     /// Memory that was had so long ago is not wanted any more.
     pub fn give_back(&self, kept: Duration) {
-        let mut fetched = self.fetched();
+        let mut fetched = lock(&self.fetched);
         let is_old = matches!(&*fetched, SpareLoan::Here(_, since) if since.elapsed() >= kept);
         let unwanted = is_old.then(|| std::mem::take(&mut *fetched));
         drop(fetched);
         drop(unwanted);
-    }
-
-    fn fetched(&self) -> MutexGuard<'_, SpareLoan> {
-        self.fetched.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(super) fn turn(&self) -> MutexGuard<'_, ()> {
-        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How many messages were missed before this one, which is about to be published: all that lie between it and the last

@@ -4,6 +4,7 @@
 //! reads from the answer how many spans the collector rejected, which the exporter would only log.
 
 use super::TraceSpan;
+use crate::lock;
 use anyhow::Context;
 use async_trait::async_trait;
 use opentelemetry::trace::{
@@ -16,7 +17,7 @@ use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanExporter, SpanLinks};
 use opentelemetry_sdk::Resource;
 use rgaps_client::Stage;
 use serde_json::Value;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// How long the collector may take.
@@ -74,19 +75,15 @@ impl Collector {
         let count = spans.len() as u64;
         let spans = spans.into_iter();
         let spans = spans.map(|span| span.into_data(&self.scope, wall_offset_ns));
-        *answer(&self.answer) = Answer::default();
+        *lock(&self.answer) = Answer::default();
         let result = futures_executor::block_on(self.exporter.export(spans.collect()));
-        let answer = std::mem::take(&mut *answer(&self.answer));
+        let answer = std::mem::take(&mut *lock(&self.answer));
         match result {
             Ok(()) => (answer.rejected.min(count), answer.error),
             Err(_) if !answer.error.is_empty() => (count, answer.error),
             Err(error) => (count, error.to_string()),
         }
     }
-}
-
-fn answer(of: &Mutex<Answer>) -> MutexGuard<'_, Answer> {
-    of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Posts what the exporter made.
@@ -100,7 +97,7 @@ struct Client {
 impl HttpClient for Client {
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
         let response = self.post(request);
-        *answer(&self.answer) = match &response {
+        *lock(&self.answer) = match &response {
             Ok(response) => partial_success(response.body()),
             Err(error) => Answer {
                 rejected: 0,

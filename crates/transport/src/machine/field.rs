@@ -4,7 +4,7 @@ use super::values::{
     Description, LaneKey, Lanes, RdmaMode, Remote, ResetReason, DESCRIPTION_BYTES_MAX, KEY_BYTES,
     LANES_MAX, RAILS_MAX,
 };
-use crate::wire::{Fields, Sink};
+use crate::wire::Fields;
 
 /// The bytes are no value of the field's type.
 pub(super) struct Invalid;
@@ -13,7 +13,7 @@ pub(super) struct Invalid;
 pub(super) trait Field: Sized {
     /// The least and the greatest length.
     const BYTES: (usize, usize);
-    fn put(&self, into: &mut Sink<'_>);
+    fn put(&self, into: &mut Vec<u8>);
     /// `None` if there are too few bytes.
     fn take(from: &mut Fields<'_>) -> Option<Result<Self, Invalid>>;
 }
@@ -22,8 +22,8 @@ macro_rules! numbers {
     ($($of:ident $bytes:literal)*) => {$(
         impl Field for $of {
             const BYTES: (usize, usize) = ($bytes, $bytes);
-            fn put(&self, into: &mut Sink<'_>) {
-                into.$of(*self);
+            fn put(&self, into: &mut Vec<u8>) {
+                into.extend(self.to_le_bytes());
             }
             fn take(from: &mut Fields<'_>) -> Option<Result<Self, Invalid>> {
                 from.$of().map(Ok)
@@ -35,9 +35,10 @@ numbers!(u8 1 u16 2 u32 4 u64 8);
 
 impl Field for Description {
     const BYTES: (usize, usize) = (2, 2 + DESCRIPTION_BYTES_MAX);
-    fn put(&self, into: &mut Sink<'_>) {
+    fn put(&self, into: &mut Vec<u8>) {
         let length = u16::try_from(self.as_slice().len()).expect("descriptions are short");
-        into.u16(length).bytes(self.as_slice());
+        length.put(into);
+        into.extend_from_slice(self.as_slice());
     }
     fn take(from: &mut Fields<'_>) -> Option<Result<Self, Invalid>> {
         let length = usize::from(from.u16()?);
@@ -47,8 +48,8 @@ impl Field for Description {
 
 impl Field for LaneKey {
     const BYTES: (usize, usize) = (KEY_BYTES, KEY_BYTES);
-    fn put(&self, into: &mut Sink<'_>) {
-        into.bytes(&self.0);
+    fn put(&self, into: &mut Vec<u8>) {
+        into.extend(self.0);
     }
     fn take(from: &mut Fields<'_>) -> Option<Result<Self, Invalid>> {
         let key = from.bytes(KEY_BYTES)?.try_into().ok()?;
@@ -58,8 +59,8 @@ impl Field for LaneKey {
 
 impl Field for RdmaMode {
     const BYTES: (usize, usize) = (1, 1);
-    fn put(&self, into: &mut Sink<'_>) {
-        into.u8(*self as u8);
+    fn put(&self, into: &mut Vec<u8>) {
+        into.push(*self as u8);
     }
     fn take(from: &mut Fields<'_>) -> Option<Result<Self, Invalid>> {
         Some(Self::from_wire(from.u8()?).ok_or(Invalid))
@@ -68,8 +69,8 @@ impl Field for RdmaMode {
 
 impl Field for ResetReason {
     const BYTES: (usize, usize) = (1, 1);
-    fn put(&self, into: &mut Sink<'_>) {
-        into.u8(*self as u8);
+    fn put(&self, into: &mut Vec<u8>) {
+        into.push(*self as u8);
     }
     fn take(from: &mut Fields<'_>) -> Option<Result<Self, Invalid>> {
         Some(Self::from_wire(from.u8()?).ok_or(Invalid))
@@ -78,12 +79,10 @@ impl Field for ResetReason {
 
 impl Field for Lanes {
     const BYTES: (usize, usize) = (1 + 4, 1 + 4 * LANES_MAX);
-    fn put(&self, into: &mut Sink<'_>) {
+    fn put(&self, into: &mut Vec<u8>) {
         let numbers = self.as_slice();
-        into.u8(u8::try_from(numbers.len()).expect("a link has few lanes"));
-        for number in numbers {
-            into.u32(*number);
-        }
+        into.push(u8::try_from(numbers.len()).expect("a link has few lanes"));
+        numbers.iter().for_each(|number| number.put(into));
     }
     fn take(from: &mut Fields<'_>) -> Option<Result<Self, Invalid>> {
         let count = usize::from(from.u8()?);
@@ -101,15 +100,15 @@ impl Field for Lanes {
 /// An address and the key of each rail; no keys if there is none.
 impl Field for Option<Remote> {
     const BYTES: (usize, usize) = (1, 1 + 8 + 4 * RAILS_MAX);
-    fn put(&self, into: &mut Sink<'_>) {
+    fn put(&self, into: &mut Vec<u8>) {
         let rails = 0..u8::try_from(RAILS_MAX).expect("a host has few rails");
         let keys = rails.filter_map(|rail| self.as_ref()?.at(0, rail));
-        into.u8(u8::try_from(keys.clone().count()).expect("a host has few rails"));
+        into.push(u8::try_from(keys.clone().count()).expect("a host has few rails"));
         for (at, (address, key)) in keys.enumerate() {
             if at == 0 {
-                into.u64(address);
+                address.put(into);
             }
-            into.u32(key);
+            key.put(into);
         }
     }
     fn take(from: &mut Fields<'_>) -> Option<Result<Self, Invalid>> {

@@ -15,7 +15,7 @@ pub use super::values::{
     Description, LaneKey, Lanes, RdmaMode, Remote, ResetReason, CHUNK_BYTES_MAX,
     DESCRIPTION_BYTES_MAX, HEADER_BYTES, LANES_MAX, RAILS_MAX,
 };
-use crate::wire::{Fields, Sink};
+use crate::wire::Fields;
 use thiserror::Error;
 
 /// The version of these frames.
@@ -118,7 +118,7 @@ macro_rules! frames {
                 match self { $(Self::$name { .. } => stringify!($name),)* }
             }
 
-            fn put_body(&self, into: &mut Sink<'_>) {
+            fn put_body(&self, into: &mut Vec<u8>) {
                 match self {
                     $(Self::$name { $($field,)* } => {
                         $(Field::put($field, into);)*
@@ -295,9 +295,8 @@ impl Frame {
     /// Appends the frame; the bytes that it took.
     pub fn encode(&self, into: &mut Vec<u8>) -> usize {
         let (kind, start) = (self.kind(), into.len());
-        let mut sink = Sink::new(into);
-        sink.u8(kind).u8(WIRE_VERSION).u16(0).u32(0);
-        self.put_body(&mut sink);
+        into.extend([kind, WIRE_VERSION, 0, 0, 0, 0, 0, 0]);
+        self.put_body(into);
         let body = into.len() - start - HEADER_BYTES;
         let length = u32::try_from(body).expect("bodies are short");
         into[start + 4..start + HEADER_BYTES].copy_from_slice(&length.to_le_bytes());

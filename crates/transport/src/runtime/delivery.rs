@@ -95,15 +95,7 @@ fn deliver(link: &LinkRuntime, flow: FlowId, turn: Turn) -> Result<(), Turn> {
                 description,
                 bytes: message,
             };
-            return match small.deliver(link) {
-                Delivery::Done => Ok(()),
-                Delivery::Waits(buffered) => Err(buffered),
-                Delivery::NoBuffer => Err(Turn::Small {
-                    sequence,
-                    bytes,
-                    description_bytes,
-                }),
-            };
+            return small.deliver(link);
         }
     }
     Ok(())
@@ -127,21 +119,13 @@ fn open(link: &LinkRuntime, flow: FlowId, description: &Description) -> bool {
     true
 }
 
-/// The result of delivering a small message.
-pub(super) enum Delivery {
-    Done,
-    /// It is in its receive buffer, and cannot be delivered now.
-    Waits(Turn),
-    /// There is no receive buffer now.
-    NoBuffer,
-}
-
 impl SmallMessage<'_> {
-    pub(super) fn deliver(&self, link: &LinkRuntime) -> Delivery {
+    /// `Err`: it cannot be delivered now. It is in its receive buffer, or a copy, since there is none.
+    pub(super) fn deliver(&self, link: &LinkRuntime) -> Result<(), Turn> {
         let (flow, sequence) = (self.flow, self.sequence);
         let missed = || {
             link.receiver.missed(flow, sequence, sequence + 1);
-            Delivery::Done
+            Ok(())
         };
         let bytes = self.bytes.len() as u64;
         let reply = link
@@ -149,7 +133,13 @@ impl SmallMessage<'_> {
             .buffer(flow, sequence, self.description, bytes);
         let mut buffer = match reply {
             BufferReply::Buffer(buffer) => buffer,
-            BufferReply::Full => return Delivery::NoBuffer,
+            BufferReply::Full => {
+                return Err(Turn::Small {
+                    sequence,
+                    bytes: [self.description, self.bytes].concat().into(),
+                    description_bytes: self.description.len(),
+                })
+            }
             BufferReply::Refused => return missed(),
         };
         let is_filled = match buffer.prefix_memory() {
@@ -166,23 +156,12 @@ impl SmallMessage<'_> {
             drop(buffer);
             return missed();
         }
-        match buffer.deliver(sequence, self.description) {
-            Ok(()) => Delivery::Done,
-            Err(buffer) => Delivery::Waits(Turn::Large {
-                sequence,
-                description: Description::new(self.description)
-                    .expect("a frame brought it, which limits it"),
-                buffer,
-            }),
-        }
-    }
-
-    /// The message with a copy of its bytes, for later.
-    pub(super) fn into_turn(self) -> Turn {
-        Turn::Small {
-            sequence: self.sequence,
-            bytes: [self.description, self.bytes].concat().into(),
-            description_bytes: self.description.len(),
-        }
+        let delivered = buffer.deliver(sequence, self.description);
+        delivered.map_err(|buffer| Turn::Large {
+            sequence,
+            description: Description::new(self.description)
+                .expect("a frame brought it, which limits it"),
+            buffer,
+        })
     }
 }

@@ -94,15 +94,7 @@ pub(crate) fn write_frame(connection: &Connection, frame: &Frame) -> io::Result<
 }
 
 /// Reads one frame and nothing behind it.
-pub(crate) fn read_frame(connection: &Connection) -> Result<Frame, HelloError> {
-    read_frame_within(connection, HELLO_LIMIT)
-}
-
-/// The same with another limit.
-pub(crate) fn read_frame_within(
-    connection: &Connection,
-    limit: Duration,
-) -> Result<Frame, HelloError> {
+pub(crate) fn read_frame(connection: &Connection, limit: Duration) -> Result<Frame, HelloError> {
     let started = Instant::now();
     let mut bytes = [0; FRAME_BYTES_MAX];
     let (mut have, mut need) = (0, HEADER_BYTES);
@@ -126,7 +118,7 @@ pub(crate) fn read_frame_within(
 }
 
 fn read_hello(connection: &Connection, own: &Hello) -> Result<Hello, HelloError> {
-    match read_frame(connection)? {
+    match read_frame(connection, HELLO_LIMIT)? {
         Frame::Hello {
             node,
             machine,

@@ -33,7 +33,7 @@ use crate::machine::{
     ChunkLanded, FrameStep, LinkMachine, ProtocolViolation, WriteLimit, WriteRange,
 };
 use batch::Batch;
-use delivery::{Delivery, MachineUser, SmallMessage};
+use delivery::{MachineUser, SmallMessage};
 use endpoint::Shared;
 use lane::Lane;
 use locked::{LockedLink, OpenLane};
@@ -142,8 +142,7 @@ impl LinkRuntime {
 
     /// There may be receive buffers again, or room for what could not be delivered.
     pub fn buffer_free(&self) {
-        self.lock().machine.buffer_free();
-        self.settle();
+        self.change(LinkMachine::buffer_free);
     }
 
     /// What the control plane says of the peer.
@@ -284,26 +283,18 @@ impl LinkRuntime {
                 description_bytes,
             } => {
                 let (description, bytes) = payload.split_at(description_bytes.into());
-                self.deliver_small(SmallMessage {
+                // Out of its lane's read buffer.
+                let small = SmallMessage {
                     flow,
                     sequence,
                     description,
                     bytes,
-                });
+                };
+                let outcome = small.deliver(self);
+                self.lock().machine.delivered(flow, outcome);
                 Ok(None)
             }
         }
-    }
-
-    /// Delivers a small message out of its lane's read buffer.
-    fn deliver_small(&self, small: SmallMessage<'_>) {
-        let flow = small.flow;
-        let outcome = match small.deliver(self) {
-            Delivery::Done => Ok(()),
-            Delivery::Waits(turn) => Err(turn),
-            Delivery::NoBuffer => Err(small.into_turn()),
-        };
-        self.lock().machine.delivered(flow, outcome);
     }
 
     /// The peer's card wrote a whole message, which this mark names.
@@ -395,9 +386,10 @@ impl LinkRuntime {
         let violation = locked.machine.violation();
         let (mut quiet, mut silent) = (Vec::new(), Vec::new());
         for (number, open) in &locked.lanes {
-            if now_ms.saturating_sub(open.lane.received_ms(now_ms)) >= self.config.quiet_ms {
+            if now_ms.saturating_sub(open.lane.state().received_ms(now_ms)) >= self.config.quiet_ms
+            {
                 quiet.push(Arc::clone(&open.lane));
-            } else if now_ms.saturating_sub(open.lane.spoke_ms()) >= self.config.beat_ms {
+            } else if now_ms.saturating_sub(open.lane.state().spoke_ms()) >= self.config.beat_ms {
                 silent.push(*number);
             }
         }

@@ -4,10 +4,12 @@ pub(crate) mod rdma;
 mod stream;
 
 use super::LinkRuntime;
+use crate::connection::Connection;
 use crate::machine::frame::Frame;
 use rgaps_verbs::ChannelCounts;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 
 pub(crate) use stream::Stream;
 
@@ -25,9 +27,85 @@ pub(crate) trait Lane: Send + Sync {
     fn status(&self) -> LaneStatus;
     /// Why it broke by itself; none if this end closed it, or its connection ended.
     fn broke(&self) -> Option<LaneEnd>;
-    /// When something was read (or this end was too busy to read), and when something was written.
-    fn received_ms(&self, now_ms: u64) -> u64;
-    fn spoke_ms(&self) -> u64;
+    /// What lanes of all kinds have.
+    fn state(&self) -> &LaneState;
+}
+
+/// What lanes of all kinds have: the connection, when it was used last, and why it ends.
+pub(crate) struct LaneState {
+    number: u32,
+    connection: Connection,
+    closed: AtomicBool,
+    why: Mutex<Option<String>>,
+    received_ms: AtomicU64,
+    /// The reading thread waits for bytes; else it is busy with some, and the peer is not quiet.
+    listens: AtomicBool,
+    spoke_ms: AtomicU64,
+    bytes_in: AtomicU64,
+    bytes_out: AtomicU64,
+}
+
+impl LaneState {
+    fn new(number: u32, connection: Connection, now_ms: u64) -> Self {
+        Self {
+            number,
+            connection,
+            closed: AtomicBool::new(false),
+            why: Mutex::default(),
+            received_ms: AtomicU64::new(now_ms),
+            listens: AtomicBool::new(false),
+            spoke_ms: AtomicU64::new(now_ms),
+            bytes_in: AtomicU64::new(0),
+            bytes_out: AtomicU64::new(0),
+        }
+    }
+
+    fn is_closed(&self) -> bool {
+        self.closed.load(SeqCst)
+    }
+
+    /// Ends the connection; the first reason counts.
+    fn close(&self, why: &str) {
+        let mut first = self.why.lock().expect("nobody panics with it");
+        first.get_or_insert_with(|| why.into());
+        drop(first);
+        self.closed.store(true, SeqCst);
+        self.connection.close();
+    }
+
+    /// The lane does nothing any more.
+    fn ended(&self, link: &Arc<LinkRuntime>) {
+        let why = self.why.lock().expect("nobody panics with it").take();
+        link.lane_ended(self.number, why.unwrap_or_default());
+    }
+
+    /// When something was read, or this end was too busy to read.
+    pub(super) fn received_ms(&self, now_ms: u64) -> u64 {
+        match self.listens.load(SeqCst) {
+            true => self.received_ms.load(SeqCst),
+            false => now_ms,
+        }
+    }
+
+    /// When something was written.
+    pub(super) fn spoke_ms(&self) -> u64 {
+        self.spoke_ms.load(Relaxed)
+    }
+
+    /// What each kind of lane adds to.
+    fn status(&self, kind: LaneKind) -> LaneStatus {
+        LaneStatus {
+            number: self.number,
+            peer: self.connection.peer(),
+            kind,
+            why_not: None,
+            rail: None,
+            channel: None,
+            direct_bytes_in: 0,
+            bytes_out: self.bytes_out.load(Relaxed),
+            bytes_in: self.bytes_in.load(Relaxed),
+        }
+    }
 }
 
 /// The state of a lane, for reports.

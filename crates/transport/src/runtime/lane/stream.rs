@@ -4,14 +4,14 @@
 //! written by whichever thread has them, without waiting; what is long or would have to wait is left to the lane's writing
 //! thread.
 
-use super::{Lane, LaneEnd, LaneKind, LaneStatus};
+use super::{Lane, LaneEnd, LaneKind, LaneState, LaneStatus};
 use crate::connection::{Connection, Wait};
 use crate::machine::frame::{Decoded, Frame};
 use crate::machine::{WriteLimit, WriteRange};
 use crate::runtime::batch::{Batch, BATCH_SLICES};
 use crate::runtime::LinkRuntime;
 use std::io::IoSlice;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicU8, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, TryLockError};
 
 /// Bytes that are read at once when a frame is expected.
@@ -25,21 +25,12 @@ const BULK_BYTES: usize = 64 << 10;
 
 /// A lane over a byte stream.
 pub(crate) struct Stream {
-    number: u32,
-    connection: Connection,
+    state: LaneState,
     /// Why it is not RDMA.
     why_not: Option<String>,
     writing: Mutex<Batch>,
     bell: (Mutex<bool>, Condvar),
-    closed: AtomicBool,
-    why: Mutex<Option<String>>,
     threads: AtomicU8,
-    received_ms: AtomicU64,
-    /// The reading thread waits for bytes; else it is busy with some, and the peer is not quiet.
-    listens: AtomicBool,
-    spoke_ms: AtomicU64,
-    bytes_in: AtomicU64,
-    bytes_out: AtomicU64,
 }
 
 impl Stream {
@@ -50,19 +41,11 @@ impl Stream {
         now_ms: u64,
     ) -> Self {
         Self {
-            number,
-            connection,
+            state: LaneState::new(number, connection, now_ms),
             why_not,
             writing: Mutex::default(),
             bell: Default::default(),
-            closed: AtomicBool::new(false),
-            why: Mutex::default(),
             threads: AtomicU8::new(2),
-            received_ms: AtomicU64::new(now_ms),
-            listens: AtomicBool::new(false),
-            spoke_ms: AtomicU64::new(now_ms),
-            bytes_in: AtomicU64::new(0),
-            bytes_out: AtomicU64::new(0),
         }
     }
 
@@ -76,14 +59,14 @@ impl Stream {
 
     /// The writing thread.
     pub(crate) fn write_all(&self, link: &Arc<LinkRuntime>) {
-        while !self.closed.load(SeqCst) {
+        while !self.state.is_closed() {
             if let Err(why) = self.write(link, Wait::Yes) {
                 self.close(&why);
             }
             link.settle();
             let (bell, rung) = &self.bell;
             let mut bell = bell.lock().expect("nobody panics with it");
-            while !std::mem::take(&mut *bell) && !self.closed.load(SeqCst) {
+            while !std::mem::take(&mut *bell) && !self.state.is_closed() {
                 bell = rung.wait(bell).expect("nobody panics with it");
             }
         }
@@ -91,7 +74,7 @@ impl Stream {
     }
 
     fn lost(&self, doing: &str, error: &std::io::Error) -> String {
-        format!("{doing} {}: {error}", self.connection.peer())
+        format!("{doing} {}: {error}", self.state.connection.peer())
     }
 
     fn ring_bell(&self) {
@@ -116,16 +99,16 @@ impl Stream {
                 (_, Err(TryLockError::Poisoned(_))) => return Err("a writer panicked".into()),
             };
             loop {
-                if self.closed.load(SeqCst) {
+                if self.state.is_closed() {
                     return Ok(());
                 }
                 if batch.is_empty() {
                     let payloads = batch.payloads();
                     // Without the link's lock: the last clone of a payload may be here.
                     batch.clear();
-                    let left = link.batch(self.number, payloads, limit, &mut batch);
+                    let left = link.batch(self.state.number, payloads, limit, &mut batch);
                     if batch.is_empty() {
-                        let flushed = self.connection.flush(wait);
+                        let flushed = self.state.connection.flush(wait);
                         if left || !flushed.map_err(|error| self.lost("writing to", &error))? {
                             self.ring_bell();
                         }
@@ -134,7 +117,7 @@ impl Stream {
                 }
                 let mut slices = [IoSlice::new(&[]); BATCH_SLICES];
                 let count = batch.slices(&mut slices);
-                let wrote = self.connection.write(&slices[..count], wait);
+                let wrote = self.state.connection.write(&slices[..count], wait);
                 let wrote = wrote.map_err(|error| self.lost("writing to", &error))?;
                 if wrote == 0 {
                     // It would have to wait.
@@ -142,12 +125,12 @@ impl Stream {
                     return Ok(());
                 }
                 batch.wrote(wrote);
-                self.spoke_ms.store(link.now_ms(), Relaxed);
-                self.bytes_out.fetch_add(wrote as u64, Relaxed);
+                self.state.spoke_ms.store(link.now_ms(), Relaxed);
+                self.state.bytes_out.fetch_add(wrote as u64, Relaxed);
             }
             drop(batch);
             // Somebody may have found the lock taken since.
-            match link.waiting(self.number, limit) {
+            match link.waiting(self.state.number, limit) {
                 None => return Ok(()),
                 Some(true) => {}
                 Some(false) => {
@@ -159,15 +142,18 @@ impl Stream {
     }
 
     fn fill(&self, into: &mut [u8], link: &LinkRuntime) -> Result<usize, String> {
-        self.received_ms.store(link.now_ms(), SeqCst);
-        self.listens.store(true, SeqCst);
-        let read = self.connection.read(into);
-        self.listens.store(false, SeqCst);
+        self.state.received_ms.store(link.now_ms(), SeqCst);
+        self.state.listens.store(true, SeqCst);
+        let read = self.state.connection.read(into);
+        self.state.listens.store(false, SeqCst);
         let read = read.map_err(|error| self.lost("reading from", &error))?;
         if read == 0 {
-            return Err(format!("{} closed the connection", self.connection.peer()));
+            return Err(format!(
+                "{} closed the connection",
+                self.state.connection.peer()
+            ));
         }
-        self.bytes_in.fetch_add(read as u64, Relaxed);
+        self.state.bytes_in.fetch_add(read as u64, Relaxed);
         Ok(read)
     }
 
@@ -200,7 +186,8 @@ impl Stream {
         let (mut start, mut end, mut at_once, mut frames) = (0, 0, READ_BYTES, 0);
         loop {
             let decoded = Frame::decode(&buffer[start..end]);
-            let decoded = decoded.map_err(|error| link.disconnect(Some(self.number), &error))?;
+            let decoded =
+                decoded.map_err(|error| link.disconnect(Some(self.state.number), &error))?;
             let (frame, used) = match decoded {
                 Decoded::Frame(frame, used) => (frame, used),
                 Decoded::Short(need) => {
@@ -218,23 +205,23 @@ impl Stream {
                 }
             };
             start += used;
-            link.check_small(self.number, &frame)?;
+            link.check_small(self.state.number, &frame)?;
             let payload = usize::try_from(frame.payload_bytes()).expect("it is bounded");
             let have = payload.min(end - start);
             let here = &buffer[start..start + have];
             start += have;
             if let Frame::Chunk { .. } = frame {
-                let range = link.frame(self.number, &frame, &[])?;
+                let range = link.frame(self.state.number, &frame, &[])?;
                 let range = range.expect("a chunk has a range, or is a violation");
                 self.read_chunk(range, here, link)?;
                 at_once = READ_BEHIND_CHUNK;
             } else if have == payload {
-                link.frame(self.number, &frame, here)?;
+                link.frame(self.state.number, &frame, here)?;
             } else {
                 small.resize(payload, 0);
                 small[..have].copy_from_slice(here);
                 self.fill_all(&mut small[have..], link)?;
-                link.frame(self.number, &frame, &small)?;
+                link.frame(self.state.number, &frame, &small)?;
             }
             if let Frame::Small { .. } = frame {
                 at_once = READ_BYTES;
@@ -256,11 +243,7 @@ impl Lane for Stream {
     }
 
     fn close(&self, why: &str) {
-        let mut first = self.why.lock().expect("nobody panics with it");
-        first.get_or_insert_with(|| why.into());
-        drop(first);
-        self.closed.store(true, SeqCst);
-        self.connection.close();
+        self.state.close(why);
         self.ring_bell();
     }
 
@@ -268,8 +251,7 @@ impl Lane for Stream {
         if self.threads.fetch_sub(1, SeqCst) == 1 {
             // Whoever else writes finds the lane closed from here on.
             self.writing.lock().expect("nobody panics with it").clear();
-            let why = self.why.lock().expect("nobody panics with it").take();
-            link.lane_ended(self.number, why.unwrap_or_default());
+            self.state.ended(link);
         }
     }
 
@@ -278,29 +260,24 @@ impl Lane for Stream {
             return;
         };
         // Within a frame there is no place for another.
-        if batch.is_empty() && !self.closed.load(SeqCst) {
+        if batch.is_empty() && !self.state.is_closed() {
             let mut bytes = Vec::new();
             let length = frame.encode(&mut bytes);
             let _ = self
+                .state
                 .connection
                 .write(&[IoSlice::new(&bytes[..length])], Wait::No);
         }
     }
 
     fn status(&self) -> LaneStatus {
+        let kind = match self.state.connection.is_encrypted() {
+            true => LaneKind::Tls,
+            false => LaneKind::Tcp,
+        };
         LaneStatus {
-            number: self.number,
-            peer: self.connection.peer(),
-            kind: match self.connection.is_encrypted() {
-                true => LaneKind::Tls,
-                false => LaneKind::Tcp,
-            },
             why_not: self.why_not.clone(),
-            rail: None,
-            channel: None,
-            direct_bytes_in: 0,
-            bytes_out: self.bytes_out.load(Relaxed),
-            bytes_in: self.bytes_in.load(Relaxed),
+            ..self.state.status(kind)
         }
     }
 
@@ -308,14 +285,7 @@ impl Lane for Stream {
         None
     }
 
-    fn received_ms(&self, now_ms: u64) -> u64 {
-        match self.listens.load(SeqCst) {
-            true => self.received_ms.load(SeqCst),
-            false => now_ms,
-        }
-    }
-
-    fn spoke_ms(&self) -> u64 {
-        self.spoke_ms.load(Relaxed)
+    fn state(&self) -> &LaneState {
+        &self.state
     }
 }

@@ -6,7 +6,7 @@ use super::STREAM;
 use crate::connection::Connection;
 use crate::machine::frame::{Description, Frame, FRAME_BYTES_MAX};
 use crate::rdma::Rdma;
-use crate::runtime::handshake::{read_frame, write_frame, HelloError};
+use crate::runtime::handshake::{read_frame, write_frame, HelloError, HELLO_LIMIT};
 use rgaps_verbs::{Arrived, Channel, ChannelAddress};
 use std::io::IoSlice;
 use std::time::{Duration, Instant};
@@ -90,7 +90,7 @@ fn step(connection: &Connection, step: u8, done: Result<(), String>) -> Step<()>
 fn exchange(connection: &Connection, own: Result<Frame, &String>) -> Step<Frame> {
     let own = own.unwrap_or_else(|why| Frame::RdmaRefused { why: words(why) });
     write_frame(connection, &own)?;
-    Ok(match read_frame(connection)? {
+    Ok(match read_frame(connection, HELLO_LIMIT)? {
         Frame::RdmaRefused { why } => {
             let why = String::from_utf8_lossy(why.as_slice());
             Err(format!("the peer: {}", why.escape_debug()))

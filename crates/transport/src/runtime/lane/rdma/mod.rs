@@ -11,14 +11,14 @@ mod agree;
 mod reading;
 mod spin;
 
-use super::{Lane, LaneEnd, LaneKind, LaneStatus};
+use super::{Lane, LaneEnd, LaneKind, LaneState, LaneStatus};
 use crate::connection::Connection;
 use crate::machine::frame::{Frame, Remote};
 use crate::machine::{ProtocolViolation, WriteLimit};
 use crate::payload::Payload;
 use crate::rdma::RegistrationTable;
 use crate::runtime::batch::{Batch, Bytes, Piece, BATCH_SLICES, FEW_FRAMES};
-use crate::runtime::handshake::{read_frame_within, write_frame};
+use crate::runtime::handshake::{read_frame, write_frame};
 use crate::runtime::LinkRuntime;
 use reading::Reading;
 use rgaps_verbs::{Arrived, Channel, ChannelError, Direct, Progress};
@@ -49,8 +49,7 @@ const LAST_WORD_LIMIT: Duration = Duration::from_millis(100);
 
 /// A lane over a channel.
 pub(crate) struct RdmaLane {
-    number: u32,
-    connection: Connection,
+    state: LaneState,
     agreed: Agreed,
     table: Arc<RegistrationTable>,
     /// Bytes of a record, without its kind.
@@ -59,13 +58,6 @@ pub(crate) struct RdmaLane {
     waker: Waker,
     /// What the lane's thread waits for: connection, bell, and what the channel has.
     sources: OwnedFd,
-    closed: AtomicBool,
-    why: Mutex<Option<String>>,
-    received_ms: AtomicU64,
-    listens: AtomicBool,
-    spoke_ms: AtomicU64,
-    bytes_in: AtomicU64,
-    bytes_out: AtomicU64,
     direct_bytes_in: AtomicU64,
 }
 
@@ -148,8 +140,7 @@ impl RdmaLane {
         ];
         let sources = sources(of)?;
         Ok(Self {
-            number,
-            connection,
+            state: LaneState::new(number, connection, now_ms),
             agreed,
             table,
             record_bytes_max: usize::try_from(most).expect("rings are small"),
@@ -160,13 +151,6 @@ impl RdmaLane {
                 fd: bell,
             },
             sources,
-            closed: AtomicBool::new(false),
-            why: Mutex::default(),
-            received_ms: AtomicU64::new(now_ms),
-            listens: AtomicBool::new(false),
-            spoke_ms: AtomicU64::new(now_ms),
-            bytes_in: AtomicU64::new(0),
-            bytes_out: AtomicU64::new(0),
             direct_bytes_in: AtomicU64::new(0),
         })
     }
@@ -179,7 +163,7 @@ impl RdmaLane {
         let device = self.channel().device().name();
         format!(
             "RDMA with {} over {device}: {error}",
-            self.connection.peer()
+            self.state.connection.peer()
         )
     }
 
@@ -192,14 +176,14 @@ impl RdmaLane {
     }
 
     fn serve(&self, link: &Arc<LinkRuntime>) -> Result<(), String> {
-        let mut reading = Reading::new(self.number);
+        let mut reading = Reading::new(self.state.number);
         let mut spin = Spin::new(self.agreed.polls);
         let mut moved = Progress::default();
-        while !self.closed.load(SeqCst) {
+        while !self.state.is_closed() {
             let rung = self.waker.rung.swap(false, SeqCst);
             if rung || moved.any {
                 let began_ms = link.now_ms();
-                self.listens.store(false, SeqCst);
+                self.state.listens.store(false, SeqCst);
                 // What came has lanes kicked that are to write for it.
                 link.settle();
                 if rung || moved.sent || moved.room {
@@ -224,23 +208,23 @@ impl RdmaLane {
     /// From here on quiet counts; what this end was busy with meanwhile does not.
     fn listen(&self, link: &LinkRuntime, heard: bool, began_ms: u64) {
         let now_ms = link.now_ms();
-        let before = self.received_ms.load(SeqCst);
+        let before = self.state.received_ms.load(SeqCst);
         let received_ms = if heard {
             now_ms
         } else {
             before + (now_ms - began_ms)
         };
-        self.received_ms.store(received_ms, SeqCst);
-        self.listens.store(true, SeqCst);
+        self.state.received_ms.store(received_ms, SeqCst);
+        self.state.listens.store(true, SeqCst);
     }
 
     fn progress(&self, reading: &mut Reading, link: &LinkRuntime) -> Result<Progress, String> {
         let mut each = |arrived: Arrived<'_>| {
-            self.listens.store(false, SeqCst);
+            self.state.listens.store(false, SeqCst);
             let direct = reading.arrived(arrived, link)?;
             self.direct_bytes_in.fetch_add(direct, Relaxed);
             let bytes = direct + frame_bytes(arrived);
-            self.bytes_in.fetch_add(bytes, Relaxed);
+            self.state.bytes_in.fetch_add(bytes, Relaxed);
             Ok(())
         };
         let progress = self.channel().progress(&mut each);
@@ -258,7 +242,7 @@ impl RdmaLane {
         self.waker.sleeps.store(true, SeqCst);
         self.channel().arm().map_err(|error| self.lost(error))?;
         let mut moved = self.progress(reading, link)?;
-        if !moved.any && !self.waker.rung.load(SeqCst) && !self.closed.load(SeqCst) {
+        if !moved.any && !self.waker.rung.load(SeqCst) && !self.state.is_closed() {
             self.wait(reading, link)?;
             spin.slept(began.elapsed());
             moved = self.progress(reading, link)?;
@@ -293,17 +277,17 @@ impl RdmaLane {
 
     /// The connection is at its end, or brings the reason of it.
     fn last_received(&self, link: &LinkRuntime) -> String {
-        let Ok(word) = read_frame_within(&self.connection, LAST_WORD_LIMIT) else {
-            return format!("{} closed the connection", self.connection.peer());
+        let Ok(word) = read_frame(&self.state.connection, LAST_WORD_LIMIT) else {
+            return format!("{} closed the connection", self.state.connection.peer());
         };
-        match link.frame(self.number, &word, &[]) {
+        match link.frame(self.state.number, &word, &[]) {
             Err(why) => why,
             Ok(_) => {
                 let violation = ProtocolViolation::State {
                     frame: word.name(),
                     what: "the lane is RDMA, and its connection idle",
                 };
-                link.disconnect(Some(self.number), &violation)
+                link.disconnect(Some(self.state.number), &violation)
             }
         }
     }
@@ -327,7 +311,7 @@ impl RdmaLane {
                 return Ok(());
             }
             // Somebody may have found the lock taken since.
-            match link.waiting(self.number, limit) {
+            match link.waiting(self.state.number, limit) {
                 None => return Ok(()),
                 Some(true) => {}
                 Some(false) => {
@@ -346,7 +330,7 @@ impl RdmaLane {
         limit: WriteLimit,
     ) -> Result<bool, String> {
         loop {
-            if self.closed.load(SeqCst) {
+            if self.state.is_closed() {
                 return Ok(false);
             }
             if sending.batch.is_empty() {
@@ -355,7 +339,7 @@ impl RdmaLane {
             }
             self.reap(sending, link);
             if sending.batch.is_empty() {
-                let left = link.batch(self.number, 0, limit, &mut sending.batch);
+                let left = link.batch(self.state.number, 0, limit, &mut sending.batch);
                 if sending.batch.is_empty() {
                     if left {
                         self.waker.ring();
@@ -370,7 +354,7 @@ impl RdmaLane {
             if !all {
                 return Ok(false);
             }
-            self.spoke_ms.store(link.now_ms(), Relaxed);
+            self.state.spoke_ms.store(link.now_ms(), Relaxed);
         }
     }
 
@@ -407,7 +391,9 @@ impl RdmaLane {
             };
             let before = batch.payloads_done();
             batch.wrote(wrote);
-            self.bytes_out.fetch_add((wrote - unsaid) as u64, Relaxed);
+            self.state
+                .bytes_out
+                .fetch_add((wrote - unsaid) as u64, Relaxed);
             let done = batch.payloads_done() - before;
             match payload {
                 Some(payload) => in_flight.push_back((number, Some(payload))),
@@ -470,7 +456,7 @@ impl RdmaLane {
             done += 1;
         }
         if done > 0 {
-            link.written(self.number, done);
+            link.written(self.state.number, done);
         }
     }
 }
@@ -483,11 +469,7 @@ impl Lane for RdmaLane {
     }
 
     fn close(&self, why: &str) {
-        let mut first = self.why.lock().expect("nobody panics with it");
-        first.get_or_insert_with(|| why.into());
-        drop(first);
-        self.closed.store(true, SeqCst);
-        self.connection.close();
+        self.state.close(why);
         self.waker.ring();
     }
 
@@ -498,28 +480,22 @@ impl Lane for RdmaLane {
         let mut sending = self.sending.lock().expect("nobody panics with it");
         *sending = Sending::default();
         drop(sending);
-        let why = self.why.lock().expect("nobody panics with it").take();
-        link.lane_ended(self.number, why.unwrap_or_default());
+        self.state.ended(link);
     }
 
     fn write_last(&self, frame: &Frame) {
         // The channel may have no credit, or end before it went; the connection is idle.
-        if !self.closed.load(SeqCst) {
-            let _ = write_frame(&self.connection, frame);
+        if !self.state.is_closed() {
+            let _ = write_frame(&self.state.connection, frame);
         }
     }
 
     fn status(&self) -> LaneStatus {
         LaneStatus {
-            number: self.number,
-            peer: self.connection.peer(),
-            kind: LaneKind::Rdma,
-            why_not: None,
             rail: Some(self.channel().device().name().into()),
             channel: Some(self.channel().counts()),
             direct_bytes_in: self.direct_bytes_in.load(Relaxed),
-            bytes_out: self.bytes_out.load(Relaxed),
-            bytes_in: self.bytes_in.load(Relaxed),
+            ..self.state.status(LaneKind::Rdma)
         }
     }
 
@@ -534,14 +510,7 @@ impl Lane for RdmaLane {
         })
     }
 
-    fn received_ms(&self, now_ms: u64) -> u64 {
-        match self.listens.load(SeqCst) {
-            true => self.received_ms.load(SeqCst),
-            false => now_ms,
-        }
-    }
-
-    fn spoke_ms(&self) -> u64 {
-        self.spoke_ms.load(Relaxed)
+    fn state(&self) -> &LaneState {
+        &self.state
     }
 }
