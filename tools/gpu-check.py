@@ -781,10 +781,10 @@ def remoting_suite(folder, native, client, far, ways, more_env):
     """The programs of tests/remote here and each way: the same outputs and error codes."""
     programs = HERE / "remote"
     saved = Path(folder) / "native.json"
-    suite = [sys.executable, programs / "run.py", "--programs", programs, "--jobs", 4, "--save", saved]
+    suite = [sys.executable, programs / "run.py", "--programs", programs, "--jobs", 8, "--save", saved]
     yield "suite-native", document("remoting suite native", run("remoting suite native", suite, 300, native, accept=(0, 1)))
     for way, on in ways.items():
-        options = ["--gpu", "--jobs", 4, "--compare", saved]
+        options = ["--gpu", "--jobs", 8, "--compare", saved]
         yield f"suite-{way}", remoting_cases(f"remoting suite {way}", far, on, options, dict(client, **more_env.get(way, {})))
 
 
@@ -1050,7 +1050,7 @@ def remoting_libs(env, folder):
             name = group.rstrip("/")
             if not is_wanted(name):
                 continue
-            suite = [sys.executable, programs / "run.py", "--programs", programs, "--jobs", 4, "--math", "real", "--match", group]
+            suite = [sys.executable, programs / "run.py", "--programs", programs, "--jobs", 8, "--math", "real", "--match", group]
             saved = Path(folder) / "native-libs.json"
             out = run(f"remoting-libs {name} native", [*suite, "--save", saved], 300, native, accept=(0, 1))
             yield f"{name}-native", {"result": document(name, out), "cases": json.loads(saved.read_text()) if saved.exists() else None}
@@ -1058,7 +1058,7 @@ def remoting_libs(env, folder):
                 continue
             for way, on in ways.items():
                 kept = out_folder / f"remoting-libs-{name}-{way}-cases.json"
-                options = ["--jobs", 4, "--math", "real", "--match", group, "--compare", saved, "--save", kept]
+                options = ["--jobs", 8, "--math", "real", "--match", group, "--compare", saved, "--save", kept]
                 yield f"{name}-{way}", remoting_cases(f"remoting-libs {name} {way}", far, on, options, client)
         if importlib.util.find_spec("torch"):
             yield from remoting_torch(native, client, far, ways)
@@ -1112,15 +1112,12 @@ def remoting_several(env, folder):
 
 def several_programs(folder, native, client, far, lists):
     """Programs that behave alike on the GPUs of this host and on those of one server; and copies between all GPUs of each list."""
-    saved = Path(folder) / "native-several.json"
-    groups = ("peer/", "device/", "threads/", "driver/")
-    for group in groups:
-        name = group.rstrip("/")
-        suite = [sys.executable, HERE / "remote/run.py", "--programs", HERE / "remote", "--match", group, "--save", saved]
-        yield f"{name}-native", document(f"remoting-several {name} native", run(f"remoting-several {name} native", suite, 120, native, accept=(0, 1)))
-        for way in ("one-server", "one-server-unix"):
-            title = f"remoting-several {name} {way}"
-            yield f"{name}-{way}", remoting_cases(title, far, lists[way], ["--gpu", "--match", group, "--compare", saved], client, 120)
+    saved, groups = Path(folder) / "native-several.json", "peer/,device/,threads/,driver/"
+    suite = [sys.executable, HERE / "remote/run.py", "--programs", HERE / "remote", "--match", groups, "--save", saved]
+    yield "groups-native", document("remoting-several groups native", run("remoting-several groups native", suite, 120, native, accept=(0, 1)))
+    for way in ("one-server", "one-server-unix"):
+        options = ["--gpu", "--match", groups, "--compare", saved]
+        yield f"groups-{way}", remoting_cases(f"remoting-several groups {way}", far, lists[way], options, client, 120)
     copies = [HERE / "remote/peers", 64 << 10 if quick else 64 << 20, 5]
     yield "peers-native", timed("remoting-several peers native", copies, native)
     for way, on in lists.items():

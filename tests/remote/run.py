@@ -49,7 +49,7 @@ def main():
     parser.add_argument("--libraries", type=pathlib.Path)
     parser.add_argument("--on")
     parser.add_argument("--prefix", default="", help="words before the command, such as those that enter a namespace")
-    parser.add_argument("--match", default="")
+    parser.add_argument("--match", default="", metavar="TEXT,...", help="only the cases with a TEXT in their name")
     parser.add_argument("--math", choices=["standins", "real"], help="programs that call cuBLAS and others, too; the standins of tests/remote/math do what real ones refuse")
     parser.add_argument("--gpu", action="store_true", help="the server has a GPU, not the test driver: also programs with kernels that only a GPU runs; they run natively in any case")
     parser.add_argument("--topics", action="store_true", help="only the programs that publish and receive on the server's host; gpu.topics there names t/**")
@@ -66,7 +66,7 @@ def main():
         runs = {
             f"{group}/{case}": pool.submit(run_case, arguments, group, case, statistics)
             for group, case in listed(arguments.programs, arguments.math, only, arguments.gpu or not arguments.on)
-            if arguments.match in f"{group}/{case}"
+            if any(text in f"{group}/{case}" for text in arguments.match.split(","))
         }
         for name, run in runs.items():
             result = results[name] = run.result()
