@@ -193,7 +193,7 @@ pub fn status(
     }
 }
 
-/// Further connections for a session; all of them or none.
+/// Further connections for a session, as far as they can be made.
 fn open_stripes(
     communication: &Communication,
     at: &Endpoint,
@@ -207,8 +207,8 @@ fn open_stripes(
             _ => None,
         }
     };
-    let all: Option<Vec<_>> = (0..count.min(STRIPES_MAX) as u8).map(open).collect();
-    Stripes::new(all.unwrap_or_default())
+    let all = (0..count.min(STRIPES_MAX) as u8).map_while(open);
+    Stripes::new(all.collect())
 }
 
 impl Connection {
@@ -257,7 +257,9 @@ impl Connection {
             .spawn(move || flusher.flush_idle_batches())
             .map_err(|error| ConnectError::Unreachable(at.clone(), error))?;
         let silent = Arc::downgrade(&connection);
-        watch(&connection.server, move || {
+        let main = std::slice::from_ref(&connection.server);
+        let connections = [main, connection.stripes.all()].concat();
+        watch(&connections, move || {
             if let Some(connection) = silent.upgrade() {
                 connection.lose();
             }
@@ -553,11 +555,9 @@ impl Connection {
             None if header.bulk == 0 => {}
             Some(_) if header.bulk == 0 => {}
             Some(target) if header.bulk == target.bytes as u64 && header.stripes() > 0 => {
-                if header.stripes() != self.stripes.len() {
-                    return Err(broken());
-                }
+                let count = header.stripes();
                 // SAFETY: as below; this returns when all stripes have read.
-                unsafe { self.stripes.read(target.start, target.bytes)? };
+                unsafe { self.stripes.read(count, target.start, target.bytes)? };
             }
             Some(target) if header.bulk == target.bytes as u64 => {
                 // SAFETY: the caller of `call_out` lets any thread write there until its call returns, and it does not

@@ -14,7 +14,7 @@ const PIECE_BYTES: usize = 256 << 10;
 pub(crate) fn relay(client: Arc<dyn Communicator>) -> io::Result<OwnedFd> {
     let (ours, theirs) = UnixStream::pair()?;
     let silent = Arc::downgrade(&client);
-    watch(&client, move || {
+    watch(std::slice::from_ref(&client), move || {
         if let Some(client) = silent.upgrade() {
             client.close();
         }

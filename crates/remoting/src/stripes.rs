@@ -44,16 +44,16 @@ impl Stripes {
         Stripes(all)
     }
 
+    pub(crate) fn all(&self) -> &[Arc<dyn Communicator>] {
+        &self.0
+    }
+
     /// Over how many so many bytes travel; 0: over the first connection.
     pub(crate) fn wanted(&self, bytes: u64) -> usize {
         match bytes >= STRIPED_BYTES_MIN {
             true => self.0.len(),
             false => 0,
         }
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.0.len()
     }
 
     pub(crate) fn write(&self, bytes: &[u8]) -> io::Result<()> {
@@ -65,16 +65,19 @@ impl Stripes {
         })
     }
 
+    /// Bytes that travel over the first `count`: the last ones may be new to the server.
+    ///
     /// # Safety
     /// `bytes` bytes at `to` may be written until this returns.
-    pub(crate) unsafe fn read(&self, to: *mut u8, bytes: usize) -> io::Result<()> {
+    pub(crate) unsafe fn read(&self, count: usize, to: *mut u8, bytes: usize) -> io::Result<()> {
+        let used = self.0.get(..count).ok_or(io::ErrorKind::InvalidData)?;
         let destination = &Destination(to);
-        each(self.0.len(), |index| {
+        each(count, |index| {
             let start = destination.0;
-            stripe(bytes, index, self.0.len()).try_for_each(|(offset, length)| {
+            stripe(bytes, index, count).try_for_each(|(offset, length)| {
                 // SAFETY: parts of different stripes do not overlap, and all are inside the place that the caller promises.
                 let piece = unsafe { std::slice::from_raw_parts_mut(start.add(offset), length) };
-                read_exact(&*self.0[index], piece)
+                read_exact(&*used[index], piece)
             })
         })
     }

@@ -14,6 +14,7 @@ use rgaps_remoting::{
 use rgaps_testkit::{until, Process};
 use serde_json::Value as Json;
 use std::io::{BufRead, BufReader};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -447,4 +448,47 @@ fn bytes_of_large_copies_travel_over_stripes() {
         }
     });
     assert_eq!(look(&at).clients.len(), 1);
+}
+
+/// Carries connections to a server; gives the address, and its ends of the connections to the server.
+fn carrier(server: &Endpoint) -> (Endpoint, std::sync::mpsc::Receiver<TcpStream>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap().to_string();
+    let (sender, ends) = std::sync::mpsc::channel();
+    let server = server.to_string();
+    let carry = |from: &TcpStream, to: &TcpStream| {
+        let (mut from, mut to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+        std::thread::spawn(move || {
+            // An end that breaks off is an end.
+            let _ = std::io::copy(&mut from, &mut to);
+            let _ = to.shutdown(Shutdown::Both);
+        });
+    };
+    std::thread::spawn(move || {
+        for client in listener.incoming().map(Result::unwrap) {
+            let server = TcpStream::connect(&server).unwrap();
+            carry(&client, &server);
+            carry(&server, &client);
+            sender.send(server).unwrap();
+        }
+    });
+    (at.parse().unwrap(), ends)
+}
+
+#[test]
+fn a_session_ends_with_one_of_its_stripes() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_server, said) = serve(folder.path(), &["--listen", "127.0.0.1:0"]);
+    let server: Endpoint = said[0].parse().unwrap();
+    let (at, ends) = carrier(&server);
+    let options = SessionOptions {
+        stripes: 2,
+        ..SessionOptions::default()
+    };
+    let client = Connection::open(&plain(), &at, "test", options).unwrap();
+    carries(&client, 4 << 20);
+    let all: Vec<TcpStream> = ends.iter().take(3).collect();
+    all[2].shutdown(Shutdown::Both).unwrap();
+    until("the session has ended", || look(&server).clients.is_empty());
+    assert!(client.call(HERE, &Call::Synchronize, &[]).is_err());
 }

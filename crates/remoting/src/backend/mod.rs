@@ -36,11 +36,11 @@ pub(crate) use stripes::hand_over;
 use crate::board::{Counts, WaitingTime};
 use crate::call::{Answer, Call, Value, Welcome};
 use crate::codes::Code;
-use crate::communicator::silence::{Look, Silence};
+use crate::communicator::silence::Silence;
 use crate::descriptor;
 use crate::extent::row;
 use crate::frame::{Header, Violation, HEADER_BYTES};
-use crate::limits::{IMAGE_BYTES_MAX, LANES_MAX, SILENCE_LOOK, STRIPED_BYTES_MIN};
+use crate::limits::{IMAGE_BYTES_MAX, LANES_MAX, SILENCE_LOOK, STRIPED_BYTES_MIN, STRIPES_MAX};
 use crate::pieces::stripe;
 use crate::socket::{write_all, write_memory, Socket};
 use crate::stripes::each;
@@ -156,7 +156,7 @@ pub fn run(socket: Socket, board: File, options: &BackendOptions) -> Result<(), 
     let stripes = Arc::new(Stripes::default());
     let token = stripes.listen(options.parent)?;
     greet(&socket, &Welcome::Session { inventory, token })?;
-    end_with_client(socket.clone())?;
+    end_with_client(socket.clone(), stripes.clone())?;
     let landings = Arc::new(Landings::default());
     let images = Images::new(options.images.clone());
     let session = Session::new(
@@ -229,20 +229,25 @@ fn end_with_parent(parent: u32) {
     }
 }
 
-/// Ends this process when the client closes the connection or is silent, whatever the driver is waiting for.
-fn end_with_client(socket: Arc<Socket>) -> io::Result<()> {
+/// Ends this process when the client closes one of its connections or is silent on one, whatever the driver is waiting for.
+fn end_with_client(socket: Arc<Socket>, stripes: Arc<Stripes>) -> io::Result<()> {
     let watch = move || {
-        let mut silence = Silence::default();
-        let (is_tcp, pause_ms) = (matches!(*socket, Socket::Tcp(_)), SILENCE_LOOK.as_millis());
+        let mut silences: [Silence; 1 + STRIPES_MAX] = Default::default();
         loop {
-            let mut polled = libc::pollfd {
-                fd: socket.as_fd().as_raw_fd(),
+            let connections = [vec![socket.clone()], stripes.here()].concat();
+            let hang_up = |connection: &Arc<Socket>| libc::pollfd {
+                fd: connection.as_fd().as_raw_fd(),
                 events: libc::POLLRDHUP,
                 revents: 0,
             };
-            // SAFETY: one structure of this function; the descriptor is open while `socket` is.
-            let ready = unsafe { libc::poll(&mut polled, 1, pause_ms as libc::c_int) };
-            if ready > 0 || is_tcp && silence.look(socket.as_fd()) != Look::Alive {
+            let mut polled: Vec<_> = connections.iter().map(hang_up).collect();
+            let (count, pause_ms) = (polled.len() as libc::nfds_t, SILENCE_LOOK.as_millis());
+            // SAFETY: as many structures as the vector has; the descriptors are open while `connections` is.
+            let ready = unsafe { libc::poll(polled.as_mut_ptr(), count, pause_ms as libc::c_int) };
+            let is_silent = |(connection, silence): (&Arc<Socket>, &mut Silence)| {
+                matches!(**connection, Socket::Tcp(_)) && !silence.is_alive(connection.as_fd())
+            };
+            if ready > 0 || connections.iter().zip(&mut silences).any(is_silent) {
                 // Without handlers at exit: the driver's may wait for work that does not end.
                 // SAFETY: ends the process.
                 unsafe { libc::_exit(0) };

@@ -82,13 +82,11 @@ impl State {
 pub(crate) struct Silence(Option<Instant>);
 
 impl Silence {
-    /// Looks now. A connection that is closed is not silent; it needs no more looks.
-    pub(crate) fn look(&mut self, connection: BorrowedFd<'_>) -> Look {
+    /// Looks now: whether the connection is open, and its peer not silent.
+    pub(crate) fn is_alive(&mut self, connection: BorrowedFd<'_>) -> bool {
         match State::of(connection) {
-            Ok(state) if state.is_closed => Look::Closed,
-            Ok(state) if self.is_over(state, Instant::now()) => Look::Silent,
-            Ok(_) => Look::Alive,
-            Err(_) => Look::Closed,
+            Ok(state) => !state.is_closed && !self.is_over(state, Instant::now()),
+            Err(_) => false,
         }
     }
 
@@ -107,32 +105,28 @@ impl Silence {
     }
 }
 
-/// What a look says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Look {
-    Alive,
-    Silent,
-    Closed,
-}
-
-/// Looks at a connection from time to time, until it is closed or nobody has it. Does something when its peer is silent. Only TCP connections are watched: others end with their peer, or with a TCP connection that they keep.
+/// Looks at all connections of a session from time to time, until nobody has them. Does something when one of them has ended or its peer is silent: the kernel
+/// ends an idle connection, and a thread that waits for room on another one does not see it. Only TCP connections are watched: others end with their peer, or
+/// with a TCP connection that they keep.
 pub(crate) fn watch(
-    of: &Arc<dyn Communicator>,
+    all: &[Arc<dyn Communicator>],
     end: impl FnOnce() + Send + 'static,
 ) -> io::Result<()> {
-    if of.tcp().is_none() {
+    let tcp = all.iter().filter(|one| one.tcp().is_some());
+    let mut watched: Vec<_> = tcp
+        .map(|one| (Arc::downgrade(one), Silence::default()))
+        .collect();
+    if watched.is_empty() {
         return Ok(());
     }
-    let of = Arc::downgrade(of);
-    let look = move || {
-        let mut silence = Silence::default();
-        loop {
-            std::thread::sleep(SILENCE_LOOK);
-            let Some(watched) = of.upgrade() else { return };
-            match watched.tcp().map(|tcp| silence.look(tcp)) {
-                Some(Look::Alive) => {}
-                Some(Look::Silent) => return end(),
-                Some(Look::Closed) | None => return,
+    let look = move || loop {
+        std::thread::sleep(SILENCE_LOOK);
+        for (connection, silence) in &mut watched {
+            let Some(connection) = connection.upgrade() else {
+                return;
+            };
+            if !connection.tcp().is_some_and(|tcp| silence.is_alive(tcp)) {
+                return end();
             }
         }
     };
@@ -186,10 +180,10 @@ mod tests {
         let (other, _) = listener.accept().unwrap();
         prepare(&one).unwrap();
         let mut silence = Silence::default();
-        assert_eq!(silence.look(one.as_fd()), Look::Alive);
+        assert!(silence.is_alive(one.as_fd()));
         one.shutdown(std::net::Shutdown::Both).unwrap();
         drop(other);
-        while silence.look(one.as_fd()) != Look::Closed {
+        while silence.is_alive(one.as_fd()) {
             std::thread::yield_now();
         }
     }
