@@ -52,7 +52,7 @@ def measured(arguments, on, program, way):
     words = [arguments.programs / name, size]
     _, once = run(arguments, on, [*words, 1], env)
     result, more = run(arguments, on, [*words, REPETITIONS], env)
-    counts = {key: (more[key] - once[key]) / (REPETITIONS - 1) for key in ("calls", "round_trips", "writes")}
+    counts = {key: (more[key] - once[key]) / (REPETITIONS - 1) for key in ("calls", "round_trips", "writes", "reads")}
     return {"ms": result["ms"], **counts}
 
 

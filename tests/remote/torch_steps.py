@@ -55,7 +55,7 @@ def timed(torch, body):
     torch.cuda.profiler.stop()
     lines = statistics()[-2:]
     if len(lines) == 2:
-        counted.update({key: (lines[1][key] - lines[0][key]) / REPETITIONS for key in ("calls", "local", "round_trips", "writes")})
+        counted.update({key: (lines[1][key] - lines[0][key]) / REPETITIONS for key in ("calls", "local", "round_trips", "writes", "reads")})
     return result, ms
 
 

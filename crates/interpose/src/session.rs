@@ -399,12 +399,13 @@ pub(crate) fn write_statistics(at: &str) {
             .sum()
     };
     let line = format!(
-        "{{\"program\":\"{}\",\"at\":\"{at}\",\"calls\":{},\"local\":{},\"round_trips\":{},\"writes\":{},\"bytes_out\":{},\"bytes_in\":{},\"bytes_shared\":{},\"lost\":{}}}\n",
+        "{{\"program\":\"{}\",\"at\":\"{at}\",\"calls\":{},\"local\":{},\"round_trips\":{},\"writes\":{},\"reads\":{},\"bytes_out\":{},\"bytes_in\":{},\"bytes_shared\":{},\"lost\":{}}}\n",
         program().replace(['"', '\\'], "_"),
         sum(|counters| &counters.calls),
         LOCAL.load(Ordering::Relaxed),
         sum(|counters| &counters.round_trips),
         sum(|counters| &counters.writes),
+        sum(|counters| &counters.reads),
         sum(|counters| &counters.bytes_out),
         sum(|counters| &counters.bytes_in),
         sum(|counters| &counters.bytes_shared),

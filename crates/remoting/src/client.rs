@@ -57,6 +57,8 @@ pub struct Counters {
     pub round_trips: AtomicU64,
     /// System calls that wrote.
     pub writes: AtomicU64,
+    /// System calls that read.
+    pub reads: AtomicU64,
     /// Bytes that were sent.
     pub bytes_out: AtomicU64,
     /// Bytes that were received.
@@ -418,7 +420,7 @@ impl Connection {
             self.flush(outbox)?;
             add(&self.counters.bytes_out, bulk.len() as u64);
             self.stripes
-                .write(bulk)
+                .write(bulk, &self.counters.writes)
                 .map_err(|_| self.lose_holding(outbox))?;
         } else if bulk.len() <= self.inline_bytes {
             outbox.batch.extend_from_slice(bulk);
@@ -555,9 +557,9 @@ impl Connection {
             None if header.bulk == 0 => {}
             Some(_) if header.bulk == 0 => {}
             Some(target) if header.bulk == target.bytes as u64 && header.stripes() > 0 => {
-                let count = header.stripes();
+                let (count, to) = (header.stripes(), (target.start, target.bytes));
                 // SAFETY: as below; this returns when all stripes have read.
-                unsafe { self.stripes.read(count, target.start, target.bytes)? };
+                unsafe { self.stripes.read(count, to, &self.counters.reads)? };
             }
             Some(target) if header.bulk == target.bytes as u64 => {
                 // SAFETY: the caller of `call_out` lets any thread write there until its call returns, and it does not
@@ -567,6 +569,7 @@ impl Connection {
             }
             _ => return Err(broken()),
         }
+        add(&self.counters.reads, reader.get_mut().take_calls());
         Ok((header.request, answer, descriptor))
     }
 

@@ -57,10 +57,11 @@ pub(crate) fn send(
     }
 }
 
-/// Reads a connection and keeps the descriptors that come.
+/// Reads a connection, keeps the descriptors that come, and counts its calls.
 pub(crate) struct Receiver {
     from: Arc<dyn Communicator>,
     waiting: Arc<Waiting>,
+    calls: u64,
 }
 
 /// Descriptors that have come, in their order.
@@ -86,12 +87,22 @@ impl Waiting {
 
 impl Receiver {
     pub(crate) fn new(from: Arc<dyn Communicator>, waiting: Arc<Waiting>) -> Receiver {
-        Receiver { from, waiting }
+        Receiver {
+            from,
+            waiting,
+            calls: 0,
+        }
+    }
+
+    /// How many calls it has made since it was asked last.
+    pub(crate) fn take_calls(&mut self) -> u64 {
+        std::mem::take(&mut self.calls)
     }
 }
 
 impl Read for Receiver {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        self.calls += 1;
         match self.from.socket().filter(|socket| socket.is_local()) {
             Some(socket) => receive(socket.as_fd(), to, &self.waiting),
             None => self.from.read(to),
@@ -171,6 +182,8 @@ mod tests {
         assert!(waiting.take().is_none());
         receiver.read_exact(&mut bytes[..9]).unwrap();
         assert_eq!(&bytes[..9], b"ithbehind");
+        assert!((3..=4).contains(&receiver.take_calls()));
+        assert_eq!(receiver.take_calls(), 0);
         got.write_all(b"x").unwrap();
         drop(got);
         let mut all = Vec::new();

@@ -8,6 +8,7 @@ use crate::communicator::{read_exact, write_all, Communicator};
 use crate::limits::STRIPED_BYTES_MIN;
 use crate::pieces::stripe;
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 /// The client's stripes; perhaps none.
@@ -56,20 +57,28 @@ impl Stripes {
         }
     }
 
-    pub(crate) fn write(&self, bytes: &[u8]) -> io::Result<()> {
+    /// Also counts the calls that it took.
+    pub(crate) fn write(&self, bytes: &[u8], calls: &AtomicU64) -> io::Result<()> {
         each(self.0.len(), |index| {
             stripe(bytes.len(), index, self.0.len()).try_for_each(|(offset, length)| {
                 let piece = &bytes[offset..offset + length];
-                write_all(&*self.0[index], [piece, &[]]).map(drop)
+                let count = write_all(&*self.0[index], [piece, &[]])?;
+                calls.fetch_add(count as u64, Ordering::Relaxed);
+                Ok(())
             })
         })
     }
 
-    /// Bytes that travel over the first `count`: the last ones may be new to the server.
+    /// Bytes that travel over the first `count`: the last ones may be new to the server. Also counts the calls that it took.
     ///
     /// # Safety
     /// `bytes` bytes at `to` may be written until this returns.
-    pub(crate) unsafe fn read(&self, count: usize, to: *mut u8, bytes: usize) -> io::Result<()> {
+    pub(crate) unsafe fn read(
+        &self,
+        count: usize,
+        (to, bytes): (*mut u8, usize),
+        calls: &AtomicU64,
+    ) -> io::Result<()> {
         let used = self.0.get(..count).ok_or(io::ErrorKind::InvalidData)?;
         let destination = &Destination(to);
         each(count, |index| {
@@ -77,7 +86,9 @@ impl Stripes {
             stripe(bytes, index, count).try_for_each(|(offset, length)| {
                 // SAFETY: parts of different stripes do not overlap, and all are inside the place that the caller promises.
                 let piece = unsafe { std::slice::from_raw_parts_mut(start.add(offset), length) };
-                read_exact(&*used[index], piece)
+                let count = read_exact(&*used[index], piece)?;
+                calls.fetch_add(count as u64, Ordering::Relaxed);
+                Ok(())
             })
         })
     }

@@ -19,7 +19,7 @@ pub use gpu_list::GpuList;
 use crate::socket::Socket;
 use rdma::Rdma;
 use rgaps_session::{Config, ConfigError, Gpu, Links};
-use std::io::{self, IoSlice, Read};
+use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use tcp::Tcp;
@@ -115,15 +115,21 @@ fn not_connected() -> io::Error {
     io::ErrorKind::NotConnected.into()
 }
 
-/// Reads all of these bytes.
-pub(crate) fn read_exact(from: &dyn Communicator, to: &mut [u8]) -> io::Result<()> {
-    struct Reading<'a>(&'a dyn Communicator);
-    impl Read for Reading<'_> {
-        fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
-            self.0.read(to)
+/// Reads all of these bytes; gives how many calls it took.
+pub(crate) fn read_exact(from: &dyn Communicator, to: &mut [u8]) -> io::Result<usize> {
+    let (mut done, mut calls) = (0, 0);
+    while done < to.len() {
+        match from.read(&mut to[done..]) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(count) => {
+                done += count;
+                calls += 1;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
         }
     }
-    Reading(from).read_exact(to)
+    Ok(calls)
 }
 
 /// Writes all of several pieces, as one call where the communicator takes them; gives how many calls it took.
