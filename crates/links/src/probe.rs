@@ -84,7 +84,7 @@ impl Probe {
 
     /// The control plane has another session.
     pub fn set_session(&self, session: Session) {
-        *self.session.lock().unwrap_or_else(PoisonError::into_inner) = session;
+        *lock(&self.session) = session;
     }
 
     /// The endpoints that are not reached, and why.
@@ -143,8 +143,7 @@ impl Prober {
     }
 
     fn session(&self) -> Session {
-        let session = self.session.lock().unwrap_or_else(PoisonError::into_inner);
-        session.clone()
+        lock(&self.session).clone()
     }
 
     /// The endpoints that accept no connection, and why.
