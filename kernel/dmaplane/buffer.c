@@ -85,7 +85,7 @@ struct dp_buffer *dp_buffer_new(struct dp_user *user, u32 type, size_t size, int
 	struct dp_buffer *b;
 	int err;
 
-	b = kzalloc(sizeof(*b), GFP_KERNEL_ACCOUNT);
+	b = kzalloc(sizeof(*b), DP_GFP);
 	if (!b)
 		return ERR_PTR(-ENOMEM);
 	kref_init(&b->ref);
@@ -151,7 +151,7 @@ long dp_buffer_create(struct dp_file *f, void __user *arg)
 	p.actual_numa_node = b->node_actual;
 	/* A place first: what finds the buffer must find its number in it. */
 	err = xa_alloc_cyclic(&f->buffers, &p.buf_id, NULL, HANDLES, &f->next_buffer,
-			      GFP_KERNEL_ACCOUNT);
+			      DP_GFP);
 	if (err < 0)
 		goto drop;
 	b->id = p.buf_id;
@@ -162,7 +162,7 @@ long dp_buffer_create(struct dp_file *f, void __user *arg)
 		goto drop;
 	}
 	/* The place is there, so this takes no memory and cannot fail. */
-	xa_store(&f->buffers, p.buf_id, b, GFP_KERNEL_ACCOUNT);
+	xa_store(&f->buffers, p.buf_id, b, DP_GFP);
 	return 0;
 drop:
 	dp_buffer_put(b);

@@ -100,7 +100,7 @@ long dp_channel_create(struct dp_file *f, void __user *arg)
 	err = dp_user_channel(f->user);
 	if (err)
 		return err;
-	c = kvzalloc(sizeof(*c), GFP_KERNEL_ACCOUNT);
+	c = kvzalloc(sizeof(*c), DP_GFP);
 	if (!c) {
 		atomic_dec(&f->user->channels);
 		return -ENOMEM;

@@ -29,12 +29,12 @@ struct sg_table *dp_dmabuf_map(struct dp_buffer *b, struct device *dev, enum dma
 	struct sg_table *table;
 	int err;
 
-	table = kzalloc(sizeof(*table), GFP_KERNEL_ACCOUNT);
+	table = kzalloc(sizeof(*table), DP_GFP);
 	if (!table)
 		return ERR_PTR(-ENOMEM);
 	err = sg_alloc_table_from_pages_segment(table, b->pages, b->npages, 0,
 						b->npages << PAGE_SHIFT, dma_get_max_seg_size(dev),
-						GFP_KERNEL_ACCOUNT);
+						DP_GFP);
 	if (err)
 		goto free;
 	err = dma_map_sgtable(dev, table, dir, 0);

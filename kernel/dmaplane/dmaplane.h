@@ -28,6 +28,9 @@
 #define DP_BLOCK_ORDER 9
 #define DP_BLOCK_BYTES (PAGE_SIZE << DP_BLOCK_ORDER)
 
+/* All memory: on account of the caller's cgroup; an error, and no process is killed for it. */
+#define DP_GFP (GFP_KERNEL_ACCOUNT | __GFP_NOWARN | __GFP_RETRY_MAYFAIL)
+
 /* What one user, over all its open files, has and may have. */
 struct dp_user {
 	struct kref ref;

@@ -182,7 +182,7 @@ static int map_pieces(struct dp_gpu_pin *g)
 	struct nvidia_p2p_page **pages = g->table->pages;
 	u32 i = 0;
 
-	g->pieces = kvcalloc(g->entries, sizeof(*g->pieces), GFP_KERNEL_ACCOUNT);
+	g->pieces = kvcalloc(g->entries, sizeof(*g->pieces), DP_GFP);
 	if (!g->pieces)
 		return -ENOMEM;
 	while (i < g->entries) {
@@ -219,7 +219,7 @@ static int check_table(struct dp_gpu_pin *g)
 /* With the symbols, which the pin has from then on. */
 static struct dp_gpu_pin *pin_new(u64 va, u64 size)
 {
-	struct dp_gpu_pin *g = kzalloc(sizeof(*g), GFP_KERNEL_ACCOUNT);
+	struct dp_gpu_pin *g = kzalloc(sizeof(*g), DP_GFP);
 	struct nvidia_p2p_page_table *table = NULL;
 	int err = -ENOMEM;
 
@@ -303,7 +303,7 @@ long dp_gpu_pin(struct dp_file *f, void __user *arg)
 	down_read(&g->lock);
 	g->node = g->table ? node_of(g->table->pages[0]->physical_address) : NUMA_NO_NODE;
 	up_read(&g->lock);
-	err = xa_alloc_cyclic(&f->pins, &p.handle, NULL, HANDLES, &f->next_pin, GFP_KERNEL_ACCOUNT);
+	err = xa_alloc_cyclic(&f->pins, &p.handle, NULL, HANDLES, &f->next_pin, DP_GFP);
 	if (err < 0)
 		goto end;
 	p.gpu_numa_node = g->node;
@@ -315,7 +315,7 @@ long dp_gpu_pin(struct dp_file *f, void __user *arg)
 		xa_erase(&f->pins, p.handle);
 		goto end;
 	}
-	xa_store(&f->pins, p.handle, g, GFP_KERNEL_ACCOUNT);
+	xa_store(&f->pins, p.handle, g, DP_GFP);
 	return 0;
 end:
 	dp_gpu_pin_let_go(g);

@@ -84,7 +84,7 @@ static int map(struct dp_mr *mr, size_t *page)
 	struct scatterlist *sg;
 	int err, i;
 
-	err = sg_alloc_table(&mr->table, g->npieces, GFP_KERNEL_ACCOUNT);
+	err = sg_alloc_table(&mr->table, g->npieces, DP_GFP);
 	if (err)
 		return err;
 	for_each_sgtable_sg(&mr->table, sg, i) {
@@ -175,7 +175,7 @@ static struct dp_mr *mr_new(struct dp_rdma *r, struct dp_gpu_pin *g)
 		dp_gpu_pin_put(g);
 		return NULL;
 	}
-	mr = kzalloc(sizeof(*mr), GFP_KERNEL_ACCOUNT);
+	mr = kzalloc(sizeof(*mr), DP_GFP);
 	err = -ENOMEM;
 	if (!mr)
 		goto let_go;

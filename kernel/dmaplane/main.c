@@ -32,7 +32,7 @@ static int dp_open(struct inode *inode, struct file *file)
 	/* Every call makes, changes or tells of something: no half rights. */
 	if (!(file->f_mode & FMODE_READ) || !(file->f_mode & FMODE_WRITE))
 		return dp_refuse(-EACCES, "open: only for reading and writing");
-	f = kzalloc(sizeof(*f), GFP_KERNEL_ACCOUNT);
+	f = kzalloc(sizeof(*f), DP_GFP);
 	if (!f)
 		return -ENOMEM;
 	f->user = dp_user_get(file->f_cred->uid);

@@ -13,9 +13,6 @@
 
 #include "dmaplane.h"
 
-/* On account of the caller's cgroup; an error rather than a process that is killed for it. */
-#define MEMORY_GFP (GFP_KERNEL_ACCOUNT | __GFP_NOWARN | __GFP_RETRY_MAYFAIL)
-
 /* Coherent memory comes from the node of a device: one of each, then one of none. */
 static struct platform_device *dma_devices[DMAPLANE_NODES_MAX + 1];
 
@@ -34,7 +31,7 @@ static long alloc_block(const struct dp_buffer *b, unsigned int *order, unsigned
 			struct page **pages)
 {
 	const unsigned int least = b->demands & DMAPLANE_POOL_HUGE ? DP_BLOCK_ORDER : 0;
-	gfp_t effort = MEMORY_GFP | __GFP_ZERO;
+	gfp_t effort = DP_GFP | __GFP_ZERO;
 	struct page *page;
 	unsigned long i;
 
@@ -102,7 +99,7 @@ static int alloc_coherent(struct dp_buffer *b)
 		return dp_refuse(-EINVAL, "CREATE_BUFFER: no coherent memory of node %d",
 				 b->node_asked);
 	b->dev = &dma_devices[slot]->dev;
-	b->vaddr = dma_alloc_coherent(b->dev, bytes, &b->dma, MEMORY_GFP);
+	b->vaddr = dma_alloc_coherent(b->dev, bytes, &b->dma, DP_GFP);
 	if (!b->vaddr)
 		return -ENOMEM;
 	for (i = 0; i < b->npages; i++) {
@@ -153,7 +150,7 @@ int dp_memory_alloc(struct dp_buffer *b)
 {
 	int err;
 
-	b->pages = kvmalloc_array(b->npages, sizeof(*b->pages), GFP_KERNEL_ACCOUNT);
+	b->pages = kvmalloc_array(b->npages, sizeof(*b->pages), DP_GFP);
 	if (!b->pages)
 		return -ENOMEM;
 	err = b->type == DMAPLANE_BUF_COHERENT ? alloc_coherent(b) : alloc_paged(b);

@@ -85,7 +85,7 @@ int dp_mr_map_pages(const char *call, struct dp_rdma *r, struct dp_mr *mr, size_
 /* Takes the caller's reference of the buffer, also if it fails. */
 static struct dp_mr *mr_new(struct dp_rdma *r, struct dp_buffer *b)
 {
-	struct dp_mr *mr = kzalloc(sizeof(*mr), GFP_KERNEL_ACCOUNT);
+	struct dp_mr *mr = kzalloc(sizeof(*mr), DP_GFP);
 	int err = -ENOMEM;
 
 	if (!mr)
@@ -96,7 +96,7 @@ static struct dp_mr *mr_new(struct dp_rdma *r, struct dp_buffer *b)
 	mr->size = b->npages << PAGE_SHIFT;
 	err = sg_alloc_table_from_pages_segment(&mr->table, b->pages, b->npages, 0, mr->size,
 						ib_dma_max_seg_size(r->ib) & PAGE_MASK,
-						GFP_KERNEL_ACCOUNT);
+						DP_GFP);
 	if (err)
 		goto free;
 	err = ib_dma_map_sgtable_attrs(r->ib, &mr->table, DMA_BIDIRECTIONAL, 0);
@@ -175,7 +175,7 @@ int dp_mr_number(const char *call, struct dp_rdma *r, u32 *id)
 	if (!atomic_add_unless(&r->nmrs, 1, DMAPLANE_MRS_MAX))
 		return dp_refuse(-ENOSPC, "%s: the context has %d memory regions, the most", call,
 				 DMAPLANE_MRS_MAX);
-	err = xa_alloc_cyclic(&r->mrs, id, NULL, HANDLES, &r->next_mr, GFP_KERNEL_ACCOUNT);
+	err = xa_alloc_cyclic(&r->mrs, id, NULL, HANDLES, &r->next_mr, DP_GFP);
 	if (err < 0)
 		atomic_dec(&r->nmrs);
 	return min(err, 0);
@@ -197,7 +197,7 @@ long dp_mr_give(struct dp_rdma *r, struct dp_mr *mr, u32 id, void __user *arg, c
 		return -EFAULT;
 	}
 	/* The place is there, so this takes no memory and cannot fail. */
-	xa_store(&r->mrs, id, mr, GFP_KERNEL_ACCOUNT);
+	xa_store(&r->mrs, id, mr, DP_GFP);
 	return 0;
 }
 

@@ -141,7 +141,7 @@ static int bench_pair(struct bench *b, int cpu_node)
 
 static struct dp_buffer *bench_buffer(struct dp_file *f, size_t bytes, int node)
 {
-	struct dp_buffer *b = kzalloc(sizeof(*b), GFP_KERNEL_ACCOUNT);
+	struct dp_buffer *b = kzalloc(sizeof(*b), DP_GFP);
 	int err = -ENOMEM;
 
 	if (!b)

@@ -31,7 +31,7 @@ static int pool_open(struct inode *inode, struct file *file)
 
 	if (!(file->f_mode & FMODE_READ) || !(file->f_mode & FMODE_WRITE))
 		return dp_refuse(-EACCES, "open: only for reading and writing");
-	r = kzalloc(sizeof(*r), GFP_KERNEL_ACCOUNT);
+	r = kzalloc(sizeof(*r), DP_GFP);
 	if (!r)
 		return -ENOMEM;
 	r->user = dp_user_get(file->f_cred->uid);

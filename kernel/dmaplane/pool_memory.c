@@ -190,7 +190,7 @@ static void give_back(struct dp_realm *r, u64 bytes)
 static struct pool_memory *memory_new(struct dp_realm *r, const struct dmaplane_pool_alloc *p,
 				      u64 bytes)
 {
-	struct pool_memory *m = kzalloc(sizeof(*m), GFP_KERNEL_ACCOUNT);
+	struct pool_memory *m = kzalloc(sizeof(*m), DP_GFP);
 	struct dp_buffer *b;
 	int err;
 

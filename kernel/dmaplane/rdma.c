@@ -153,8 +153,8 @@ static int open_context(struct dp_rdma *r)
 	r->max_msg = port.max_msg_sz;
 	choose_gid(r, port.gid_tbl_len);
 	find_mac(r);
-	r->inbox.works = kvcalloc(r->recv_depth, sizeof(*r->inbox.works), GFP_KERNEL_ACCOUNT);
-	r->peer_inbox.works = kvcalloc(r->recv_depth, sizeof(*r->inbox.works), GFP_KERNEL_ACCOUNT);
+	r->inbox.works = kvcalloc(r->recv_depth, sizeof(*r->inbox.works), DP_GFP);
+	r->peer_inbox.works = kvcalloc(r->recv_depth, sizeof(*r->inbox.works), DP_GFP);
 	if (!r->inbox.works || !r->peer_inbox.works)
 		return -ENOMEM;
 	r->pd = ib_alloc_pd(r->ib, 0);
@@ -211,7 +211,7 @@ static int link_context(struct dp_file *f, struct dp_rdma *r)
 
 static struct dp_rdma *new_context(struct dp_file *f, const struct dmaplane_rdma_setup *p)
 {
-	struct dp_rdma *r = kzalloc(sizeof(*r), GFP_KERNEL_ACCOUNT);
+	struct dp_rdma *r = kzalloc(sizeof(*r), DP_GFP);
 	int err;
 
 	if (!r)

@@ -231,9 +231,9 @@ static void run_free(struct run *run)
 
 static int run_alloc(struct run *run)
 {
-	run->sends = kvcalloc(run->depth, sizeof(*run->sends), GFP_KERNEL_ACCOUNT);
-	run->recvs = kvcalloc(run->depth, sizeof(*run->recvs), GFP_KERNEL_ACCOUNT);
-	run->latencies = kvcalloc(STEPS_ALL, sizeof(*run->latencies), GFP_KERNEL_ACCOUNT);
+	run->sends = kvcalloc(run->depth, sizeof(*run->sends), DP_GFP);
+	run->recvs = kvcalloc(run->depth, sizeof(*run->recvs), DP_GFP);
+	run->latencies = kvcalloc(STEPS_ALL, sizeof(*run->latencies), DP_GFP);
 	if (run->sends && run->recvs && run->latencies)
 		return 0;
 	run_free(run);

@@ -31,7 +31,7 @@ struct dp_user *dp_user_get(kuid_t uid)
 			goto out;
 		}
 	}
-	user = kzalloc(sizeof(*user), GFP_KERNEL_ACCOUNT);
+	user = kzalloc(sizeof(*user), DP_GFP);
 	if (user) {
 		kref_init(&user->ref);
 		user->uid = uid;
