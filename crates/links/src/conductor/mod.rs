@@ -274,7 +274,8 @@ impl LinksConductor {
             tracer,
             ..
         } = self;
-        let taken = egress.into_iter().flat_map(EgressThread::end).collect();
+        let taken = egress.into_iter().flat_map(EgressThread::end);
+        let taken: Vec<Subscriber> = taken.collect();
         // What was taken arrives, where the other hosts are there; what does not, the next links send again.
         let until = Instant::now() + LEAVE_LIMIT;
         let links = || peers.values().filter_map(RemoteHost::linked);
@@ -290,9 +291,9 @@ impl LinksConductor {
         drop((peers, endpoint));
         tracer.iter().for_each(|tracer| tracer.end());
         let wanted = topics.into_values().filter_map(|topic| topic.has);
+        let wanted = wanted.map(|(.., subscriber)| subscriber);
         Seats {
-            _wanted: wanted.map(|(.., subscriber)| subscriber).collect(),
-            _taken: taken,
+            _subscribers: wanted.chain(taken).collect(),
             _node: node,
         }
     }
@@ -328,8 +329,7 @@ impl LinksConductor {
 
 /// The subscribers that links have which ended. Dropped, they leave their topics, and publishers go on without them.
 pub struct Seats {
-    _wanted: Vec<Subscriber>,
-    _taken: Vec<Subscriber>,
+    _subscribers: Vec<Subscriber>,
     _node: Node,
 }
 

@@ -8,6 +8,7 @@ use crate::rate::Rate;
 use crate::wire::FlowDescription;
 use rgaps_client::Stage;
 use rgaps_routing::FlowName;
+use rgaps_sync::monotonic_ns;
 use rgaps_transport::Payload;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::Ordering;
@@ -22,9 +23,8 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 /// A host that a topic goes to, and how far that is.
 pub struct HostFlow {
     pub route: FlowTarget,
-    /// Its bytes a second, by this clock.
+    /// Its bytes a second.
     rate: Option<Rate>,
-    clock: Instant,
     /// Per publisher whose flow is open, what it gets next.
     next: HashMap<u64, u64>,
     /// A message waits since then, because its publisher, or the path of that one, is not known yet.
@@ -58,7 +58,6 @@ impl HostFlow {
     ) -> HostFlow {
         let mut going = HostFlow {
             rate: None,
-            clock: Instant::now(),
             next: HashMap::new(),
             unknown: None,
             asks: false,
@@ -132,15 +131,11 @@ impl HostFlow {
     }
 
     fn set_rate(&mut self) {
-        let now = self.now_ns();
+        let now = monotonic_ns();
         let known = self.rate.map(|rate| rate.bytes_s());
         if known != self.route.limits.rate {
             self.rate = self.route.limits.rate.map(|rate| Rate::new(rate, now));
         }
-    }
-
-    fn now_ns(&self) -> u64 {
-        u64::try_from(self.clock.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
     /// A publisher's messages on this link.
@@ -242,7 +237,7 @@ impl HostFlow {
         if leads_on && unconfirmed > 0 && unconfirmed + bytes > most {
             return false;
         }
-        let now_ns = self.now_ns();
+        let now_ns = monotonic_ns();
         if self.rate.as_mut().is_some_and(|rate| !rate.is_open(now_ns)) {
             self.leave_out(u64::from(!self.route.reliable));
             return !self.route.reliable;
