@@ -37,8 +37,10 @@ REFUSED = re.compile(
     r"|cudnn(Get|Set)Callback|cudnn\w*CTCLoss(_v8)?$|cudnnGetCTCLossWorkspaceSize$|cudnnMultiHeadAttn|FusedOps|CudaGraph|cudnnQueryRuntime"
     r"|cudnnReorderFilterAndBias|cudnnGetSeqData|cudnnGetAttnDesc|cudnnGetRNNDescriptor|cudnnGetRNNDataDesc"
 )
-# Return nothing but a status, for which programs ask all the same.
+# Return nothing but a status, for which programs ask all the same. (Of a variant pack they do not need it: they make one for each execution.)
 WAITED = re.compile(r"cu(blas|blasLt|dnn|fft)Destroy(_v2)?$|curandDestroyG|cublasCreate|cublasLtCreate|curandCreate|curandSet|cufft(Plan|Create|MakePlan|Set|Xt[SM])|cudnnCreate$|cudnnBackendFinalize|VersionCheck")
+# CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR
+VARIANT_PACK = 16
 # What they give depends on nothing but their arguments and what descriptors were set to. (Descriptors of cublasLt are changed by functions only that have
 # them as their first parameter.)
 PURE = re.compile(r"cublasLtMatmulAlgoGet(Heuristic|Ids)|(cublas|cublasLt|curand|cufft)Get(Version|Property)(_v2)?$")
@@ -229,6 +231,9 @@ def keep(function, words):
     if found and found[2] in KEPT:
         slot, width = KEPT[found[2]]
         words[1] = f"{words[1]}>{slot}" if found[1] == "Set" else f"k:{slot}:{width}"
+    # The type of a descriptor, in a slot of it.
+    if function == "cudnnBackendCreateDescriptor":
+        words[0] += ">1"
     # The pointer mode of a multiplication is an attribute of its descriptor.
     if function in ("cublasLtMatmulDescSetAttribute", "cublasLtMatrixTransformDescSetAttribute"):
         words.append(f"!1={2 if 'Matmul' in function else 1},2>0")
@@ -251,13 +256,15 @@ def lines(library, headers, prefix, folders):
             words += conditions(library, function, parameters)
             if given == "status":
                 given = "waits" if WAITED.search(function) else "pure" if PURE.match(function) else given
+            if function == "cudnnBackendFinalize":
+                given = f"waits:1={VARIANT_PACK}"
             yield " ".join([function, given, *words])
 
 
 def table(folders):
     out = [
         "# Functions of the libraries above CUDA's runtime, made from NVIDIA's headers by tools/math-calls.py. Each line: the name, what it gives",
-        "# (a status, which nobody waits for if nothing else comes back; `waits`: one for which the client waits; `pure`: one that is always the same), and the kind of each parameter.",
+        "# (a status, which nobody waits for if nothing else comes back; `waits`: one for which the client waits, `waits:SLOT=VALUE`: unless a slot of the first handle has the value; `pure`: one that is always the same), and the kind of each parameter.",
     ]
     for library, headers, prefix, main, versions, statuses in LIBRARIES:
         out.append(f"library {library} {versions} {handle(main)} {' '.join(map(str, statuses))}")

@@ -96,7 +96,7 @@ fn is_there(number: u8) -> bool {
 fn call(number: u16, function: &'static Function, words: &[u64]) -> u64 {
     let statuses = statuses(function);
     let failed = |status: i32| match function.gives {
-        Gives::Status | Gives::Waits | Gives::Pure => u64::from(status as u32),
+        Gives::Status | Gives::Waits { .. } | Gives::Pure => u64::from(status as u32),
         Gives::Text => c"unknown".as_ptr() as u64,
         Gives::Word | Gives::Nothing => 0,
     };
@@ -144,7 +144,13 @@ fn make(
         function: number,
         arguments,
     };
-    let is_quiet = function.gives == Gives::Status && packing.outputs.is_empty();
+    let is_quiet = match function.gives {
+        Gives::Status => packing.outputs.is_empty(),
+        Gives::Waits {
+            unless: Some((slot, value)),
+        } => packing.is_kept(slot, value),
+        _ => false,
+    };
     if is_quiet && !session::is_blocking() {
         session::send(&call, &[]).map_err(lost)?;
         packing.finish();

@@ -139,6 +139,13 @@ impl<'a> Packing<'a> {
         Ok(bytes)
     }
 
+    /// Whether a slot of the first handle has this value.
+    pub(super) fn is_kept(&self, slot: u8, value: u64) -> bool {
+        let known = handles();
+        let handle = self.words.first().and_then(|number| known.get(number));
+        handle.is_some_and(|handle| handle.slots[usize::from(slot)] == value)
+    }
+
     /// Whether the scalars of a call are the host's, as a handle's slot 0 says.
     fn is_of_host(&self, known: &HashMap<u64, Handle>, of: usize, also: u64) -> bool {
         let handle = self.words.get(of).and_then(|number| known.get(number));

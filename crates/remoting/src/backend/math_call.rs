@@ -119,7 +119,7 @@ impl Prepared {
     /// Makes it for nobody who waits; a failure is told later.
     pub(super) fn call_quietly(&self) -> Result<(), Code> {
         match (self.gives, self.make() as i32) {
-            (Gives::Status, status) if status != 0 => Err(Code(
+            (Gives::Status | Gives::Waits { .. }, status) if status != 0 => Err(Code(
                 Failure {
                     function: self.number,
                     status,

@@ -32,8 +32,11 @@ pub const POINTER_ENTRY_BYTES: usize = 8 + 1 + SCALAR_BYTES_MAX;
 pub enum Gives {
     /// A status that nobody waits for if nothing else comes back.
     Status,
-    /// A status for which the client waits.
-    Waits,
+    /// A status for which the client waits, unless a slot of the first handle has a value.
+    Waits {
+        /// The slot and the value.
+        unless: Option<(u8, u64)>,
+    },
     /// A status, and results that are always the same for the same arguments and the same contents of descriptors.
     Pure,
     /// A text of the library's.
@@ -295,14 +298,7 @@ fn read_function(table: &mut Table, name: &'static str, words: &[&'static str]) 
     let mut function = Function {
         name,
         library: (table.libraries.len() - 1) as u8,
-        gives: match words[0] {
-            "status" => Gives::Status,
-            "waits" => Gives::Waits,
-            "pure" => Gives::Pure,
-            "text" => Gives::Text,
-            "word" => Gives::Word,
-            _ => Gives::Nothing,
-        },
+        gives: read_gives(words[0]),
         kinds: Vec::new(),
         conditions: Vec::new(),
         attributes: Vec::new(),
@@ -317,6 +313,22 @@ fn read_function(table: &mut Table, name: &'static str, words: &[&'static str]) 
         }
     }
     function
+}
+
+fn read_gives(word: &'static str) -> Gives {
+    match cut(word, ':') {
+        ("status", _) => Gives::Status,
+        ("waits", unless) => Gives::Waits {
+            unless: unless.map(|unless| {
+                let (slot, value) = cut(unless, '=');
+                (number(slot) as u8, number(value.unwrap_or_default()) as u64)
+            }),
+        },
+        ("pure", _) => Gives::Pure,
+        ("text", _) => Gives::Text,
+        ("word", _) => Gives::Word,
+        _ => Gives::Nothing,
+    }
 }
 
 fn number(text: &str) -> usize {
@@ -459,6 +471,14 @@ mod tests {
             }
         );
         assert_eq!(gemm.gives, Gives::Status);
+        let create = function("cublasCreate_v2");
+        assert_eq!(create.gives, Gives::Waits { unless: None });
+        // Of a variant pack, whose type is kept when it is made.
+        let unless = Some((1, 16));
+        let finalize = function("cudnnBackendFinalize");
+        assert_eq!(finalize.gives, Gives::Waits { unless });
+        let create = function("cudnnBackendCreateDescriptor");
+        assert_eq!(create.kinds[0], Kind::Int { keep: Some(1) });
         let matmul = function("cublasLtMatmul");
         assert!(matches!(
             matmul.kinds[7],
