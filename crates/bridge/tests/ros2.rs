@@ -519,3 +519,76 @@ fn what_ros_2_does_not_have_is_an_error() {
     until("the count", || bridge.counts().sent == 1);
     assert_eq!(bridge.stop().dropped_by, BTreeMap::from([("not_sent", 1)]));
 }
+
+fn put_bytes(publisher: &Publisher, bytes: &[u8]) {
+    publisher.put(bytes).unwrap();
+}
+
+/// An array of these numbers, of this shape.
+fn put_numbers(publisher: &Publisher, dtype: &str, shape: &[u64], bytes: &[u8]) {
+    let mut loan = publisher
+        .loan_tensor(dtype.parse().unwrap(), shape)
+        .unwrap();
+    loan.write(0, bytes).unwrap();
+    loan.publish().unwrap();
+}
+
+/// Parts of three float64 each, which count up from 1.
+fn put_parts(publisher: &Publisher, dtype: &str, names: &[&str]) {
+    let (tensor, len) = rgaps_client::tensor::contiguous(dtype.parse().unwrap(), &[3]).unwrap();
+    let mut loan = publisher.loan(64 * names.len() as u64).unwrap();
+    let mut beside = rgaps_client::bindings::Beside::default();
+    for (at, name) in names.iter().enumerate() {
+        let numbers = (1..=3).flat_map(|number| f64::from(3 * at as u32 + number).to_le_bytes());
+        loan.write(64 * at as u64, &numbers.collect::<Vec<_>>())
+            .unwrap();
+        beside.add_part(name, &tensor, 64 * at as u64, len).unwrap();
+    }
+    loan.set_beside(&beside).unwrap();
+    loan.publish().unwrap();
+}
+
+/// What a message leaves out is 0, but no zeros go out for what cannot be the type: a robot would obey them.
+#[test]
+fn what_does_not_have_the_form_of_the_type_is_not_sent() {
+    let (daemon, other) = (Daemon::start(), Zenoh::listen());
+    let types = [
+        ("twist", "geometry_msgs/msg/Twist"),
+        ("joints", "sensor_msgs/msg/JointState"),
+        ("point", "geometry_msgs/msg/Point"),
+        ("text", "std_msgs/msg/String"),
+    ];
+    let rules = types.map(|(topic, name)| rule(topic, name, BridgeDirection::To));
+    let bridge = bridge(&daemon, &other.endpoint, rules.into()).unwrap();
+    let heard = other.hear("7/**");
+    let node = daemon.node("member");
+    let [twist, joints, point, text] = types.map(|(topic, _)| {
+        let publisher = node.publisher(topic).create().unwrap();
+        wait_for_readers(&node, topic, 1);
+        publisher
+    });
+    let wrong: [&dyn Fn(); 11] = [
+        &|| put_numbers(&twist, "float64", &[6], &[1; 48]),
+        &|| put_bytes(&twist, b"nonsense"),
+        &|| put_bytes(&twist, b""),
+        &|| put_parts(&twist, "float64", &["lineer"]),
+        &|| put_parts(&twist, "float64", &["linear", "angulr"]),
+        &|| put_parts(&twist, "int64", &["linear"]),
+        &|| put_numbers(&joints, "float64", &[6], &[1; 48]),
+        &|| put_numbers(&point, "int64", &[3], &[1; 24]),
+        &|| put_bytes(&point, &[1; 24]),
+        &|| put_numbers(&text, "float64", &[1], &[1; 8]),
+        &|| put_bytes(&text, b"\0\x01\0\0"),
+    ];
+    for (at, put) in wrong.iter().enumerate() {
+        put();
+        until("the count", || bridge.counts().dropped == at as u64 + 1);
+    }
+    put_parts(&twist, "float64", &["linear"]);
+    let sent = heard.next().payload().to_bytes().into_owned();
+    let numbers = [1.0, 2.0, 3.0, 0.0, 0.0, 0.0].map(f64::to_le_bytes);
+    assert_eq!(sent, [&[0, 1, 0, 0][..], &numbers.concat()].concat());
+    until("the count", || bridge.counts().sent == 1);
+    let counts = bridge.stop();
+    assert_eq!(counts.dropped_by, BTreeMap::from([("not_sent", 11)]));
+}

@@ -2,7 +2,7 @@
 
 use crate::cdr::{Kind, Writer};
 use crate::types::{Bytes, Field, Type};
-use crate::{cloud, image};
+use crate::{cloud, form, image};
 use rgaps_client::{Header, Sample, Value};
 
 /// A message in CDR.
@@ -26,6 +26,7 @@ pub fn encode(
     sample: &Sample,
 ) -> Result<Encoded, String> {
     let mut header = sample.header().ok().flatten().unwrap_or_default();
+    form::check(kind, &header, sample)?;
     match kind.name {
         "sensor_msgs/msg/Image" => image::describe(&mut header, type_name, sample)?,
         "sensor_msgs/msg/PointCloud2" => cloud::describe(&mut header, sample)?,
@@ -184,13 +185,13 @@ fn part(name: &str, kind: Kind, sample: &Sample) -> Result<Option<Vec<u8>>, Stri
     let Ok(part) = sample.part(name) else {
         return Ok(None);
     };
-    let dtype = part.tensor().dtype;
-    if dtype.name() != Some(kind.dtype()) {
-        return Err(format!(
-            "its part '{name}' is {dtype}, and the type has {}",
-            kind.dtype()
-        ));
-    }
+    form::check_array(
+        &format!("its part '{name}'"),
+        kind,
+        &part.tensor(),
+        part.len(),
+    )
+    .map_err(|why| format!("{why}, and the type has {}", kind.dtype()))?;
     let bytes = sample.part_slice(name).map_err(|error| error.to_string())?;
     Ok(Some(bytes.to_vec()))
 }

@@ -12,6 +12,7 @@ mod cdr;
 mod cloud;
 mod decode;
 mod encode;
+mod form;
 mod image;
 mod types;
 
