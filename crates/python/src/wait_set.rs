@@ -55,7 +55,7 @@ impl WaitSet {
     /// Adds a subscriber. Fails if the subscriber is in a wait set: it may be in one at a time.
     ///
     /// Args:
-    ///     subscriber: A subscriber of the same node as the others.
+    ///     subscriber: A subscriber of any node of this process.
     fn attach(
         &self,
         py: Python<'_>,
