@@ -68,16 +68,17 @@ pub fn look_by(config: Config) -> anyhow::Result<Node> {
         }
         false => "; start one with 'rgaps up'",
     };
-    find(config, advice)
+    find(config, advice, Some("start one here ('rgaps up')"))
 }
 
 /// A connection to the daemon that is to be stopped.
 pub fn look_to_stop(config: Config) -> anyhow::Result<Node> {
-    find(config, ", so there is none to stop")
+    find(config, ", so there is none to stop", None)
 }
 
-/// `advice`: how the error goes on that no daemon answers.
-fn find(mut config: Config, advice: &str) -> anyhow::Result<Node> {
+/// `advice`: how the error goes on that no daemon answers. `cure`: what helps besides, where there are daemons that this process
+/// does not reach.
+fn find(mut config: Config, advice: &str, cure: Option<&str>) -> anyhow::Result<Node> {
     config.autostart = false;
     let error = match Node::builder(CLIENT_NAME).config(config.clone()).build() {
         Ok(node) => return Ok(node),
@@ -87,10 +88,16 @@ fn find(mut config: Config, advice: &str) -> anyhow::Result<Node> {
     let unreached = split_warning(&config);
     match (&error, unreached) {
         (OpenError::Client(ClientError::Launch(LaunchError::NoDaemon { .. })), unreached) => {
-            let text = unreached.map(|split| split.to_string()).unwrap_or_else(|| {
-                let tried = config.socket_candidates();
-                format!("no daemon answers at {}{advice}", list_paths(&tried))
-            });
+            let text = match unreached {
+                Some(mut split) => {
+                    split.cures.extend(cure.map(str::to_owned));
+                    split.to_string()
+                }
+                None => {
+                    let tried = config.socket_candidates();
+                    format!("no daemon answers at {}{advice}", list_paths(&tried))
+                }
+            };
             Err(NoDaemon(text).into())
         }
         (_, unreached) => {

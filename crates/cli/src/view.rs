@@ -45,6 +45,15 @@ pub fn view(common: &Common, command: &View, output: &mut Output) -> anyhow::Res
         writeln!(to, "in a browser   {}", at.url)?;
         writeln!(to, "in Foxglove    {}", at.websocket)?;
         writeln!(to, "               {}", at.foxglove)?;
+        if needs_token {
+            writeln!(to, "TOKEN stands for the token, which is not shown here")?;
+        }
+        if at.address.ip().is_unspecified() {
+            writeln!(
+                to,
+                "on another host, use this host's name in these addresses"
+            )?;
+        }
         writeln!(to, "Ctrl-C ends it")
     })?;
     while !stop.is_set() {

@@ -161,6 +161,8 @@ fn a_daemon_at_another_socket_is_told_to_whom_no_socket_is_configured() {
     // Also before there is one at the usual place.
     let alone = Run::from(place.command(&["status"]).output().unwrap()).fails_with(3);
     assert!(alone.contains(&advice), "{alone}");
+    let start = "or start one here ('rgaps up')";
+    assert!(alone.contains(start), "{alone}");
     let used = place.json(&["up"])["pid"].as_u64().unwrap();
     let roles = |status: &Value| -> Vec<(String, u64)> {
         let daemons = status["daemons"].as_array().unwrap().iter();

@@ -216,6 +216,47 @@ fn a_recording_to_a_file_that_exists_or_to_no_folder_says_so() {
 }
 
 #[test]
+fn a_recording_of_some_messages_has_exactly_these() {
+    let realm = Realm::new();
+    realm.json(&["up"]);
+    let _source = Source::start(&realm, "topic");
+    let recorder = realm.spawn(&["record", "-o", "run.mcap", "--count", "3", "topic"]);
+    assert_eq!(finish(recorder).code, 0);
+    let info = realm.json(&["info", "run.mcap"]);
+    assert_eq!(
+        (&info["messages"], &info["finished"]),
+        (&3.into(), &true.into())
+    );
+}
+
+/// A subscriber that does not read would stop a replay without a word.
+#[test]
+fn a_replay_says_who_holds_it_back() {
+    let realm = Realm::new();
+    realm.json(&["up"]);
+    let source = Source::start(&realm, "topic");
+    let recorder = realm.spawn(&["record", "-o", "run.mcap", "--count", "100", "topic"]);
+    assert_eq!(finish(recorder).code, 0);
+    drop(source);
+    let reader = realm.node("reader");
+    let subscriber = reader.subscriber("topic").reliable().create().unwrap();
+    let mut replay = realm.spawn(&["replay", "run.mcap", "--rate", "1000000"]);
+    let mut said = String::new();
+    let mut lines = BufReader::new(replay.stderr.take().unwrap());
+    while !said.contains("the replay waits") {
+        said.clear();
+        assert_ne!(lines.read_line(&mut said).unwrap(), 0, "it has ended");
+    }
+    let who = format!(
+        "reliable subscriber 'reader' (process {})",
+        std::process::id()
+    );
+    assert!(said.contains(&who) && said.contains("'topic'"), "{said}");
+    drop(subscriber);
+    assert!(replay.wait().unwrap().success());
+}
+
+#[test]
 fn the_last_seconds_are_written_at_a_signal() {
     let realm = Realm::new();
     realm.json(&["up"]);

@@ -76,6 +76,25 @@ fn a_token_is_read_from_a_file() {
     assert_eq!(finish(view).code, 0);
 }
 
+/// A token is no good in a terminal, and 127.0.0.1 none on another host: what to put there instead is told.
+#[test]
+fn an_address_for_others_says_what_to_put_into_it() {
+    let realm = Realm::new();
+    realm.json(&["up"]);
+    std::fs::write(realm.path("token"), "0123456789abcdef\n").unwrap();
+    let mut view = realm.spawn(&["view", "--listen", "0.0.0.0:0", "--token-file", "token"]);
+    let mut lines = BufReader::new(view.stdout.take().unwrap()).lines();
+    let mut said = String::new();
+    while !said.ends_with("Ctrl-C ends it") {
+        said += "\n";
+        said += &lines.next().expect("more").unwrap();
+    }
+    assert!(said.contains("TOKEN stands for the token"), "{said}");
+    assert!(said.contains("use this host's name"), "{said}");
+    interrupt(&view);
+    assert_eq!(finish(view).code, 0);
+}
+
 #[test]
 fn what_cannot_be_shown_is_an_error() {
     let realm = Realm::new();

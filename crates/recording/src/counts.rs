@@ -3,6 +3,7 @@
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 /// Why a message is not in the recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +64,8 @@ pub struct Counts {
     pub dropped: u64,
     /// The same by reason; those with messages only.
     pub dropped_by: BTreeMap<&'static str, u64>,
+    /// Topics with messages that are none of ROS 2, if the recording is a bag of ROS 2, and why the first of them is none.
+    pub not_ros2: BTreeMap<String, String>,
     /// Messages that were forgotten before their time because the queue was full of newer ones.
     pub pushed_out: u64,
     /// Files that it began.
@@ -81,6 +84,7 @@ pub(crate) struct Counters {
     pub(crate) topics: AtomicU64,
     pub(crate) recorded: AtomicU64,
     dropped: [AtomicU64; Reason::ALL.len()],
+    not_ros2: Mutex<BTreeMap<String, String>>,
     pub(crate) pushed_out: AtomicU64,
     pub(crate) files: AtomicU64,
     /// Bytes of files that are complete, and of the one that is being written.
@@ -92,6 +96,12 @@ impl Counters {
     pub(crate) fn count_dropped(&self, reason: Reason, messages: u64) {
         // Relaxed, here and below: numbers for people, which order nothing.
         self.dropped[reason as usize].fetch_add(messages, Ordering::Relaxed);
+    }
+
+    pub(crate) fn drop_not_ros2(&self, topic: &str, why: String) {
+        self.count_dropped(Reason::NotRos2, 1);
+        let mut topics = self.not_ros2.lock().unwrap_or_else(PoisonError::into_inner);
+        topics.entry(topic.to_owned()).or_insert(why);
     }
 
     /// Those with messages, by name.
@@ -110,6 +120,11 @@ impl Counters {
             recorded: of(&self.recorded),
             dropped: dropped_by.values().sum(),
             dropped_by,
+            not_ros2: self
+                .not_ros2
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone(),
             pushed_out: of(&self.pushed_out),
             files: of(&self.files),
             file_bytes: of(&self.complete_bytes) + of(&self.open_bytes),

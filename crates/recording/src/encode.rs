@@ -54,26 +54,29 @@ pub(crate) fn encode(
     append(sample, publish_ns, sample.as_slice()?, image, to)
 }
 
-/// The same for a bag of ROS 2: in CDR. None: it is no message of ROS 2.
+/// The same for a bag of ROS 2: in CDR. The inner error: why it is no message of ROS 2.
 pub(crate) fn encode_ros2(
     sample: &Sample,
     type_name: &str,
     publish_ns: u64,
     to: &mut Vec<u8>,
-) -> Result<Option<Encoded>, RecvError> {
+) -> Result<Result<Encoded, String>, RecvError> {
     let bytes = sample.as_slice()?;
     if rgaps_ros2::is_cdr(type_name, sample) {
         to.extend_from_slice(bytes);
-        return Ok(Some(in_cdr(sample, None)));
+        return Ok(Ok(in_cdr(sample, None)));
     }
     let header = header_of(sample);
-    let known = match mark(&header, "type") {
-        Some(Value::Text(brought)) => rgaps_ros2::find(brought),
-        _ => rgaps_ros2::find(type_name),
+    let name = match mark(&header, "type") {
+        Some(Value::Text(brought)) => brought,
+        _ => type_name,
     };
-    let encoded = known.map(|known| rgaps_ros2::encode(known, type_name, publish_ns, sample));
-    let Some(Ok(encoded)) = encoded else {
-        return Ok(None);
+    let Some(known) = rgaps_ros2::find(name) else {
+        return Ok(Err(unknown(name)));
+    };
+    let encoded = match rgaps_ros2::encode(known, type_name, publish_ns, sample) {
+        Ok(encoded) => encoded,
+        Err(why) => return Ok(Err(format!("{why} ({name})"))),
     };
     let (before, after) = encoded.bytes.split_at(encoded.data_at.unwrap_or_default());
     to.extend_from_slice(before);
@@ -81,7 +84,18 @@ pub(crate) fn encode_ros2(
         to.extend_from_slice(bytes);
     }
     to.extend_from_slice(after);
-    Ok(Some(in_cdr(sample, known)))
+    Ok(Ok(in_cdr(sample, Some(known))))
+}
+
+/// Why a message of this type is none of ROS 2, and what to do.
+fn unknown(type_name: &str) -> String {
+    let declared = match type_name {
+        "" => "its publisher declares no type".to_owned(),
+        name => format!("its publisher declares type '{name}'"),
+    };
+    format!(
+        "{declared}; give it one of ROS 2 that rgaps knows, such as type=\"sensor_msgs/msg/Image\", or publish CDR bytes"
+    )
 }
 
 fn in_cdr(sample: &Sample, ros2: Option<&'static Type>) -> Encoded {

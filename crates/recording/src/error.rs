@@ -92,10 +92,12 @@ pub enum ReadError {
         path: PathBuf,
     },
     /// The file is not MCAP.
-    #[error("{} is not an MCAP file: it does not begin like one", path.display())]
+    #[error("{} is not an MCAP file: {found}", path.display())]
     NotMcap {
         /// The file.
         path: PathBuf,
+        /// What it is.
+        found: &'static str,
     },
     /// The index at the end of the file is damaged.
     #[error("the index of {} is damaged", path.display())]

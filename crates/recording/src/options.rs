@@ -56,6 +56,8 @@ pub struct Options {
     pub keep: Option<Duration>,
     /// Whether to miss no message: publishers then wait when the disk is too slow. Default: false.
     pub reliable: bool,
+    /// Take this many messages and no more: the recorder then [is complete](crate::Recorder::is_complete).
+    pub count: Option<u64>,
 }
 
 impl Options {
@@ -76,6 +78,7 @@ impl Options {
             split_time: None,
             keep: None,
             reliable: false,
+            count: None,
         }
     }
 

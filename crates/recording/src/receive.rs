@@ -51,6 +51,8 @@ pub(crate) struct Receiver {
     refused: BTreeSet<String>,
     looked: Option<Instant>,
     channels: u64,
+    /// Messages that it has still to take.
+    left: u64,
     clock: WallClock,
     queue: Arc<Queue>,
     counters: Arc<Counters>,
@@ -74,6 +76,7 @@ impl Receiver {
         let mut receiver = Receiver {
             set: node.wait_set(),
             node,
+            left: options.count.unwrap_or(u64::MAX),
             options,
             readings: Vec::new(),
             refused: BTreeSet::new(),
@@ -139,9 +142,9 @@ impl Receiver {
         Ok(())
     }
 
-    /// Receives until it is told to stop, and then what was published before.
+    /// Receives until it is told to stop, and then what was published before; or until it has taken what was wanted.
     pub(crate) fn run(mut self) {
-        while !self.stop.load(Ordering::Relaxed) {
+        while self.left > 0 && !self.stop.load(Ordering::Relaxed) {
             let is_due = self
                 .looked
                 .is_none_or(|looked| looked.elapsed() >= DISCOVERY);
@@ -262,6 +265,9 @@ impl Receiver {
     }
 
     fn record(&mut self, at: usize, sample: &Sample) {
+        if self.left == 0 {
+            return;
+        }
         if !matches!(sample.is_ready(), Ok(true)) {
             return self.counters.count_dropped(Reason::Unreadable, 1);
         }
@@ -275,13 +281,14 @@ impl Receiver {
         let type_name = row.map_or("", |row| &row.type_name);
         let encoded = match is_ros2 {
             true => encode_ros2(sample, type_name, log_ns, &mut bytes),
-            false => encode(sample, type_name, log_ns, &mut bytes).map(Some),
+            false => encode(sample, type_name, log_ns, &mut bytes).map(Ok),
         };
         let encoded = match encoded {
-            Ok(Some(encoded)) => encoded,
-            Ok(None) => {
+            Ok(Ok(encoded)) => encoded,
+            Ok(Err(why)) => {
                 self.queue.recycle(bytes);
-                return self.counters.count_dropped(Reason::NotRos2, 1);
+                let topic = self.readings[at].subscriber.topic();
+                return self.counters.drop_not_ros2(topic, why);
             }
             Err(error) => {
                 tracing::warn!("{}", rgaps_session::explain(&error));
@@ -290,6 +297,7 @@ impl Receiver {
             }
         };
         let channel = self.channel(at, sample, encoded);
+        self.left -= 1;
         let pushed_out = self.queue.push(Entry {
             channel,
             log_ns,

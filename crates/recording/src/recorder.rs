@@ -78,6 +78,11 @@ impl Recorder {
         self.counters.read(self.queue.waiting())
     }
 
+    /// Whether it has taken as many messages as its [options](Options::count) say.
+    pub fn is_complete(&self) -> bool {
+        self.threads.iter().all(JoinHandle::is_finished)
+    }
+
     /// The write that failed, if one did. The recorder then writes no more; stop it.
     pub fn failure(&self) -> Option<&Failure> {
         self.failure.get()

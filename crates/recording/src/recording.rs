@@ -70,6 +70,15 @@ pub fn files_of(path: impl AsRef<Path>) -> Result<Vec<PathBuf>, ReadError> {
     }
 }
 
+/// What a file is that begins like this.
+fn other_format(begin: &[u8; MAGIC.len()]) -> &'static str {
+    match begin {
+        b"SQLite f" => "it is a bag in SQLite; 'ros2 bag convert' or 'rosbags-convert' makes one in MCAP of its folder",
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => "it is compressed as a whole; 'zstd -d' unpacks it",
+        _ => "it does not begin like one",
+    }
+}
+
 impl Recording {
     /// Opens a recording. A file without an index is read through.
     pub fn open(path: impl AsRef<Path>) -> Result<Recording, ReadError> {
@@ -79,10 +88,15 @@ impl Recording {
             error,
         };
         let mut file = File::open(&path).map_err(io)?;
-        let file_bytes = file.metadata().map_err(io)?.len();
+        let about = file.metadata().map_err(io)?;
+        let file_bytes = about.len();
         let mut magic = [0; MAGIC.len()];
         if file.read_exact(&mut magic).is_err() || magic != MAGIC {
-            return Err(ReadError::NotMcap { path });
+            let found = match about.is_dir() {
+                true => "it is a folder; name a file in it, and a bag's messages are in those that end with .mcap",
+                false => other_format(&magic),
+            };
+            return Err(ReadError::NotMcap { path, found });
         }
         let summary = match is_finished(&file, file_bytes) {
             true => read_summary(&mut file, file_bytes).map_err(|error| ReadError::Index {

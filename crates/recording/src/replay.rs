@@ -9,7 +9,8 @@ use crate::message::Message;
 use crate::messages::Selection;
 use crate::recording::Recording;
 use rgaps::{Domain, Loan, LoanError, Node, PublishError, Publisher, Unpublished};
-use rgaps_client::bindings::{PatientLoan as _, SetMetadata as _};
+use rgaps_client::bindings::{PatientLoan as _, PatientPublisher as _, SetMetadata as _};
+use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -22,6 +23,8 @@ const AHEAD_BYTES_MAX: u64 = 256 << 20;
 const SLICE: Duration = Duration::from_millis(50);
 /// How long a message waits for memory.
 const LOAN_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a message waits for reliable subscribers before the user hears of them.
+const PATIENCE: Duration = Duration::from_secs(3);
 /// Pause before memory is asked for again.
 const LOAN_PAUSE: Duration = Duration::from_millis(20);
 /// What publishers keep at most.
@@ -42,6 +45,8 @@ pub struct ReplayOptions {
     pub domain: Option<Domain>,
     /// Wait until each topic has this many subscribers.
     pub wait_subscribers: u32,
+    /// Tells the user which subscribers hold the replay back. Default: a warning in the log.
+    pub tell: fn(&str),
 }
 
 impl Default for ReplayOptions {
@@ -53,6 +58,7 @@ impl Default for ReplayOptions {
             topics: Vec::new(),
             domain: None,
             wait_subscribers: 0,
+            tell: |text| tracing::warn!("{text}"),
         }
     }
 }
@@ -93,6 +99,7 @@ enum Next {
 /// A message in a loan.
 struct Filled {
     topic: String,
+    publisher_id: u64,
     log_ns: u64,
     bytes: u64,
     loan: Loan,
@@ -363,6 +370,7 @@ impl Replay {
             match written.and_then(|()| loan.set_beside(message.beside())) {
                 Ok(()) => Next::Message(Filled {
                     topic,
+                    publisher_id: message.channel.publisher_id,
                     log_ns: message.log_ns,
                     bytes,
                     loan,
@@ -413,8 +421,16 @@ impl Replay {
         }
         let late = due.elapsed().as_micros() as u64;
         self.late_max_us.fetch_max(late, Ordering::Relaxed);
-        let topic = filled.topic;
-        match filled.loan.publish_while(|| !stop.load(Ordering::Relaxed)) {
+        let key = (filled.topic, filled.publisher_id);
+        let (since, is_told) = (Instant::now(), Cell::new(false));
+        let published = filled.loan.publish_while(|| {
+            if since.elapsed() >= PATIENCE && !is_told.replace(true) {
+                self.tell_who_holds_back(&key, filled.bytes);
+            }
+            !stop.load(Ordering::Relaxed)
+        });
+        let topic = key.0;
+        match published {
             Ok(_) => {}
             // It was stopped.
             Err(Unpublished {
@@ -429,6 +445,18 @@ impl Replay {
         self.replayed.fetch_add(1, Ordering::Relaxed);
         self.bytes.fetch_add(filled.bytes, Ordering::Relaxed);
         Ok(())
+    }
+
+    fn tell_who_holds_back(&self, key: &(String, u64), bytes: u64) {
+        let publisher = self.publishers.get(key);
+        let overdue = publisher.and_then(|publisher| publisher.overdue(bytes));
+        if let Some(PublishError::BackPressured { topic, readers, .. }) = overdue {
+            let readers: Vec<String> = readers.iter().map(ToString::to_string).collect();
+            let readers = readers.join(" and ");
+            (self.options.tell)(&format!(
+                "the replay waits: {readers} has not read topic '{topic}'; read it, or subscribe best effort or with a depth"
+            ));
+        }
     }
 }
 

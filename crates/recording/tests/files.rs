@@ -384,6 +384,20 @@ fn a_file_that_exists_is_not_overwritten_and_other_mistakes_are_told() {
     assert!(matches!(error, RecordError::NoPattern), "{error}");
     let error = Recording::open(&file).unwrap_err();
     assert!(matches!(error, ReadError::NotMcap { .. }), "{error}");
+    for (begin, what) in [
+        (&b"SQLite format 3\0"[..], "bag in SQLite"),
+        (
+            &[0x28, 0xb5, 0x2f, 0xfd, 0, 0, 0, 0, 0],
+            "compressed as a whole",
+        ),
+        (b"", "does not begin like one"),
+    ] {
+        std::fs::write(&file, begin).unwrap();
+        let error = Recording::open(&file).unwrap_err().to_string();
+        assert!(error.contains(what), "{error}");
+    }
+    let error = Recording::open(folder.path()).unwrap_err().to_string();
+    assert!(error.contains("it is a folder"), "{error}");
     let error = Recording::open(folder.path().join("none")).unwrap_err();
     assert!(matches!(error, ReadError::Io { .. }), "{error}");
 }

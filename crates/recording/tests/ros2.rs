@@ -96,6 +96,27 @@ fn a_message_that_came_as_cdr_is_recorded_as_cdr() {
     assert_eq!(recording.info().topics.len(), 1);
 }
 
+/// No zeros for what cannot be the type, and the counts name the topics.
+#[test]
+fn what_cannot_be_its_type_is_left_out_of_a_bag_and_named() {
+    let daemon = Daemon::start();
+    let node = daemon.node("test");
+    let folder = tempfile::tempdir().unwrap();
+    let mut options = Options::new(["imu", "camera"], folder.path().join("run.mcap"));
+    options.ros2 = true;
+    let recorder = record(&node, options, 2);
+    let imu = node.publisher("imu").type_name("sensor_msgs/msg/Imu");
+    imu.create().unwrap().put(b"nonsense").unwrap();
+    let camera = node.publisher("camera").type_name("rgb8");
+    camera.create().unwrap().put(b"pixels").unwrap();
+    let (counts, failure) = recorder.stop();
+    assert_eq!((counts.recorded, failure), (0, None));
+    assert_eq!(counts.dropped_by, BTreeMap::from([("not_ros2", 2)]));
+    let (imu, camera) = (&counts.not_ros2["imu"], &counts.not_ros2["camera"]);
+    assert!(imu.contains("bytes without parts"), "{imu}");
+    assert!(camera.contains("declares type 'rgb8'"), "{camera}");
+}
+
 /// A bag as `ros2 bag record` writes it, with these messages of topics.
 fn bag(file: &Path, qos: &str, messages: &[(&str, &str, Vec<u8>)]) {
     let to = std::io::BufWriter::new(std::fs::File::create(file).unwrap());

@@ -119,6 +119,9 @@ pub fn visible_daemons(config: &Config) -> Vec<VisibleDaemon> {
     seen
 }
 
+/// Daemons that a warning names.
+const LISTED_MAX: usize = 4;
+
 /// Why processes of this user and realm may not see each other's topics.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SplitWarning {
@@ -195,16 +198,22 @@ fn warning(
         .chain(others.iter().copied())
         .map(|daemon| daemon.to_string())
         .collect();
-    let fact = match all.as_slice() {
-        [other] => format!(
-            "No daemon answers user {own} in realm '{}', but there is {other}",
-            config.realm
-        ),
-        several => format!(
-            "The daemons of realm '{}' do not share topics: {}",
-            config.realm,
-            several.join(", ")
-        ),
+    let is_used = all.len() > others.len();
+    let realm = &config.realm;
+    let listed = match all.split_at_checked(LISTED_MAX) {
+        Some((some, more)) if !more.is_empty() => {
+            format!("{} and {} more", some.join(", "), more.len())
+        }
+        _ => all.join(", "),
+    };
+    let fact = match (is_used, all.len()) {
+        (true, _) => format!("The daemons of realm '{realm}' do not share topics: {listed}"),
+        (false, 1) => {
+            format!("No daemon answers user {own} in realm '{realm}', but there is {listed}")
+        }
+        (false, _) => {
+            format!("No daemon answers user {own} in realm '{realm}', but there are {listed}")
+        }
     };
     Some(SplitWarning { fact, cures })
 }
@@ -373,6 +382,14 @@ Num       RefCount Protocol Flags    Type St Inode Path
                 "  or give one of the daemons a realm of its own (RGAPS_REALM),",
                 "  or stop the other one ('rgaps down --socket /x/r.sock')",
             ]
+        );
+        // Nobody serves this user: that comes first, and not a conflict.
+        let others = vec![both[1].clone(); LISTED_MAX + 2];
+        let lines = said(&others, None);
+        let fact = "No daemon answers user ";
+        assert!(
+            lines[0].starts_with(fact) && lines[0].ends_with(" and 2 more."),
+            "{lines:?}"
         );
         let configured = Config {
             socket: Some("/y/r.sock".into()),

@@ -60,8 +60,8 @@ pub struct Record {
     /// Stop after this time.
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub duration: Option<Duration>,
-    /// Stop when the file has this many messages. It may have a few more.
-    #[arg(long, value_name = "N")]
+    /// Stop after this many messages.
+    #[arg(long, value_name = "N", conflicts_with = "keep")]
     pub count: Option<u64>,
     /// Seconds between two lines of progress. 0: none.
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "1")]

@@ -54,8 +54,8 @@ pub fn record(common: &Common, command: &Record, output: &mut Output) -> anyhow:
         }
         let counts = recorder.counts();
         let is_over = command.duration.is_some_and(|most| begun.elapsed() >= most);
-        let is_enough = command.count.is_some_and(|most| counts.recorded >= most);
-        if stop.is_set() || is_over || is_enough || recorder.failure().is_some() {
+        let is_over = is_over || recorder.is_complete() || recorder.failure().is_some();
+        if stop.is_set() || is_over {
             break;
         }
         progress.report(&counts, common.json, output)?;
@@ -90,6 +90,7 @@ fn options(command: &Record) -> Options {
     options.split_time = command.split_time;
     options.keep = command.keep;
     options.reliable = command.reliable;
+    options.count = command.count;
     options
 }
 
@@ -191,6 +192,9 @@ impl<'a> Progress<'a> {
                     if let Some(count) = counts.dropped_by.get(reason.name()) {
                         writeln!(to, "dropped: {count}: {}", reason.explain())?;
                     }
+                }
+                for (topic, why) in &counts.not_ros2 {
+                    writeln!(to, "  {topic}: {why}")?;
                 }
                 if counts.pushed_out > 0 {
                     let count = counts.pushed_out;
