@@ -230,10 +230,14 @@ impl OpenFile {
         let schema = match self.schemas.get(name) {
             Some(id) => *id,
             None => {
-                let described_in = if is_ros2 { "" } else { coding };
-                let id = self
-                    .writer
-                    .add_schema(name, described_in, &kind.descriptor())?;
+                let defined = is_ros2.then(|| rgaps_ros2::definition(name));
+                let (described_in, definition) = match defined {
+                    Some(Some(text)) => ("ros2msg", text.into_bytes()),
+                    // Only its nodes know this type.
+                    Some(None) => ("", Vec::new()),
+                    None => (coding, kind.descriptor()),
+                };
+                let id = self.writer.add_schema(name, described_in, &definition)?;
                 self.schemas.insert(name.to_owned(), id);
                 id
             }

@@ -127,7 +127,7 @@ impl Kind {
     pub fn descriptor(self) -> Vec<u8> {
         let mut files = vec![timestamp_file()];
         match self {
-            // Its definition is known to nodes only.
+            // Its definition is text: see `rgaps_ros2::definition`.
             Kind::Ros2 => return Vec::new(),
             Kind::Image => files.extend([own_file(), image_file()]),
             Kind::CompressedImage => files.extend([own_file(), compressed_file()]),

@@ -80,6 +80,21 @@ fn a_message_that_came_as_cdr_is_recorded_as_cdr() {
         (*source_ns, &bytes[..]),
         (1_700_000_000_000_000_001, &CDR[..])
     );
+    // Tools that do not know the type find its definition.
+    let bytes = std::fs::read(&file).unwrap();
+    let mut messages = mcap::MessageStream::new(&bytes).unwrap();
+    let schema = messages.next().unwrap().unwrap().channel.schema.clone();
+    let schema = schema.unwrap();
+    let text = String::from_utf8(schema.data.to_vec()).unwrap();
+    assert_eq!(schema.encoding, "ros2msg");
+    assert!(
+        text.starts_with("geometry_msgs/TransformStamped[] transforms\n"),
+        "{text}"
+    );
+    assert!(
+        text.contains("MSG: builtin_interfaces/Time\nint32 sec\n"),
+        "{text}"
+    );
     for row in &rows[1..] {
         assert_eq!((row.0.as_str(), row.1.as_str()), ("tf", "rgaps.Message"));
     }

@@ -11,6 +11,7 @@
 mod cdr;
 mod cloud;
 mod decode;
+mod definitions;
 mod encode;
 mod form;
 mod image;
@@ -18,6 +19,7 @@ mod types;
 
 pub use cdr::{Kind, Reader};
 pub use decode::{decode, Data, Decoded};
+pub use definitions::definition;
 pub use encode::{encode, Encoded};
 pub use types::{find, Type};
 

@@ -1,0 +1,60 @@
+//! The definitions of common types, which other programs need to read CDR: rosbags prints them (`definitions.txt`), for Jazzy.
+
+use std::collections::BTreeSet;
+
+const DEFINITIONS: &str = include_str!("definitions.txt");
+
+/// The fields of a type and, behind lines of `=`, of each type that it contains, as schemas of MCAP have them (`ros2msg`). None: rgaps
+/// does not know it.
+pub fn definition(name: &str) -> Option<String> {
+    let mut text = format!("{}\n", own(name)?);
+    let (mut seen, mut from) = (BTreeSet::from([short(name)]), 0);
+    // The text grows while it is read, by the types that its lines name.
+    while let Some(end) = text[from..].find('\n') {
+        let line = text[from..from + end].to_owned();
+        from += end + 1;
+        let word = line.split([' ', '[']).next().unwrap_or_default();
+        if word.contains('/') && seen.insert(word.to_owned()) {
+            let rule = "=".repeat(80);
+            text += &format!("{rule}\nMSG: {word}\n{}\n", own(word)?);
+        }
+    }
+    Some(text)
+}
+
+/// `package/Name`, as definitions name types.
+fn short(name: &str) -> String {
+    name.replace("/msg/", "/")
+}
+
+/// The lines of one type.
+fn own(name: &str) -> Option<&'static str> {
+    let name = short(name);
+    let mut types = DEFINITIONS.split("MSG: ");
+    let found = types.find_map(|text| text.strip_prefix(name.as_str())?.strip_prefix('\n'))?;
+    Some(found.trim_end())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::TYPES;
+
+    #[test]
+    fn each_type_has_its_definition_and_those_of_its_types() {
+        for known in TYPES {
+            assert!(definition(known.name).is_some(), "{}", known.name);
+        }
+        let rule = "=".repeat(80);
+        let wanted = format!(
+            "geometry_msgs/Vector3 linear\ngeometry_msgs/Vector3 angular\n{rule}\n\
+             MSG: geometry_msgs/Vector3\nfloat64 x\nfloat64 y\nfloat64 z\n"
+        );
+        assert_eq!(definition("geometry_msgs/msg/Twist"), Some(wanted));
+        let transforms = definition("tf2_msgs/msg/TFMessage").unwrap();
+        for line in ["string frame_id", "uint32 nanosec", "float64 w"] {
+            assert!(transforms.contains(&format!("\n{line}\n")), "{transforms}");
+        }
+        assert_eq!(definition("my_msgs/msg/Mine"), None);
+    }
+}
