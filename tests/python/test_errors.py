@@ -34,6 +34,20 @@ def test_a_pool_that_is_full(node):
             loan.discard()
 
 
+def test_arrays_without_numbers(node):
+    np = pytest.importorskip("numpy")
+    with node.publisher("t") as pub:
+        for array, remedy in (
+            (np.array(["a", "b"]), "text.encode()"),
+            (np.array([b"a", b"b"]), "array.view('uint8')"),
+            (np.zeros(3, "M8[ns]"), "array.view('int64')"),
+            (np.zeros(3, "m8[s]"), "array.view('int64')"),
+            (np.array([1, None]), "pickle.dumps(array)"),
+        ):
+            with pytest.raises(TypeError, match=re.escape(remedy)):
+                pub.put(array)
+
+
 def test_back_pressured(node):
     with node.subscriber("t", reliable=True) as sub:
         with node.publisher("t", history=2, deadline=0.25) as pub:

@@ -24,6 +24,14 @@ _ML_DTYPES = frozenset(
         "float8_e8m0fnu",
     }
 )
+#: What to publish instead of an array whose elements are no numbers, by numpy's letter of their kind.
+_REMEDIES = {
+    "M": "publish array.view('int64'), and its unit in the header",
+    "m": "publish array.view('int64'), and its unit in the header",
+    "U": "publish the texts in the header, or one text as bytes (text.encode())",
+    "S": "publish array.view('uint8')",
+    "O": "publish numbers (array.astype('float64')), or pickle.dumps(array)",
+}
 #: Types that numpy has not at all.
 _TORCH_ONLY = frozenset({"complex32", "float4_e2m1fn_x2"})
 
@@ -107,6 +115,9 @@ def as_bytes(array: object) -> tuple[Any, str, tuple[int, ...]] | None:
     """Of an array whose type the buffer protocol cannot express: its bytes, type and shape."""
     dtype = getattr(array, "dtype", None)
     name = getattr(dtype, "name", None)
+    remedy = _REMEDIES.get(getattr(dtype, "kind", ""))
+    if remedy is not None:
+        raise TypeError(f"a message cannot have elements of numpy's {name}: {remedy}")
     if name not in _ML_DTYPES:
         return None
     import numpy as np
