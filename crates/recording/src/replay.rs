@@ -46,7 +46,7 @@ pub struct ReplayOptions {
     /// Wait until each topic has this many subscribers.
     pub wait_subscribers: u32,
     /// Tells the user which subscribers hold the replay back. Default: a warning in the log.
-    pub tell: fn(&str),
+    pub report: fn(&str),
 }
 
 impl Default for ReplayOptions {
@@ -58,7 +58,7 @@ impl Default for ReplayOptions {
             topics: Vec::new(),
             domain: None,
             wait_subscribers: 0,
-            tell: |text| tracing::warn!("{text}"),
+            report: |text| tracing::warn!("{text}"),
         }
     }
 }
@@ -89,7 +89,7 @@ pub struct Replay {
 
 /// What the reading thread found next.
 enum Next {
-    Message(Filled),
+    Message(Box<Filled>),
     Damaged(ReadError),
     Failed(ReplayError),
     /// The recordings begin again.
@@ -368,13 +368,13 @@ impl Replay {
         let written = written.map_err(|error| rgaps_session::explain(&error));
         Some(
             match written.and_then(|()| loan.set_beside(message.beside())) {
-                Ok(()) => Next::Message(Filled {
+                Ok(()) => Next::Message(Box::new(Filled {
                     topic,
                     publisher_id: message.channel.publisher_id,
                     log_ns: message.log_ns,
                     bytes,
                     loan,
-                }),
+                })),
                 Err(reason) => Next::Damaged(ReadError::Message { topic, reason }),
             },
         )
@@ -390,7 +390,7 @@ impl Replay {
                 Next::Message(filled) => {
                     let since = self.scaled(filled.log_ns.saturating_sub(from_ns));
                     last_ns = last_ns.max(filled.log_ns);
-                    self.publish_at(filled, *begun + since, stop)?;
+                    self.publish_at(*filled, *begun + since, stop)?;
                 }
                 Next::Damaged(error) => self.leave_out(&error),
                 Next::Failed(error) => return Err(error),
@@ -425,7 +425,7 @@ impl Replay {
         let (since, is_told) = (Instant::now(), Cell::new(false));
         let published = filled.loan.publish_while(|| {
             if since.elapsed() >= PATIENCE && !is_told.replace(true) {
-                self.tell_who_holds_back(&key, filled.bytes);
+                self.report_who_holds_back(&key, filled.bytes);
             }
             !stop.load(Ordering::Relaxed)
         });
@@ -447,13 +447,13 @@ impl Replay {
         Ok(())
     }
 
-    fn tell_who_holds_back(&self, key: &(String, u64), bytes: u64) {
+    fn report_who_holds_back(&self, key: &(String, u64), bytes: u64) {
         let publisher = self.publishers.get(key);
         let overdue = publisher.and_then(|publisher| publisher.overdue(bytes));
         if let Some(PublishError::BackPressured { topic, readers, .. }) = overdue {
             let readers: Vec<String> = readers.iter().map(ToString::to_string).collect();
             let readers = readers.join(" and ");
-            (self.options.tell)(&format!(
+            (self.options.report)(&format!(
                 "the replay waits: {readers} has not read topic '{topic}'; read it, or subscribe best effort or with a depth"
             ));
         }
