@@ -203,8 +203,8 @@ Examples:
   # Keep the last 30 s in memory; `kill -USR1 PID` writes them to crash-0000.mcap.
   rgaps record -o crash.mcap --keep 30 --queue 4GiB '**'
 
-JSON fields: file, topics, recorded, dropped, dropped_by, pushed_out, files, file_bytes,
-queue_messages, queue_bytes, bytes_per_s, ended";
+JSON fields: file, topics, recorded, dropped, dropped_by, not_ros2 (topics left out, and why),
+pushed_out, files, file_bytes, queue_messages, queue_bytes, bytes_per_s, ended";
 
 pub const REPLAY: &str = "\
 Examples:

@@ -60,7 +60,7 @@ pub struct Record {
     /// Stop after this time.
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub duration: Option<Duration>,
-    /// Stop after this many messages.
+    /// Stop after this many messages. Not with --keep.
     #[arg(long, value_name = "N", conflicts_with = "keep")]
     pub count: Option<u64>,
     /// Seconds between two lines of progress. 0: none.
