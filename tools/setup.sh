@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the build needs, and nothing that is already there: a second call takes well under
 # a second. Each argument is a group: base, hosts, torch, vm, kernel, linux, valgrind, rust, python, docs, chromium,
-# aarch64, deny, nightly, miri, fuzz, nvcc, numba, math.
+# aarch64, nightly, miri, fuzz, nvcc, numba, math.
 #
 # System packages come from apt-get (through sudo if we are not root), Rust parts from rustup,
 # Python packages go into .venv.
@@ -10,7 +10,6 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 RUST_MIN=1.85
 PYTHON_MIN=3.10
-DENY_VERSION=0.18.3
 FUZZ_VERSION=0.13.2
 
 say() { printf 'setup: %s\n' "$*"; }
@@ -207,15 +206,6 @@ setup_aarch64() {
   local toolchain
   toolchain=$(rustup show active-toolchain | cut -d' ' -f1)
   rustup_need target aarch64-unknown-linux-gnu "$toolchain"
-}
-
-setup_deny() {
-  command -v cargo-deny >/dev/null && return
-  say "building cargo-deny $DENY_VERSION (about 6 CPU minutes, once per machine)"
-  # Unoptimised and without the HTTP client for the advisory database: see docs/decisions/0003.
-  CARGO_PROFILE_DEV_DEBUG=0 CARGO_TARGET_DIR="$PWD/target/cargo-deny" \
-    cargo install cargo-deny --version "$DENY_VERSION" --locked --debug --no-default-features --quiet
-  rm -rf target/cargo-deny
 }
 
 setup_nightly() {

@@ -6,9 +6,10 @@
 use crate::servers::{at, device_of, number_of};
 use crate::{managed, memory, notice, session, thread};
 use rgaps_remoting::{digest_of, Call, Code, KernelId, KernelInfo, Value, IMAGE_KEPT_BYTES_MIN};
+use rgaps_sync::lock;
 use std::collections::{HashMap, HashSet};
 use std::ffi::{c_void, CStr, CString};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 
 const WRAPPER_MAGIC: u32 = 0x466243b1;
 const IMAGE_MAGIC: u32 = 0xBA55ED50;
@@ -87,10 +88,6 @@ struct Registry {
     managed: Vec<(usize, usize)>,
     handles: HashSet<usize>,
     libraries: HashSet<usize>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn registry() -> MutexGuard<'static, Registry> {

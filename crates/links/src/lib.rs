@@ -34,9 +34,4 @@ pub mod wire;
 
 pub use conductor::{LinksConductor, Seats};
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-/// Locks a mutex, also if a thread panicked that had it: what these guard is right after each statement.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
+use rgaps_sync::lock;

@@ -6,17 +6,14 @@ use crate::sample;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use rgaps::{ClientError, Matched, RecvError};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use rgaps_sync::lock;
+use std::sync::{Arc, Mutex, Weak};
 
 /// All that may be running, to be stopped before the interpreter ends.
 static ALL: Mutex<Vec<Weak<Running>>> = Mutex::new(Vec::new());
 
 /// A thread that calls back. Dropping the last reference stops it.
 pub(crate) struct Running(Mutex<Option<rgaps::Listener>>);
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 impl Running {
     fn is_running(&self) -> bool {

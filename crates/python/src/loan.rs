@@ -17,9 +17,10 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyDict, PyMappingProxy, PyMemoryView, PyString, PyTuple, PyType};
 use rgaps::{DType, Domain, LoanError, Stream, Tensor};
 use rgaps_client::bindings::{SetMetadata, WithMetadata};
+use rgaps_sync::lock;
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
 
@@ -98,10 +99,6 @@ pub(crate) fn wrap<'py>(
     let class = class(py)?;
     NEXT.with(|next| next.replace(Some(base)));
     class.call0()
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl LoanBase {

@@ -8,8 +8,9 @@ use bytes::Bytes;
 use pyo3::prelude::*;
 use rgaps::{Domain, Stream};
 use rgaps_cuda::DeviceBuffer;
+use rgaps_sync::lock;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// Keeps a view's bytes. May be dropped on any thread, attached to the interpreter or not.
 pub(crate) enum Owner {
@@ -222,8 +223,4 @@ fn remember(streams: &Mutex<Vec<Stream>>, stream: Stream) {
     if !streams.contains(&stream) {
         streams.push(stream);
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -9,8 +9,9 @@ use crate::wait::{in_slices, timeout};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use rgaps::RecvError;
+use rgaps_sync::lock;
 use std::os::fd::AsRawFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// A subscriber, and the node it is of.
@@ -34,10 +35,6 @@ pub(crate) struct Subscriber {
 
 /// How long what [`Subscriber::silence`] found is told again.
 const SILENCE_AGE_MAX: Duration = Duration::from_secs(1);
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 impl Subscriber {
     pub(crate) fn new(receiver: Receiver) -> Subscriber {

@@ -7,7 +7,8 @@ use crate::wait::in_slices;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use rgaps::Token;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use rgaps_sync::lock;
+use std::sync::{Mutex};
 
 /// Waits for messages of several subscribers of one node at once.
 ///
@@ -21,10 +22,6 @@ pub(crate) struct WaitSet {
     members: Mutex<Vec<(Token, Py<Subscriber>)>>,
     /// The process that made it: in a forked child the lock may be taken for ever.
     process: u32,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl WaitSet {

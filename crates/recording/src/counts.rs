@@ -1,9 +1,10 @@
 //! What a recorder has done so far.
 
+use rgaps_sync::lock;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 /// Why a message is not in the recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,8 +101,7 @@ impl Counters {
 
     pub(crate) fn drop_not_ros2(&self, topic: &str, why: String) {
         self.count_dropped(Reason::NotRos2, 1);
-        let mut topics = self.not_ros2.lock().unwrap_or_else(PoisonError::into_inner);
-        topics.entry(topic.to_owned()).or_insert(why);
+        lock(&self.not_ros2).entry(topic.to_owned()).or_insert(why);
     }
 
     /// Those with messages, by name.
@@ -120,11 +120,7 @@ impl Counters {
             recorded: of(&self.recorded),
             dropped: dropped_by.values().sum(),
             dropped_by,
-            not_ros2: self
-                .not_ros2
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .clone(),
+            not_ros2: lock(&self.not_ros2).clone(),
             pushed_out: of(&self.pushed_out),
             files: of(&self.files),
             file_bytes: of(&self.complete_bytes) + of(&self.open_bytes),

@@ -48,7 +48,7 @@ pub(crate) fn encode(
 ) -> Result<Encoded, RecvError> {
     if is_plain_cdr(sample, type_name) {
         to.extend_from_slice(sample.as_slice()?);
-        return Ok(in_cdr(sample, None));
+        return Ok(in_cdr(&header_of(sample), None));
     }
     let image = image_of(sample, type_name)?;
     append(sample, publish_ns, sample.as_slice()?, image, to)
@@ -62,11 +62,11 @@ pub(crate) fn encode_ros2(
     to: &mut Vec<u8>,
 ) -> Result<Result<Encoded, String>, RecvError> {
     let bytes = sample.as_slice()?;
+    let header = header_of(sample);
     if rgaps_ros2::is_cdr(type_name, sample) {
         to.extend_from_slice(bytes);
-        return Ok(Ok(in_cdr(sample, None)));
+        return Ok(Ok(in_cdr(&header, None)));
     }
-    let header = header_of(sample);
     let name = match mark(&header, "type") {
         Some(Value::Text(brought)) => brought,
         _ => type_name,
@@ -84,7 +84,7 @@ pub(crate) fn encode_ros2(
         to.extend_from_slice(bytes);
     }
     to.extend_from_slice(after);
-    Ok(Ok(in_cdr(sample, Some(known))))
+    Ok(Ok(in_cdr(&header, Some(known))))
 }
 
 /// Why a message of this type is none of ROS 2, and what to do.
@@ -98,9 +98,8 @@ fn unknown(type_name: &str) -> String {
     )
 }
 
-fn in_cdr(sample: &Sample, ros2: Option<&'static Type>) -> Encoded {
-    let header = header_of(sample);
-    let source_ns = match mark(&header, "source_ns") {
+fn in_cdr(header: &Header, ros2: Option<&'static Type>) -> Encoded {
+    let source_ns = match mark(header, "source_ns") {
         Some(Value::Int(ns)) => u64::try_from(*ns).ok(),
         _ => None,
     };
@@ -159,7 +158,7 @@ pub(crate) fn append(
     to: &mut Vec<u8>,
 ) -> Result<Encoded, RecvError> {
     // An attachment that is no header, whatever its publisher says, is kept as bytes.
-    let header = sample.header().ok().flatten().unwrap_or_default();
+    let header = header_of(sample);
     let capture_ns = header.capture_ns;
     let mut envelope = Envelope {
         timestamp: Some(timestamp(capture_ns.unwrap_or(publish_ns))),

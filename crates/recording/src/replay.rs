@@ -10,6 +10,7 @@ use crate::messages::Selection;
 use crate::recording::Recording;
 use rgaps::{Domain, Loan, LoanError, Node, PublishError, Publisher, Unpublished};
 use rgaps_client::bindings::{PatientLoan as _, PatientPublisher as _, SetMetadata as _};
+use rgaps_sync::lock;
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -96,6 +97,18 @@ enum Next {
     Again,
 }
 
+/// Ends the reading, also if it panics.
+struct Reading<'a>(&'a Ahead);
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        self.0.change(|queue| {
+            queue.is_begun = true;
+            queue.is_complete = true;
+        });
+    }
+}
+
 /// A message in a loan.
 struct Filled {
     topic: String,
@@ -121,7 +134,7 @@ struct Queue {
     published: u64,
     /// Of all these messages.
     bytes: u64,
-    /// It was full once, or is all that there is: the first message may be published.
+    /// As much as fits was read, or all: the first message may be published.
     is_begun: bool,
     /// Nothing more comes.
     is_complete: bool,
@@ -130,52 +143,48 @@ struct Queue {
 }
 
 impl Queue {
+    /// Nothing waits, and what was taken is published.
+    fn is_empty(&self) -> bool {
+        self.next.is_empty() && self.taken.is_none()
+    }
+
     fn has_room(&self, bytes: u64) -> bool {
-        let is_alone = self.next.is_empty() && self.taken.is_none();
-        let fits = is_alone || self.bytes + bytes <= AHEAD_BYTES_MAX;
+        let fits = self.is_empty() || self.bytes + bytes <= AHEAD_BYTES_MAX;
         self.next.len() < AHEAD_MAX && fits
     }
 }
 
 impl Ahead {
-    fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    fn change(&self, change: impl FnOnce(&mut Queue)) {
+        change(&mut lock(&self.queue));
+        self.changed.notify_all();
     }
 
-    fn change<T>(&self, change: impl FnOnce(&mut Queue) -> T) -> T {
-        let changed = change(&mut self.lock());
+    /// Waits for a change, in the thread that reads. It waits only when it can read no further, so the first message may be published.
+    fn wait<'a>(&self, mut queue: MutexGuard<'a, Queue>) -> MutexGuard<'a, Queue> {
+        queue.is_begun = true;
         self.changed.notify_all();
-        changed
+        self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until there is room for so many bytes. False: nobody takes them.
     fn wait_for_room(&self, bytes: u64) -> bool {
-        let mut queue = self.lock();
+        let mut queue = lock(&self.queue);
         while !queue.is_over && !queue.has_room(bytes) {
-            queue.is_begun = true;
-            self.changed.notify_all();
-            queue = self
-                .changed
-                .wait(queue)
-                .unwrap_or_else(PoisonError::into_inner);
+            queue = self.wait(queue);
         }
         !queue.is_over
     }
 
     /// Waits until one of the messages is published. False: there is none, or nobody takes any more.
     fn wait_for_publish(&self) -> bool {
-        let mut queue = self.lock();
+        let mut queue = lock(&self.queue);
         let published = queue.published;
         while !queue.is_over && queue.published == published {
-            if queue.next.is_empty() && queue.taken.is_none() {
+            if queue.is_empty() {
                 return false;
             }
-            queue.is_begun = true;
-            self.changed.notify_all();
-            queue = self
-                .changed
-                .wait(queue)
-                .unwrap_or_else(PoisonError::into_inner);
+            queue = self.wait(queue);
         }
         !queue.is_over
     }
@@ -191,7 +200,7 @@ impl Ahead {
 
     /// The next one, when the one before it is published; None at the end, or if it is to stop.
     fn pop(&self, stop: &AtomicBool) -> Option<Next> {
-        let mut queue = self.lock();
+        let mut queue = lock(&self.queue);
         if let Some(bytes) = queue.taken.take() {
             queue.bytes -= bytes;
             queue.published += 1;
@@ -201,7 +210,7 @@ impl Ahead {
             if stop.load(Ordering::Relaxed) || queue.is_complete && queue.next.is_empty() {
                 return None;
             }
-            if queue.is_begun || queue.is_complete {
+            if queue.is_begun {
                 if let Some(next) = queue.next.pop_front() {
                     if let Next::Message(filled) = &next {
                         queue.taken = Some(filled.bytes);
@@ -304,8 +313,8 @@ impl Replay {
         let published = std::thread::scope(|scope| {
             let reading = std::thread::Builder::new().name("rgaps-replay".to_owned());
             let reading = reading.spawn_scoped(scope, || {
+                let _reading = Reading(&ahead);
                 self.read_all(&ahead);
-                ahead.change(|queue| queue.is_complete = true);
             });
             reading.map_err(ReplayError::Thread)?;
             let published = self.publish_all(&ahead, stop);

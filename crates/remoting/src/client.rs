@@ -20,6 +20,7 @@ use crate::limits::{BATCH_BYTES, BATCH_DELAY, BODY_BYTES_MAX, HELLO_TIMEOUT, STR
 use crate::options::SessionOptions;
 use crate::socket::Socket;
 use crate::stripes::Stripes;
+use rgaps_sync::lock;
 use std::collections::HashMap;
 use std::io::{self, BufReader, Read};
 use std::os::fd::OwnedFd;
@@ -134,10 +135,6 @@ pub struct Connection {
 pub struct Waited {
     request: u64,
     lane: u16,
-}
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A connection, and the answer to a hello.

@@ -11,6 +11,7 @@ use crate::communicator::{read_exact, write_all, Communication, Communicator, De
 use crate::frame::{Header, HEADER_BYTES};
 use crate::limits::{HELLO_TIMEOUT, STRANGERS_MAX};
 use crate::relay::relay;
+use rgaps_sync::lock;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
@@ -20,7 +21,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// How often ended backends are looked for.
@@ -88,10 +89,6 @@ struct Arrival {
 pub struct Front {
     shared: Arc<Shared>,
     listeners: Vec<Arc<dyn Communicator>>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Front {

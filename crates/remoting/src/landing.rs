@@ -5,7 +5,8 @@
 //! does so before it answers a call that proves the copy.
 
 use crate::call::Call;
-use crate::client::{lock, Connection, From, Lost, Target};
+use crate::client::{Connection, From, Lost, Target};
+use rgaps_sync::lock;
 use crate::landings::{Landing, Landings};
 use crate::limits::LANDINGS_MAX;
 use std::sync::{Arc, PoisonError};

@@ -63,7 +63,7 @@ impl Stripes {
             stripe(bytes.len(), index, self.0.len()).try_for_each(|(offset, length)| {
                 let piece = &bytes[offset..offset + length];
                 let count = write_all(&*self.0[index], [piece, &[]])?;
-                calls.fetch_add(count as u64, Ordering::Relaxed);
+                calls.fetch_add(count, Ordering::Relaxed);
                 Ok(())
             })
         })
@@ -87,7 +87,7 @@ impl Stripes {
                 // SAFETY: parts of different stripes do not overlap, and all are inside the place that the caller promises.
                 let piece = unsafe { std::slice::from_raw_parts_mut(start.add(offset), length) };
                 let count = read_exact(&*used[index], piece)?;
-                calls.fetch_add(count as u64, Ordering::Relaxed);
+                calls.fetch_add(count, Ordering::Relaxed);
                 Ok(())
             })
         })

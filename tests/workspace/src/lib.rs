@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use serde::Deserialize;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -26,6 +26,8 @@ pub struct Package {
     pub version: String,
     /// SPDX expression of its manifest.
     pub license: Option<String>,
+    /// The registry that it comes from; `None` for packages of this repository.
+    pub source: Option<String>,
     /// Path of its manifest.
     pub manifest_path: PathBuf,
     /// What crates.io shows of it.
@@ -55,6 +57,8 @@ pub struct Dependency {
     pub req: String,
     /// `None` for an ordinary one, else `dev` or `build`.
     pub kind: Option<String>,
+    /// Its folder, if it is one of this repository.
+    pub path: Option<PathBuf>,
 }
 
 /// Something that is compiled from a package.
@@ -120,6 +124,18 @@ impl Workspace {
         self.packages
             .iter()
             .filter(|package| self.workspace_members.contains(&package.id))
+    }
+
+    /// Names of the packages that depend on a crate of that name themselves.
+    pub fn dependents(&self, name: &str) -> BTreeSet<String> {
+        let names: HashMap<&str, &str> = self
+            .packages
+            .iter()
+            .map(|package| (package.id.as_str(), package.name.as_str()))
+            .collect();
+        let depends = |node: &&Node| node.deps.iter().any(|on| names[on.pkg.as_str()] == name);
+        let users = self.resolve.nodes.iter().filter(depends);
+        users.map(|node| names[node.id.as_str()].to_owned()).collect()
     }
 
     /// The members under `crates/`, with the names of their folders.

@@ -1,6 +1,6 @@
 //! Arrays: memory for textures and surfaces, and copies from and to it.
 
-use super::copy::{copy_rows, rows, wanted};
+use super::copy::{copy_rows, wanted};
 use super::{runtime, runtime_on_stream, stream_of};
 use crate::abi::{ChannelFormat, Extent3, In, Out};
 use crate::handles::arrays;
@@ -98,27 +98,27 @@ runtime_on_stream! {
     fn cudaMemcpy2DToArray "_ptds" (
         default; to: u64, x: usize, y: usize, from: u64, pitch: usize, width: usize, height: usize, kind: c_int
     ) {
-        copy_rows(at(to, x, y)?, rows(from, pitch), extent(width, height), kind, Order::wait(default))
+        copy_rows(at(to, x, y)?, Pitched::rows(from, pitch as u64), extent(width, height), kind, Order::wait(default))
     }
 
     fn cudaMemcpy2DToArrayAsync "_ptsz" (
         default; to: u64, x: usize, y: usize, from: u64, pitch: usize, width: usize, height: usize, kind: c_int, stream: usize
     ) {
         let order = Order::queue(stream_of(stream, default));
-        copy_rows(at(to, x, y)?, rows(from, pitch), extent(width, height), kind, order)
+        copy_rows(at(to, x, y)?, Pitched::rows(from, pitch as u64), extent(width, height), kind, order)
     }
 
     fn cudaMemcpy2DFromArray "_ptds" (
         default; to: u64, pitch: usize, from: u64, x: usize, y: usize, width: usize, height: usize, kind: c_int
     ) {
-        copy_rows(rows(to, pitch), at(from, x, y)?, extent(width, height), kind, Order::wait(default))
+        copy_rows(Pitched::rows(to, pitch as u64), at(from, x, y)?, extent(width, height), kind, Order::wait(default))
     }
 
     fn cudaMemcpy2DFromArrayAsync "_ptsz" (
         default; to: u64, pitch: usize, from: u64, x: usize, y: usize, width: usize, height: usize, kind: c_int, stream: usize
     ) {
         let order = Order::queue(stream_of(stream, default));
-        copy_rows(rows(to, pitch), at(from, x, y)?, extent(width, height), kind, order)
+        copy_rows(Pitched::rows(to, pitch as u64), at(from, x, y)?, extent(width, height), kind, order)
     }
 
     fn cudaMemcpy2DArrayToArray "_ptds" (

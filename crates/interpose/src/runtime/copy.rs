@@ -49,11 +49,6 @@ pub(super) fn copy_rows(
     transfer::copy_rows(to, from, extent, direction(&to, &from, kind)?, order)
 }
 
-/// Rows of a pitch.
-pub(super) fn rows(address: u64, pitch: usize) -> Pitched {
-    Pitched::rows(address, pitch as u64)
-}
-
 #[allow(clippy::too_many_arguments, reason = "they are CUDA's")]
 fn copy_2d(
     to: u64,
@@ -70,7 +65,7 @@ fn copy_2d(
         height: height as u64,
         depth: 1,
     };
-    let (to, from) = (rows(to, to_pitch), rows(from, from_pitch));
+    let (to, from) = (Pitched::rows(to, to_pitch as u64), Pitched::rows(from, from_pitch as u64));
     copy_rows(to, from, extent, kind, order)
 }
 

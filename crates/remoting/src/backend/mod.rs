@@ -52,13 +52,14 @@ use rgaps_cuda::Library;
 use rgaps_session::Config;
 use session::{Outcome, Session};
 use staging::Staging;
+use rgaps_sync::lock;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use stripes::Stripes;
 use topics::Topics;
@@ -135,10 +136,6 @@ impl Read for Reading {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
         (&*self.0).read(to)
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Serves the client until it leaves. The client has said hello.

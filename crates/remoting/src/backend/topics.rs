@@ -8,7 +8,7 @@
 //! until the client releases it. The end of the backend releases everything, as the end of any process does.
 
 use super::jobs::Refused;
-use super::lock;
+use rgaps_sync::lock;
 use crate::call::{Tensor, TopicOptions, Value};
 use crate::codes::Code;
 use crate::limits::TOPIC_MEMBERS_MAX;

@@ -116,20 +116,16 @@ fn not_connected() -> io::Error {
 }
 
 /// Reads all of these bytes; gives how many calls it took.
-pub(crate) fn read_exact(from: &dyn Communicator, to: &mut [u8]) -> io::Result<usize> {
-    let (mut done, mut calls) = (0, 0);
-    while done < to.len() {
-        match from.read(&mut to[done..]) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(count) => {
-                done += count;
-                calls += 1;
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
+pub(crate) fn read_exact(from: &dyn Communicator, to: &mut [u8]) -> io::Result<u64> {
+    struct Counted<'a>(&'a dyn Communicator, u64);
+    impl io::Read for Counted<'_> {
+        fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+            self.0.read(to).inspect(|_| self.1 += 1)
         }
     }
-    Ok(calls)
+    let mut counted = Counted(from, 0);
+    io::Read::read_exact(&mut counted, to)?;
+    Ok(counted.1)
 }
 
 /// Writes all of several pieces, as one call where the communicator takes them; gives how many calls it took.

@@ -8,6 +8,7 @@
 use super::{not_connected, read_exact, write_all, Communicator};
 use rgaps_session::Links;
 use rgaps_verbs::{frames, Channel, ChannelAddress, ChannelConfig, Device, Verbs, ADDRESS_BYTES};
+use rgaps_sync::lock;
 use std::io::{self, IoSlice};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -36,10 +37,6 @@ pub(super) struct Rdma {
     /// An accepted connection agrees with its client when it is used first, so that a slow one keeps no other waiting.
     opening: Mutex<()>,
     is_accepted: bool,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The card that connections use: the first of `links.rdma_devices`, or else the first that is up.

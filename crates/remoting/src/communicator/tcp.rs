@@ -10,10 +10,11 @@ use crate::limits::HELLO_TIMEOUT;
 use crate::socket::Socket;
 use rgaps_session::Links;
 use rgaps_transport::{Handshake, Handshakes, Security, Tls, TlsPaths, TlsStream};
+use rgaps_sync::lock;
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 /// How a TLS record with a handshake begins. No hello begins so: it is far shorter than its first two bytes would then say.
@@ -51,10 +52,6 @@ pub(super) struct Tcp {
     /// The connection that was dialled.
     dialled: OnceLock<TcpStream>,
     line: OnceLock<Line>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn denied(text: String) -> io::Error {

@@ -1,11 +1,11 @@
-//! Licences of this repository and of everything it links, against the list in `deny.toml`.
+//! The rules of `deny.toml`: licences, banned crates and sources of everything that is linked or used in tests.
 //!
-//! `cargo deny` checks the same and more, where it is installed; this runs everywhere.
+//! `cargo deny check licenses bans sources` finds the same. Decision 0003 says why `make test` does not run it.
 #![forbid(unsafe_code)]
 
 use rgaps_workspace_tests::{root, Workspace};
 use spdx::{Expression, Licensee, ParseMode};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 fn rules() -> toml::Table {
     let text = std::fs::read_to_string(root().join("deny.toml")).expect("deny.toml is there");
@@ -86,4 +86,43 @@ fn copyleft_is_refused() {
     assert!(is_allowed("GPL-3.0-only OR MIT", &allowed));
     assert!(!is_allowed("GPL-3.0-only", &allowed));
     assert!(!is_allowed("MIT AND LGPL-2.1-only", &allowed));
+}
+
+#[test]
+fn banned_crates_are_used_by_their_wrappers_alone() {
+    let (rules, workspace) = (rules(), Workspace::load());
+    let names = |list: Option<&toml::Value>| -> BTreeSet<String> {
+        let list = list.and_then(toml::Value::as_array).into_iter().flatten();
+        list.map(|name| name.as_str().expect("crates have names").to_owned())
+            .collect()
+    };
+    let bans = rules["bans"]["deny"].as_array().expect("bans.deny is a list");
+    for ban in bans {
+        let banned = ban["crate"].as_str().expect("crates have names");
+        let (wrappers, users) = (names(ban.get("wrappers")), workspace.dependents(banned));
+        let others: Vec<_> = users.difference(&wrappers).collect();
+        assert!(others.is_empty(), "{others:?} use {banned}, which deny.toml bans");
+        let unused: Vec<_> = wrappers.difference(&users).collect();
+        assert!(unused.is_empty(), "{unused:?} do not use {banned} any more");
+    }
+}
+
+#[test]
+fn everything_comes_from_crates_io_in_a_version_that_is_named() {
+    for package in &Workspace::load().packages {
+        let source = package.source.as_deref();
+        assert!(
+            source.is_none_or(|source| source == "registry+https://github.com/rust-lang/crates.io-index"),
+            "{} {} comes from {source:?}",
+            package.name,
+            package.version
+        );
+        let any = package.dependencies.iter().find(|of| of.req == "*" && of.path.is_none());
+        assert!(
+            any.is_none() || source.is_some(),
+            "{} names no version of {:?}",
+            package.name,
+            any.map(|of| &of.name)
+        );
+    }
 }
