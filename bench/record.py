@@ -106,9 +106,20 @@ def corrupt(file: Path, shape: tuple[int, ...]) -> int:
     return wrong
 
 
-def replay(file: Path, topics: list[str]) -> dict[str, Any]:
+def sleep(seconds: float, hz: float) -> dict[str, float]:
+    """How late a process wakes up that does nothing but sleep, in microseconds: what the machine allows."""
+    due, late = time.monotonic(), []
+    for _ in range(int(seconds * hz)):
+        due += 1 / hz
+        time.sleep(max(0.0, due - time.monotonic()))
+        late.append((time.monotonic() - due) * 1e6)
+    p50, p99 = np.percentile(late, [50, 99])
+    return {"late_p50_us": round(float(p50), 1), "late_p99_us": round(float(p99), 1), "late_max_us": round(max(late), 1)}
+
+
+def replay(file: Path, topics: list[str], seconds: float) -> dict[str, Any]:
     """How far from its time a replay publishes each message, in microseconds. The messages' own times of publishing are compared,
-    so what the subscriber takes does not count."""
+    so what the subscriber takes does not count. Beside it, a process that only sleeps."""
     recorded = [(topic, message.sequence, message.log_ns) for topic, message in rgaps.open(str(file))]
     # Each publisher of the replay counts from 0, in the order of the recording.
     wanted: dict[str, list[int]] = {topic: [] for topic in topics}
@@ -116,6 +127,8 @@ def replay(file: Path, topics: list[str]) -> dict[str, Any]:
         wanted[topic].append(log_ns)
     subscribers = [rgaps.subscriber(topic, reliable=True) for topic in topics]
     player = subprocess.Popen([program(), "replay", str(file), "--wait-subscribers", "1"], stdout=subprocess.DEVNULL)
+    own = [sys.executable, __file__, "--sleep", "--seconds", str(seconds), "--topics", str(len(topics))]
+    sleeper = subprocess.Popen(own, stdout=subprocess.PIPE)
     offsets = []
     with rgaps.WaitSet(*subscribers) as ready:
         while len(offsets) < len(recorded):
@@ -135,6 +148,7 @@ def replay(file: Path, topics: list[str]) -> dict[str, Any]:
         "off_p50_us": round(float(p50), 1),
         "off_p99_us": round(float(p99), 1),
         "off_max_us": round(float(np.abs(offsets_us).max()), 1),
+        "sleep": json.loads(sleeper.communicate()[0]),
     }
 
 
@@ -172,12 +186,16 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="on the disk to record to")
     parser.add_argument("--floor", help="the example 'floor' of crates/recording, built; without it cargo builds it")
     parser.add_argument("--publish", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--sleep", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.uhd:
         arguments.topics, arguments.height, arguments.width = 8, 2160, 3840
     shape = (arguments.height, arguments.width, 3)
     if arguments.publish:
         print(json.dumps(publish(arguments.topics, shape, arguments.seconds)))
+        return
+    if arguments.sleep:
+        print(json.dumps(sleep(arguments.seconds, HZ * arguments.topics)))
         return
     folder = Path(tempfile.mkdtemp(prefix="rgaps-bench-record-", dir=arguments.folder))
     os.environ.update(RGAPS_SOCKET=f"{folder}/socket", RGAPS_REALM="bench-record")
@@ -187,7 +205,7 @@ def main() -> None:
             for _ in range(arguments.turns):
                 without.append(turn(arguments, folder, False))
                 recorded.append(turn(arguments, folder, True))
-            replayed = replay(folder / "bench.mcap", [f"bench/{number}" for number in range(arguments.topics)])
+            replayed = replay(folder / "bench.mcap", [f"bench/{number}" for number in range(arguments.topics)], arguments.seconds)
             node.stop_daemon()
         wrong = corrupt(folder / "bench.mcap", shape)
         bytes_each = int(np.prod(shape))

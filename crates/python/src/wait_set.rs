@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use rgaps::Token;
 use rgaps_sync::lock;
-use std::sync::{Mutex};
+use std::sync::Mutex;
 
 /// Waits for messages of several subscribers of one node at once.
 ///

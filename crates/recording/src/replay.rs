@@ -164,7 +164,9 @@ impl Ahead {
     fn wait<'a>(&self, mut queue: MutexGuard<'a, Queue>) -> MutexGuard<'a, Queue> {
         queue.is_begun = true;
         self.changed.notify_all();
-        self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner)
+        self.changed
+            .wait(queue)
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until there is room for so many bytes. False: nobody takes them.

@@ -6,9 +6,9 @@
 
 use crate::call::Call;
 use crate::client::{Connection, From, Lost, Target};
-use rgaps_sync::lock;
 use crate::landings::{Landing, Landings};
 use crate::limits::LANDINGS_MAX;
+use rgaps_sync::lock;
 use std::sync::{Arc, PoisonError};
 
 impl Connection {

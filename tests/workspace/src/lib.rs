@@ -135,7 +135,9 @@ impl Workspace {
             .collect();
         let depends = |node: &&Node| node.deps.iter().any(|on| names[on.pkg.as_str()] == name);
         let users = self.resolve.nodes.iter().filter(depends);
-        users.map(|node| names[node.id.as_str()].to_owned()).collect()
+        users
+            .map(|node| names[node.id.as_str()].to_owned())
+            .collect()
     }
 
     /// The members under `crates/`, with the names of their folders.

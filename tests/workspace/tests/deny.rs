@@ -96,12 +96,17 @@ fn banned_crates_are_used_by_their_wrappers_alone() {
         list.map(|name| name.as_str().expect("crates have names").to_owned())
             .collect()
     };
-    let bans = rules["bans"]["deny"].as_array().expect("bans.deny is a list");
+    let bans = rules["bans"]["deny"]
+        .as_array()
+        .expect("bans.deny is a list");
     for ban in bans {
         let banned = ban["crate"].as_str().expect("crates have names");
         let (wrappers, users) = (names(ban.get("wrappers")), workspace.dependents(banned));
         let others: Vec<_> = users.difference(&wrappers).collect();
-        assert!(others.is_empty(), "{others:?} use {banned}, which deny.toml bans");
+        assert!(
+            others.is_empty(),
+            "{others:?} use {banned}, which deny.toml bans"
+        );
         let unused: Vec<_> = wrappers.difference(&users).collect();
         assert!(unused.is_empty(), "{unused:?} do not use {banned} any more");
     }
@@ -112,12 +117,17 @@ fn everything_comes_from_crates_io_in_a_version_that_is_named() {
     for package in &Workspace::load().packages {
         let source = package.source.as_deref();
         assert!(
-            source.is_none_or(|source| source == "registry+https://github.com/rust-lang/crates.io-index"),
+            source.is_none_or(
+                |source| source == "registry+https://github.com/rust-lang/crates.io-index"
+            ),
             "{} {} comes from {source:?}",
             package.name,
             package.version
         );
-        let any = package.dependencies.iter().find(|of| of.req == "*" && of.path.is_none());
+        let any = package
+            .dependencies
+            .iter()
+            .find(|of| of.req == "*" && of.path.is_none());
         assert!(
             any.is_none() || source.is_some(),
             "{} names no version of {:?}",

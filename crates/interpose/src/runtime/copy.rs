@@ -65,7 +65,10 @@ fn copy_2d(
         height: height as u64,
         depth: 1,
     };
-    let (to, from) = (Pitched::rows(to, to_pitch as u64), Pitched::rows(from, from_pitch as u64));
+    let (to, from) = (
+        Pitched::rows(to, to_pitch as u64),
+        Pitched::rows(from, from_pitch as u64),
+    );
     copy_rows(to, from, extent, kind, order)
 }
 

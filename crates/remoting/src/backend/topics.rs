@@ -8,7 +8,6 @@
 //! until the client releases it. The end of the backend releases everything, as the end of any process does.
 
 use super::jobs::Refused;
-use rgaps_sync::lock;
 use crate::call::{Tensor, TopicOptions, Value};
 use crate::codes::Code;
 use crate::limits::TOPIC_MEMBERS_MAX;
@@ -18,6 +17,7 @@ use rgaps::{
 };
 use rgaps_layout::MAX_CLIENT_NAME;
 use rgaps_session::{bare_topic_name, Config};
+use rgaps_sync::lock;
 use std::collections::HashMap;
 use std::sync::Mutex;
 use std::time::Duration;

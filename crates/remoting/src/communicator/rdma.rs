@@ -7,8 +7,8 @@
 
 use super::{not_connected, read_exact, write_all, Communicator};
 use rgaps_session::Links;
-use rgaps_verbs::{frames, Channel, ChannelAddress, ChannelConfig, Device, Verbs, ADDRESS_BYTES};
 use rgaps_sync::lock;
+use rgaps_verbs::{frames, Channel, ChannelAddress, ChannelConfig, Device, Verbs, ADDRESS_BYTES};
 use std::io::{self, IoSlice};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
