@@ -447,7 +447,7 @@ impl Connection {
         outbox.batch.clear();
         match result {
             Ok(calls) => {
-                add(&self.counters.writes, calls as u64);
+                add(&self.counters.writes, calls);
                 Ok(())
             }
             Err(_) => Err(self.lose_holding(outbox)),

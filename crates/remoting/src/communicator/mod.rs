@@ -129,7 +129,7 @@ pub(crate) fn read_exact(from: &dyn Communicator, to: &mut [u8]) -> io::Result<u
 }
 
 /// Writes all of several pieces, as one call where the communicator takes them; gives how many calls it took.
-pub(crate) fn write_all(to: &dyn Communicator, pieces: [&[u8]; 2]) -> io::Result<usize> {
+pub(crate) fn write_all(to: &dyn Communicator, pieces: [&[u8]; 2]) -> io::Result<u64> {
     let total: usize = pieces.iter().map(|piece| piece.len()).sum();
     let (mut done, mut calls) = (0, 0);
     while done < total {
