@@ -35,15 +35,27 @@ TEST_DRIVER := -p rgaps-test-driver
 export DEBUG_PROGRAMS := -p rgaps -p rgapsd -p rgaps-cli -p rgaps-interpose $(LINKS) $(TEST_DRIVER)
 # Test programs and examples that virtual machines run.
 VM_PROGRAMS := $(RUST_TESTS)
-# Cargo chooses the features of dependencies for all packages that are named together. Steps of `make test`, which sets WHOLE, name the
-# same ones: with others, each would build much of what is there once more.
+# The crash test, and the examples that try verbs and RDMA that kernels post.
+CHAOS := $(TEST_DRIVER) -p rgaps-chaos --bin rgaps-chaos
+VERBS_CHECKS := $(TEST_DRIVER) -p rgaps-gpu-verbs --example gpu-verbs-check -p rgaps-verbs --features rgaps-verbs/raw --example verbs-check
+# What programs and libraries are built as: `release`, or `debug`. Scripts look for them in the folder of that name.
+export PROFILE ?= release
+# `make test`, which sets WHOLE, builds all once, as `debug` (decision 0053). All its steps name the same packages: cargo chooses the
+# features of dependencies for all packages that are named together, and would build much once more. So the hooks of the crash test are
+# in everything there but the wheel.
 ifdef WHOLE
-PRODUCTS += $(LINKS) $(TEST_DRIVER)
-LINKS := $(PRODUCTS)
-TEST_DRIVER := $(PRODUCTS)
+PROFILE := debug
+RUST_TESTS := --workspace --exclude rgaps-python
 DEBUG_PROGRAMS := $(RUST_TESTS) --lib --bins --examples --tests
+PRODUCTS := $(DEBUG_PROGRAMS)
+LINKS := $(DEBUG_PROGRAMS)
+TEST_DRIVER := $(DEBUG_PROGRAMS)
 VM_PROGRAMS := $(DEBUG_PROGRAMS)
+CHAOS := $(DEBUG_PROGRAMS)
+VERBS_CHECKS := $(DEBUG_PROGRAMS)
 endif
+# What cargo calls it.
+CARGO_PROFILE = $(if $(filter debug,$(PROFILE)),dev,$(PROFILE))
 # Test programs run under a limit of time, and once more when they fail (tools/run-test.sh).
 RUNNER = --config 'target."cfg(all())".runner="$(CURDIR)/tools/run-test.sh"'
 LOOM := --config 'target."cfg(all())".rustflags=["--cfg","loom"]' --target-dir target/loom
@@ -58,11 +70,11 @@ setup: ## Install what building and testing need (every other target calls its p
 
 build: ## Release build: target/release/rgaps, rgapsd, the C libraries and rgaps.h, the libraries for CUDA programs
 	@tools/setup.sh base rust
-	cargo build --release --locked $(PRODUCTS)
+	cargo build --profile $(CARGO_PROFILE) --locked $(PRODUCTS)
 
 links: ## Release build of target/release/rgaps-links, for hosts that are linked with others
 	@tools/setup.sh base rust
-	cargo build --release --locked $(LINKS)
+	cargo build --profile $(CARGO_PROFILE) --locked $(LINKS)
 
 # Hosts and topics of `make links-many`, and seconds of nothing afterwards.
 HOSTS ?= 10
@@ -129,7 +141,7 @@ check: ## rustfmt, clippy without warnings, packing for crates.io
 unit: ## Unit, property, integration and command-line tests
 	@tools/setup.sh base rust
 	@RGAPS_DAEMON=$(CURDIR)/target/debug/rgapsd tools/unit.sh $(RUST_TESTS)
-	cargo test --locked $(RUNNER) $(RUST_TESTS) --features rgaps-topic/crash-steps --test crash
+	@[ -n "$(WHOLE)" ] || cargo test --locked $(RUNNER) $(RUST_TESTS) --features rgaps-topic/crash-steps --test crash
 
 steady: ## The unit tests ROUNDS=10 times alone, beside a load, and stopped and continued at random; PACKAGES="-p rgaps-links"
 	@tools/setup.sh base rust
@@ -143,7 +155,7 @@ loom: ## The rings and holder words under a model checker
 # The stand-in for CUDA's driver, for the tests that load the built libraries.
 test-driver:
 	@tools/setup.sh base rust
-	cargo build --release --locked --quiet $(TEST_DRIVER)
+	cargo build --profile $(CARGO_PROFILE) --locked --quiet $(TEST_DRIVER)
 
 test-view-page: wheel ## The page of rgaps view in headless Chromium (99 MB to download, 303 MB installed); screenshot in target/view/page.png
 	@tools/setup.sh chromium
@@ -159,13 +171,13 @@ c-test: build test-driver ## C programs against the header and both libraries
 	@tools/c-test.sh
 
 chaos: test-driver ## Kill publishers, subscribers and the daemon: KILLS=1000 GPU_KILLS=60 SEED=1; last line is JSON
-	cargo build --release --locked --quiet $(TEST_DRIVER) -p rgaps-chaos --bin rgaps-chaos
-	cargo test --release --locked --quiet $(RUNNER) $(TEST_DRIVER) -p rgaps-chaos --bin rgaps-chaos
+	cargo build --profile $(CARGO_PROFILE) --locked --quiet $(CHAOS)
+	cargo test --profile $(CARGO_PROFILE) --locked --quiet $(RUNNER) -p rgaps-chaos --bin rgaps-chaos
 	@for domains in "cuda" "cuda --across host" "host --across cuda" "cuda --across cuda:1"; do \
-	  RGAPS_CUDA_LIBRARY=target/release/librgaps_test_driver.so RGAPS_TEST_DRIVER_DELAY_US=1500 \
+	  RGAPS_CUDA_LIBRARY=target/$(PROFILE)/librgaps_test_driver.so RGAPS_TEST_DRIVER_DELAY_US=1500 \
 	  RGAPS_TEST_DRIVER_DEVICES=2 RGAPS_TEST_DRIVER_SEED=$(SEED) \
-	  target/release/rgaps-chaos --domain $$domains --kills $(GPU_KILLS) --seed $(SEED) || exit 1; done
-	@target/release/rgaps-chaos --kills $(KILLS) --seed $(SEED)
+	  target/$(PROFILE)/rgaps-chaos --domain $$domains --kills $(GPU_KILLS) --seed $(SEED) || exit 1; done
+	@target/$(PROFILE)/rgaps-chaos --kills $(KILLS) --seed $(SEED)
 
 test-device: build links test-driver ## Device topics: the protocol in a model checker, mutants of it, PTX for every GPU, processes on the test driver
 	@tools/setup.sh nvcc numba
@@ -176,7 +188,7 @@ test-device: build links test-driver ## Device topics: the protocol in a model c
 
 test-gpu-verbs: ## RDMA that kernels post: a model checker, mutants, PTX for every GPU, a software card, TCP and verbs, every byte verified
 	@tools/setup.sh base rust nvcc
-	cargo build --release --locked --quiet -p rgaps-gpu-verbs --example gpu-verbs-check
+	cargo build --profile $(CARGO_PROFILE) --locked --quiet $(VERBS_CHECKS)
 	@tools/device/mutants.py --suite rdma --seconds 0.5
 	@tools/device/ptx.py --suite rdma
 	@tools/device/rdma.sh
@@ -206,8 +218,7 @@ races: ## Kernels that write and read late, every byte checked: RACES="--message
 # What the suites run.
 vm-programs:
 	@tools/setup.sh base rust vm kernel
-	cargo build --release --locked --quiet $(TEST_DRIVER) -p rgaps-verbs --features rgaps-verbs/raw --example verbs-check
-	cargo build --release --locked --quiet -p rgaps-gpu-verbs --example gpu-verbs-check
+	cargo build --profile $(CARGO_PROFILE) --locked --quiet $(VERBS_CHECKS)
 	@tools/device/build.sh rdma-host
 	cargo build --locked --quiet $(DEBUG_PROGRAMS)
 	@tools/gpu-libs.py build target/debug/librgaps_gpu.so target/debug/gpu-libs

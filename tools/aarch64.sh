@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Cross-builds everything for 64-bit Arm and runs the pure crates' tests under qemu-user. qemu-user
 # runs one process's instructions, not an Arm kernel: what needs the kernel's memory and process
-# calls is only built. On an Arm machine `make test` runs it all natively.
+# calls is only built, and in `make test` (WHOLE) only checked. On an Arm machine `make test` runs it all natively.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 if [ "$(uname -m)" = aarch64 ]; then
@@ -13,7 +13,9 @@ tools/setup.sh base rust aarch64
 export CARGO_PROFILE_DEV_DEBUG=0
 cross=(--locked --target aarch64-unknown-linux-gnu --target-dir target/aarch64)
 # Without the links: Zenoh takes minutes to build, and nothing of it was tried there.
-cargo build "${cross[@]}" --workspace --exclude rgaps-python --exclude rgaps-links
+how=build
+[ -z "${WHOLE:-}" ] || how=check
+cargo "$how" "${cross[@]}" --workspace --exclude rgaps-python --exclude rgaps-links
 cargo test "${cross[@]}" -p rgaps-layout -p rgaps-topic
 # qemu-user 7.2 (Debian 12) does not know futex_waitv.
 cargo test "${cross[@]}" -p rgaps-sync -- --skip futex

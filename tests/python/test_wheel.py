@@ -16,6 +16,8 @@ PROGRAMS = {"rgapsd", "rgaps", "rgaps-links"}
 #: What users download, and what they install. PyPI takes 100 MiB. A program that is not stripped is over it by itself.
 WHEEL_MIB_MAX = 24
 PROGRAM_MIB_MAX = {"rgapsd": 12, "rgaps": 20, "rgaps-links": 32}
+#: How much larger they are when they are not optimised (`make test`).
+LARGER = 3 if os.environ.get("PROFILE") == "debug" else 1
 
 pytestmark = pytest.mark.skipif(not WHEELS, reason="there is no wheel here: `make wheel`")
 
@@ -126,6 +128,6 @@ def test_the_programs_need_no_newer_libc_than_the_wheel_says(wheel, tmp_path):
 
 
 def test_the_wheel_is_no_larger_than_it_must_be(wheel):
-    assert Path(wheel.filename).stat().st_size < WHEEL_MIB_MAX << 20
+    assert Path(wheel.filename).stat().st_size < LARGER * WHEEL_MIB_MAX << 20
     for program in PROGRAMS:
-        assert wheel.getinfo(f"rgaps/bin/{program}").file_size < PROGRAM_MIB_MAX[program] << 20, program
+        assert wheel.getinfo(f"rgaps/bin/{program}").file_size < LARGER * PROGRAM_MIB_MAX[program] << 20, program

@@ -2,7 +2,7 @@
 # `set -eu -o pipefail`, in the repository's folder; it passes where both end with 0. Files are the host's, read-only;
 # /tmp, /run, /var/tmp and /dev/shm are memory. What a suite leaves in RESULTS is kept in
 # target/vm/.../shared/SUITE/results, and .jsonl files are also printed. What it leaves running is killed.
-. /run/vm/machine # REPOSITORY, TERMINAL, TERMINAL_COLUMNS, TERMINAL_ROWS, SUITES
+. /run/vm/machine # REPOSITORY, PROFILE, TERMINAL, TERMINAL_COLUMNS, TERMINAL_ROWS, SUITES
 . /run/vm/"$SUITE"/about # GUESTS, LIMIT_S
 SYNC=/run/vm/$SUITE/sync
 RESULTS=/run/vm/$SUITE/results

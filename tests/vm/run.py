@@ -141,6 +141,7 @@ def prepare(plan):
     write_variables(
         plan.folder / "shared" / "machine",
         REPOSITORY=REPOSITORY,
+        PROFILE=os.environ.get("PROFILE", "release"),
         TERMINAL=os.environ.get("TERM", "dumb"),
         TERMINAL_COLUMNS=terminal.columns,
         TERMINAL_ROWS=terminal.lines,

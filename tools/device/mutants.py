@@ -90,7 +90,7 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--suite", choices=HEADERS, default="device")
-    parser.add_argument("--check", type=Path, default=ROOT / "target/release/examples/gpu-verbs-check")
+    parser.add_argument("--check", type=Path, default=ROOT / "target" / os.environ.get("PROFILE", "release") / "examples/gpu-verbs-check")
     options = parser.parse_args()
     options.tests = ROOT / "tests" / options.suite
     options.out = ROOT / "target/device/model" / options.suite

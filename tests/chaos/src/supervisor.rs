@@ -271,9 +271,15 @@ impl Supervisor {
         Ok(())
     }
 
+    /// What actors and daemons said that is not of every day, then the end of the log.
     fn show_log(&self) {
         let text = std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();
+        let unusual = lines.iter().filter(|line| !line.contains(" INFO "));
+        for line in unusual.take(LOG_LINES) {
+            eprintln!("  {line}");
+        }
+        eprintln!("chaos: the log ends so:");
         for line in &lines[lines.len().saturating_sub(LOG_LINES)..] {
             eprintln!("  {line}");
         }

@@ -6,7 +6,7 @@ check() {
   local what=$1 more=()
   shift
   [ "$what" = works ] || more=(--topics yes)
-  timeout $WAIT_S target/release/examples/gpu-verbs-check "$@" --jobs target/device/librdma-jobs.so --device $DEVICE --messages 1000 \
+  timeout $WAIT_S target/$PROFILE/examples/gpu-verbs-check "$@" --jobs target/device/librdma-jobs.so --device $DEVICE --messages 1000 \
     --limit-s 60 "${more[@]}" | tee -a "$RESULTS/$ROLE.jsonl"
 }
 

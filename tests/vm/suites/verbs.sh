@@ -3,6 +3,6 @@
 for test in conformance credits liars faults killed event link; do
   barrier "$test"
   SECONDS=0
-  timeout $WAIT_S target/release/examples/verbs-check "$ROLE" 10.9.0.2 "$test" | tee -a "$RESULTS/$ROLE.jsonl"
+  timeout $WAIT_S target/$PROFILE/examples/verbs-check "$ROLE" 10.9.0.2 "$test" | tee -a "$RESULTS/$ROLE.jsonl"
   say "$test: passed in $SECONDS s"
 done
