@@ -42,7 +42,8 @@ pub struct Actor {
     pub pid: AtomicU32,
     pub phase: AtomicU32,
     pub command: AtomicU32,
-    reserved: AtomicU32,
+    /// 1: a subscriber has a message in memory that it has to ask a daemon for.
+    pub asks: AtomicU32,
     /// Messages published or received.
     pub progress: AtomicU64,
     /// Of a publisher: messages that `publish` has returned for.
@@ -108,7 +109,7 @@ impl Board {
     /// Makes all actors' places fresh, for another episode. No actor lives.
     pub fn clear_actors(&self) {
         for actor in &self.actor {
-            for word in [&actor.pid, &actor.phase, &actor.command] {
+            for word in [&actor.pid, &actor.phase, &actor.command, &actor.asks] {
                 word.store(0, Ordering::Relaxed);
             }
             let counters = [

@@ -366,7 +366,8 @@ impl Episode<'_> {
             for (at, before) in before.iter().enumerate() {
                 let topic = self.survivors[at].0.spec.topic;
                 let more = self.survivor_progress()[at] - before;
-                if quiet[topic] && !self.has_death(topic)? && more < WINDOW_MESSAGES {
+                let needs = more < WINDOW_MESSAGES && !self.asks(topic);
+                if needs && quiet[topic] && !self.has_death(topic)? {
                     waits = true;
                     if begun.elapsed() > STUCK {
                         self.supervisor.tally.stuck += 1;
@@ -401,6 +402,15 @@ impl Episode<'_> {
         survivors
             .map(|(member, _)| self.progress(&member.spec))
             .collect()
+    }
+
+    /// Whether a subscriber of a topic has to ask a daemon for memory before it can read on.
+    fn asks(&self, topic: usize) -> bool {
+        let members = self.survivors.iter().map(|(member, _)| member);
+        members.chain(&self.victims).any(|member| {
+            let actor = &self.supervisor.board.actor[member.spec.index as usize];
+            member.spec.topic == topic && actor.asks.load(Ordering::Acquire) == 1
+        })
     }
 
     /// Whether a victim of a topic is dead, and not cleaned up after.

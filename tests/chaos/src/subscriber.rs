@@ -2,7 +2,7 @@
 
 use crate::actor::{is_passing, until_joined, Part};
 use crate::board::{Actor, ACTORS, LEAVE, PAUSE, PAUSED, RUNNING};
-use crate::domain::across;
+use crate::domain::on_gpu;
 use crate::gpu::Lanes;
 use crate::pattern::{holds, Identity};
 use crate::places::Places;
@@ -205,6 +205,8 @@ impl Work {
                 false => self.subscriber.try_recv(),
             }),
         };
+        let asks = on_gpu() && matches!(&taken, Err(RecvError::Client(error)) if is_passing(error));
+        self.part.actor.asks.store(asks.into(), Ordering::Release);
         match taken {
             Ok(Some(sample)) => self.receive(sample, may_hold),
             Ok(None) if matches!(self.waiting, Waiting::Polls) => {
@@ -216,10 +218,9 @@ impl Work {
                     let_go(&self.part, oldest);
                 }
             }
-            // It has to map memory that nobody of its domain had needed, and there is no daemon to ask.
-            Err(RecvError::Client(error)) if across().is_some() && is_passing(&error) => {
-                std::thread::sleep(WAIT);
-            }
+            // It has to map memory of a GPU, and there is no daemon to ask: nobody of its domain had needed it, or the daemon
+            // told of it without descriptors, for too many were unread.
+            Err(_) if asks => std::thread::sleep(WAIT),
             Err(error) => self.part.complain(&self.part.actor.errors, error),
         }
     }
