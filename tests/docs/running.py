@@ -47,7 +47,7 @@ class Host:
         self.folder, self.enter = folder, enter
         folder.mkdir(exist_ok=True)
         scripts = Path(sysconfig.get_path("scripts"))
-        kept = {name: os.environ[name] for name in ("LANG", "PYTHONPATH", "CARGO_HOME", "RUSTUP_HOME", "HOME") if name in os.environ}
+        kept = {name: os.environ[name] for name in ("LANG", "PYTHONPATH", "CARGO_HOME", "RUSTUP_HOME", "HOME", "PROFILE") if name in os.environ}
         self.environment = {
             **kept,
             "PATH": f"{scripts}:{os.environ['PATH']}",
