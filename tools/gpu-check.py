@@ -517,15 +517,13 @@ def device_with_kills(env, folder, program):
         yield "seats-kills", device_checked(short, program)("seats-kills", "seats", "--kills", 4 if quick else 12)
     if is_wanted("cupy"):
         yield "cupy", device_example(env, folder, "cupy")
-    if is_wanted("numba"):
-        yield "numba", device_example(env, folder, "numba")
     site = install_wheel(folder) if is_wanted("pytest") else None
     if site is not None:
-        # Python's kernels, with torch's tensors where it is.
+        # Python's kernels, with torch's tensors where it is, and those of Numba and Triton.
         env = dict(env, PYTHONPATH=str(site), PYTHONDONTWRITEBYTECODE="1")
         del env["RGAPS_SOCKET"]
         tests = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", HERE / "tests/python/test_device_topics.py"]
-        yield "pytest", {"said": (run("device pytest", tests, 120, env) or "failed").strip().splitlines()}
+        yield "pytest", {"said": (run("device pytest", tests, 300, env) or "failed").strip().splitlines()}
 
 
 def device_example(env, folder, package):

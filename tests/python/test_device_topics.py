@@ -1,8 +1,15 @@
 """Device topics from Python: tensors that kernels publish and receive, and bridges. On the test driver, which interprets the
-kernels, or on a GPU; with torch where it has one."""
+kernels, or on a GPU; with torch where it has one. Kernels of Numba and Triton, on a GPU."""
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
 
 import numpy
 import pytest
+from conftest import REAL_GPU, ROOT
 
 import rgaps
 
@@ -117,3 +124,22 @@ def test_tensors_of_torch_pass_between_streams():
     assert subscriber.outcome()["failed"] == publisher.outcome()["failed"] == 0
     publisher.close()
     subscriber.close()
+
+
+@pytest.mark.parametrize("package", ["numba_cuda", "triton"])
+def test_kernels_of_python_pass_messages_between_processes(package):
+    path = f"{os.environ['PATH']}:/usr/local/cuda/bin"
+    if not REAL_GPU:
+        pytest.skip("there is no GPU")
+    for module in (package, "torch") if package == "triton" else (package,):
+        if importlib.util.find_spec(module) is None:
+            pytest.skip(f"{module} is not installed")
+    if shutil.which("nvcc", path=path) is None:
+        pytest.skip("there is no nvcc, which compiles the functions that the kernels call")
+    # In a folder that `make dist` made, the headers stand beside the examples.
+    include = next(folder for folder in (ROOT / "crates/capi/include", ROOT / "include") if folder.is_dir())
+    example = ROOT / f"examples/python/device_topic_{package.removesuffix('_cuda')}.py"
+    command = [sys.executable, str(example), "--include", str(include)]
+    done = subprocess.run(command, env=dict(os.environ, PATH=path), capture_output=True, text=True, timeout=SOON)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "0 words wrong" in done.stdout

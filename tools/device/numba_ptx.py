@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Compiles the kernel of examples/python/device_topic_numba.py to PTX with Numba, which needs no GPU for it: numba_ptx.py FOLDER ARCHITECTURE...
+"""Compiles the kernels of examples/python/device_topic_numba.py to PTX with Numba, which needs no GPU for it: numba_ptx.py FOLDER ARCHITECTURE...
 
-Writes FOLDER/numba-ARCHITECTURE.ptx. The Python of .cache/numba has Numba (tools/setup.sh numba).
+Writes FOLDER/numba-KERNEL-ARCHITECTURE.ptx. The Python of .cache/numba has Numba (tools/setup.sh numba).
 """
 import sys
 from pathlib import Path
@@ -14,5 +14,6 @@ from numba import cuda
 
 for architecture in sys.argv[2:]:
     cc = int(architecture[:-1]), int(architecture[-1])
-    ptx, _ = cuda.compile_ptx(example.norms, example.SIGNATURE.args, device=False, cc=cc)
-    (Path(sys.argv[1]) / f"numba-{architecture}.ptx").write_text(ptx)
+    for kernel, signature in (example.send, example.SEND), (example.receive, example.RECEIVE):
+        ptx, _ = cuda.compile_ptx(kernel, signature.args, device=False, cc=cc)
+        (Path(sys.argv[1]) / f"numba-{kernel.__name__}-{architecture}.ptx").write_text(ptx)

@@ -51,14 +51,16 @@ def example(architecture):
 
 
 def numba_example(wanted):
-    """The example with Numba: its kernel, linked with the functions that it calls. The linker refuses a function that is missing."""
+    """The example with Numba: its kernels, each linked with the functions that it calls. The linker refuses a function that is missing."""
     tool(ROOT / ".cache/numba/bin/python", ROOT / "tools/device/numba_ptx.py", OUT, *wanted)
-    shim = ROOT / "examples/python/device_topic_numba.cu"
+    shim = ROOT / "examples/python/device_topic.cu"
     for architecture in wanted:
-        kernel, functions = OUT / f"numba-{architecture}.o", OUT / f"numba-functions-{architecture}.o"
+        functions = OUT / f"numba-functions-{architecture}.o"
         tool(TOOLKIT / "bin/nvcc", *FLAGS, f"-arch=sm_{architecture}", "-dc", shim, "-o", functions)
-        tool(TOOLKIT / "bin/ptxas", "-c", f"-arch=sm_{architecture}", kernel.with_suffix(".ptx"), "-o", kernel)
-        tool(TOOLKIT / "bin/nvlink", f"-arch=sm_{architecture}", kernel, functions, "-o", kernel.with_suffix(".cubin"))
+        for name in "send", "receive":
+            kernel = OUT / f"numba-{name}-{architecture}.o"
+            tool(TOOLKIT / "bin/ptxas", "-c", f"-arch=sm_{architecture}", kernel.with_suffix(".ptx"), "-o", kernel)
+            tool(TOOLKIT / "bin/nvlink", f"-arch=sm_{architecture}", kernel, functions, "-o", kernel.with_suffix(".cubin"))
 
 
 def main():

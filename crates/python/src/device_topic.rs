@@ -243,6 +243,12 @@ impl DeviceSubscriber {
         unsafe { subscriber.receive(address, room, ticks, stream) }.map_err(IntoPyErr::into_py_err)
     }
 
+    /// The number of its seat, for a kernel of yours that receives in place of `receive`.
+    #[getter]
+    fn seat(&self) -> PyResult<u32> {
+        Ok(self.0.get()?.seat())
+    }
+
     /// What came of the calls that have ended on the GPU: ``calls`` and ``failed`` count them; ``status`` (0: well, -2: timed
     /// out, -4: longer than the array, -31: evicted), ``sequence``, ``bytes`` and ``missed`` are of the last one.
     fn outcome<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
