@@ -296,8 +296,6 @@ template <class T>
 RGAPS_DEVICE_FN T broadcast(const cooperative_groups::thread_block &group, T value) {
     __shared__ T told;
     if (group.thread_rank() == 0) told = value;
-    /* The leader's warp waits for it here, and enters the block's barrier once, whole; else its other lanes may enter alone. */
-    reconverge(group);
     group.sync();
     value = told;
     group.sync();
