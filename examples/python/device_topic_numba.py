@@ -19,7 +19,7 @@ from numba import cuda, int32, types, uint32, uint64  # type: ignore[import-not-
 SHIM = pathlib.Path(__file__).with_name("device_topic.cu")
 THREADS = 256
 #: 32-bit words of a message, and ticks of a wait: some 10 s.
-WORDS, TICKS_MAX = 4096, 20_000_000_000
+WORDS, TICKS_MAX = numpy.uint32(4096), numpy.uint64(20_000_000_000)
 
 bytes_of_u32 = types.CPointer(uint32)
 publisher = cuda.declare_device("rgaps_publisher", int32(*[uint64] * 8), abi="c")
@@ -89,7 +89,7 @@ def subscribe(name: str, include: str, frames: int) -> None:
     words, found = cuda.to_device(numpy.array(topic.words, numpy.uint64)), cuda.to_device(numpy.zeros(3, numpy.int32))
     # A kernel that receives nothing joins; the next one with the seat goes on there.
     for count in (0, frames):
-        kernel[1, THREADS](words, place.seat, count, WORDS, TICKS_MAX, found)
+        kernel[1, THREADS](words, numpy.uint64(place.seat), numpy.uint32(count), WORDS, TICKS_MAX, found)
         cuda.synchronize()
         print(*found.copy_to_host(), flush=True)
     place.close()
@@ -107,9 +107,9 @@ def main() -> None:
     import rgaps
 
     kernel = linked(SEND, send, options.include)
-    topic = rgaps.DeviceTopic("cuda", depth=16, blocks=24, block_bytes=4 * WORDS)
+    topic = rgaps.DeviceTopic("cuda", depth=16, blocks=24, block_bytes=4 * int(WORDS))
     words, status = cuda.to_device(numpy.array(topic.words, numpy.uint64)), cuda.to_device(numpy.ones(1, numpy.int32))
-    frames = cuda.to_device(numpy.arange(options.frames * WORDS, dtype=numpy.uint32).reshape(-1, WORDS))
+    frames = cuda.to_device(numpy.arange(options.frames * int(WORDS), dtype=numpy.uint32).reshape(options.frames, -1))
     # The bridge gives the topic its name. It is a subscriber, too.
     with rgaps.default_node().bridge("frames", topic):
         command = [sys.executable, __file__, "--include", options.include, "--frames", str(options.frames), "--subscribe", "frames"]
