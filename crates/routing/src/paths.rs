@@ -112,7 +112,6 @@ pub struct PathTable {
     used: BTreeMap<HostId, Path>,
     /// The latest known incarnation of each host.
     latest: BTreeMap<HostId, u64>,
-    ended: Vec<Life>,
     version: u64,
 }
 
@@ -124,7 +123,6 @@ impl PathTable {
             neighbours: BTreeMap::new(),
             used: BTreeMap::new(),
             latest: BTreeMap::new(),
-            ended: Vec::new(),
             version: 0,
         }
     }
@@ -133,8 +131,7 @@ impl PathTable {
     pub fn link_up(&mut self, life: Life) {
         match self.neighbours.get_mut(&life.host) {
             Some(known) if known.life == life => known.lanes_lost = None,
-            known => {
-                self.ended.extend(known.map(|known| known.life));
+            _ => {
                 let neighbour = Neighbour {
                     life,
                     lanes_lost: None,
@@ -157,8 +154,7 @@ impl PathTable {
 
     /// The link to a host ended for certain, for example because the other end withdrew it.
     pub fn link_ended(&mut self, host: HostId) {
-        if let Some(neighbour) = self.neighbours.remove(&host) {
-            self.ended.push(neighbour.life);
+        if self.neighbours.remove(&host).is_some() {
             self.changed();
         }
     }
@@ -216,14 +212,10 @@ impl PathTable {
     /// Withdraws links and settles paths whose time it is.
     pub fn tick(&mut self, now: Time) {
         let mut is_changed = false;
-        let ended = &mut self.ended;
         self.neighbours.retain(|_, neighbour| {
             let stays = neighbour
                 .lanes_lost
                 .is_none_or(|since| now.saturating_sub(since) < WITHDRAW_AFTER);
-            if !stays {
-                ended.push(neighbour.life);
-            }
             is_changed |= !stays;
             stays
         });
@@ -238,12 +230,7 @@ impl PathTable {
         }
     }
 
-    /// Neighbours whose links ended since the last call: all flows over these links have ended, too.
-    pub fn take_ended(&mut self) -> Vec<Life> {
-        std::mem::take(&mut self.ended)
-    }
-
-    /// The neighbours, with or without lanes.
+    /// The neighbours, with or without lanes. The link to one that is not there any more has ended, and with it all its flows.
     pub fn neighbours(&self) -> impl Iterator<Item = Life> + '_ {
         self.neighbours.values().map(|neighbour| neighbour.life)
     }
@@ -328,12 +315,9 @@ impl PathTable {
             let Life { host, incarnation } = neighbour.life;
             self.latest.insert(host, incarnation);
         }
-        let (ended, latest) = (&mut self.ended, &self.latest);
-        self.neighbours.retain(|host, neighbour| {
-            let stays = latest[host] == neighbour.life.incarnation;
-            ended.extend((!stays).then_some(neighbour.life));
-            stays
-        });
+        let latest = &self.latest;
+        self.neighbours
+            .retain(|host, neighbour| latest[host] == neighbour.life.incarnation);
         let hosts = self.latest.keys();
         let used = hosts.filter_map(|host| {
             let best = self.best(*host, |advertised| advertised.is_settled)?;

@@ -104,8 +104,26 @@ fn a_later_life_seen_through_another_does_not_hide_a_link_with_lanes() {
     // The neighbour does not repeat what it advertised: the path to the new life is there as soon as the lanes are lost.
     table.lanes_lost(old.host, SETTLE_AFTER);
     table.tick(2 * SETTLE_AFTER);
-    assert_eq!(table.take_ended(), [old]);
+    assert!(!table.is_neighbour(old));
     assert_eq!(table.path(new.host), Some(&path(&[b, new])));
+}
+
+#[test]
+fn nothing_is_kept_of_the_lives_of_a_host_that_ended() {
+    let b = life(2, 1);
+    let mut table = PathTable::new(life(1, 1));
+    table.link_up(b);
+    for incarnation in 1..200 {
+        let (c, d) = (life(3, incarnation), life(4, incarnation));
+        table.link_up(c);
+        let paths = vec![path(&[b, c]), path(&[b, d])];
+        table.advertised(b, paths, Duration::ZERO).unwrap();
+        if incarnation % 2 == 0 {
+            table.link_ended(c.host);
+        }
+    }
+    let kept = format!("{table:?}");
+    assert!(!kept.contains("incarnation: 198"), "{kept}");
 }
 
 #[test]

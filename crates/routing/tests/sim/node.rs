@@ -4,7 +4,7 @@ use rgaps_routing::{
     ChannelEvent, Channels, ControlMessage, Datagram, FlowName, Hop, HostId, InterestTable, Life,
     Path, PathTable, Publisher, Time,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// A host that cannot be reached for so long is given up.
@@ -25,6 +25,8 @@ pub struct Node {
     pub traffic: Traffic,
     /// Hosts that have a channel and no path, and since when.
     unreachable: BTreeMap<HostId, Time>,
+    /// Its neighbours when it looked last.
+    linked: BTreeSet<Life>,
 }
 
 /// Frames and where they go.
@@ -39,6 +41,7 @@ impl Node {
             interest: InterestTable::default(),
             traffic: Traffic::new(life, disk),
             unreachable: BTreeMap::new(),
+            linked: BTreeSet::new(),
         }
     }
 
@@ -107,7 +110,9 @@ impl Node {
 
     /// Neighbours whose links it has withdrawn.
     pub fn take_ended(&mut self, now: Time, out: &mut Out) -> Vec<Life> {
-        let ended = self.paths.take_ended();
+        let linked = self.paths.neighbours().collect();
+        let before = std::mem::replace(&mut self.linked, linked);
+        let ended: Vec<Life> = before.difference(&self.linked).copied().collect();
         for life in &ended {
             self.traffic.link_ended(*life, out);
         }

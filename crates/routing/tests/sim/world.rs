@@ -255,7 +255,9 @@ impl World {
             let node = self.hosts[own].as_mut().expect("it runs");
             if !goes_on {
                 node.paths.link_ended(other.host);
+                self.after(own);
             }
+            let node = self.hosts[own].as_mut().expect("it runs");
             node.paths.link_up(other);
             self.after(own);
             self.wake(own, REACT);
