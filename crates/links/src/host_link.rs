@@ -360,6 +360,11 @@ impl HostLink {
         self.user.gave_up(flow, given_up.into_iter().collect());
     }
 
+    /// Messages of a flow below this one are acknowledged.
+    pub fn acknowledged(&self, flow: FlowName) -> u64 {
+        self.change(flow, |link, id| link.acknowledged(id))
+    }
+
     /// The host misses the messages of a flow below this one that were not sent.
     pub fn skip(&self, flow: FlowName, next: u64) {
         self.change(flow, |link, id| link.skip(id, next));

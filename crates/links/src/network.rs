@@ -368,7 +368,7 @@ impl Network {
                 };
                 let mut path = path.clone();
                 path.push(name.clone());
-                if child.base.is_some() {
+                if child.is_final {
                     paths.insert(name.clone(), path.clone());
                 }
                 rest.push((child, path));

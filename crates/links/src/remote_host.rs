@@ -76,8 +76,6 @@ pub struct OutgoingStream {
     pub publishers: BTreeMap<u64, OutgoingFlow>,
     /// The hosts that messages go to there.
     pub tree: Tree,
-    /// It goes where others went: what is not known to have come there goes there first.
-    pub takes_over: bool,
     /// When it began, and at which version of the network.
     begun: (Instant, u64),
     /// The lives of the hosts behind, as far as they were reached then.
@@ -98,7 +96,6 @@ impl OutgoingStream {
         OutgoingStream {
             lives: lives.collect(),
             publishers: BTreeMap::new(),
-            takes_over: false,
             tree,
             begun: (Instant::now(), network.version()),
             is_broken: false,

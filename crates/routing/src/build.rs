@@ -52,7 +52,7 @@ pub fn cost_bytes(tree: &Tree, load: Load) -> u64 {
     width * load.message_bytes + depth as u64 * width * load.lanes * chunk
 }
 
-/// The tree from the graph's own host to all wanted ones that can be reached. Their bases are 0.
+/// The tree from the graph's own host to all wanted ones that can be reached.
 pub fn build(graph: &Graph, wanted: &BTreeSet<Life>, load: Load) -> Tree {
     if load.message_bytes < load.tree_bytes_min {
         return shortest(graph, wanted);
@@ -60,7 +60,7 @@ pub fn build(graph: &Graph, wanted: &BTreeSet<Life>, load: Load) -> Tree {
     let trees = (1..=load.fanout.max(1)).map(|limit| limited(graph, wanted, limit));
     trees
         .min_by_key(|tree| cost_bytes(tree, load))
-        .unwrap_or_else(|| Tree::leaf(graph.own(), None))
+        .unwrap_or_else(|| Tree::leaf(graph.own(), false))
 }
 
 /// The union of the shortest paths.
@@ -213,7 +213,7 @@ fn to_tree(root: Life, wanted: &BTreeSet<Life>, parents: &BTreeMap<Life, Life>) 
         children.entry(*parent).or_default().push(*life);
     }
     let mut tree = grow(root, wanted, &children);
-    tree.base = None;
+    tree.is_final = false;
     tree
 }
 
@@ -221,7 +221,7 @@ fn grow(life: Life, wanted: &BTreeSet<Life>, children: &BTreeMap<Life, Vec<Life>
     let below = children.get(&life).into_iter().flatten();
     Tree {
         life,
-        base: wanted.contains(&life).then_some(0),
+        is_final: wanted.contains(&life),
         children: below.map(|child| grow(*child, wanted, children)).collect(),
     }
 }

@@ -29,6 +29,10 @@ pub struct Publisher {
     pub number: u64,
 }
 
+/// Names a flow of a publisher, the same on every hop. The origin never uses one again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FlowId(pub u64);
+
 /// A flow as its origin names it, alike for all hosts of its tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct FlowName {

@@ -8,15 +8,14 @@
 //! |---|---|---|
 //! | [`PathTable`] | every host | path vectors: which hosts are reached, and through which others; the graph |
 //! | [`Channels`], [`InterestTable`] | every host | control messages between any two hosts; what each host wants |
-//! | [`Delivery`] | the origin, per publisher | numbers and keeps messages; decides about flows and trees |
+//! | [`Delivery`] | the origin, per publisher | knows what is confirmed, what is to be retained, and what each flow has to send |
 //! | [`build()`] | the origin | builds a tree over the graph |
-//! | [`Transit`] | hosts below the origin, per flow | forwards to children, acknowledges, reports what breaks |
-//! | [`Positions`] | final hosts | delivers each number once and in order; confirms it |
 //!
 //! Every piece has one owner and shares nothing. Its user calls it with what happened, then asks it what is to be done. The
 //! simulation in `tests/sim/node.rs` shows how they are put together.
 //!
-//! Not here yet: trees for best-effort hosts, on which each host may skip messages.
+//! Which flows there are, the origin's user decides: links by rules, quotas and refusals, the simulation by the graph alone. What hosts
+//! between and final hosts do is their user's, too.
 //!
 //! The crate does no I/O. It knows hosts, publishers and numbers, and no sockets, pools or types; its user passes time in. See
 //! decision 0038.
@@ -29,8 +28,6 @@ mod graph;
 mod ids;
 mod interest;
 mod paths;
-mod position;
-mod transit;
 mod tree;
 
 pub use build::{
@@ -40,11 +37,9 @@ pub use channel::{
     ChannelEnd, ChannelEvent, Channels, ControlMessage, Datagram, Hop, Segment, CHANNEL_WINDOW,
     RESEND_AFTER,
 };
-pub use delivery::{Delivery, FlowCommand, GivenUp};
+pub use delivery::Delivery;
 pub use graph::Graph;
-pub use ids::{FlowName, HostId, Life, Publisher, Time};
+pub use ids::{FlowId, FlowName, HostId, Life, Publisher, Time};
 pub use interest::{HostInterest, InterestTable, Wants, MAX_TOPICS};
 pub use paths::{Path, PathError, PathTable, MAX_HOPS, MAX_PATHS, SETTLE_AFTER, WITHDRAW_AFTER};
-pub use position::{Offer, Positions};
-pub use transit::{FlowDescription, FlowError, FlowId, Transit};
 pub use tree::{Tree, MAX_TREE_HOSTS};

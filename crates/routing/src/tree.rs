@@ -11,19 +11,19 @@ pub const MAX_TREE_HOSTS: usize = 1024;
 pub struct Tree {
     /// The host.
     pub life: Life,
-    /// For a final host: the origin owes it nothing below this number. None: it only forwards.
-    pub base: Option<u64>,
+    /// Whether messages end there. If not, it only forwards.
+    pub is_final: bool,
     /// The hosts that it forwards to.
     pub children: Vec<Tree>,
 }
 
 impl Tree {
     /// A host without children.
-    pub fn leaf(life: Life, base: Option<u64>) -> Tree {
+    pub fn leaf(life: Life, is_final: bool) -> Tree {
         let children = Vec::new();
         Tree {
             life,
-            base,
+            is_final,
             children,
         }
     }
@@ -55,9 +55,8 @@ impl Tree {
     /// The final hosts.
     pub fn finals(&self) -> BTreeSet<Life> {
         let hosts = self.hosts().into_iter();
-        hosts
-            .filter_map(|tree| tree.base.map(|_| tree.life))
-            .collect()
+        let finals = hosts.filter(|tree| tree.is_final);
+        finals.map(|tree| tree.life).collect()
     }
 
     /// Hops to the host that is furthest away.
@@ -82,17 +81,5 @@ impl Tree {
             return Some(self.children.remove(at));
         }
         self.children.iter_mut().find_map(|child| child.prune(host))
-    }
-
-    /// Whether both name the same hosts at the same points, whatever their bases are.
-    pub fn has_shape_of(&self, other: &Tree) -> bool {
-        self.life == other.life
-            && self.base.is_some() == other.base.is_some()
-            && self.children.len() == other.children.len()
-            && self
-                .children
-                .iter()
-                .zip(&other.children)
-                .all(|(child, other)| child.has_shape_of(other))
     }
 }

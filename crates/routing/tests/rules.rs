@@ -2,21 +2,12 @@
 #![forbid(unsafe_code)]
 
 use rgaps_routing::{
-    ChannelEvent, Channels, ControlMessage, Datagram, Delivery, FlowCommand, FlowDescription,
-    FlowError, FlowId, FlowName, Graph, Hop, HostId, Life, Load, Offer, PathTable, Positions,
-    Publisher, Transit, Tree, RESEND_AFTER,
+    ChannelEvent, Channels, ControlMessage, Datagram, Delivery, FlowId, FlowName, Hop, HostId,
+    Life, PathTable, RESEND_AFTER,
 };
 use std::time::Duration;
 
-const OUTAGE: Duration = Duration::from_secs(20);
 const NOW: Duration = Duration::from_secs(1);
-const LOAD: Load = Load {
-    message_bytes: 0,
-    tree_bytes_min: 1,
-    fanout: 2,
-    lanes: 1,
-};
-
 const FLOW: FlowName = FlowName {
     stream: 1,
     publisher: 7,
@@ -29,221 +20,125 @@ fn life(host: u64) -> Life {
     }
 }
 
-fn publisher() -> Publisher {
-    Publisher {
-        origin: life(0),
-        number: 7,
-    }
+const FIRST: FlowId = FlowId(1);
+const SECOND: FlowId = FlowId(2);
+
+/// A flow to final hosts that are to miss nothing.
+fn open(delivery: &mut Delivery, id: FlowId, hosts: &[u64]) {
+    let finals = hosts.iter().map(|host| (HostId(*host), true)).collect();
+    let (root, from) = (HostId(hosts[0]), delivery.next());
+    delivery.open(id, root, &finals, from);
 }
 
-/// Host 0 with a row of others: 0 - 1 - 2.
-fn row() -> Graph {
-    let mut graph = Graph::new(life(0));
-    graph.join(life(0), life(1));
-    graph.join(life(1), life(2));
-    graph
-}
-
-fn opened(delivery: &mut Delivery) -> Vec<FlowDescription> {
-    let commands = delivery.take_commands().into_iter();
-    commands
-        .filter_map(|command| match command {
-            FlowCommand::Open(description) => Some(description),
-            _ => None,
-        })
-        .collect()
+/// Sends what is due.
+fn send(delivery: &mut Delivery, id: FlowId) {
+    let due = delivery.due(id).expect("something is due");
+    delivery.sent(id, due.end - 1, true);
 }
 
 #[test]
-fn a_closed_flow_that_brought_nothing_confirms_nothing() {
-    let mut delivery = Delivery::new(publisher(), OUTAGE);
-    delivery.add(life(1), 0);
-    delivery.plan(&row(), LOAD, NOW);
-    let first = opened(&mut delivery)[0].flow;
-    delivery.publish();
-    // Two more trees, one right after the other: the second flow has no message.
-    delivery.add(life(2), 1);
-    delivery.plan(&row(), LOAD, NOW);
-    let second = opened(&mut delivery)[0].flow;
-    delivery.remove(HostId(2));
-    delivery.plan(&row(), LOAD, NOW);
-    delivery.take_commands();
-    delivery.closed(second);
-    assert_eq!(delivery.retained(), 0..1, "host 1 has not delivered it");
-    delivery.sent(first);
-    delivery.take_commands();
-    delivery.closed(first);
-    assert_eq!(delivery.retained(), 1..1);
-}
-
-#[test]
-fn a_host_that_broke_off_is_served_from_what_it_confirmed() {
-    let mut delivery = Delivery::new(publisher(), OUTAGE);
-    delivery.add(life(2), 0);
-    delivery.plan(&row(), LOAD, NOW);
-    let flow = opened(&mut delivery)[0].flow;
-    for _ in 0..5 {
-        delivery.publish();
-        delivery.sent(flow);
-    }
-    delivery.confirmed(life(2), 3);
-    delivery.broken(flow, HostId(2));
-    assert!(delivery.needs_plan(NOW));
-    delivery.plan(&row(), LOAD, NOW);
-    let again = opened(&mut delivery);
-    assert_eq!(again.len(), 1);
-    assert_eq!(again[0].first, 3);
-    assert_eq!(again[0].tree.children[0].base, Some(3));
+fn a_flow_that_takes_anothers_place_begins_at_what_its_hosts_have_confirmed() {
+    let mut delivery = Delivery::default();
+    open(&mut delivery, FIRST, &[1, 2]);
+    (0..5).for_each(|number| delivery.publish(number));
+    send(&mut delivery, FIRST);
+    delivery.confirmed(FIRST, HostId(2), 3);
+    delivery.acknowledged(FIRST, 4);
+    open(&mut delivery, SECOND, &[3, 2]);
+    delivery.close(FIRST);
+    assert_eq!(
+        (delivery.due(FIRST), delivery.due(SECOND)),
+        (None, Some(3..5))
+    );
+    // It is forgotten with its last flow, and then it is a new one.
+    open(&mut delivery, FIRST, &[1]);
+    assert_eq!(delivery.due(FIRST), None);
 }
 
 #[test]
 fn an_acknowledgement_of_a_host_between_confirms_nothing() {
-    let mut delivery = Delivery::new(publisher(), OUTAGE);
-    delivery.add(life(2), 0);
-    delivery.plan(&row(), LOAD, NOW);
-    let flow = opened(&mut delivery)[0].flow;
-    delivery.publish();
-    delivery.sent(flow);
-    delivery.acknowledged(flow, 1);
-    assert_eq!(delivery.retained(), 0..1);
-    delivery.confirmed(life(2), 1);
-    assert_eq!(delivery.retained(), 1..1);
+    let mut delivery = Delivery::default();
+    let finals = [(HostId(2), true)].into();
+    delivery.open(FIRST, HostId(1), &finals, 0);
+    delivery.publish(0);
+    send(&mut delivery, FIRST);
+    delivery.acknowledged(FIRST, 1);
+    assert_eq!(delivery.retained(), 0);
+    delivery.confirmed(FIRST, HostId(2), 1);
+    assert_eq!(delivery.retained(), 1);
 }
 
 #[test]
-fn a_new_life_is_owed_what_its_host_had_not_confirmed() {
-    let mut delivery = Delivery::new(publisher(), OUTAGE);
-    delivery.add(life(1), 0);
-    for _ in 0..4 {
-        delivery.publish();
-    }
-    delivery.confirmed(life(1), 2);
-    let mut later = life(1);
-    later.incarnation = 2;
-    delivery.add(later, 4);
-    // An old confirmation that was late.
-    delivery.confirmed(life(1), 4);
-    assert_eq!(delivery.retained(), 2..4);
+fn what_no_flow_has_sent_is_retained_even_for_a_root() {
+    let mut delivery = Delivery::default();
+    open(&mut delivery, FIRST, &[1]);
+    delivery.publish(7);
+    assert_eq!((delivery.due(FIRST), delivery.retained()), (Some(0..8), 0));
+    send(&mut delivery, FIRST);
+    assert_eq!((delivery.due(FIRST), delivery.retained()), (None, 8));
 }
 
 #[test]
-fn flows_that_a_given_up_host_could_stall_are_cancelled() {
-    let mut delivery = Delivery::new(publisher(), OUTAGE);
-    delivery.add(life(1), 0);
-    delivery.add(life(2), 0);
-    delivery.plan(&row(), LOAD, NOW);
-    let shared = opened(&mut delivery)[0].flow;
-    delivery.publish();
-    delivery.sent(shared);
-    let mut without = Graph::new(life(0));
-    without.join(life(0), life(1));
-    delivery.plan(&without, LOAD, NOW);
-    delivery.take_commands();
-    let given_up = delivery.plan(&without, LOAD, NOW + OUTAGE);
-    assert_eq!(given_up.len(), 1);
-    let commands = delivery.take_commands();
-    assert!(commands.contains(&FlowCommand::Cancel(life(1), shared)));
-    // The other host gets the message again.
-    let is_repeated =
-        |command: &FlowCommand| matches!(command, FlowCommand::Open(open) if open.first == 0);
-    assert!(commands.iter().any(is_repeated), "{commands:?}");
-    assert_eq!(delivery.retained(), 0..1);
+fn nothing_is_retained_for_best_effort_hosts_and_those_that_refuse() {
+    let mut delivery = Delivery::default();
+    let finals = [(HostId(2), true), (HostId(3), false)].into();
+    delivery.open(FIRST, HostId(1), &finals, 0);
+    delivery.publish(0);
+    send(&mut delivery, FIRST);
+    assert_eq!(delivery.retained(), 0);
+    delivery.refused(FIRST, HostId(2));
+    assert_eq!(delivery.retained(), 1);
+    // It takes them after all; in another flow it has not refused them.
+    delivery.confirmed(FIRST, HostId(2), 0);
+    assert_eq!(delivery.retained(), 0);
+    delivery.refused(FIRST, HostId(2));
+    delivery.open(SECOND, HostId(4), &finals, 1);
+    assert_eq!((delivery.due(SECOND), delivery.retained()), (Some(0..1), 0));
 }
 
 #[test]
-fn a_flow_never_sends_what_is_released() {
-    let mut delivery = Delivery::new(publisher(), OUTAGE);
-    delivery.add(life(1), 0);
-    delivery.plan(&row(), LOAD, NOW);
-    let flow = opened(&mut delivery)[0].flow;
-    for _ in 0..3 {
-        delivery.publish();
-    }
-    assert_eq!(delivery.due(), [(flow, life(1), 0, 0)]);
-    // Another flow brought two of them.
-    delivery.confirmed(life(1), 2);
-    assert_eq!(delivery.due(), []);
-    assert!(delivery.needs_plan(NOW));
-    delivery.plan(&row(), LOAD, NOW);
-    assert_eq!(opened(&mut delivery)[0].first, 2);
-    assert!(!delivery.due().is_empty());
+fn what_a_link_left_out_or_its_host_refused_is_retained_for_nobody() {
+    let mut delivery = Delivery::default();
+    open(&mut delivery, FIRST, &[1, 2]);
+    (0..3).for_each(|number| delivery.publish(number));
+    delivery.sent(FIRST, 0, true);
+    delivery.sent(FIRST, 1, false);
+    delivery.sent(FIRST, 2, false);
+    assert_eq!(delivery.retained(), 0);
+    delivery.confirmed(FIRST, HostId(2), 1);
+    assert_eq!(delivery.retained(), 3);
+    delivery.publish(3);
+    delivery.sent(FIRST, 3, true);
+    assert_eq!(delivery.retained(), 1);
+    delivery.refused(FIRST, HostId(1));
+    assert_eq!(delivery.retained(), 4);
 }
 
 #[test]
-fn a_host_that_is_away_costs_no_plan_until_it_is_given_up() {
-    let mut delivery = Delivery::new(publisher(), OUTAGE);
-    delivery.add(life(5), 0);
-    delivery.publish();
-    assert!(delivery.plan(&row(), LOAD, NOW).is_empty());
-    assert!(!delivery.needs_plan(NOW + OUTAGE / 2));
-    assert!(delivery.needs_plan(NOW + OUTAGE));
-    let given_up = delivery.plan(&row(), LOAD, NOW + OUTAGE);
-    assert_eq!((given_up.len(), given_up[0].confirmed), (1, 0));
-    assert_eq!(delivery.retained(), 1..1);
-}
-
-#[test]
-fn an_open_that_overtakes_another_makes_a_new_host_miss_nothing() {
-    let mut positions = Positions::default();
-    // The flow begins at 9, but the host is owed all from 4 on.
-    assert_eq!(positions.open(publisher(), 4, None), 0);
-    assert_eq!(positions.offer(publisher(), 9, true), Offer::Wait);
-    assert_eq!(positions.offer(publisher(), 4, true), Offer::Deliver);
-    positions.delivered(publisher());
-    assert_eq!(positions.offer(publisher(), 4, true), Offer::Duplicate);
-    // What the origin has given up for this host is missed, and counted once.
-    assert_eq!(positions.open(publisher(), 8, None), 3);
-    assert_eq!(positions.open(publisher(), 8, None), 0);
-    assert!(positions.all().eq([(publisher(), 8, 3)]));
-}
-
-#[test]
-fn only_what_did_not_arrive_from_the_origin_itself_is_confirmed_over_channels() {
-    let mut positions = Positions::default();
-    positions.open(publisher(), 0, None);
-    positions.offer(publisher(), 0, true);
-    positions.delivered(publisher());
-    assert!(positions.confirmations().is_empty());
-    positions.offer(publisher(), 1, false);
-    positions.delivered(publisher());
-    assert_eq!(positions.confirmations(), [(publisher(), 2)]);
-    assert!(positions.confirmations().is_empty());
-    // A duplicate: the origin may not know.
-    positions.offer(publisher(), 1, false);
-    assert_eq!(positions.confirmations(), [(publisher(), 2)]);
-    positions.restarted(HostId(0));
-    assert_eq!(positions.confirmations(), [(publisher(), 2)]);
-}
-
-#[test]
-fn a_host_between_acknowledges_what_all_its_children_have_taken() {
-    let mut tree = Tree::leaf(life(1), Some(0));
-    tree.children = (2..5).map(|host| Tree::leaf(life(host), Some(0))).collect();
-    let description = FlowDescription {
-        publisher: publisher(),
-        flow: FlowId(1),
-        first: 0,
-        tree,
-    };
-    let is_neighbour = |child: Life| child != life(4);
-    let other = Transit::open(life(2), description.clone(), is_neighbour);
-    assert!(matches!(other, Err(FlowError::Tree)));
-    let (mut transit, broken) = Transit::open(life(1), description, is_neighbour).unwrap();
-    assert_eq!(broken, [HostId(4)]);
-    assert_eq!(transit.receive(1), Err(FlowError::Number(1)));
-    transit.receive(0).unwrap();
-    transit.taken_here();
-    transit.taken(life(2));
-    assert_eq!(transit.acknowledgement(), None);
-    transit.taken(life(3));
-    assert_eq!(transit.acknowledgement(), Some(1));
-    assert_eq!(transit.held(), 0..1, "no child has acknowledged it");
-    transit.close();
-    assert_eq!(transit.closing_children(), [life(2), life(3)]);
-    transit.child_closed(life(2));
-    assert!(!transit.is_closed());
-    assert!(transit.broken(HostId(3)) && !transit.broken(HostId(3)));
-    assert!(transit.is_closed());
+fn messages_that_are_published_again_are_due_where_they_were_not() {
+    let mut delivery = Delivery::default();
+    open(&mut delivery, FIRST, &[1]);
+    (5..8).for_each(|number| delivery.publish(number));
+    send(&mut delivery, FIRST);
+    // A host that wants what there was before it came waits until that is published again.
+    let finals = [(HostId(2), true)].into();
+    delivery.open(SECOND, HostId(2), &finals, 0);
+    assert_eq!(delivery.due(SECOND), None);
+    delivery.publish(5);
+    assert_eq!(
+        (delivery.due(FIRST), delivery.due(SECOND)),
+        (None, Some(0..6))
+    );
+    // If its route changes in between, that goes on.
+    let third = FlowId(3);
+    delivery.open(third, HostId(3), &finals, 0);
+    assert_eq!(delivery.due(third), Some(0..6));
+    delivery.close(SECOND);
+    // What was published so far is gone, and comes once more.
+    delivery.none_due(third);
+    assert_eq!((delivery.due(third), delivery.retained()), (None, 8));
+    delivery.publish(5);
+    assert_eq!(delivery.due(third), Some(0..6));
 }
 
 /// Carries all datagrams between two neighbours; returns what arrived at the second.

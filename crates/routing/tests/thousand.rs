@@ -7,7 +7,7 @@
 #[allow(dead_code)]
 mod sim;
 
-use rgaps_routing::{build, chunk_bytes, Graph, HostId, Life, Load, Time, WITHDRAW_AFTER};
+use rgaps_routing::{build, chunk_bytes, FlowId, Graph, HostId, Life, Load, Time, WITHDRAW_AFTER};
 use sim::node::{Frame, Out};
 use sim::traffic::{Disk, FlowFrame, Traffic};
 use std::cmp::Reverse;
@@ -71,7 +71,7 @@ impl Switch {
             traffic.load = load;
             traffic.is_subscriber = at > 0;
             traffic.window = 8;
-            traffic.retained_max = 2 * load.message_bytes / chunk_bytes;
+            traffic.retained_max = (2 * load.message_bytes / chunk_bytes) as usize;
             traffic
         };
         let mut switch = Switch {
@@ -109,25 +109,17 @@ impl Switch {
 
     fn plan(&mut self) {
         let graph = self.graph.clone();
-        self.hosts[0].plan(|| graph, self.version, self.now);
+        self.hosts[0].plan(|| graph, self.version, self.now, &mut self.out);
         self.publish();
     }
 
     fn publish(&mut self) {
         let origin = &mut self.hosts[0];
         while self.published < self.chunks {
-            origin.publish(self.now, &mut self.out);
-            let end = origin
-                .origin
-                .as_ref()
-                .expect("it publishes")
-                .delivery
-                .retained()
-                .end;
-            if end == self.published {
+            if !origin.publish(0, self.now, &mut self.out) {
                 break;
             }
-            self.published = end;
+            self.published += 1;
         }
         origin.pump(self.now, &mut self.out);
         self.send(0);
@@ -165,8 +157,7 @@ impl Switch {
                     .origin
                     .as_ref()
                     .expect("it publishes")
-                    .delivery
-                    .retained()
+                    .kept
                     .is_empty();
             if is_done {
                 return self.finished;
@@ -227,9 +218,9 @@ impl Switch {
             .filter(|at| !self.is_dead[*at])
             .collect::<Vec<_>>()
         {
-            for (publisher, next) in self.hosts[at].positions.confirmations() {
+            for (_, flow, next) in self.hosts[at].confirmations() {
                 self.carry_bytes(at, FRAME_BYTES);
-                self.hosts[0].confirmed(life(at), publisher, next);
+                self.hosts[0].confirmed(life(at), FlowId(flow.stream), next);
             }
         }
         self.plan();

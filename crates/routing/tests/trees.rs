@@ -54,7 +54,7 @@ fn case(random: &mut Random) -> Case {
 
 /// Every wanted host that can be reached is in the tree, all others only to reach them, over cables that exist.
 fn check(case: &Case, tree: &Tree) {
-    assert!(tree.is_valid() && tree.life == life(0) && tree.base.is_none());
+    assert!(tree.is_valid() && tree.life == life(0) && !tree.is_final);
     let reachable: BTreeSet<Life> = case.reachable.keys().copied().collect();
     assert_eq!(tree.finals(), reachable);
     for parent in tree.hosts() {
@@ -63,7 +63,7 @@ fn check(case: &Case, tree: &Tree) {
             let ends = (ends.0.min(ends.1), ends.0.max(ends.1));
             assert!(case.cables.contains(&ends), "no cable {ends:?}");
             assert!(
-                child.base.is_some() || !child.children.is_empty(),
+                child.is_final || !child.children.is_empty(),
                 "{child:?} is needless"
             );
         }
@@ -192,10 +192,10 @@ fn chunks_stay_within_their_bounds() {
 
 #[test]
 fn a_tree_that_names_a_host_twice_is_refused() {
-    let mut tree = Tree::leaf(life(0), None);
-    tree.children = vec![Tree::leaf(life(1), Some(0)), Tree::leaf(life(2), None)];
+    let mut tree = Tree::leaf(life(0), false);
+    tree.children = vec![Tree::leaf(life(1), true), Tree::leaf(life(2), false)];
     assert!(tree.is_valid());
-    tree.children[1].children = vec![Tree::leaf(life(1), None)];
+    tree.children[1].children = vec![Tree::leaf(life(1), false)];
     assert!(!tree.is_valid());
     // The branch goes with its host.
     assert_eq!(

@@ -63,16 +63,6 @@ pub(super) type Wants = BTreeMap<String, TopicInterest>;
 /// The branches of the hosts that a topic goes to directly.
 pub(super) type Trees = BTreeMap<String, Tree>;
 
-/// What becomes of a topic's stream to a host.
-pub(super) struct StreamChange {
-    /// It goes where others went: what links still hold goes there first.
-    pub(super) takes_over: bool,
-    /// Hosts are new there that want history, and get all of it in a new stream.
-    pub(super) begins_history: bool,
-    /// Nobody there wanted history so far: what it was not sent of it goes there in the same stream.
-    pub(super) wants_history: bool,
-}
-
 /// All that any of them wants.
 pub(super) fn all_of<'a>(wants: impl Iterator<Item = &'a TopicInterest>) -> TopicInterest {
     let both = |one: TopicInterest, other: TopicInterest| TopicInterest {
@@ -131,30 +121,17 @@ impl EgressPlan {
         stream.is_some_and(|((number, _), peer)| peer.reaches(*number, end).is_ok())
     }
 
-    /// How it goes to a host from now on. `previous`: what was wanted, and the trees, before.
-    pub(super) fn change(&self, next: &str, previous: &(Wants, Trees)) -> StreamChange {
-        let (wants, trees) = previous;
-        let none = Tree::new(next);
-        let tree = self.trees.get(next).unwrap_or(&none);
-        let had = trees.get(next).unwrap_or(&none);
-        let is_moved = |end: &String| {
-            let mut others = trees.iter().filter(|(other, _)| *other != next);
-            others.any(|(_, tree)| tree.ends_at(end))
-        };
+    /// Whether hosts that it reaches over this one want history which they were not sent there. `previous`: what was wanted, and the trees,
+    /// before.
+    pub(super) fn wants_history(&self, tree: &Tree, (wants, trees): &(Wants, Trees)) -> bool {
+        let had = trees.get(tree.root());
         let is_late = |wants: &Wants, end: &String| {
             let want = wants.get(end);
             want.is_some_and(|want| want.demand.transient_local)
         };
-        let begun = || tree.ends().filter(|end| !had.ends_at(end));
-        let mut stay = tree.ends().filter(|end| had.ends_at(end));
-        let takes_over = begun().any(is_moved);
-        let begins_history = begun().any(|end| is_late(&self.wants, end));
-        let wants_history = stay.any(|end| is_late(&self.wants, end) && !is_late(wants, end));
-        StreamChange {
-            takes_over,
-            begins_history,
-            wants_history,
-        }
+        let had_it = |end: &String| had.is_some_and(|had| had.ends_at(end)) && is_late(wants, end);
+        let mut ends = tree.ends();
+        ends.any(|end| is_late(&self.wants, end) && !had_it(end))
     }
 
     /// Who publishes what goes to a host.

@@ -101,7 +101,7 @@ impl LinksConductor {
                 topic.off_trees.insert(end.clone());
             }
         }
-        let command = EgressCommand::Confirmed(name.clone(), flow, end, next);
+        let command = EgressCommand::Confirmed(name.clone(), flow, report.host, next);
         egress_thread(&self.egress, &name).send(command);
     }
 

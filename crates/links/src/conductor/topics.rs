@@ -273,13 +273,11 @@ impl LinksConductor {
             let known = known.and_then(|(number, _)| peer.outgoing.get(number));
             let is_described_otherwise =
                 known.is_some_and(|known| renews || known.is_to_begin_again(&tree, network));
-            let mut change = topic.change(&next, &previous);
-            change.takes_over |= is_described_otherwise;
-            wants_history |= change.wants_history;
+            wants_history |= topic.wants_history(&tree, &previous);
             let want = all_of(tree.ends().filter_map(|end| topic.wants.get(end)));
             if let Some((_, known)) = topic.streams.get_mut(&next) {
                 *known = want;
-                if !change.takes_over && !change.begins_history {
+                if !is_described_otherwise {
                     continue;
                 }
             }
@@ -291,10 +289,6 @@ impl LinksConductor {
                 peer.end_stream(previous, true);
             }
             peer.begin_stream(number, name, (tree, network));
-            if let Some(stream) = peer.outgoing.get_mut(&number) {
-                stream.takes_over = change.takes_over;
-            }
-            wants_history |= change.begins_history;
         }
         wants_history
     }
@@ -416,7 +410,6 @@ impl LinksConductor {
                 reliable: want.demand.reliable,
                 counts: peer.ingress.counts.clone(),
                 limits: topic.limits.get(host)?.0.clone(),
-                takes_over: of_stream.takes_over,
                 unconfirmed_max: Some(self.config.links.in_flight_max.0),
                 longest: longest(&self.config.links),
             })

@@ -255,7 +255,6 @@ impl LinksConductor {
                 reliable: child.tree().is_reliable(),
                 counts: peer.ingress.counts.clone(),
                 limits: child.limits.clone(),
-                takes_over: false,
                 unconfirmed_max: None,
                 longest: super::topics::longest(&self.config.links),
             });

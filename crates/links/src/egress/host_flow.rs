@@ -1,16 +1,17 @@
 //! A topic on its way to one host.
 
-use super::message::{OutgoingMessage, RetainedMessage};
+use super::message::OutgoingMessage;
 use super::timed::Carried;
 use super::FlowTarget;
 use crate::host_link::{NewFlow, Sent};
+use crate::network::id;
 use crate::rate::Rate;
 use crate::wire::FlowDescription;
 use rgaps_client::Stage;
-use rgaps_routing::FlowName;
+use rgaps_routing::{FlowName, HostId};
 use rgaps_sync::monotonic_ns;
 use rgaps_transport::Payload;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,56 +21,57 @@ const UNKNOWN_LIMIT: Duration = Duration::from_secs(2);
 /// How long it waits for the host to say how the publisher's messages land there.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 
-/// A host that a topic goes to, and how far that is.
+/// What became of a message for a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Offered {
+    /// Nothing yet: it waits.
+    Waits,
+    /// The link has it.
+    Taken,
+    /// It does not go there.
+    LeftOut,
+}
+
+/// A host that a topic goes to.
 pub struct HostFlow {
     pub route: FlowTarget,
+    /// The host, and those that messages go to there: whether they are not to miss anything.
+    pub root: HostId,
+    pub finals: BTreeMap<HostId, bool>,
     /// Its bytes a second.
     rate: Option<Rate>,
-    /// Per publisher whose flow is open, what it gets next.
-    next: HashMap<u64, u64>,
+    /// Publishers whose flows are open.
+    open: BTreeSet<u64>,
     /// A message waits since then, because its publisher, or the path of that one, is not known yet.
     unknown: Option<(u64, Instant)>,
     /// Whether the conductor has still to be asked about it.
     asks: bool,
-    /// What goes there before anything else.
-    backlog: VecDeque<OutgoingMessage>,
-    /// Messages that reliable hosts behind this one have not confirmed: by publishers.
-    unconfirmed: HashMap<u64, Unconfirmed>,
-    unconfirmed_bytes: u64,
-    /// It began with another subscriber: what the former one still has is not for it.
+    /// It began with another subscriber: hosts that are new get what that has from its history on, and so nothing of what the former one
+    /// still has.
+    pub wants_history: bool,
     pub skips_previous: bool,
 }
 
-/// A publisher's messages on their way to hosts behind the next one.
-#[derive(Default)]
-struct Unconfirmed {
-    /// In their order.
-    messages: VecDeque<(u64, Arc<RetainedMessage>)>,
-    /// Below which number each host has confirmed them.
-    confirmed: BTreeMap<String, u64>,
-}
-
 impl HostFlow {
-    /// `backlog` goes there first.
-    pub fn new(
-        route: FlowTarget,
-        backlog: VecDeque<OutgoingMessage>,
-        skips_previous: bool,
-    ) -> HostFlow {
-        let mut going = HostFlow {
+    /// One whose flows are open.
+    pub fn new(route: FlowTarget) -> HostFlow {
+        let reliable: BTreeSet<&String> = route.tree.reliable_below().collect();
+        let finals = route.tree.ends();
+        let finals = finals.map(|end| (id(end), reliable.contains(end)));
+        let mut host_flow = HostFlow {
+            root: id(&route.host),
+            finals: finals.collect(),
             rate: None,
-            next: HashMap::new(),
+            open: BTreeSet::new(),
             unknown: None,
             asks: false,
-            backlog,
-            unconfirmed: HashMap::new(),
-            unconfirmed_bytes: 0,
-            skips_previous,
+            wants_history: false,
+            skips_previous: false,
             route,
         };
-        going.set_rate();
-        going.open_flows();
-        going
+        host_flow.set_rate();
+        host_flow.open_flows();
+        host_flow
     }
 
     /// Goes on with other limits.
@@ -82,12 +84,7 @@ impl HostFlow {
     /// Opens the flows of publishers that are known, all at once: before their messages, or with the first of them.
     fn open_flows(&mut self) {
         let refused = &self.route.limits.refused;
-        for publisher in refused {
-            self.next.remove(publisher);
-            let waiting = self.unconfirmed.remove(publisher).into_iter();
-            let dropped = waiting.flat_map(|of| of.messages);
-            self.unconfirmed_bytes -= dropped.map(|(_, of)| of.bytes() as u64).sum::<u64>();
-        }
+        self.open.retain(|publisher| !refused.contains(publisher));
         let FlowTarget {
             limits,
             publishers,
@@ -95,7 +92,7 @@ impl HostFlow {
             ..
         } = &self.route;
         let is_new = |of: &&Arc<FlowDescription>| {
-            !limits.refused.contains(&of.publisher) && !self.next.contains_key(&of.publisher)
+            !limits.refused.contains(&of.publisher) && !self.open.contains(&of.publisher)
         };
         let new = publishers.iter().filter(is_new);
         let new: Vec<NewFlow> = new
@@ -106,8 +103,7 @@ impl HostFlow {
                 leads_on: self.route.is_in_transit() || of.tree.leads_on(),
             })
             .collect();
-        self.next
-            .extend(new.iter().map(|new| (new.flow.publisher, 0)));
+        self.open.extend(new.iter().map(|new| new.flow.publisher));
         if !new.is_empty() {
             link.open(new);
         }
@@ -146,128 +142,67 @@ impl HostFlow {
         }
     }
 
-    /// The former subscriber has nothing any more.
-    pub fn begin(&mut self) {
-        self.skips_previous = false;
+    /// Opens the flow of a publisher that is gone, of which something is sent again.
+    pub fn open_past(&mut self, past: &FlowDescription) {
+        self.route.publishers.push(Arc::new(FlowDescription {
+            tree: self.route.tree.clone(),
+            ..past.clone()
+        }));
+        self.open_flows();
     }
 
-    /// A host behind this one has a publisher's messages below this sequence; `u64::MAX`: it refuses them, for now.
-    pub fn confirm(&mut self, publisher: u64, end: &str, next: u64) {
-        let of = self.unconfirmed.entry(publisher).or_default();
-        let known = of.confirmed.entry(end.to_owned()).or_default();
-        *known = match *known {
-            u64::MAX => next,
-            known => next.max(known),
-        };
-        self.release(publisher);
+    /// Whether it leads to other hosts, which are not to miss anything.
+    pub fn leads_on(&self) -> bool {
+        self.route.tree.reliable_below().next().is_some()
     }
 
-    /// Lets go of what all reliable hosts behind this one have.
-    fn release(&mut self, publisher: u64) {
-        let Some(Unconfirmed {
-            messages,
-            confirmed,
-        }) = self.unconfirmed.get_mut(&publisher)
-        else {
-            return;
-        };
-        let ends = self.route.tree.reliable_below();
-        let confirmed = ends.map(|end| confirmed.get(end).copied().unwrap_or(0));
-        let next = confirmed.min().unwrap_or(u64::MAX);
-        while messages.front().is_some_and(|(of, _)| *of < next) {
-            if let Some((_, held)) = messages.pop_front() {
-                self.unconfirmed_bytes -= held.bytes() as u64;
-            }
-        }
-        if messages.is_empty() && !self.next.contains_key(&publisher) {
-            self.unconfirmed.remove(&publisher);
-        }
-    }
-
-    /// Whether it leads to other hosts, which are not to miss anything and of which this host knows what they have.
-    fn leads_on(&self) -> bool {
-        !self.route.is_in_transit() && self.route.tree.reliable_below().next().is_some()
-    }
-
-    /// Whether something of a publisher's waits to go before anything else.
-    pub fn waits(&self, publisher: u64) -> bool {
-        let mut waiting = self.backlog.iter();
-        waiting.any(|message| message.info.publisher == publisher)
-    }
-
-    /// Sends what goes first. False: not all of it yet.
-    pub fn catch_up(&mut self, topic: &str) -> bool {
-        while let Some(message) = self.backlog.pop_front() {
-            if !self.offer(topic, &message) {
-                self.backlog.push_front(message);
-                return false;
-            }
-        }
-        true
-    }
-
-    /// False: not now.
-    pub fn offer(&mut self, topic: &str, message: &OutgoingMessage) -> bool {
+    /// Sends a message, if it may go there.
+    pub fn offer(&mut self, topic: &str, message: &OutgoingMessage) -> Offered {
         let info = &message.info;
         let (publisher, limits) = (info.publisher, &self.route.limits);
         let is_asked_about = limits.asks.contains(&publisher);
         let is_barred = limits.barred.contains(&publisher) && !is_asked_about;
         if limits.refused.contains(&publisher) || is_barred {
-            return true;
+            return Offered::LeftOut;
         }
-        let (next, limit) = match is_asked_about {
-            true => (None, ANSWER_LIMIT),
-            false => (self.next.get(&publisher).copied(), UNKNOWN_LIMIT),
+        let limit = match is_asked_about {
+            true => ANSWER_LIMIT,
+            false => UNKNOWN_LIMIT,
         };
-        let Some(next) = next else {
-            let skips = self.skips_unknown(publisher, limit);
-            self.leave_out(u64::from(skips));
-            return skips;
-        };
+        if is_asked_about || !self.open.contains(&publisher) {
+            return match self.skips_unknown(publisher, limit) {
+                true => self.leave_out(),
+                false => Offered::Waits,
+            };
+        }
         let bytes = message.held.bytes() as u64;
         if let Some(why) = self.route.too_long(bytes) {
             if self.route.counts.issues.refused(topic, 1, &why) {
                 tracing::warn!(topic, "messages are not sent to another host: {why}");
             }
-            self.leave_out(1);
-            return true;
-        }
-        let (leads_on, unconfirmed) = (self.leads_on(), self.unconfirmed_bytes);
-        let most = self.route.unconfirmed_max.unwrap_or(u64::MAX);
-        if leads_on && unconfirmed > 0 && unconfirmed + bytes > most {
-            return false;
+            return self.leave_out();
         }
         let now_ns = monotonic_ns();
-        if self.rate.as_mut().is_some_and(|rate| !rate.is_open(now_ns)) {
-            self.leave_out(u64::from(!self.route.reliable));
-            return !self.route.reliable;
-        }
-        // Of a subscriber that began again where the history does.
-        if info.sequence < next {
-            return true;
-        }
-        match self.send(topic, message) {
+        let has_rate = self.rate.as_mut().is_none_or(|rate| rate.is_open(now_ns));
+        let sent = match has_rate {
+            true => self.send(topic, message),
+            false => Sent::Full,
+        };
+        match sent {
             Sent::Taken => {
                 if let Some(rate) = &mut self.rate {
                     rate.spend(bytes);
                 }
-                if leads_on {
-                    let of = self.unconfirmed.entry(publisher).or_default();
-                    of.messages.push_back((info.sequence, message.held.clone()));
-                    self.unconfirmed_bytes += bytes;
-                    self.release(publisher);
-                }
+                Offered::Taken
             }
-            Sent::Full if self.route.reliable => return false,
-            Sent::Full | Sent::Never => self.leave_out(1),
+            Sent::Full if self.route.reliable => Offered::Waits,
+            Sent::Full | Sent::Never => self.leave_out(),
         }
-        self.next.insert(publisher, info.sequence + 1);
-        true
     }
 
-    fn leave_out(&self, messages: u64) {
-        let skipped = &self.route.counts.skipped;
-        skipped.fetch_add(messages, Ordering::Relaxed);
+    fn leave_out(&self) -> Offered {
+        self.route.counts.skipped.fetch_add(1, Ordering::Relaxed);
+        Offered::LeftOut
     }
 
     fn send(&self, topic: &str, message: &OutgoingMessage) -> Sent {
@@ -303,17 +238,15 @@ impl HostFlow {
 
     /// A publisher is gone, and all that was taken of its messages is sent.
     pub fn close(&mut self, publisher: u64) {
-        let flow = self.flow(publisher);
-        if self.next.remove(&publisher).is_some() {
-            self.route.link.end_flow(flow, false);
-            self.release(publisher);
+        if self.open.remove(&publisher) {
+            self.route.link.end_flow(self.flow(publisher), false);
         }
     }
 
     /// The topic does not go there any more.
     pub fn close_all(&mut self) {
-        for publisher in self.next.keys().copied().collect::<Vec<_>>() {
-            self.close(publisher);
+        for publisher in std::mem::take(&mut self.open) {
+            self.route.link.end_flow(self.flow(publisher), false);
         }
     }
 }

@@ -3,7 +3,7 @@
 use rgaps_client::{Domain, RecvError, Sample};
 use rgaps_transport::{Description, Payload};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 
 /// The bytes of a message.
 pub struct RetainedMessage {
@@ -127,7 +127,6 @@ pub struct PartialMessage {
 }
 
 /// What is known of a message beside its bytes.
-#[derive(Clone)]
 pub struct MessageInfo {
     pub publisher: u64,
     pub sequence: u64,
@@ -142,41 +141,5 @@ pub struct MessageInfo {
 /// A message that is on its way to the links.
 pub struct OutgoingMessage {
     pub held: Arc<RetainedMessage>,
-    pub info: MessageInfo,
-}
-
-impl OutgoingMessage {
-    /// To find it again while a link holds it.
-    pub fn kept(&self) -> RetainedReference {
-        RetainedReference {
-            held: Arc::downgrade(&self.held),
-            info: self.info.clone(),
-        }
-    }
-}
-
-/// A message that some link may still hold.
-pub struct RetainedReference {
-    held: Weak<RetainedMessage>,
-    info: MessageInfo,
-}
-
-impl RetainedReference {
-    /// Whose it is.
-    pub fn publisher(&self) -> u64 {
-        self.info.publisher
-    }
-
-    /// Whether none does.
-    pub fn is_released(&self) -> bool {
-        self.held.strong_count() == 0
-    }
-
-    /// Once more.
-    pub fn outgoing(&self) -> Option<OutgoingMessage> {
-        Some(OutgoingMessage {
-            held: self.held.upgrade()?,
-            info: self.info.clone(),
-        })
-    }
+    pub info: Arc<MessageInfo>,
 }

@@ -8,6 +8,7 @@
 
 mod host_flow;
 mod message;
+mod publisher;
 mod timed;
 mod topic;
 mod transit;
@@ -24,7 +25,7 @@ use crate::quotas::{Quotas, Staged};
 use crate::wire::{FlowDescription, Tree};
 use rgaps_client::links::{Offer, Quota};
 use rgaps_client::{Node, Subscriber, Token, WaitSet};
-use rgaps_routing::FlowName;
+use rgaps_routing::{FlowName, HostId};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::num::NonZeroU64;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
@@ -61,8 +62,6 @@ pub struct FlowTarget {
     pub counts: Arc<HostCounts>,
     /// What may go.
     pub limits: FlowLimits,
-    /// It takes another's place: what is not known to have come there goes once more, this way.
-    pub takes_over: bool,
     /// Bytes that are held for hosts behind it, beyond those that it has. None: another host holds them.
     pub unconfirmed_max: Option<u64>,
     /// Bytes of the longest message that crosses, and the key that says so.
@@ -142,8 +141,8 @@ pub enum EgressCommand {
     Topic(String, Option<Subscriber>, Vec<FlowTarget>, u64),
     /// Publishers of a topic that are gone, and those that were and are there again.
     Publishers(String, Vec<u64>, Vec<u64>),
-    /// How far a topic's messages of a flow are at a host that others lead to.
-    Confirmed(String, FlowName, String, u64),
+    /// How far a topic's messages of a flow are at a host that others lead to; `u64::MAX`: it refuses them.
+    Confirmed(String, FlowName, HostId, u64),
     /// A topic goes nowhere any more.
     End(String),
 }
@@ -342,9 +341,9 @@ impl Thread {
                     topic.set_publishers(ended, &back);
                 }
             }
-            EgressCommand::Confirmed(name, flow, end, next) => {
+            EgressCommand::Confirmed(name, flow, host, next) => {
                 if let Some(topic) = self.topics.get_mut(&name) {
-                    topic.confirmed(flow, &end, next);
+                    topic.confirmed(flow, host, next);
                 }
             }
             EgressCommand::End(name) => {

@@ -1,25 +1,21 @@
 //! A topic that other hosts want.
 
 use super::host_flow::HostFlow;
-use super::message::{
-    MessageInfo, OutgoingMessage, PartialMessage, RetainedMessage, RetainedReference,
-};
+use super::message::{MessageInfo, OutgoingMessage, PartialMessage, RetainedMessage};
+use super::publisher::Publisher;
 use super::FlowTarget;
 use crate::own_publishers::OwnPublishers;
-use crate::wire::{FlowDescription, MessageDescription};
+use crate::wire::MessageDescription;
 use rgaps_client::links::WithMetadata;
 use rgaps_client::{Domain, RecvError, Sample, Subscriber, Token};
-use rgaps_routing::FlowName;
+use rgaps_routing::{FlowName, HostId};
 use rgaps_sync::{monotonic_ns, to_wall, wall_offset_ns};
 use rgaps_transport::{Description, Payload};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Messages of a topic before others get their turn.
 const TURN: usize = 32;
-/// Messages that are looked for among what links hold: twice what a subscriber may hold.
-const KEPT_MAX: usize = 8192;
-
 /// One message after the other goes to all hosts that want it.
 pub struct EgressTopic {
     pub subscriber: Subscriber,
@@ -29,34 +25,24 @@ pub struct EgressTopic {
     pub token: Option<Token>,
     host_flows: Vec<HostFlow>,
     /// Taken, and its bytes are not there yet.
-    unfinished: Option<(Sample, bool)>,
-    outgoing: Option<PendingSend>,
+    unfinished: Option<Sample>,
+    /// Taken, and not published to its hosts yet.
+    outgoing: Option<OutgoingMessage>,
+    /// The conductor knows that it waits for routes.
+    is_reported: bool,
     /// Sent, and not whole yet.
     growing: Vec<PartialMessage>,
-    /// What links may hold, the oldest first.
-    kept: VecDeque<RetainedReference>,
-    /// Publishers of all that is kept or to come, as they were described last.
-    described: BTreeMap<u64, Arc<FlowDescription>>,
-    /// Publishers that are to be closed, and those of what is kept that were.
-    ended: Vec<u64>,
-    past: BTreeSet<u64>,
+    publishers: BTreeMap<u64, Publisher>,
+    /// Those of which something is due to some host.
+    due: BTreeSet<u64>,
+    /// Those whose flows are to be closed.
+    ended: BTreeSet<u64>,
     /// The next look may find something without a doorbell.
     pub held_up: bool,
     /// Bytes of the largest message that its routes are for. A larger one waits until the conductor has planned routes for it.
     planned: u64,
     /// Bytes of a message that waits for that, of which the conductor does not know yet.
     unplanned: Option<u64>,
-}
-
-/// A message that some route may not have had yet.
-struct PendingSend {
-    message: OutgoingMessage,
-    /// The former subscriber's: routes that began since get it in another way, or not at all.
-    is_previous: bool,
-    /// Routes that have had it, by their streams.
-    done: Vec<u64>,
-    /// The conductor knows that it waits for routes.
-    is_reported: bool,
 }
 
 /// What there was to take.
@@ -84,11 +70,11 @@ impl EgressTopic {
             host_flows: Vec::new(),
             unfinished: None,
             outgoing: None,
+            is_reported: false,
             growing: Vec::new(),
-            kept: VecDeque::new(),
-            described: BTreeMap::new(),
-            ended: Vec::new(),
-            past: BTreeSet::new(),
+            publishers: BTreeMap::new(),
+            due: BTreeSet::new(),
+            ended: BTreeSet::new(),
             held_up: false,
             planned: 0,
             unplanned: None,
@@ -110,71 +96,68 @@ impl EgressTopic {
     /// The hosts that it goes to, with messages of up to so many bytes.
     pub fn set_routes(&mut self, routes: Vec<FlowTarget>, planned: u64) {
         self.planned = planned;
-        self.note_described(&routes);
-        let mut previous = std::mem::take(&mut self.host_flows);
-        let mut reopened = BTreeSet::new();
-        for route in routes {
-            let same = previous
-                .iter()
-                .position(|host_flow| host_flow.route.stream == route.stream);
-            self.host_flows.push(match same {
-                Some(at) => {
-                    let mut host_flow = previous.swap_remove(at);
-                    host_flow.set_route(route);
-                    host_flow
-                }
-                None => {
-                    let again = self.kept.iter().filter(|_| route.takes_over);
-                    let mut again: Vec<OutgoingMessage> =
-                        again.filter_map(RetainedReference::outgoing).collect();
-                    // What went again to others may have come after what follows it.
-                    again.sort_by_key(|message| (message.info.publisher, message.info.sequence));
-                    let backlog = VecDeque::from(again);
-                    let begun = backlog
-                        .iter()
-                        .map(|message: &OutgoingMessage| message.info.publisher);
-                    reopened.extend(begun.filter(|publisher| self.past.contains(publisher)));
-                    let skips_previous = self.previous.is_some() && !route.takes_over;
-                    let route = self.with_past(route, &backlog);
-                    HostFlow::new(route, backlog, skips_previous)
-                }
-            });
-        }
-        self.ended.extend(reopened);
-        previous.iter_mut().for_each(HostFlow::close_all);
-    }
-
-    fn note_described(&mut self, routes: &[FlowTarget]) {
-        let kept: BTreeSet<u64> = self.kept.iter().map(RetainedReference::publisher).collect();
-        self.described
-            .retain(|publisher, _| kept.contains(publisher));
+        self.publishers.retain(|_, of| !of.is_over());
         for of in routes.iter().flat_map(|route| &route.publishers) {
-            self.described.insert(of.publisher, of.clone());
+            let publisher = self.publishers.entry(of.publisher).or_default();
+            publisher.description = Some(of.clone());
+        }
+        let streams: BTreeSet<u64> = routes.iter().map(|route| route.stream).collect();
+        for route in routes {
+            let mut known = self.host_flows.iter_mut();
+            match known.find(|of| of.route.stream == route.stream) {
+                Some(known) => known.set_route(route),
+                None => self.host_flows.push(self.new_flow(route)),
+            }
+        }
+        let flows = std::mem::take(&mut self.host_flows).into_iter();
+        let (stay, over) = flows.partition(|of| streams.contains(&of.route.stream));
+        self.host_flows = stay;
+        let mut over: Vec<HostFlow> = over;
+        for over in &over {
+            let mut publishers = self.publishers.iter_mut();
+            publishers.for_each(|(id, of)| of.note_acknowledged(*id, over));
+        }
+        // Others end when those that take their places are there.
+        self.open_all();
+        for over in &mut over {
+            self.publishers.values_mut().for_each(|of| of.close(over));
+            over.close_all();
         }
     }
 
-    /// A route also opens flows of publishers that are gone, for what is sent of theirs again.
-    fn with_past(&self, mut route: FlowTarget, backlog: &VecDeque<OutgoingMessage>) -> FlowTarget {
-        for publisher in backlog.iter().map(|message| message.info.publisher) {
-            let is_described = |of: &Arc<FlowDescription>| of.publisher == publisher;
-            if route.publishers.iter().any(is_described) {
-                continue;
-            }
-            if let Some(past) = self.described.get(&publisher) {
-                route.publishers.push(Arc::new(FlowDescription {
-                    tree: route.tree.clone(),
-                    ..(**past).clone()
-                }));
-            }
-        }
-        route
+    fn new_flow(&self, route: FlowTarget) -> HostFlow {
+        let mut new = HostFlow::new(route);
+        let mut served = self.host_flows.iter().filter(|of| !of.skips_previous);
+        let is_served = served.any(|of| new.finals.keys().any(|host| of.finals.contains_key(host)));
+        new.wants_history = self.previous.is_some();
+        new.skips_previous = new.wants_history && !is_served;
+        new
     }
 
-    /// A host that another leads to has the messages of a flow below this one.
-    pub fn confirmed(&mut self, flow: FlowName, end: &str, next: u64) {
-        let mut host_flow = self.host_flows.iter_mut();
-        if let Some(host_flow) = host_flow.find(|host_flow| host_flow.route.stream == flow.stream) {
-            host_flow.confirm(flow.publisher, end, next);
+    /// Messages of all publishers go to all hosts. Flows of publishers that are gone open once more for what is due of theirs.
+    fn open_all(&mut self) {
+        for host_flow in self.host_flows.iter_mut().filter(|of| !of.skips_previous) {
+            for (id, publisher) in &mut self.publishers {
+                publisher.open(host_flow);
+                if host_flow.route.limits.refused.contains(id) {
+                    publisher.confirm(host_flow.route.stream, host_flow.root, u64::MAX);
+                }
+                if !publisher.is_due(host_flow) {
+                    continue;
+                }
+                self.due.insert(*id);
+                if let (true, Some(past)) = (publisher.has_ended, &publisher.description) {
+                    host_flow.open_past(past);
+                    self.ended.insert(*id);
+                }
+            }
+        }
+    }
+
+    /// A host that another leads to has the messages of a flow below this one; `u64::MAX`: it refuses them, for now.
+    pub fn confirmed(&mut self, flow: FlowName, host: HostId, next: u64) {
+        if let Some(publisher) = self.publishers.get_mut(&flow.publisher) {
+            publisher.confirm(flow.stream, host, next);
         }
     }
 
@@ -185,11 +168,13 @@ impl EgressTopic {
 
     /// Publishers are gone, and others are there again.
     pub fn set_publishers(&mut self, ended: Vec<u64>, back: &[u64]) {
-        self.past.extend(&ended);
+        for (id, publisher) in &mut self.publishers {
+            publisher.has_ended |= ended.contains(id);
+            publisher.has_ended &= !back.contains(id);
+        }
         self.ended.extend(ended);
         self.close_ended();
         self.ended.retain(|ended| !back.contains(ended));
-        self.past.retain(|past| !back.contains(past));
     }
 
     /// Whether the conductor has to look for a publisher that is unknown. Asking resets it.
@@ -210,42 +195,39 @@ impl EgressTopic {
 
     /// Flows of publishers that are gone end when all that was taken of theirs is sent.
     fn close_ended(&mut self) {
-        let waits = self.outgoing.as_ref();
-        let waits = waits.map(|offered| offered.message.info.publisher);
-        let unfinished = self.unfinished.as_ref();
-        let unfinished = unfinished.map(|(sample, _)| sample.publisher_id());
-        let mut ended = std::mem::take(&mut self.ended);
+        let outgoing = self.outgoing.as_ref().map(|of| of.info.publisher);
+        let unfinished = self.unfinished.as_ref().map(Sample::publisher_id);
+        let EgressTopic {
+            ended,
+            due,
+            host_flows,
+            ..
+        } = self;
         ended.retain(|publisher| {
-            if waits == Some(*publisher) || unfinished == Some(*publisher) {
-                return true;
-            }
-            let waits = self
-                .host_flows
-                .iter()
-                .any(|host_flow| host_flow.waits(*publisher));
+            let of = Some(*publisher);
+            let waits = outgoing == of || unfinished == of || due.contains(publisher);
             if !waits {
-                let all = self.host_flows.iter_mut();
-                all.for_each(|host_flow| host_flow.close(*publisher));
+                host_flows.iter_mut().for_each(|of| of.close(*publisher));
             }
             waits
         });
-        self.ended = ended;
     }
 
-    /// The next sample, and whether the former subscriber had it.
-    fn receive(&mut self) -> Result<Option<(Sample, bool)>, RecvError> {
+    /// The next sample.
+    fn receive(&mut self) -> Result<Option<Sample>, RecvError> {
         if let Some(unfinished) = self.unfinished.take() {
             return Ok(Some(unfinished));
         }
         if let Some(previous) = &self.previous {
             if let Some(sample) = previous.try_recv()? {
-                return Ok(Some((sample, true)));
+                return Ok(Some(sample));
             }
             self.previous = None;
-            self.host_flows.iter_mut().for_each(HostFlow::begin);
+            let flows = self.host_flows.iter_mut();
+            flows.for_each(|host_flow| host_flow.skips_previous = false);
+            self.open_all();
         }
-        let sample = self.subscriber.try_recv()?;
-        Ok(sample.map(|sample| (sample, false)))
+        self.subscriber.try_recv()
     }
 
     /// Sends what there is. True: there may be more.
@@ -273,7 +255,7 @@ impl EgressTopic {
 
     /// Takes the next message.
     fn take(&mut self, name: &str, own_publishers: &OwnPublishers) -> Next {
-        let (sample, is_previous) = match self.receive() {
+        let sample = match self.receive() {
             Ok(Some(sample)) => sample,
             Ok(None) => return Next::Nothing,
             // What the links hold comes back when it is acknowledged.
@@ -287,7 +269,7 @@ impl EgressTopic {
             // The first part of it is enough.
             Ok(ready) if ready > 0 || sample.is_empty() => {}
             Ok(_) => {
-                self.unfinished = Some((sample, is_previous));
+                self.unfinished = Some(sample);
                 return Next::Waits;
             }
             Err(error) => return skip(name, &error),
@@ -296,12 +278,12 @@ impl EgressTopic {
         if let Some(Err(error)) = is_read_here.then(|| sample.ready_slice()) {
             return skip(name, &error);
         }
-        self.set_taken(sample, is_previous);
+        self.set_taken(sample);
         Next::Taken
     }
 
     /// Describes a message that was taken, for all routes.
-    fn set_taken(&mut self, sample: Sample, is_previous: bool) {
+    fn set_taken(&mut self, sample: Sample) {
         let (publisher, sequence) = (sample.publisher_id(), sample.sequence());
         let meta = MessageDescription {
             bytes: sample.len(),
@@ -329,32 +311,8 @@ impl EgressTopic {
                 reported: 0,
             });
         }
-        self.set_outgoing(OutgoingMessage { held, info }, is_previous);
-    }
-
-    fn set_outgoing(&mut self, message: OutgoingMessage, is_previous: bool) {
-        while self
-            .kept
-            .front()
-            .is_some_and(RetainedReference::is_released)
-        {
-            self.kept.pop_front();
-        }
-        if self.kept.len() >= KEPT_MAX {
-            self.kept.retain(|kept| !kept.is_released());
-        }
-        if !self.past.is_empty() {
-            let publishers: BTreeSet<u64> =
-                self.kept.iter().map(RetainedReference::publisher).collect();
-            self.past.retain(|publisher| publishers.contains(publisher));
-        }
-        self.kept.push_back(message.kept());
-        self.outgoing = Some(PendingSend {
-            message,
-            is_previous,
-            done: Vec::new(),
-            is_reported: false,
-        });
+        let info = Arc::new(info);
+        self.outgoing = Some(OutgoingMessage { held, info });
     }
 
     /// Tells the links how far messages are that they have. Whether any has grown.
@@ -364,6 +322,8 @@ impl EgressTopic {
             growing,
             host_flows,
             outgoing,
+            publishers,
+            due,
             ..
         } = self;
         growing.retain_mut(|message| {
@@ -374,9 +334,10 @@ impl EgressTopic {
                 reported,
             } = message;
             // Routes that it is still to be offered to see what is there then, but not that it never will be whole.
-            let is_outgoing = outgoing
-                .as_ref()
-                .is_some_and(|offered| Arc::ptr_eq(&offered.message.held, held));
+            let mut is_outgoing = due.contains(publisher);
+            if let Some(of) = outgoing {
+                is_outgoing |= Arc::ptr_eq(&of.held, held);
+            }
             match held.look() {
                 Ok(ready) if ready > *reported => {
                     *reported = ready;
@@ -393,8 +354,9 @@ impl EgressTopic {
                         let flow = host_flow.flow(*publisher);
                         host_flow.route.link.give_up(flow, *sequence);
                     }
-                    if is_outgoing {
-                        *outgoing = None;
+                    outgoing.take_if(|of| Arc::ptr_eq(&of.held, held));
+                    if let Some(publisher) = publishers.get_mut(publisher) {
+                        publisher.forget(*sequence);
                     }
                     tracing::warn!(%error, topic = name, "a message cannot be sent to other hosts; skipped");
                     false
@@ -404,44 +366,58 @@ impl EgressTopic {
         grew
     }
 
-    /// Whether the message that is next waits for routes. A stream that takes over from others has it already: see `kept`.
-    fn waits_for_routes(&mut self) -> bool {
-        let planned = self.planned;
-        let bytes = |outgoing: &PendingSend| outgoing.message.held.bytes() as u64;
-        let outgoing = self.outgoing.as_mut().filter(|of| bytes(of) > planned);
-        let Some(outgoing) = outgoing else {
-            return false;
-        };
-        if !std::mem::replace(&mut outgoing.is_reported, true) {
-            self.unplanned = Some(bytes(outgoing));
+    /// Whether a message waits for routes, or until hosts behind others have confirmed some.
+    fn waits(&mut self, bytes: u64) -> bool {
+        if bytes > self.planned {
+            if !std::mem::replace(&mut self.is_reported, true) {
+                self.unplanned = Some(bytes);
+            }
+            return true;
         }
-        true
+        let leading = self.host_flows.iter().filter(|of| of.leads_on());
+        let max = leading.filter_map(|of| of.route.unconfirmed_max).min();
+        let Some(max) = max else { return false };
+        let retained = self.publishers.values().map(Publisher::retained_bytes);
+        let retained: u64 = retained.sum();
+        retained > 0 && retained + bytes > max
     }
 
-    /// False: some route has no room for it now, or it waits for routes.
+    /// Sends what was taken. False: some route has no room for it now, or it waits.
     fn send(&mut self, name: &str) -> bool {
-        let waits = self.waits_for_routes();
-        let mut all = !waits;
-        let offered = &mut self.outgoing.as_mut().filter(|_| !waits);
-        for host_flow in &mut self.host_flows {
-            let stream = host_flow.route.stream;
-            if !host_flow.catch_up(name) {
-                all = false;
-                continue;
-            }
-            let Some(offered) = offered else { continue };
-            if offered.done.contains(&stream) {
-                continue;
-            }
-            let skips = offered.is_previous && host_flow.skips_previous;
-            match skips || host_flow.offer(name, &offered.message) {
-                true => offered.done.push(stream),
-                false => all = false,
-            }
+        if !self.send_due(name) {
+            return false;
         }
-        if all {
-            self.outgoing = None;
+        let Some(message) = self.outgoing.take() else {
+            return true;
+        };
+        if self.waits(message.held.bytes() as u64) {
+            self.outgoing = Some(message);
+            return false;
         }
-        all
+        self.is_reported = false;
+        let id = message.info.publisher;
+        let publisher = self.publishers.entry(id).or_default();
+        let flows = self.host_flows.iter().filter(|of| !of.skips_previous);
+        flows.for_each(|host_flow| publisher.open(host_flow));
+        publisher.publish(message);
+        self.due.insert(id);
+        self.send_due(name)
+    }
+
+    fn send_due(&mut self, name: &str) -> bool {
+        let EgressTopic {
+            due,
+            publishers,
+            host_flows,
+            ..
+        } = self;
+        due.retain(|id| {
+            let publisher = publishers.get_mut(id);
+            publisher.is_some_and(|of| {
+                let flows = host_flows.iter_mut();
+                flows.fold(false, |waits, host_flow| !of.send(name, host_flow) | waits)
+            })
+        });
+        due.is_empty()
     }
 }

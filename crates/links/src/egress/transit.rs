@@ -14,7 +14,7 @@
 //! nothing for a gap that its origin did not leave. A message of which a part went on, and of which nothing more comes, waits: for the
 //! origin to give it up, for which the child gets a gap, or for the end of its flow, which then *cuts* the child's flow before it.
 
-use super::host_flow::HostFlow;
+use super::host_flow::{HostFlow, Offered};
 use super::message::{MessageInfo, OutgoingMessage, RetainedMessage};
 use super::{FlowTarget, HELD_UP};
 use crate::event::{ConductorEvent, LinkReporter};
@@ -176,14 +176,14 @@ impl Transit {
         let now_ns = monotonic_ns();
         let message = OutgoingMessage {
             held: RetainedMessage::in_transit(Box::new(message)),
-            info: MessageInfo {
+            info: Arc::new(MessageInfo {
                 publisher: self.publisher,
                 sequence,
                 meta: Description::new(description).unwrap_or_default(),
                 published_ns: now_ns,
                 taken_ns: now_ns,
                 received_from: Some(self.reporter.host().to_owned()),
-            },
+            }),
         };
         let mut in_transit = InTransit {
             memory,
@@ -396,7 +396,7 @@ impl Children {
                     child
                 }
                 None => Child {
-                    flow: HostFlow::new(target, VecDeque::new(), false),
+                    flow: HostFlow::new(target),
                     queue: VecDeque::new(),
                     next: 0,
                     announced: 0,
@@ -423,7 +423,7 @@ impl Children {
 impl Child {
     fn send(&mut self, topic: &str) {
         while let Some(message) = self.queue.front() {
-            if !self.flow.offer(topic, message) {
+            if self.flow.offer(topic, message) == Offered::Waits {
                 return;
             }
             self.queue.pop_front();

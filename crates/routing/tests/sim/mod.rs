@@ -4,6 +4,7 @@ pub mod node;
 pub mod origin;
 pub mod shape;
 pub mod traffic;
+pub mod transit;
 pub mod world;
 
 /// Runs a test with many seeds: `SEEDS=n` of them, `SEED=s` that one alone. A seed that fails says how to repeat it.

@@ -1,8 +1,8 @@
 //! One host: what its user would do with the crate.
 use super::traffic::{Disk, FlowFrame, FlowKey, Traffic, TOPIC};
 use rgaps_routing::{
-    ChannelEvent, Channels, ControlMessage, Datagram, FlowName, Hop, HostId, InterestTable, Life,
-    Path, PathTable, Publisher, Time,
+    ChannelEvent, Channels, ControlMessage, Datagram, FlowId, Hop, HostId, InterestTable, Life,
+    Path, PathTable, Time,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -83,18 +83,10 @@ impl Node {
         match event {
             ChannelEvent::Restarted(life) => {
                 self.interest.restarted(life, channels);
-                self.traffic.positions.restarted(life.host);
+                self.traffic.confirm_again(life.host);
             }
             ChannelEvent::Message(from, ControlMessage::Confirm { flow, next }) => {
-                let origin = Life {
-                    host: self.life.host,
-                    incarnation: flow.stream,
-                };
-                let publisher = Publisher {
-                    origin,
-                    number: flow.publisher,
-                };
-                self.traffic.confirmed(from, publisher, next);
+                self.traffic.confirmed(from, FlowId(flow.stream), next);
             }
             ChannelEvent::Message(from, message) => {
                 self.interest.receive(from, &message, channels);
@@ -142,16 +134,11 @@ impl Node {
         }
         let version = self.paths.version();
         self.traffic
-            .plan(|| self.paths.graph().into(), version, now);
+            .plan(|| self.paths.graph().into(), version, now, out);
         self.traffic.pump(now, out);
-        for (publisher, next) in self.traffic.positions.confirmations() {
-            // All flows of a publisher have the same positions here, so they have one name.
-            let flow = FlowName {
-                stream: publisher.origin.incarnation,
-                publisher: publisher.number,
-            };
+        for (origin, flow, next) in self.traffic.confirmations() {
             let confirm = ControlMessage::Confirm { flow, next };
-            self.channels.send(publisher.origin.host, confirm);
+            self.channels.send(origin.host, confirm);
         }
         for datagram in self.channels.poll(now, &self.paths) {
             out.push((datagram.path[0], Frame::Datagram(datagram)));
@@ -161,14 +148,12 @@ impl Node {
     fn give_up(&mut self, now: Time) {
         let hosts: Vec<HostId> = self.channels.hosts().map(|(host, _)| host).collect();
         for host in hosts {
-            if let Some(path) = self.paths.path(host) {
-                self.traffic.origin_lives(path.end());
+            if self.paths.path(host).is_some() {
                 self.unreachable.remove(&host);
             } else if now - *self.unreachable.entry(host).or_insert(now) >= OUTAGE {
                 self.unreachable.remove(&host);
                 self.channels.forget(host);
                 self.interest.forget(host);
-                self.traffic.origin_ended(host);
             }
         }
     }

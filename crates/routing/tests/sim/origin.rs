@@ -1,7 +1,30 @@
-//! What a host publishes.
+//! What a host publishes. It decides about flows as links do, but by the graph alone.
 use super::node::{Out, OUTAGE};
 use super::traffic::{bytes, send, FlowFrame};
-use rgaps_routing::{Delivery, FlowCommand, HostId, Life, Publisher};
+use super::transit::FlowDescription;
+use rgaps_routing::{build, Delivery, FlowId, Graph, HostId, Life, Load, Publisher, Time, Tree};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A host that is served.
+struct Served {
+    life: Life,
+    confirmed: u64,
+    /// It was not served before.
+    is_new: bool,
+    unreachable: Option<Time>,
+}
+
+/// A flow, and the link that it is sent on.
+struct OriginFlow {
+    tree: Tree,
+    /// What is sent there arrives. If not, the link retains it for nobody.
+    is_linked: bool,
+    /// A host of the tree gets nothing of it any more.
+    is_broken: bool,
+    /// The link retains these.
+    acknowledged: u64,
+    sent: u64,
+}
 
 /// An origin's delivery, and what it gave up.
 pub struct Origin {
@@ -10,6 +33,13 @@ pub struct Origin {
     /// Hosts that were given up: from which number, and up to which when they came back.
     pub given_up: Vec<(HostId, u64, Option<u64>)>,
     pub planned: u64,
+    /// All messages, and those that are still there.
+    pub numbers: BTreeSet<u64>,
+    pub kept: BTreeSet<u64>,
+    hosts: BTreeMap<HostId, Served>,
+    flows: BTreeMap<FlowId, OriginFlow>,
+    flows_opened: u64,
+    is_dirty: bool,
 }
 
 impl Origin {
@@ -19,51 +49,212 @@ impl Origin {
             number: 0,
         };
         Origin {
-            delivery: Delivery::new(publisher, OUTAGE),
+            delivery: Delivery::default(),
             publisher,
             given_up: Vec::new(),
             planned: 0,
+            numbers: BTreeSet::new(),
+            kept: BTreeSet::new(),
+            hosts: BTreeMap::new(),
+            flows: BTreeMap::new(),
+            flows_opened: 0,
+            is_dirty: false,
         }
     }
 
+    /// Publishes a message, and leaves out so many numbers before it.
+    pub fn publish(&mut self, gap: u64) {
+        let number = self.delivery.next() + gap;
+        self.delivery.publish(number);
+        self.numbers.insert(number);
+        self.kept.insert(number);
+    }
+
     pub fn serve(&mut self, life: Life) {
-        if self.delivery.hosts().all(|known| known != life) {
-            let from = self.delivery.retained().end;
-            let is_new = self.delivery.hosts().all(|known| known.host != life.host);
-            self.delivery.add(life, from);
+        let known = self.hosts.entry(life.host).or_insert(Served {
+            life,
+            confirmed: 0,
+            is_new: true,
+            unreachable: None,
+        });
+        self.is_dirty |= known.is_new || known.life != life;
+        known.life = life;
+    }
+
+    /// The hosts that are served.
+    pub fn hosts(&self) -> impl Iterator<Item = Life> + '_ {
+        self.hosts.values().map(|host| host.life)
+    }
+
+    pub fn flows(&self) -> impl Iterator<Item = FlowId> + '_ {
+        self.flows.keys().copied()
+    }
+
+    pub fn confirmed(&mut self, from: Life, id: FlowId, next: u64) {
+        let flow = self.flows.get(&id);
+        if flow.is_some_and(|flow| flow.tree.finals().contains(&from)) {
+            assert!(next <= self.delivery.next(), "confirmed too much");
+            self.delivery.confirmed(id, from.host, next);
+            self.note(from, next);
+        }
+    }
+
+    pub fn acknowledged(&mut self, id: FlowId, next: u64) {
+        let Some(flow) = self.flows.get_mut(&id) else {
+            return;
+        };
+        flow.acknowledged = flow.acknowledged.max(next);
+        self.delivery.acknowledged(id, next);
+        let (root, is_final) = (flow.tree.life, flow.tree.is_final);
+        if is_final {
+            self.note(root, next);
+        }
+    }
+
+    fn note(&mut self, life: Life, next: u64) {
+        if let Some(host) = self.hosts.get_mut(&life.host) {
+            host.confirmed = host.confirmed.max(next);
+        }
+    }
+
+    /// A host of a flow broke off, with all below it.
+    pub fn broken(&mut self, id: FlowId, host: HostId) {
+        if let Some(flow) = self.flows.get_mut(&id) {
+            flow.is_linked &= flow.tree.life.host != host;
+            flow.is_broken = true;
+            self.is_dirty = true;
+        }
+    }
+
+    pub fn link_ended(&mut self, neighbour: Life) {
+        let flows = self.flows.values_mut();
+        for flow in flows.filter(|flow| flow.tree.life == neighbour) {
+            (flow.is_linked, flow.is_broken) = (false, true);
+            self.is_dirty = true;
+        }
+    }
+
+    /// Whether [`Origin::plan`] has something to do although the graph is the same.
+    pub fn needs_plan(&self, now: Time) -> bool {
+        let mut hosts = self.hosts.values();
+        self.is_dirty || hosts.any(|host| is_lost(host, now))
+    }
+
+    /// Makes flows what they should be.
+    pub fn plan(&mut self, graph: &Graph, load: Load, now: Time, out: &mut Out) {
+        self.is_dirty = false;
+        let reachable = graph.parents();
+        for host in self.hosts.values_mut() {
+            let is_reachable = reachable.contains_key(&host.life);
+            host.unreachable = (!is_reachable).then(|| host.unreachable.unwrap_or(now));
+        }
+        let given_up = &mut self.given_up;
+        self.hosts.retain(|id, host| {
+            let is_lost = is_lost(host, now);
+            if is_lost && !host.is_new {
+                given_up.push((*id, host.confirmed, None));
+            }
+            !is_lost
+        });
+        let wanted = self
+            .hosts
+            .values()
+            .filter(|host| host.unreachable.is_none());
+        let wanted = wanted.map(|host| host.life).collect();
+        let mut planned = BTreeSet::new();
+        for branch in build(graph, &wanted, load).children {
+            let mut flows = self.flows.iter();
+            let same = flows.find(|(_, flow)| !flow.is_broken && flow.tree == branch);
+            let same = same.map(|(id, _)| *id);
+            planned.insert(same.unwrap_or_else(|| self.open(branch, out)));
+        }
+        // A host that cannot be reached keeps the flow that it had.
+        let is_away = |life: Life| {
+            let host = self.hosts.get(&life.host);
+            host.is_some_and(|host| host.unreachable.is_some())
+        };
+        let replaced = self.flows.iter().filter(|(id, flow)| {
+            !planned.contains(id) && !flow.tree.finals().into_iter().any(is_away)
+        });
+        for id in replaced.map(|(id, _)| *id).collect::<Vec<_>>() {
+            self.close(id, out);
+        }
+    }
+
+    fn open(&mut self, tree: Tree, out: &mut Out) -> FlowId {
+        self.flows_opened += 1;
+        let id = FlowId((self.publisher.origin.incarnation << 32) + self.flows_opened);
+        let (root, from) = (tree.life, self.delivery.next());
+        let finals = tree.finals().into_iter();
+        let finals = finals.map(|life| (life.host, true)).collect();
+        self.delivery.open(id, root.host, &finals, from);
+        let first = self.delivery.due(id).map_or(from, |due| due.start);
+        for host in finals.keys() {
+            let Some(host) = self.hosts.get_mut(host).filter(|host| host.is_new) else {
+                continue;
+            };
+            (host.is_new, host.confirmed) = (false, first);
             let given_up = self.given_up.iter_mut().rev();
-            let mut given_up = given_up.filter(|(host, ..)| is_new && *host == life.host);
+            let mut given_up = given_up.filter(|(lost, ..)| *lost == host.life.host);
             if let Some((.., back)) = given_up.next() {
                 back.get_or_insert(from);
             }
         }
+        let flow = OriginFlow {
+            tree: tree.clone(),
+            is_linked: true,
+            is_broken: false,
+            acknowledged: first,
+            sent: first,
+        };
+        self.flows.insert(id, flow);
+        let open = FlowFrame::Open(FlowDescription { first, tree });
+        send(out, root, (self.publisher, id), open);
+        id
     }
 
-    pub fn pump(&mut self, window: u64, out: &mut Out) {
-        loop {
-            for command in self.delivery.take_commands() {
-                let (to, flow, frame) = match command {
-                    FlowCommand::Open(description) => {
-                        let (to, flow) = (description.tree.life, description.flow);
-                        (to, flow, FlowFrame::Open(description))
-                    }
-                    FlowCommand::Close(to, flow) => (to, flow, FlowFrame::Close),
-                    FlowCommand::Cancel(to, flow) => (to, flow, FlowFrame::Cancel),
-                };
-                send(out, to, (self.publisher, flow), frame);
-            }
-            let mut due = self.delivery.due();
-            due.retain(|(_, _, _, unacknowledged)| *unacknowledged < window);
-            if due.is_empty() {
-                break;
-            }
-            for (flow, to, number, _) in due {
-                let retained = self.delivery.retained();
-                assert!(retained.contains(&number), "{number} is released");
-                let message = FlowFrame::Message(number, bytes(self.publisher, number));
-                send(out, to, (self.publisher, flow), message);
-                self.delivery.sent(flow);
-            }
+    fn close(&mut self, id: FlowId, out: &mut Out) {
+        self.delivery.close(id);
+        let flow = self.flows.remove(&id).expect("it is there");
+        if flow.is_linked {
+            send(out, flow.tree.life, (self.publisher, id), FlowFrame::Close);
         }
     }
+
+    /// Sends what is due, as far as links take it, and lets go of what nobody needs.
+    pub fn pump(&mut self, window: u64, out: &mut Out) {
+        for (id, flow) in &mut self.flows {
+            while let Some(due) = self.delivery.due(*id) {
+                let is_full = flow.sent - flow.acknowledged >= window;
+                if flow.is_linked && is_full {
+                    break;
+                }
+                let number = self.kept.range(due.clone()).next().copied();
+                let expected = self.numbers.range(due).next().copied();
+                assert_eq!(number, expected, "it was let go");
+                let Some(number) = number else {
+                    self.delivery.none_due(*id);
+                    break;
+                };
+                flow.sent = number + 1;
+                self.delivery.sent(*id, number, true);
+                if flow.is_linked {
+                    let message = FlowFrame::Message(number, bytes(self.publisher, number));
+                    send(out, flow.tree.life, (self.publisher, *id), message);
+                }
+            }
+        }
+        let retained = self.delivery.retained();
+        let flows = &self.flows;
+        self.kept.retain(|number| {
+            let mut flows = flows.values();
+            *number >= retained || flows.any(|flow| (flow.acknowledged..flow.sent).contains(number))
+        });
+    }
+}
+
+/// Whether a host could not be reached for too long.
+fn is_lost(host: &Served, now: Time) -> bool {
+    let since = host.unreachable;
+    since.is_some_and(|since| now.saturating_sub(since) >= OUTAGE)
 }

@@ -3,19 +3,17 @@
 //! A link takes a few messages of each flow; more wait until it acknowledges some. The bytes of a message are a hash of its number.
 use super::node::{Frame, Out};
 use super::origin::Origin;
-use rgaps_routing::{
-    FlowDescription, FlowId, GivenUp, Graph, HostId, Life, Load, Offer, Positions, Publisher, Time,
-    Transit,
-};
+use super::transit::{FlowDescription, Transit};
+use rgaps_routing::{FlowId, FlowName, Graph, HostId, Life, Load, Publisher, Time};
 use rgaps_testkit::mix;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
 /// Messages of a flow that a link takes.
 pub const WINDOW: u64 = 4;
 /// Messages that an origin keeps; more are not published.
-pub const RETAINED_MAX: u64 = 48;
+pub const RETAINED_MAX: usize = 48;
 /// Whoever wants this topic wants the messages of all publishers.
 pub const TOPIC: &str = "all";
 
@@ -49,6 +47,7 @@ pub struct Record {
 
 struct Incoming {
     from: Life,
+    is_final: bool,
     transit: Transit,
     held: BTreeMap<u64, u64>,
 }
@@ -57,11 +56,12 @@ pub struct Traffic {
     life: Life,
     pub origin: Option<Origin>,
     pub load: Load,
-    pub positions: Positions,
+    /// Flows whose origins are to learn how far they are here.
+    to_confirm: BTreeSet<FlowKey>,
     pub disk: Disk,
     pub is_subscriber: bool,
     pub window: u64,
-    pub retained_max: u64,
+    pub retained_max: usize,
     incoming: BTreeMap<FlowKey, Incoming>,
     blocked_until: Time,
 }
@@ -81,7 +81,7 @@ impl Traffic {
                 fanout: 2,
                 lanes: 1,
             },
-            positions: Positions::default(),
+            to_confirm: BTreeSet::new(),
             disk,
             is_subscriber: false,
             window: WINDOW,
@@ -96,14 +96,17 @@ impl Traffic {
         self.origin = Some(Origin::new(self.life));
     }
 
-    pub fn publish(&mut self, now: Time, out: &mut Out) {
-        if let Some(origin) = &mut self.origin {
-            let retained = origin.delivery.retained();
-            if retained.end - retained.start < self.retained_max {
-                origin.delivery.publish();
-            }
-            self.pump(now, out);
+    /// Publishes a message, and leaves out so many numbers before it. Whether there was room.
+    pub fn publish(&mut self, gap: u64, now: Time, out: &mut Out) -> bool {
+        let Some(origin) = &mut self.origin else {
+            return false;
+        };
+        let has_room = origin.kept.len() < self.retained_max;
+        if has_room {
+            origin.publish(gap);
         }
+        self.pump(now, out);
+        has_room
     }
 
     /// Its subscriber takes nothing until then.
@@ -124,37 +127,41 @@ impl Traffic {
         incoming.map(|(key, incoming)| (*key, &incoming.transit))
     }
 
-    pub fn confirmed(&mut self, from: Life, publisher: Publisher, next: u64) {
-        let origin = self.origin.as_mut();
-        if let Some(origin) = origin.filter(|origin| origin.publisher == publisher) {
-            assert!(next <= origin.delivery.retained().end, "confirmed too much");
-            origin.delivery.confirmed(from, next);
+    pub fn confirmed(&mut self, from: Life, flow: FlowId, next: u64) {
+        if let Some(origin) = &mut self.origin {
+            origin.confirmed(from, flow, next);
         }
     }
 
-    /// Earlier lives of this origin have ended.
-    pub fn origin_lives(&mut self, life: Life) {
-        self.forget(|origin| origin.host == life.host && origin != life);
+    /// What is to be confirmed over control channels since the last call: the flow, its origin, and the position.
+    pub fn confirmations(&mut self) -> Vec<(Life, FlowName, u64)> {
+        let flows = std::mem::take(&mut self.to_confirm).into_iter();
+        let due = flows.map(|(publisher, FlowId(stream))| {
+            let flow = FlowName {
+                stream,
+                publisher: publisher.number,
+            };
+            (publisher.origin, flow, self.disk.finals[&publisher].next)
+        });
+        due.collect()
     }
 
-    pub fn origin_ended(&mut self, host: HostId) {
-        self.forget(|origin| origin.host == host);
+    /// The channel to an origin restarted.
+    pub fn confirm_again(&mut self, origin: HostId) {
+        self.confirm_all(|publisher| publisher.origin.host == origin);
     }
 
-    fn forget(&mut self, ended: impl Fn(Life) -> bool) {
-        let publishers = self.positions.all().map(|(publisher, ..)| publisher);
-        let ended: Vec<Publisher> = publishers
-            .filter(|publisher| ended(publisher.origin))
-            .filter(|publisher| self.incoming.keys().all(|key| key.0 != *publisher))
-            .collect();
-        for publisher in ended {
-            self.positions.forget(publisher);
+    fn confirm_all(&mut self, is_due: impl Fn(&Publisher) -> bool) {
+        for (key, incoming) in self.incoming.iter().filter(|(key, _)| is_due(&key.0)) {
+            if incoming.is_final && incoming.from != key.0.origin {
+                self.to_confirm.insert(*key);
+            }
         }
     }
 
     pub fn link_ended(&mut self, life: Life, out: &mut Out) {
         if let Some(origin) = &mut self.origin {
-            origin.delivery.link_ended(life);
+            origin.link_ended(life);
         }
         let keys: Vec<FlowKey> = self.incoming.keys().copied().collect();
         for key in keys {
@@ -210,9 +217,9 @@ impl Traffic {
             return;
         };
         match frame {
-            FlowFrame::Acknowledged(next) => origin.delivery.acknowledged(flow, next),
-            FlowFrame::Closed => origin.delivery.closed(flow),
-            FlowFrame::Broken(host) => origin.delivery.broken(flow, host),
+            FlowFrame::Acknowledged(next) => origin.acknowledged(flow, next),
+            FlowFrame::Closed => {}
+            FlowFrame::Broken(host) => origin.broken(flow, host),
             _ => unreachable!("these go the other direction"),
         }
     }
@@ -226,45 +233,44 @@ impl Traffic {
         out: &mut Out,
     ) {
         if !self.is_subscriber {
-            description.tree.base = None;
+            description.tree.is_final = false;
         }
-        let (publisher, first) = (key.0, description.first);
-        if let Some(base) = description.tree.base {
-            let record = self.disk.finals.get(&publisher);
-            let resumed = record.map(|record| record.next);
-            let missed = self.positions.open(publisher, base, resumed);
-            let record = self.disk.finals.entry(publisher).or_insert(Record {
-                first: base,
-                next: base,
+        let (first, is_final) = (description.first, description.tree.is_final);
+        if is_final {
+            let record = self.disk.finals.entry(key.0).or_insert(Record {
+                first,
+                next: first,
                 ..Record::default()
             });
-            if missed > 0 {
-                record.missed.push((record.next, record.next + missed));
-                record.next += missed;
+            if record.next < first {
+                record.missed.push((record.next, first));
+                record.next = first;
             }
         }
-        let (transit, broken) =
-            Transit::open(self.life, description, is_neighbour).expect("trees are valid");
+        let (transit, broken) = Transit::open(self.life, description, is_neighbour);
         for host in broken {
             send(out, from, key, FlowFrame::Broken(host));
         }
         for tree in transit.children() {
-            let description = FlowDescription {
-                publisher,
-                flow: key.1,
-                first,
-                tree: tree.clone(),
-            };
-            send(out, tree.life, key, FlowFrame::Open(description));
+            let tree = tree.clone();
+            let description = FlowDescription { first, tree };
+            send(
+                out,
+                description.tree.life,
+                key,
+                FlowFrame::Open(description),
+            );
         }
         let held = BTreeMap::new();
         let incoming = Incoming {
             from,
+            is_final,
             transit,
             held,
         };
         let other = self.incoming.insert(key, incoming);
         assert!(other.is_none(), "a flow came twice");
+        self.confirm_all(|publisher| *publisher == key.0);
     }
 
     fn forwards(&mut self, from: Life, key: FlowKey, frame: FlowFrame, out: &mut Out) {
@@ -274,13 +280,10 @@ impl Traffic {
         };
         match frame {
             FlowFrame::Message(number, content) => {
-                incoming.transit.receive(number).expect("in order");
+                incoming.transit.receive(number);
                 incoming.held.insert(number, content);
-                let held = incoming.transit.held();
-                assert!(
-                    held.end - held.start <= 2 * self.window,
-                    "too much in transit"
-                );
+                let held = incoming.held.len() as u64;
+                assert!(held <= 2 * self.window, "too much in transit");
             }
             FlowFrame::Close => incoming.transit.close(),
             _ => {
@@ -298,16 +301,19 @@ impl Traffic {
     }
 
     /// Makes flows what they should be for a version of the graph.
-    pub fn plan(&mut self, graph: impl FnOnce() -> Rc<Graph>, version: u64, now: Time) {
+    pub fn plan(
+        &mut self,
+        graph: impl FnOnce() -> Rc<Graph>,
+        version: u64,
+        now: Time,
+        out: &mut Out,
+    ) {
         let Some(origin) = &mut self.origin else {
             return;
         };
-        if origin.delivery.needs_plan(now) || origin.planned != version {
+        if origin.needs_plan(now) || origin.planned != version {
             origin.planned = version;
-            let given_up = origin.delivery.plan(&graph(), self.load, now);
-            for GivenUp { life, confirmed } in given_up {
-                origin.given_up.push((life.host, confirmed, None));
-            }
+            origin.plan(&graph(), self.load, now, out);
         }
     }
 
@@ -317,50 +323,43 @@ impl Traffic {
             origin.pump(self.window, out);
         }
         let keys: Vec<FlowKey> = self.incoming.keys().copied().collect();
-        let mut again = true;
-        while std::mem::take(&mut again) {
-            for key in &keys {
-                again |= now >= self.blocked_until && self.deliver(*key);
-            }
-        }
         for key in keys {
+            if now >= self.blocked_until {
+                self.deliver(key);
+            }
             self.forward(key, out);
         }
     }
 
-    /// Delivers what a flow has for this host. Whether a position rose.
-    fn deliver(&mut self, key: FlowKey) -> bool {
+    /// Delivers what a flow has for this host, but for duplicates.
+    fn deliver(&mut self, key: FlowKey) {
         let incoming = self.incoming.get_mut(&key).expect("it is there");
-        let is_direct = incoming.from == key.0.origin;
-        let mut rose = false;
-        while let Some(number) = incoming.transit.due_here() {
-            match self.positions.offer(key.0, number, is_direct) {
-                Offer::Wait => break,
-                Offer::Duplicate => {}
-                Offer::Deliver => {
-                    let record = self.disk.finals.get_mut(&key.0).expect("it is open");
-                    assert_eq!(record.next, number, "out of order");
-                    assert_eq!(incoming.held[&number], bytes(key.0, number));
-                    record.next += 1;
-                    record.delivered += 1;
-                    self.positions.delivered(key.0);
-                    rose = true;
-                }
+        let Some(due) = incoming.transit.due_here().filter(|due| !due.is_empty()) else {
+            return;
+        };
+        let record = self.disk.finals.get_mut(&key.0).expect("it is open");
+        for (number, content) in incoming.held.range(due.clone()) {
+            if *number >= record.next {
+                assert_eq!(*content, bytes(key.0, *number));
+                record.next = number + 1;
+                record.delivered += 1;
             }
-            incoming.transit.taken_here();
         }
-        rose
+        incoming.transit.taken_here(due.end);
+        self.confirm_all(|publisher| *publisher == key.0);
     }
 
     fn forward(&mut self, key: FlowKey, out: &mut Out) {
         let incoming = self.incoming.get_mut(&key).expect("it is there");
-        let transit = &mut incoming.transit;
+        let (transit, held) = (&mut incoming.transit, &incoming.held);
         let children: Vec<Life> = transit.children().map(|tree| tree.life).collect();
         for child in children {
-            while let Some((number, _)) = transit.due(child).filter(|due| due.1 < self.window) {
-                let message = FlowFrame::Message(number, incoming.held[&number]);
-                send(out, child, key, message);
-                transit.taken(child);
+            while let Some((due, _)) = transit.due(child).filter(|due| due.1 < self.window) {
+                let Some((number, content)) = held.range(due).next() else {
+                    break;
+                };
+                send(out, child, key, FlowFrame::Message(*number, *content));
+                transit.taken(child, number + 1);
             }
         }
         if let Some(next) = transit.acknowledgement() {

@@ -116,7 +116,8 @@ impl World {
 
     fn publish(&mut self, at: usize) {
         if let Some(node) = &mut self.hosts[at] {
-            node.traffic.publish(self.network.now, &mut self.out);
+            let gap = self.random.below(3);
+            node.traffic.publish(gap, self.network.now, &mut self.out);
             self.after(at);
         }
     }

@@ -186,6 +186,11 @@ impl LinkMachine {
         self.sending.get(flow).map_or(0, |of| of.retained)
     }
 
+    /// Messages of a flow below this one are acknowledged.
+    pub fn acknowledged(&self, flow: u64) -> u64 {
+        self.sending.get(flow).map_or(0, SendFlow::acknowledged)
+    }
+
     /// The oldest message of a flow of which no byte is on its way: to give it up wastes nothing.
     pub fn oldest_unsent(&self, flow: u64) -> Option<u64> {
         self.sending.get(flow)?.queue.oldest_unsent()

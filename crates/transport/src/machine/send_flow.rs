@@ -216,6 +216,11 @@ impl SendFlow {
         limit > first_window && !std::mem::replace(&mut self.is_accepted, true)
     }
 
+    /// All below it is acknowledged.
+    pub(super) fn acknowledged(&self) -> u64 {
+        self.queue.first().unwrap_or(self.next)
+    }
+
     /// Checks an acknowledgement, and takes what it covers out of the queue.
     pub(super) fn acknowledge(
         &mut self,

@@ -18,21 +18,13 @@
 //! confirm. But an open flow tells its origin of every host that breaks, and CLOSE is answered only when all below have everything.
 //! Nothing of this must survive: when this host ends, the host before reports it as broken, and the origin retransmits.
 
-use crate::ids::{HostId, Life, Publisher};
-use crate::tree::Tree;
-
-/// Names a flow of a publisher, the same on every hop. The origin never uses one again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct FlowId(pub u64);
+use rgaps_routing::{HostId, Life, Tree};
+use std::ops::Range;
 
 /// What OPEN says of a flow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowDescription {
-    /// Whose messages.
-    pub publisher: Publisher,
-    /// Which of the publisher's flows.
-    pub flow: FlowId,
-    /// Its first message.
+    /// Its first message has this number, or a later one.
     pub first: u64,
     /// The receiver, and the hosts below it.
     pub tree: Tree,
@@ -62,28 +54,15 @@ pub struct Transit {
     acknowledged: u64,
 }
 
-/// Why a flow is refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum FlowError {
-    /// The tree is for another life, names a host twice, or is too large.
-    #[error("the tree is for another life, names a host twice, or is too large")]
-    Tree,
-    /// The message is not the next one.
-    #[error("message {0} is not the next one of its flow")]
-    Number(u64),
-}
-
 impl Transit {
     /// A flow opens. Returns the children that cannot be reached from here, too.
     pub fn open(
         own: Life,
         description: FlowDescription,
         is_neighbour: impl Fn(Life) -> bool,
-    ) -> Result<(Transit, Vec<HostId>), FlowError> {
-        let FlowDescription { first, tree, .. } = description;
-        if tree.life != own || !tree.is_valid() {
-            return Err(FlowError::Tree);
-        }
+    ) -> (Transit, Vec<HostId>) {
+        let FlowDescription { first, tree } = description;
+        assert!(tree.life == own && tree.is_valid());
         let children = tree.children.into_iter();
         let (near, broken): (Vec<Tree>, Vec<Tree>) =
             children.partition(|child| is_neighbour(child.life));
@@ -97,12 +76,12 @@ impl Transit {
         let transit = Transit {
             received: first,
             is_closing: false,
-            local: tree.base.map(|_| first),
+            local: tree.is_final.then_some(first),
             children: near.into_iter().map(child).collect(),
             acknowledged: first,
         };
         let broken = broken.iter().map(|child| child.life.host);
-        Ok((transit, broken.collect()))
+        (transit, broken.collect())
     }
 
     /// The flows to open to children: the tree of each.
@@ -111,12 +90,9 @@ impl Transit {
     }
 
     /// A message has arrived whole.
-    pub fn receive(&mut self, number: u64) -> Result<(), FlowError> {
-        if number != self.received || self.is_closing {
-            return Err(FlowError::Number(number));
-        }
-        self.received += 1;
-        Ok(())
+    pub fn receive(&mut self, number: u64) {
+        assert!(number >= self.received && !self.is_closing, "out of order");
+        self.received = number + 1;
     }
 
     /// No message follows.
@@ -124,32 +100,29 @@ impl Transit {
         self.is_closing = true;
     }
 
-    /// The next message to deliver here.
-    pub fn due_here(&self) -> Option<u64> {
-        self.local.filter(|next| *next < self.received)
+    /// The messages to deliver here.
+    pub fn due_here(&self) -> Option<Range<u64>> {
+        Some(self.local?..self.received)
     }
 
-    /// It was delivered here, or is a duplicate.
-    pub fn taken_here(&mut self) {
-        if let Some(next) = &mut self.local {
-            *next += 1;
-        }
+    /// All below this number is delivered here, or a duplicate.
+    pub fn taken_here(&mut self, next: u64) {
+        self.local = Some(next);
     }
 
-    /// The next message for a child, and how many it has taken and not acknowledged.
-    pub fn due(&self, child: Life) -> Option<(u64, u64)> {
+    /// The messages for a child, and the span of those that it has taken and not acknowledged.
+    pub fn due(&self, child: Life) -> Option<(Range<u64>, u64)> {
         let child = self
             .children
             .iter()
             .find(|known| known.tree.life == child)?;
-        let is_due = child.next < self.received;
-        is_due.then_some((child.next, child.next - child.acknowledged))
+        Some((child.next..self.received, child.next - child.acknowledged))
     }
 
-    /// A child's flow has taken it.
-    pub fn taken(&mut self, child: Life) {
+    /// A child's flow has taken all below this number.
+    pub fn taken(&mut self, child: Life, next: u64) {
         if let Some(child) = self.child(child) {
-            child.next += 1;
+            child.next = next;
         }
     }
 
@@ -205,7 +178,7 @@ impl Transit {
     }
 
     /// Messages from this number on have to be kept here, up to the last one that arrived.
-    pub fn held(&self) -> std::ops::Range<u64> {
+    pub fn held(&self) -> Range<u64> {
         let children = self.children.iter().map(|child| child.acknowledged);
         let first = children.chain(self.local).min().unwrap_or(self.received);
         first..self.received

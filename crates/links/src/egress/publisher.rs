@@ -1,0 +1,172 @@
+//! One publisher's messages on their way to all hosts.
+//!
+//! [`Delivery`] says what each flow has still to send, and what is to be retained for hosts behind those that are linked with. A link retains what
+//! its host has not acknowledged: such messages are only referred to here, in case another flow takes the place of the one that has them.
+
+use super::host_flow::{HostFlow, Offered};
+use super::message::{MessageInfo, OutgoingMessage, RetainedMessage};
+use crate::wire::FlowDescription;
+use rgaps_routing::{Delivery, FlowId, HostId};
+use rgaps_transport::Payload;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+
+/// Messages that are looked for among what links hold: twice what a subscriber may hold.
+const KEPT_MAX: usize = 8192;
+
+/// A message that some link may still hold.
+struct Kept {
+    held: Weak<RetainedMessage>,
+    info: Arc<MessageInfo>,
+    /// It is to be retained here.
+    retained: Option<Arc<RetainedMessage>>,
+}
+
+/// A publisher, and what some host may still need of its messages.
+#[derive(Default)]
+pub struct Publisher {
+    delivery: Delivery,
+    messages: BTreeMap<u64, Kept>,
+    /// Messages from this one on are retained, and so many bytes.
+    retained_from: u64,
+    retained_bytes: u64,
+    /// As it was described last.
+    pub description: Option<Arc<FlowDescription>>,
+    /// Nothing is to come.
+    pub has_ended: bool,
+}
+
+impl Publisher {
+    /// Messages go to a host from now on, if they do not yet.
+    pub fn open(&mut self, host_flow: &HostFlow) {
+        let from = match host_flow.wants_history {
+            true => 0,
+            false => self.delivery.next(),
+        };
+        let id = FlowId(host_flow.route.stream);
+        self.delivery
+            .open(id, host_flow.root, &host_flow.finals, from);
+        self.settle();
+    }
+
+    /// What a host has acknowledged is not for the flow that takes this one's place.
+    pub fn note_acknowledged(&mut self, publisher: u64, host_flow: &HostFlow) {
+        let acknowledged = host_flow.route.link.acknowledged(host_flow.flow(publisher));
+        let id = FlowId(host_flow.route.stream);
+        self.delivery.acknowledged(id, acknowledged);
+    }
+
+    /// Messages go to a host no more, or in another flow.
+    pub fn close(&mut self, host_flow: &HostFlow) {
+        self.delivery.close(FlowId(host_flow.route.stream));
+        self.settle();
+    }
+
+    /// How far a host is with the messages of a stream; `u64::MAX`: it refuses them, for now.
+    pub fn confirm(&mut self, stream: u64, host: HostId, next: u64) {
+        match next {
+            u64::MAX => self.delivery.refused(FlowId(stream), host),
+            next => self.delivery.confirmed(FlowId(stream), host, next),
+        }
+        self.settle();
+    }
+
+    /// A message was taken. It may be there already, of the history.
+    pub fn publish(&mut self, message: OutgoingMessage) {
+        let is_released = |kept: &Kept| kept.held.strong_count() == 0;
+        while let Some(first) = self
+            .messages
+            .first_entry()
+            .filter(|of| is_released(of.get()))
+        {
+            first.remove();
+        }
+        if self.messages.len() >= KEPT_MAX {
+            self.messages.retain(|_, kept| !is_released(kept));
+        }
+        let OutgoingMessage { held, info } = message;
+        let number = info.sequence;
+        self.forget(number);
+        let kept = Kept {
+            held: Arc::downgrade(&held),
+            info,
+            retained: None,
+        };
+        let kept = self.messages.entry(number).or_insert(kept);
+        if number >= self.retained_from {
+            self.retained_bytes += held.bytes() as u64;
+            kept.retained = Some(held.clone());
+        }
+        self.delivery.publish(number);
+        self.settle();
+    }
+
+    /// A message never will be whole.
+    pub fn forget(&mut self, number: u64) {
+        let kept = self.messages.remove(&number);
+        if let Some(held) = kept.and_then(|kept| kept.retained) {
+            self.retained_bytes -= held.bytes() as u64;
+        }
+    }
+
+    /// Retains what is to be retained now, and nothing else.
+    fn settle(&mut self) {
+        let from = self.delivery.retained();
+        let before = std::mem::replace(&mut self.retained_from, from);
+        for (_, kept) in self.messages.range_mut(before.min(from)..before.max(from)) {
+            let retained = kept.held.upgrade().filter(|_| from < before);
+            let bytes = |of: &Option<Arc<RetainedMessage>>| {
+                of.as_ref().map_or(0, |held| held.bytes() as u64)
+            };
+            self.retained_bytes += bytes(&retained);
+            self.retained_bytes -= bytes(&kept.retained);
+            kept.retained = retained;
+        }
+    }
+
+    /// The next message for a stream.
+    fn next(&mut self, stream: u64) -> Option<OutgoingMessage> {
+        let id = FlowId(stream);
+        let due = self.delivery.due(id)?;
+        let next = self.messages.range(due).find_map(|(_, kept)| {
+            let (held, info) = (kept.held.upgrade()?, kept.info.clone());
+            Some(OutgoingMessage { held, info })
+        });
+        if next.is_none() {
+            self.delivery.none_due(id);
+        }
+        next
+    }
+
+    /// Sends what is due to a host. False: not all of it yet.
+    pub fn send(&mut self, topic: &str, host_flow: &mut HostFlow) -> bool {
+        let stream = host_flow.route.stream;
+        while let Some(message) = self.next(stream) {
+            let is_taken = match host_flow.offer(topic, &message) {
+                Offered::Waits => return false,
+                Offered::Taken => true,
+                Offered::LeftOut => false,
+            };
+            let number = message.info.sequence;
+            self.delivery.sent(FlowId(stream), number, is_taken);
+        }
+        self.settle();
+        true
+    }
+
+    /// Whether something is due to a host.
+    pub fn is_due(&self, host_flow: &HostFlow) -> bool {
+        self.delivery.due(FlowId(host_flow.route.stream)).is_some()
+    }
+
+    /// Bytes that are retained here.
+    pub fn retained_bytes(&self) -> u64 {
+        self.retained_bytes
+    }
+
+    /// Whether nobody needs anything of it any more.
+    pub fn is_over(&self) -> bool {
+        let mut messages = self.messages.values();
+        self.has_ended && messages.all(|kept| kept.held.strong_count() == 0)
+    }
+}

@@ -1,0 +1,166 @@
+//! The origin: what the final hosts have confirmed of a publisher's messages, and what is still to be sent in which flow.
+//!
+//! A *flow* carries messages in ascending order over one link: to the host at its other end, its *root*, and to hosts behind that.
+//! The user decides which flows there are. The whole of delivery rests on one rule:
+//!
+//! > For each final host, every message from its confirmed position on was, is or will be sent in a flow that serves the host.
+//!
+//! | event | action |
+//! |---|---|
+//! | a message is published | it is due in all flows |
+//! | a flow opens in the place of others | it begins at the least position that one of its hosts has confirmed: what is in flight may arrive twice |
+//! | a flow opens for hosts that none serves yet | they get messages from where the user says, or from where it begins for others |
+//! | a flow closes | hosts that no other flow serves are forgotten |
+//! | the root acknowledges messages | that confirms them, if the root is a final host |
+//! | a host refuses a flow | nothing is retained for it there, until it confirms something of that flow |
+//! | the root refuses a flow, or a message is left out there | nothing of that is retained for hosts behind the root |
+//!
+//! Messages are retained that are due, or that a reliable host behind a root has not confirmed. What the root itself has not
+//! acknowledged, its link retains.
+//!
+//! Nothing waits for another flow: a final host takes every message that is not below its position. No flow skips one that the host
+//! has not confirmed, so the positions of a host rise over all messages that it is owed.
+
+use crate::ids::{FlowId, HostId};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+#[derive(Debug)]
+struct Flow {
+    root: HostId,
+    /// The final hosts that it serves.
+    hosts: BTreeSet<HostId>,
+    /// Those of them behind the root that are to miss nothing.
+    behind: BTreeSet<HostId>,
+    refused: BTreeSet<HostId>,
+    due: Range<u64>,
+    /// Its link has taken messages, all of them below this number.
+    taken: u64,
+}
+
+/// The messages of one publisher on their way to final hosts. Their numbers may have gaps.
+#[derive(Debug, Default)]
+pub struct Delivery {
+    next: u64,
+    /// The position that each final host has confirmed.
+    hosts: BTreeMap<HostId, u64>,
+    flows: BTreeMap<FlowId, Flow>,
+}
+
+impl Delivery {
+    /// A message is due. If it was published before, then only in flows that have not been there.
+    pub fn publish(&mut self, number: u64) {
+        self.next = self.next.max(number + 1);
+        for flow in self.flows.values_mut() {
+            flow.due.end = flow.due.end.max(number + 1);
+        }
+    }
+
+    /// The number after the last message.
+    pub fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// A flow opens to these final hosts, and those that are to miss nothing are marked. One that no flow serves yet gets messages
+    /// from `from` on, or from where the flow begins for others. Nothing, if it is
+    /// open.
+    pub fn open(&mut self, id: FlowId, root: HostId, hosts: &BTreeMap<HostId, bool>, from: u64) {
+        if self.flows.contains_key(&id) {
+            return;
+        }
+        let others = self.flows.values();
+        let others = others.filter(|of| of.hosts.iter().any(|host| hosts.contains_key(host)));
+        let end = others.map(|of| of.due.end).max();
+        let confirmed = hosts
+            .keys()
+            .map(|host| *self.hosts.get(host).unwrap_or(&from));
+        let start = confirmed.min().unwrap_or(from);
+        for host in hosts.keys() {
+            self.hosts.entry(*host).or_insert(start);
+        }
+        let is_behind = |(host, is_reliable): &(&HostId, &bool)| **host != root && **is_reliable;
+        let behind = hosts.iter().filter(is_behind);
+        let flow = Flow {
+            root,
+            hosts: hosts.keys().copied().collect(),
+            behind: behind.map(|(host, _)| *host).collect(),
+            refused: BTreeSet::new(),
+            due: start..end.unwrap_or(from),
+            taken: 0,
+        };
+        self.flows.insert(id, flow);
+    }
+
+    /// Nothing more is sent in a flow. It closes after those that take its place open.
+    pub fn close(&mut self, id: FlowId) {
+        self.flows.remove(&id);
+        let flows = &self.flows;
+        self.hosts
+            .retain(|host, _| flows.values().any(|flow| flow.hosts.contains(host)));
+    }
+
+    /// A host of a flow has all messages below a number.
+    pub fn confirmed(&mut self, id: FlowId, host: HostId, next: u64) {
+        let Some(flow) = self.flows.get_mut(&id) else {
+            return;
+        };
+        if flow.hosts.contains(&host) {
+            let confirmed = self.hosts.entry(host).or_default();
+            *confirmed = next.max(*confirmed);
+            flow.refused.remove(&host);
+        }
+    }
+
+    /// A host of a flow takes none of its messages. If it is the root, its link has dropped them.
+    pub fn refused(&mut self, id: FlowId, host: HostId) {
+        match self.flows.get_mut(&id) {
+            Some(flow) if flow.root == host => flow.taken = 0,
+            Some(flow) => {
+                flow.refused.insert(host);
+            }
+            None => {}
+        }
+    }
+
+    /// The root of a flow has acknowledged all messages below a number.
+    pub fn acknowledged(&mut self, id: FlowId, next: u64) {
+        if let Some(root) = self.flows.get(&id).map(|flow| flow.root) {
+            self.confirmed(id, root, next);
+        }
+    }
+
+    /// The numbers of which a flow has to send the messages that there are, in order.
+    pub fn due(&self, id: FlowId) -> Option<Range<u64>> {
+        let flow = self.flows.get(&id)?;
+        (!flow.due.is_empty()).then(|| flow.due.clone())
+    }
+
+    /// A flow's link has taken a message, or it was left out there.
+    pub fn sent(&mut self, id: FlowId, number: u64, is_taken: bool) {
+        if let Some(flow) = self.flows.get_mut(&id) {
+            flow.due.start = flow.due.start.max(number + 1);
+            if is_taken {
+                flow.taken = number + 1;
+            }
+        }
+    }
+
+    /// Nothing of what is due in a flow is there any more. It is due again if it is published again.
+    pub fn none_due(&mut self, id: FlowId) {
+        if let Some(flow) = self.flows.get_mut(&id) {
+            flow.due.end = flow.due.start;
+        }
+    }
+
+    /// The number from which on messages are to be retained.
+    pub fn retained(&self) -> u64 {
+        let flows = self.flows.values();
+        let needed = flows.flat_map(|flow| {
+            let behind = flow.behind.difference(&flow.refused);
+            let confirmed = behind.map(|host| self.hosts[host]);
+            let due = (!flow.due.is_empty()).then_some(flow.due.start);
+            confirmed.filter(|next| *next < flow.taken).chain(due)
+        });
+        needed.min().unwrap_or(self.next)
+    }
+}
