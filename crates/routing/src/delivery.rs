@@ -48,10 +48,13 @@ pub struct Delivery {
 }
 
 impl Delivery {
-    /// A message is due. If it was published before, then only in flows that have not been there.
+    /// A message is due. If it was published before, then only in flows that have not been there, or have sent nothing.
     pub fn publish(&mut self, number: u64) {
         self.next = self.next.max(number + 1);
         for flow in self.flows.values_mut() {
+            if flow.taken == 0 && flow.due.is_empty() && number < flow.due.start {
+                flow.due = number..number;
+            }
             flow.due.end = flow.due.end.max(number + 1);
         }
     }
@@ -142,13 +145,6 @@ impl Delivery {
             if is_taken {
                 flow.taken = number + 1;
             }
-        }
-    }
-
-    /// Nothing of what is due in a flow is there any more. It is due again if it is published again.
-    pub fn none_due(&mut self, id: FlowId) {
-        if let Some(flow) = self.flows.get_mut(&id) {
-            flow.due.end = flow.due.start;
         }
     }
 

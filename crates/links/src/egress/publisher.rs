@@ -128,12 +128,12 @@ impl Publisher {
     fn next(&mut self, stream: u64) -> Option<OutgoingMessage> {
         let id = FlowId(stream);
         let due = self.delivery.due(id)?;
-        let next = self.messages.range(due).find_map(|(_, kept)| {
+        let next = self.messages.range(due.clone()).find_map(|(_, kept)| {
             let (held, info) = (kept.held.upgrade()?, kept.info.clone());
             Some(OutgoingMessage { held, info })
         });
         if next.is_none() {
-            self.delivery.none_due(id);
+            self.delivery.sent(id, due.end - 1, false);
         }
         next
     }
