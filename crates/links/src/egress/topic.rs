@@ -114,7 +114,7 @@ impl EgressTopic {
         self.host_flows = stay;
         let mut over: Vec<HostFlow> = over;
         for over in &over {
-            let mut publishers = self.publishers.iter_mut();
+            let publishers = self.publishers.iter_mut();
             publishers.for_each(|(id, of)| of.note_acknowledged(*id, over));
         }
         // Others end when those that take their places are there.
