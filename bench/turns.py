@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Two builds of rgaps in turns: what `rgaps bench` says of each, and the ratio after / before. A folder of a build has rgaps, rgapsd and
-rgaps-links. The last line is JSON; a ratio is the median of the ratios of the rounds, and `worse` names those over 1.03.
+rgaps-links. The last line is JSON, of what there is when it is ended early, too; a ratio is the median of the ratios of the rounds, and `worse` names those over 1.03.
 
     bench/turns.py --before old/target/release --after target/release --rounds 7 --match link
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -75,11 +76,16 @@ def main() -> None:
     builds = {"before": arguments.before, "after": arguments.after}
     found: dict[str, dict[str, Any]] = {}
     failed: list[str] = []
+    # A limit of time (`timeout`) ends the measuring and not the output.
+    is_ended: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: is_ended.append(number))
     for name, command, figures in plans():
-        if arguments.match not in name:
+        if arguments.match not in name or is_ended:
             continue
         rounds = []
         for number in range(arguments.rounds):
+            if is_ended:
+                break
             # Who comes first changes, so that neither always runs on a machine that the other left warm.
             order = list(builds) if number % 2 == 0 else list(builds)[::-1]
             said = {}

@@ -154,6 +154,8 @@ impl Node {
                 self.unreachable.remove(&host);
                 self.channels.forget(host);
                 self.interest.forget(host);
+                // What waited in the channel is gone with it.
+                self.traffic.confirm_again(host);
             }
         }
     }
