@@ -65,11 +65,16 @@ impl Delivery {
     }
 
     /// A flow opens to these final hosts, and those that are to miss nothing are marked. One that no flow serves yet gets messages
-    /// from `from` on, or from where the flow begins for others. Nothing, if it is
-    /// open.
-    pub fn open(&mut self, id: FlowId, root: HostId, hosts: &BTreeMap<HostId, bool>, from: u64) {
+    /// from `from` on, or from where the flow begins for others. False: it was open before, and nothing changes.
+    pub fn open(
+        &mut self,
+        id: FlowId,
+        root: HostId,
+        hosts: &BTreeMap<HostId, bool>,
+        from: u64,
+    ) -> bool {
         if self.flows.contains_key(&id) {
-            return;
+            return false;
         }
         let others = self.flows.values();
         let others = others.filter(|of| of.hosts.iter().any(|host| hosts.contains_key(host)));
@@ -92,6 +97,7 @@ impl Delivery {
             taken: 0,
         };
         self.flows.insert(id, flow);
+        true
     }
 
     /// Nothing more is sent in a flow. It closes after those that take its place open.

@@ -44,9 +44,10 @@ impl Publisher {
             false => self.delivery.next(),
         };
         let id = FlowId(host_flow.route.stream);
-        self.delivery
-            .open(id, host_flow.root, &host_flow.finals, from);
-        self.settle();
+        let (root, hosts) = (host_flow.root, &host_flow.finals);
+        if self.delivery.open(id, root, hosts, from) {
+            self.settle();
+        }
     }
 
     /// What a host has acknowledged is not for the flow that takes this one's place.

@@ -110,9 +110,9 @@ impl EgressTopic {
             }
         }
         let flows = std::mem::take(&mut self.host_flows).into_iter();
-        let (stay, over) = flows.partition(|of| streams.contains(&of.route.stream));
+        let (stay, mut over): (Vec<_>, Vec<_>) =
+            flows.partition(|of| streams.contains(&of.route.stream));
         self.host_flows = stay;
-        let mut over: Vec<HostFlow> = over;
         for over in &over {
             let publishers = self.publishers.iter_mut();
             publishers.for_each(|(id, of)| of.note_acknowledged(*id, over));
@@ -134,7 +134,7 @@ impl EgressTopic {
         new
     }
 
-    /// Messages of all publishers go to all hosts. Flows of publishers that are gone open once more for what is due of theirs.
+    /// Opens the flows of all publishers to all hosts. A publisher that is gone gets one only if some of its messages are still to be sent.
     fn open_all(&mut self) {
         for host_flow in self.host_flows.iter_mut().filter(|of| !of.skips_previous) {
             for (id, publisher) in &mut self.publishers {
