@@ -271,7 +271,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// What actors and daemons said that is not of every day, then the end of the log.
+    /// Warnings, errors and what actors complained of, then the end of the log.
     fn show_log(&self) {
         let text = std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();

@@ -221,7 +221,7 @@ impl Origin {
         }
     }
 
-    /// Sends what is due, as far as links take it, and lets go of what nobody needs.
+    /// Sends what is due, as far as links take it, and drops messages that nobody needs any more.
     pub fn pump(&mut self, window: u64, out: &mut Out) {
         for (id, flow) in &mut self.flows {
             while let Some(due) = self.delivery.due(*id) {
