@@ -305,7 +305,16 @@ impl Transit {
     /// The host before has cut the flow, or is gone. What is not delivered never will be, in this flow.
     pub fn end(&mut self, out: &mut Frames) {
         self.is_closing = true;
-        let rest: Vec<(u64, bool)> = self.arrived.drain(..).filter_map(unfinished).collect();
+        let rest: Vec<(u64, bool)> = self
+            .arrived
+            .drain(..)
+            .filter_map(|arrived| {
+                let (number, content) = unfinished(arrived)?;
+                // Children may have begun with it.
+                content.map(|content| self.whole.insert(number, content));
+                Some((number, content.is_some()))
+            })
+            .collect();
         // In either order.
         let (before, after) = rest.split_at(rest.len() / 2);
         for &(number, is_whole) in before {
@@ -384,16 +393,16 @@ impl Transit {
     }
 }
 
-/// The number of a message that has memory, and whether it is whole.
-fn unfinished(arrived: Arrived) -> Option<(u64, bool)> {
+/// The number of a message that has memory, and its content if it is whole.
+fn unfinished(arrived: Arrived) -> Option<(u64, Option<u64>)> {
     match arrived {
         Arrived::Message {
             number,
             content,
             is_lost: false,
             ..
-        } => Some((number, content.is_some())),
-        Arrived::GivenUp(number) => Some((number, false)),
+        } => Some((number, content)),
+        Arrived::GivenUp(number) => Some((number, None)),
         _ => None,
     }
 }
