@@ -285,7 +285,7 @@ impl HostLink {
     }
 
     /// Sends a message; it does not block. Sequences ascend, and the host misses those that are left out. `reliable`: it is not
-    /// to miss any for want of room.
+    /// to miss any for want of room. It leaves with [`settle`](Self::settle).
     pub fn send(
         &self,
         (flow, reliable): (FlowName, bool),
@@ -294,7 +294,7 @@ impl HostLink {
         description: Description,
     ) -> Sent {
         let mut given_up = Vec::new();
-        let sent = self.link.change(|link| {
+        let sent = self.link.change_unsettled(|link| {
             let sending = lock(&self.user.sending);
             let limits = sending.limits;
             let Some(sent) = sending.flows.get(&flow) else {
@@ -329,6 +329,11 @@ impl HostLink {
         });
         self.user.gave_up(flow, given_up);
         sent
+    }
+
+    /// Has the link's lanes write what was sent.
+    pub fn settle(&self) {
+        self.link.settle();
     }
 
     /// Changes a flow that is there.

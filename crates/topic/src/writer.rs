@@ -98,6 +98,8 @@ pub struct With<'a, C> {
     pub read: Point,
     /// Copies in other pools, at most [`MAX_REPLICAS`].
     pub copies: C,
+    /// Nobody is woken. Whoever publishes so calls [`ring_sleepers`] after the last such message, before it waits for anything.
+    pub is_quiet: bool,
 }
 
 /// What the publisher remembers of a block, beyond anyone else's reach.
@@ -576,6 +578,7 @@ impl<S: Storage> Writer<S> {
             metadata: None,
             read: message.point,
             copies: [],
+            is_quiet: false,
         };
         self.publish_with(loan, message, with, freed)
     }
@@ -594,6 +597,7 @@ impl<S: Storage> Writer<S> {
             metadata,
             read,
             copies,
+            is_quiet,
         } = with;
         // Whoever polls has the slot's line; it comes while we do the rest.
         prefetch_for_write(self.region.descriptor(self.head).committed());
@@ -628,7 +632,10 @@ impl<S: Storage> Writer<S> {
         self.head = sequence + 1;
         self.slot.head().store(self.head, Ordering::Release);
         step!("publish.announced");
-        let slept = ring_sleepers(&self.topic, &self.slot);
+        let slept = match is_quiet {
+            true => 0,
+            false => ring_sleepers(&self.topic, &self.slot),
+        };
         step!("publish.rung");
 
         self.retain(sequence, now, slept, freed);

@@ -55,6 +55,7 @@ fn publish(
         metadata: None,
         read: Point::NONE,
         copies,
+        is_quiet: false,
     };
     let freed = &mut |block| freed.push(block);
     writer.publish_with(loan, &message, with, freed).unwrap();

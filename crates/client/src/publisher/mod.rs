@@ -33,8 +33,8 @@ use rgaps_session::{CameOver, History, Member, Offer, PathKind, RemoteRow, Role}
 use rgaps_sync::atomic::Ordering;
 use rgaps_sync::monotonic_ns;
 use rgaps_topic::{
-    Copied, Message, Metadata, Point, PublisherView, RegionView, Shared, Sleeper, Tensor,
-    TopicView, With, Writer,
+    ring_sleepers, Copied, Message, Metadata, Point, PublisherView, RegionView, Shared, Sleeper,
+    Tensor, TopicView, With, Writer,
 };
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -409,6 +409,10 @@ impl LinksPublisher for Publisher {
     fn end_history(&self) {
         self.core.lock().writer.end_history();
     }
+
+    fn ring(&self) {
+        ring_sleepers(&self.core.topic, &self.core.slot());
+    }
 }
 
 impl PatientPublisher for Publisher {
@@ -573,6 +577,7 @@ impl PublisherCore {
             stream: Stream(0),
             publish_ns: None,
             missed_so_far: 0,
+            is_quiet: false,
             failed: None,
             streaming: None,
         }
@@ -663,7 +668,9 @@ impl PublisherCore {
         // Before anything is queued on the stream, so that nothing is in the way of what has to run for
         // subscribers to read on.
         let mut state = self.room(filled.bytes, patience)?;
-        state.writer.ring_ahead();
+        if !filled.is_quiet {
+            state.writer.ring_ahead();
+        }
         let is_elsewhere = self.read_elsewhere() != 0;
         if is_elsewhere || self.own.mapping.context().is_some() || streaming.is_some() {
             drop(state);
@@ -677,6 +684,7 @@ impl PublisherCore {
             metadata: filled.metadata,
             read: Point::NONE,
             copies: [],
+            is_quiet: filled.is_quiet,
         };
         self.announce(state, block, &message, with)
     }
@@ -745,6 +753,7 @@ impl PublisherCore {
             metadata: filled.metadata,
             read,
             copies,
+            is_quiet: filled.is_quiet,
         };
         self.announce(state, block, &message, with)
     }

@@ -21,6 +21,9 @@ const UNKNOWN_LIMIT: Duration = Duration::from_secs(2);
 /// How long it waits for the host to say how the publisher's messages land there.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 
+/// Messages that leave together, behind one that leaves at once.
+const BATCH: u32 = 16;
+
 /// What became of a message for a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Offered {
@@ -46,6 +49,9 @@ pub struct HostFlow {
     unknown: Option<(u64, Instant)>,
     /// Whether the conductor has still to be asked about it.
     asks: bool,
+    /// Messages since the last [`HostFlow::settle`], and how many of them the link has not been settled for.
+    batch: u32,
+    unsettled: u32,
     /// It began with another subscriber: hosts that are new get what that has from its history on, and so nothing of what the former one
     /// still has.
     pub wants_history: bool,
@@ -65,6 +71,8 @@ impl HostFlow {
             open: BTreeSet::new(),
             unknown: None,
             asks: false,
+            batch: 0,
+            unsettled: 0,
             wants_history: false,
             skips_previous: false,
             route,
@@ -193,10 +201,27 @@ impl HostFlow {
                 if let Some(rate) = &mut self.rate {
                     rate.spend(bytes);
                 }
+                self.batch += 1;
+                self.unsettled += 1;
+                if self.batch == 1 || self.unsettled >= BATCH {
+                    self.settle_link();
+                }
                 Offered::Taken
             }
             Sent::Full if self.route.reliable => Offered::Waits,
             Sent::Full | Sent::Never => self.leave_out(),
+        }
+    }
+
+    /// No more messages follow at once: all that were sent leave.
+    pub fn settle(&mut self) {
+        self.settle_link();
+        self.batch = 0;
+    }
+
+    fn settle_link(&mut self) {
+        if std::mem::take(&mut self.unsettled) > 0 {
+            self.route.link.settle();
         }
     }
 

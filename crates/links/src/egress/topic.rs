@@ -232,6 +232,12 @@ impl EgressTopic {
 
     /// Sends what there is. True: there may be more.
     pub fn egress(&mut self, name: &str, own_publishers: &OwnPublishers) -> bool {
+        let is_more = self.send_turn(name, own_publishers);
+        self.host_flows.iter_mut().for_each(HostFlow::settle);
+        is_more
+    }
+
+    fn send_turn(&mut self, name: &str, own_publishers: &OwnPublishers) -> bool {
         self.held_up = false;
         for _ in 0..TURN {
             if !self.send(name) {

@@ -348,6 +348,7 @@ impl Children {
     fn send(&mut self) {
         for child in self.all.iter_mut().filter(|child| !child.is_closed) {
             child.send(&self.topic);
+            child.flow.settle();
             if self.is_closing && child.queue.is_empty() {
                 child.is_closed = true;
                 child.flow.close_all();

@@ -1,6 +1,6 @@
 //! Memory that messages land in, and what is done with them in their turn.
 
-use super::{Bound, FlowPosition, LinkIngress, RemotePublisher, RoomRequests};
+use super::{Bound, FlowPosition, LinkIngress, PublishBatch, RemotePublisher, RoomRequests};
 use crate::counts::HostCounts;
 use crate::egress::InTransit;
 use crate::event::ConductorEvent;
@@ -112,6 +112,7 @@ pub(super) struct ArrivingMessage {
     /// Of its flow, if its origin is to learn that.
     position: Option<Arc<FlowPosition>>,
     room: Arc<RoomRequests>,
+    batch: Arc<PublishBatch>,
     counts: Arc<HostCounts>,
     /// When it had its place, and its turn.
     placed_ns: u64,
@@ -262,6 +263,7 @@ impl ArrivingMessage {
             publisher: 0,
             position: None,
             room: owner.room.clone(),
+            batch: owner.batch.clone(),
             counts: owner.counts.clone(),
             placed_ns: monotonic_ns(),
             turn_ns: None,
@@ -291,7 +293,7 @@ impl ArrivingMessage {
     /// Publishes it in its turn. Returns the loan if that has to wait for a subscriber.
     fn publish(
         &self,
-        landing: &RemotePublisher,
+        landing: &Arc<RemotePublisher>,
         mut loan: Loan,
         sequence: u64,
         meta: &MessageDescription,
@@ -307,8 +309,11 @@ impl ArrivingMessage {
         landing
             .mark
             .begin(sequence, landing.publisher.id(), published);
+        let is_quiet = landing.is_in_batch.load(Ordering::Acquire);
+        loan.set_quiet(is_quiet);
         match loan.try_publish() {
             Ok(number) => {
+                self.batch.published(landing, is_quiet);
                 landing.published.store(number + 1, Ordering::Relaxed);
                 landing.missed.store(missed_so_far, Ordering::Relaxed);
                 landing.pass(sequence + 1);
@@ -319,6 +324,7 @@ impl ArrivingMessage {
             }
             Err(unpublished) => match (unpublished.error, unpublished.loan) {
                 (PublishError::BackPressured { .. } | PublishError::Replica(_), Some(loan)) => {
+                    landing.ring();
                     Some(*loan)
                 }
                 (error, _) => {

@@ -86,8 +86,42 @@ pub struct LinkIngress {
     /// The host's counts.
     pub counts: Arc<HostCounts>,
     room: Arc<RoomRequests>,
+    batch: Arc<PublishBatch>,
     /// See [`FlowPosition`].
     is_reported: Arc<AtomicBool>,
+}
+
+/// The publishers of messages that were read at once: subscribers are woken for the first one, and for all others together.
+#[derive(Default)]
+struct PublishBatch {
+    publishers: Mutex<Vec<Arc<RemotePublisher>>>,
+    is_any: AtomicBool,
+}
+
+impl PublishBatch {
+    /// A publisher has published a message, quietly or not.
+    fn published(&self, landing: &Arc<RemotePublisher>, is_quiet: bool) {
+        if is_quiet {
+            landing.is_unrung.store(true, Ordering::Release);
+        }
+        // Whoever ends a batch clears this flag first, so it sees the other one; or it has done so, and the next batch begins.
+        if !landing.is_in_batch.swap(true, Ordering::AcqRel) {
+            lock(&self.publishers).push(landing.clone());
+            self.is_any.store(true, Ordering::Release);
+        }
+    }
+
+    /// No message follows at once.
+    fn end(&self) {
+        if !self.is_any.swap(false, Ordering::AcqRel) {
+            return;
+        }
+        let publishers = std::mem::take(&mut *lock(&self.publishers));
+        for landing in publishers {
+            landing.is_in_batch.swap(false, Ordering::AcqRel);
+            landing.ring();
+        }
+    }
 }
 
 /// Whom a host's messages ask for memory, and who is told when there is some.
@@ -120,6 +154,7 @@ impl LinkIngress {
             flows: Mutex::default(),
             counts,
             room: Arc::new(room),
+            batch: Arc::default(),
             is_reported: Arc::default(),
         })
     }
@@ -258,6 +293,10 @@ impl FlowReceiver for LinkIngress {
             .inspect(|landing| landing.follow_history(next));
         bound.transit.inspect(|transit| transit.miss(next));
         bound.position.inspect(|position| position.pass(next));
+    }
+
+    fn rest(&self) {
+        self.batch.end();
     }
 
     fn closed(&self, id: FlowId) {

@@ -8,7 +8,7 @@ use crate::own_publishers::OwnPublishers;
 use crate::quotas::Reserved;
 use rgaps_client::links::{LinksLoan, LinksPublisher};
 use rgaps_client::{Loan, LoanError, Publisher};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -35,6 +35,9 @@ pub struct RemotePublisher {
     /// Bytes of messages that land here now, and how many there may be.
     pub(super) landing_bytes: AtomicU64,
     pub(super) limits: ArrivalLimits,
+    /// It has published since the link's lanes [rested](rgaps_transport::FlowReceiver::rest); and has woken nobody for the last message.
+    pub(super) is_in_batch: AtomicBool,
+    pub(super) is_unrung: AtomicBool,
     /// Memory for the next message.
     fetched: Mutex<SpareLoan>,
 }
@@ -101,6 +104,8 @@ impl RemotePublisher {
             missed: AtomicU64::new(0),
             landing_bytes: AtomicU64::new(0),
             limits,
+            is_in_batch: AtomicBool::new(false),
+            is_unrung: AtomicBool::new(false),
             fetched: Mutex::default(),
         })
     }
@@ -191,6 +196,13 @@ impl RemotePublisher {
         let history = self.history.load(Ordering::Acquire);
         if history != 0 && next >= history && self.history.swap(0, Ordering::AcqRel) != 0 {
             self.publisher.end_history();
+        }
+    }
+
+    /// Wakes whom messages were published for [quietly](LinksLoan::set_quiet).
+    pub(super) fn ring(&self) {
+        if self.is_unrung.swap(false, Ordering::AcqRel) {
+            self.publisher.ring();
         }
     }
 

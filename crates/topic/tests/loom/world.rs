@@ -339,6 +339,7 @@ impl Publisher {
             metadata: Some(&metadata),
             read: Point::NONE,
             copies: [],
+            is_quiet: false,
         };
         let message = message(tag, place as u64);
         writer
@@ -366,6 +367,7 @@ impl Publisher {
             metadata: None,
             read: Point::NONE,
             copies: [copied],
+            is_quiet: false,
         };
         writer
             .publish_with(loan, &message, with, &mut |block| memory.free(block))

@@ -416,8 +416,19 @@ impl LinkRuntime {
 
     // After each change.
 
+    /// Changes the machine as [`change`](Self::change) does, and leaves to [`settle`](Self::settle) that lanes write: several messages leave
+    /// with one system call.
+    pub fn change_unsettled<T>(&self, act: impl FnOnce(&mut LinkMachine) -> T) -> T {
+        act(&mut self.lock().machine)
+    }
+
     /// Tells the user what happened, and has lanes write, until there is nothing of either.
-    fn settle(&self) {
+    pub fn settle(&self) {
+        self.settle_all();
+        self.receiver.rest();
+    }
+
+    fn settle_all(&self) {
         loop {
             let mut locked = self.lock();
             if !locked.is_settling {

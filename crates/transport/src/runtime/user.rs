@@ -24,6 +24,10 @@ pub trait FlowReceiver: Send + Sync + 'static {
         let _ = (flow, first, next);
     }
 
+    /// What was read is delivered as far as it can be, and the thread that read it is about to wait for more. What a user puts off for
+    /// several messages, such as waking somebody, it does now.
+    fn rest(&self) {}
+
     /// All of a flow is delivered, and nothing follows.
     fn closed(&self, flow: FlowId) {
         let _ = flow;

@@ -142,6 +142,7 @@ impl Stream {
     }
 
     fn fill(&self, into: &mut [u8], link: &LinkRuntime) -> Result<usize, String> {
+        link.receiver.rest();
         self.state.received_ms.store(link.now_ms(), SeqCst);
         self.state.listens.store(true, SeqCst);
         let read = self.state.connection.read(into);
