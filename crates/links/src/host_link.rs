@@ -5,6 +5,8 @@
 //! - *Names.* A [`FlowName`] is the same for both hosts, while each end numbers its flows. OPEN carries the name, and the description.
 //! - *Groups.* Flows that begin together are one [`Group`], so that the receiver knows all of them before it takes messages.
 //! - *Restart.* When the host restarts, all flows are opened again, each stream as one group.
+//! - *Successors.* A flow that another flow of the same publisher replaces is closed when the host has accepted that one. If CLOSE arrived
+//!   first, the publisher that stands for it there would end, and another would begin.
 //! - *Outage.* A host without lanes for `outage_ms` gets nothing of what was retained. Before that, a reliable flow retains no more than
 //!   `outage_max`, and a best-effort one its newest message.
 //! - *Back-pressure.* A reliable flow holds its sender back at `in_flight_max`; a best-effort one gives up its oldest message instead,
@@ -113,7 +115,10 @@ pub struct HostLink {
 struct SentFlow {
     id: FlowId,
     of: NewFlow,
+    is_accepted: bool,
     is_closing: bool,
+    /// It closes when the host has answered to this flow.
+    successor: Option<FlowName>,
 }
 
 /// All flows that are sent to the host.
@@ -136,9 +141,30 @@ impl Sending {
         }
     }
 
+    /// The flow that replaces one, if the host has not answered to it yet.
+    fn successor(&self, flow: FlowName) -> Option<FlowName> {
+        let replaces = |(other, sent): &(&FlowName, &SentFlow)| {
+            let is_other = **other != flow && other.publisher == flow.publisher;
+            is_other && !sent.is_accepted && !sent.is_closing
+        };
+        let mut flows = self.flows.iter();
+        flows.find(replaces).map(|(successor, _)| *successor)
+    }
+
+    /// The host has answered to a flow, or never will: those that it replaces are closed. None: to all flows.
+    fn close_replaced(&mut self, successor: Option<FlowName>, link: &mut LinkMachine) {
+        for sent in self.flows.values_mut() {
+            let is_due = |of: &mut FlowName| successor.is_none_or(|answered| answered == *of);
+            if sent.successor.take_if(is_due).is_some() {
+                link.close(sent.id);
+            }
+        }
+    }
+
     /// The host is another life: it gets all flows with what they retain, but for those that lead on, which take messages until they
     /// are closed, and send none. What is returned is to be dropped without locks.
     fn begin_again(&mut self, link: &mut LinkMachine) -> Vec<Arc<dyn Payload>> {
+        self.close_replaced(None, link);
         let mut dropped = Vec::new();
         let mut streams: BTreeMap<u64, Vec<FlowName>> = BTreeMap::new();
         let waiting = self.flows.iter().filter(|(_, of)| link.is_waiting(of.id));
@@ -172,6 +198,13 @@ impl Sending {
         })
     }
 
+    /// The host has accepted a flow.
+    fn accepted(&mut self, id: FlowId) -> Option<FlowName> {
+        let flow = self.names.get(&id)?;
+        self.flows.get_mut(flow)?.is_accepted = true;
+        Some(*flow)
+    }
+
     /// A flow has ended, or the host refused it.
     fn end(&mut self, id: FlowId) -> Option<FlowName> {
         let flow = self.names.remove(&id)?;
@@ -196,12 +229,11 @@ impl HostUser {
 }
 
 impl LinkUser for HostUser {
-    fn flow_event(&self, event: FlowEvent) {
+    fn flow_event(&self, event: FlowEvent, link: &LinkRuntime) {
         let event = match event {
             FlowEvent::Acknowledged { .. } => return,
             FlowEvent::Accepted { flow } => {
-                let flow = lock(&self.sending).names.get(&flow).copied();
-                flow.map(HostEvent::Accepted)
+                lock(&self.sending).accepted(flow).map(HostEvent::Accepted)
             }
             FlowEvent::Refused { flow, why, dropped } => {
                 lock(&self.sending).end(flow).map(|flow| {
@@ -211,9 +243,13 @@ impl LinkUser for HostUser {
             }
             FlowEvent::Ended { flow } => lock(&self.sending).end(flow).map(HostEvent::Ended),
         };
-        if let Some(event) = event {
-            (self.report)(event);
+        let Some(event) = event else { return };
+        if let HostEvent::Accepted(flow) | HostEvent::Refused(flow, ..) | HostEvent::Ended(flow) =
+            event
+        {
+            link.change(|link| lock(&self.sending).close_replaced(Some(flow), link));
         }
+        (self.report)(event);
     }
 
     fn event(&self, event: LinkEvent, link: &LinkRuntime) {
@@ -276,9 +312,14 @@ impl HostLink {
                 let id = description.and_then(|description| link.open(0, description));
                 if let Some(id) = id {
                     sending.names.insert(id, new.flow);
-                    let is_closing = false;
-                    let (flow, of) = (new.flow, new);
-                    sending.flows.insert(flow, SentFlow { id, of, is_closing });
+                    let sent = SentFlow {
+                        id,
+                        is_accepted: false,
+                        is_closing: false,
+                        successor: None,
+                        of: new,
+                    };
+                    sending.flows.insert(sent.of.flow, sent);
                 }
             }
         });
@@ -375,11 +416,12 @@ impl HostLink {
         self.change(flow, |link, id| link.skip(id, next));
     }
 
-    /// No message of a flow follows. It ends when all that it retains is acknowledged or given up; one that is cut ends at once, before
+    /// No message of a flow follows. It closes when the host has answered to the one that replaces it, and ends when all that it retains is acknowledged or given up; one that is cut ends at once, before
     /// what the host has not delivered, for which there is no gap: it comes in another flow.
     pub fn end_flow(&self, flow: FlowName, is_cut: bool) {
         let dropped = self.link.change(|link| {
             let mut sending = lock(&self.user.sending);
+            let successor = sending.successor(flow).filter(|_| !is_cut);
             let Some(sent) = sending.flows.get_mut(&flow) else {
                 return Vec::new();
             };
@@ -387,13 +429,14 @@ impl HostLink {
                 return sending.cut(flow, link);
             }
             sent.is_closing = true;
-            match is_cut {
-                true => link.cut(sent.id),
-                false => {
-                    link.close(sent.id);
-                    Vec::new()
-                }
+            sent.successor = successor;
+            if is_cut {
+                return link.cut(sent.id);
             }
+            if successor.is_none() {
+                link.close(sent.id);
+            }
+            Vec::new()
         });
         drop(dropped);
     }

@@ -10,7 +10,7 @@ use lanes::rdma::Fabric;
 use rgaps_testkit::{allocations, CountingAllocator};
 use rgaps_transport::machine::frame::Description;
 use rgaps_transport::machine::{BufferReply, ReceiveBuffer};
-use rgaps_transport::{FlowEvent, FlowId, FlowReceiver, Link, LinkConfig, LinkUser};
+use rgaps_transport::{FlowEvent, FlowId, FlowReceiver, Link, LinkConfig, LinkRuntime, LinkUser};
 use rgaps_transport::{Payload, Registered};
 use rgaps_verbs::in_process::Faults;
 use rgaps_verbs::{Access, Allocation, Memory};
@@ -69,7 +69,7 @@ impl FlowReceiver for Counts {
 }
 
 impl LinkUser for Counts {
-    fn flow_event(&self, event: FlowEvent) {
+    fn flow_event(&self, event: FlowEvent, _: &LinkRuntime) {
         if let FlowEvent::Acknowledged { .. } = event {
             self.acknowledged.fetch_add(1, SeqCst);
         }

@@ -53,7 +53,7 @@ impl Task {
             LinkOutput::Deliver { flow, turn } => {
                 return Some((flow, deliver(link, flow, turn)));
             }
-            LinkOutput::Flow(event) => link.user.flow_event(event),
+            LinkOutput::Flow(event) => link.user.flow_event(event, link),
             LinkOutput::Stuck { lane } => link.close_lane(lane, "the peer asks and does not read"),
         }
         None

@@ -37,8 +37,8 @@ pub trait FlowReceiver: Send + Sync + 'static {
 /// Who learns what happens on a link: one event at a time, in order. The link is not locked and may be called. It does not block.
 pub trait LinkUser: Send + Sync + 'static {
     /// Something happened to a flow that is sent.
-    fn flow_event(&self, event: FlowEvent) {
-        drop(event);
+    fn flow_event(&self, event: FlowEvent, link: &LinkRuntime) {
+        let _ = (event, link);
     }
 
     /// Something happened to the link.

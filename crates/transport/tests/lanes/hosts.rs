@@ -373,7 +373,7 @@ impl LinkUser for Host {
         self.changed.notify_all();
     }
 
-    fn flow_event(&self, event: FlowEvent) {
+    fn flow_event(&self, event: FlowEvent, _: &LinkRuntime) {
         let mut flows = self.flows.lock().unwrap();
         let mut seen = self.seen.lock().unwrap();
         let event = match event {
