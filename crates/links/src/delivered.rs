@@ -15,7 +15,7 @@ use crate::keys::number_of;
 use crate::lock;
 use anyhow::Context;
 use rgaps_pool::WordFile;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -44,26 +44,13 @@ pub struct DeliveredFile(Arc<Inner>);
 
 struct Inner {
     file: WordFile,
-    index: Mutex<Index>,
-}
-
-#[derive(Default)]
-struct Index {
-    /// Incarnations to records, and when they were looked for last.
-    known: BTreeMap<u64, Known>,
-    clock: u64,
-}
-
-#[derive(Clone, Copy)]
-struct Known {
-    record: usize,
-    used: u64,
+    /// Rises with each record that is looked for: its number then.
+    used: Mutex<Vec<u64>>,
 }
 
 /// One publisher's record.
 pub struct DeliveredRecord {
     committed: DeliveredFile,
-    incarnation: u64,
     record: usize,
 }
 
@@ -84,33 +71,25 @@ impl DeliveredFile {
                 .for_each(|word| word.store(0, Ordering::Relaxed));
             words[0].store(FORM, Ordering::Relaxed);
         }
-        let mut index = Index::default();
         for record in 0..RECORDS {
             let word = |at| word(&file, record, at).load(Ordering::Relaxed);
-            let (incarnation, next) = (word(Word::Incarnation), word(Word::Next));
-            if incarnation == 0 {
-                continue;
-            }
             // Whether the one that was being published was published.
-            let begun = Some(word(Word::Begun)).filter(|begun| (next..u64::MAX).contains(begun));
+            let open = word(Word::Next)..u64::MAX;
+            let begun = Some(word(Word::Begun)).filter(|begun| open.contains(begun));
             let count = departed.get(&word(Word::Publisher));
             let was = count.is_some_and(|count| *count > word(Word::Before));
-            if let Some(begun) = begun.filter(|_| was) {
+            if let Some(begun) = begun.filter(|_| was && word(Word::Incarnation) != 0) {
                 self::word(&file, record, Word::Next).store(begun + 1, Ordering::Release);
             }
-            index.known.insert(incarnation, Known { record, used: 0 });
         }
-        Ok(DeliveredFile(Arc::new(Inner {
-            file,
-            index: Mutex::new(index),
-        })))
+        let used = Mutex::new(vec![0; RECORDS]);
+        Ok(DeliveredFile(Arc::new(Inner { file, used })))
     }
 
     /// Nobody here has subscribed to topics but these.
     pub fn forget_unwanted(&self, wanted: &BTreeSet<u64>) {
-        let index = lock(&self.0.index);
-        for known in index.known.values() {
-            let word = |at| word(&self.0.file, known.record, at);
+        for record in 0..RECORDS {
+            let word = |at| word(&self.0.file, record, at);
             if !wanted.contains(&word(Word::Topic).load(Ordering::Acquire)) {
                 word(Word::Unwanted).store(1, Ordering::Release);
             }
@@ -119,39 +98,21 @@ impl DeliveredFile {
 
     /// A publisher's record, and the sequence below which everything was published or counted as missed.
     pub fn mark(&self, incarnation: u64, topic: &str) -> (DeliveredRecord, u64) {
-        let mut index = lock(&self.0.index);
-        index.clock += 1;
-        let clock = index.clock;
-        let known = index.known.get_mut(&incarnation).map(|known| {
-            known.used = clock;
-            *known
-        });
-        let known = known.unwrap_or_else(|| {
-            let record = if index.known.len() < RECORDS {
-                let taken: BTreeSet<usize> =
-                    index.known.values().map(|known| known.record).collect();
-                (0..RECORDS).find(|record| !taken.contains(record))
-            } else {
-                let oldest = index.known.iter().min_by_key(|(_, known)| known.used);
-                let oldest = oldest.map(|(incarnation, known)| (*incarnation, known.record));
-                oldest.map(|(incarnation, record)| {
-                    index.known.remove(&incarnation);
-                    record
-                })
-            };
-            let known = Known {
-                record: record.unwrap_or(0),
-                used: clock,
-            };
-            index.known.insert(incarnation, known);
-            known
-        });
+        let mut used = lock(&self.0.used);
+        let of =
+            |record: usize| word(&self.0.file, record, Word::Incarnation).load(Ordering::Relaxed);
+        let known = (0..RECORDS).find(|record| of(*record) == incarnation);
+        // A free one, or else the one that was not looked for the longest.
+        let other = || (0..RECORDS).min_by_key(|record| (of(*record) != 0, used[*record]));
+        let record = known.or_else(other).expect("there are records");
+        used[record] = 1 + used.iter().max().expect("there are records");
         let mark = DeliveredRecord {
             committed: self.clone(),
-            incarnation,
-            record: known.record,
+            record,
         };
-        mark.claim(number_of(topic));
+        if known.is_none() {
+            mark.claim(incarnation, number_of(topic));
+        }
         let next = mark.word(Word::Next).load(Ordering::Acquire);
         (mark, next)
     }
@@ -159,16 +120,17 @@ impl DeliveredFile {
 
 impl DeliveredRecord {
     /// The record is this publisher's from now on.
-    fn claim(&self, topic: u64) {
-        if self.word(Word::Incarnation).load(Ordering::Relaxed) != self.incarnation {
-            // Nobody's, until all of it is right.
-            self.word(Word::Incarnation).store(0, Ordering::Release);
-            self.word(Word::Begun).store(u64::MAX, Ordering::Release);
-            self.word(Word::Next).store(0, Ordering::Release);
-            self.word(Word::Topic).store(topic, Ordering::Release);
-            self.word(Word::Unwanted).store(0, Ordering::Release);
-            self.word(Word::Incarnation)
-                .store(self.incarnation, Ordering::Release);
+    fn claim(&self, incarnation: u64, topic: u64) {
+        // Nobody's, until all of it is right.
+        for (at, value) in [
+            (Word::Incarnation, 0),
+            (Word::Begun, u64::MAX),
+            (Word::Next, 0),
+            (Word::Topic, topic),
+            (Word::Unwanted, 0),
+            (Word::Incarnation, incarnation),
+        ] {
+            self.word(at).store(value, Ordering::Release);
         }
     }
 
@@ -345,8 +307,7 @@ mod tests {
         }
         committed.mark(1, "t");
         committed.mark(RECORDS as u64 + 1, "t").0.set(1);
-        let index = lock(&committed.0.index);
-        assert_eq!(index.known.len(), RECORDS);
-        assert!(index.known.contains_key(&1) && !index.known.contains_key(&2));
+        let next = |incarnation| committed.mark(incarnation, "t").1;
+        assert_eq!((next(1), next(3), next(2)), (1, 1, 0));
     }
 }

@@ -179,7 +179,7 @@ impl Network {
         Ok(())
     }
 
-    /// Takes what another host says over a control channel, or finds out where it goes on to. `relays`: this host forwards.
+    /// Takes what another host sends over a control channel, or finds out where it goes on to. `relays`: this host forwards.
     pub fn receive(&mut self, datagram: Datagram, relays: bool) -> anyhow::Result<Received> {
         let mut received = Received::default();
         match datagram.hop(self.own.host) {
@@ -189,12 +189,12 @@ impl Network {
                 received.egress = name.map(|name| (name.clone(), LinkMessage::Datagram(datagram)));
             }
             Hop::Deliver(segment) => {
-                let now = self.now();
-                for event in self.channels.receive(segment, now) {
-                    match flow_report(&event) {
-                        Some(report) => received.reports.push(report),
-                        None => received.is_changed |= self.control(event)?,
-                    }
+                let from = segment.from.life.host;
+                for event in self.channels.receive(segment, self.now()) {
+                    self.channel_event(event, &mut received)?;
+                }
+                if received.is_changed {
+                    self.note_wants(from)?;
                 }
             }
             Hop::Forward(..) | Hop::Drop => {}
@@ -202,53 +202,53 @@ impl Network {
         Ok(received)
     }
 
-    /// Whether what is known of a host's interest has changed.
-    fn control(&mut self, event: ChannelEvent) -> anyhow::Result<bool> {
+    fn channel_event(&mut self, event: ChannelEvent, to: &mut Received) -> anyhow::Result<()> {
         let (from, message) = match event {
             ChannelEvent::Restarted(life) => {
                 self.interest.restarted(life, &mut self.channels);
                 self.renewed.insert(life.host);
-                return Ok(false);
+                return Ok(());
             }
             ChannelEvent::Message(from, message) => (from, message),
         };
-        let want = match &message {
-            ControlMessage::Interest { topic, want } => {
-                check_topic_name(topic)?;
-                Some((
-                    topic.to_string(),
-                    want.as_deref().map(decode_want).transpose()?,
-                ))
-            }
-            _ => None,
-        };
-        if !self.interest.receive(from, &message, &mut self.channels) {
-            return Ok(false);
-        }
-        let Some(said) = self.interest.host(from.host) else {
-            return Ok(false);
-        };
-        let known = self.wants.entry(from.host).or_default();
-        match want {
-            Some((topic, Some(want))) if known.len() < 2 * MAX_TOPICS => {
-                let withdrawn = None;
-                known.insert(topic, KnownWant { want, withdrawn });
-            }
-            Some((topic, _)) => {
-                if let Some(known) = known.get_mut(&topic) {
-                    known.withdrawn.get_or_insert_with(Instant::now);
+        let (flow, host, outcome) = match message {
+            ControlMessage::Confirm { flow, next } => (flow, from.host, Ok(next)),
+            ControlMessage::Refused { flow, host, reason } => (flow, host, Err(clip(&reason))),
+            message => {
+                if let ControlMessage::Interest { topic, want } = &message {
+                    check_topic_name(topic)?;
+                    want.as_deref().map(decode_want).transpose()?;
                 }
+                let channels = &mut self.channels;
+                to.is_changed |= self.interest.receive(from, &message, channels);
+                return Ok(());
             }
-            // All has been said: whatever else was known, a former life wanted.
-            None => {
-                for (topic, known) in known {
-                    if !said.wants.contains_key(&topic[..]) {
-                        known.withdrawn.get_or_insert_with(Instant::now);
-                    }
-                }
+        };
+        to.reports.push(FlowReport {
+            from: from.host,
+            flow,
+            host,
+            outcome,
+        });
+        Ok(())
+    }
+
+    /// Takes over what a host wants now. What it does not want any more stays for a moment.
+    fn note_wants(&mut self, host: HostId) -> anyhow::Result<()> {
+        let wants = self.interest.host(host).map(|host| &host.wants);
+        let known = self.wants.entry(host).or_default();
+        for (topic, known) in known.iter_mut() {
+            if wants.is_none_or(|wants| !wants.contains_key(&topic[..])) {
+                known.withdrawn.get_or_insert_with(Instant::now);
             }
         }
-        Ok(true)
+        for (topic, want) in wants.into_iter().flatten() {
+            let (want, withdrawn) = (decode_want(want)?, None);
+            if known.len() < 2 * MAX_TOPICS || known.contains_key(&topic[..]) {
+                known.insert(topic.to_string(), KnownWant { want, withdrawn });
+            }
+        }
+        Ok(())
     }
 
     /// Tells a flow's origin how far its messages are here.
@@ -408,13 +408,10 @@ impl Network {
         for host in hosts {
             if self.paths.path(host).is_some() || kept.contains(&host) {
                 self.unreachable.remove(&host);
-            } else if self
-                .unreachable
-                .entry(host)
-                .or_insert_with(Instant::now)
-                .elapsed()
-                >= outage
-            {
+                continue;
+            }
+            let since = *self.unreachable.entry(host).or_insert_with(Instant::now);
+            if since.elapsed() >= outage {
                 self.unreachable.remove(&host);
                 self.channels.forget(host);
                 self.renewed.insert(host);
@@ -424,23 +421,6 @@ impl Network {
         }
         is_changed
     }
-}
-
-fn flow_report(event: &ChannelEvent) -> Option<FlowReport> {
-    let ChannelEvent::Message(from, message) = event else {
-        return None;
-    };
-    let (flow, host, outcome) = match message {
-        ControlMessage::Confirm { flow, next } => (flow, from.host, Ok(*next)),
-        ControlMessage::Refused { flow, host, reason } => (flow, *host, Err(clip(reason))),
-        _ => return None,
-    };
-    Some(FlowReport {
-        from: from.host,
-        flow: *flow,
-        host,
-        outcome,
-    })
 }
 
 fn encode_want(want: TopicInterest) -> Vec<u8> {

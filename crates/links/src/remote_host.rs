@@ -33,8 +33,6 @@ pub struct IngressPlan {
     pub refused: Option<(String, Instant)>,
     /// Since when it waits for others to leave the topic; until that is given up nothing is answered.
     pub waits: Option<Instant>,
-    /// Since when the life of the host that it came from is over.
-    pub orphaned: Option<Instant>,
     /// What was told of whether cards write them where they land.
     pub written: Option<Result<(), String>>,
     /// How far its messages are, if its origin is not the host that they come from.
@@ -45,13 +43,12 @@ pub struct IngressPlan {
 
 impl IngressPlan {
     /// One that nothing is known of but what OPEN says.
-    pub fn new(description: FlowDescription, landing: Option<Arc<RemotePublisher>>) -> IngressPlan {
+    pub fn new(description: FlowDescription) -> IngressPlan {
         IngressPlan {
             description,
-            landing,
+            landing: None,
             refused: None,
             waits: None,
-            orphaned: None,
             written: None,
             position: None,
             confirmed: None,
@@ -60,8 +57,7 @@ impl IngressPlan {
 
     /// What its origin is to learn: below which number its messages are delivered here, or never come.
     pub fn unconfirmed(&self) -> Option<u64> {
-        let landing = self.landing.as_ref().filter(|_| self.orphaned.is_none());
-        let (position, landing) = (self.position.as_ref()?, landing?);
+        let (position, landing) = (self.position.as_ref()?, self.landing.as_ref()?);
         let next = match self.description.tree.is_reliable_here() {
             true => position.next().max(landing.position()),
             false => 0,
@@ -122,10 +118,8 @@ impl OutgoingStream {
 pub struct OutgoingFlow {
     /// As it is described.
     pub description: Arc<FlowDescription>,
-    /// What the host answered: it takes its messages, or why not, and when it said so.
-    pub answer: Option<Result<(), (String, Instant)>>,
-    /// What the hosts below it have answered.
-    pub below: BTreeMap<String, Result<(), String>>,
+    /// What the host, and those below it, answered last: they take its messages, or why not; and when.
+    pub answers: BTreeMap<String, (Result<(), String>, Instant)>,
 }
 
 impl OutgoingFlow {
@@ -133,23 +127,19 @@ impl OutgoingFlow {
     pub fn new(description: Arc<FlowDescription>) -> OutgoingFlow {
         OutgoingFlow {
             description,
-            answer: None,
-            below: BTreeMap::new(),
+            answers: BTreeMap::new(),
         }
     }
 
-    /// What the host answered, or one below it.
-    fn answered(&self, below: Option<&str>) -> Option<Result<(), &str>> {
-        match below {
-            None => {
-                let answer = self.answer.as_ref()?.as_ref().copied();
-                Some(answer.map_err(|(why, _)| &why[..]))
-            }
-            Some(host) => {
-                let answer = self.below.get(host)?.as_ref().copied();
-                Some(answer.map_err(String::as_str))
-            }
-        }
+    fn answer(&self, host: &str) -> Option<Result<(), &str>> {
+        let (answer, _) = self.answers.get(host)?;
+        Some(answer.as_ref().copied().map_err(String::as_str))
+    }
+
+    /// When a host refused it, if that is its last answer.
+    fn refused_at(&self, host: &str) -> Option<Instant> {
+        let (answer, at) = self.answers.get(host)?;
+        answer.is_err().then_some(*at)
     }
 }
 
@@ -167,9 +157,7 @@ pub struct RemoteHost {
     pub refused: Option<String>,
     /// The link, with which of its lives.
     pub link: Option<(u64, HostLink)>,
-    /// Whether it has lanes.
-    pub up: bool,
-    /// Since when it has none.
+    /// Since when it has no lanes.
     pub away: Option<Instant>,
     /// Owns the link.
     pub ingress: Arc<LinkIngress>,
@@ -181,6 +169,8 @@ pub struct RemoteHost {
     pub outgoing: HashMap<u64, OutgoingStream>,
     /// Flows that come from there.
     pub incoming: BTreeMap<FlowName, IngressPlan>,
+    /// What publishers of a former life of it publish through here, and since when: its next life may go on with that.
+    pub orphans: Vec<(Arc<RemotePublisher>, Instant)>,
     /// It was gone for so long that nothing is kept for it.
     pub given_up: bool,
     /// Topics by the streams that went or go there, and whether what was not acknowledged of it went another way.
@@ -259,13 +249,13 @@ impl RemoteHost {
             lost: None,
             refused: None,
             link: None,
-            up: false,
             away: Some(Instant::now()),
             ingress,
             ask_at: None,
             unanswered: None,
             outgoing: HashMap::new(),
             incoming: BTreeMap::new(),
+            orphans: Vec::new(),
             given_up: false,
             names: BTreeMap::new(),
             gave_up: (0, None),
@@ -282,6 +272,11 @@ impl RemoteHost {
         let over = LinkPath::of(lanes, no_rdma);
         let before = std::mem::replace(&mut self.over, over);
         before.path != self.over.path
+    }
+
+    /// Whether it has lanes.
+    pub fn is_up(&self) -> bool {
+        self.away.is_none()
     }
 
     /// The link, if there is one, with or without lanes.
@@ -331,10 +326,8 @@ impl RemoteHost {
     pub fn forget_control(&mut self) {
         for stream in self.outgoing.values_mut() {
             (stream.reported, stream.written) = (None, None);
-            for flow in stream.publishers.values_mut() {
-                flow.answer = None;
-                flow.below.clear();
-            }
+            let flows = stream.publishers.values_mut();
+            flows.for_each(|flow| flow.answers.clear());
         }
         let incoming = self.incoming.values_mut();
         incoming.for_each(|flow| flow.written = None);
@@ -370,7 +363,7 @@ impl RemoteHost {
     pub fn has_refused(&self, flow: FlowName) -> bool {
         let stream = self.outgoing.get(&flow.stream);
         let known = stream.and_then(|stream| stream.publishers.get(&flow.publisher));
-        known.is_some_and(|known| matches!(known.answer, Some(Err(_))))
+        known.is_some_and(|known| known.refused_at(&self.node.host).is_some())
     }
 
     /// The topic of a stream that went or goes there.
@@ -399,16 +392,15 @@ impl RemoteHost {
         for stream in streams.filter(|stream| stream.tree.leads_on()) {
             (stream.is_broken, stream.begun.1) = (true, u64::MAX);
         }
-        let now = Instant::now();
-        self.incoming.retain(|_, of| of.landing.is_some());
-        for incoming in self.incoming.values_mut() {
-            incoming.orphaned.get_or_insert(now);
-        }
+        let ended = std::mem::take(&mut self.incoming).into_values();
+        let landings = ended.filter_map(|of| of.landing);
+        self.orphans.extend(landings.map(|of| (of, Instant::now())));
     }
 
     /// Nothing comes from there any more.
     pub fn end_incoming(&mut self) {
         self.incoming.clear();
+        self.orphans.clear();
         self.ingress.clear();
     }
 
@@ -421,13 +413,14 @@ impl RemoteHost {
                 if let Some(topic) = self.topic_of(flow.stream) {
                     self.ingress.counts.issues.refused(topic, dropped, &why);
                 }
-                (flow, Err((why, Instant::now())))
+                (flow, Err(why))
             }
             _ => return,
         };
         let stream = self.outgoing.get_mut(&flow.stream);
         if let Some(of) = stream.and_then(|of| of.publishers.get_mut(&flow.publisher)) {
-            of.answer = Some(answer);
+            let host = self.node.host.clone();
+            of.answers.insert(host, (answer, Instant::now()));
         }
     }
 
@@ -449,7 +442,7 @@ impl RemoteHost {
     pub fn incoming_streams(&self) -> impl Iterator<Item = &IngressPlan> {
         let mut streams: BTreeMap<u64, &IngressPlan> = BTreeMap::new();
         let rank = |i: &IngressPlan| (i.landing.is_some(), i.refused.is_some());
-        for (flow, incoming) in self.incoming.iter().filter(|(_, i)| i.orphaned.is_none()) {
+        for (flow, incoming) in &self.incoming {
             let known = streams.entry(flow.stream).or_insert(incoming);
             if rank(incoming) > rank(known) {
                 *known = incoming;
@@ -461,8 +454,7 @@ impl RemoteHost {
     /// What it, or a host below it, answered to a stream: one of its flows is enough. None: nothing yet.
     fn answer(&self, stream: u64, host: &str) -> Option<Result<(), &str>> {
         let publishers = &self.outgoing.get(&stream)?.publishers;
-        let below = (host != self.node.host).then_some(host);
-        let answers = || publishers.values().map(|of| of.answered(below));
+        let answers = || publishers.values().map(|of| of.answer(host));
         if publishers.is_empty() || answers().any(|answer| answer == Some(Ok(()))) {
             return Some(Ok(()));
         }
@@ -474,15 +466,16 @@ impl RemoteHost {
     pub fn refused(&self, stream: u64) -> impl Iterator<Item = u64> + '_ {
         let stream = self.outgoing.get(&stream);
         let flows = stream.into_iter().flat_map(|stream| &stream.publishers);
-        let refused = flows.filter(
-            |(_, flow)| matches!(&flow.answer, Some(Err((_, at))) if at.elapsed() < OPEN_AGAIN),
-        );
+        let refused = flows.filter(|(_, flow)| {
+            let at = flow.refused_at(&self.node.host);
+            at.is_some_and(|at| at.elapsed() < OPEN_AGAIN)
+        });
         refused.map(|(publisher, _)| *publisher)
     }
 
     /// Whether a stream reaches this host, or one that it leads to; if not, why.
     pub fn reaches(&self, stream: u64, host: &str) -> Result<(), &str> {
-        match (self.answer(stream, host), self.up) {
+        match (self.answer(stream, host), self.is_up()) {
             (Some(Err(why)), _) => Err(why),
             (_, false) => Err("the host is not linked now"),
             (None, true) => Err("the host still prepares"),
@@ -495,7 +488,7 @@ impl RemoteHost {
         let (messages, reported) = self.gave_up;
         let due = reported.is_none_or(|reported| reported.elapsed() >= REPORT_GIVEN_UP);
         if messages > 0 && due {
-            let why = match self.up {
+            let why = match self.is_up() {
                 true => "it takes best-effort messages more slowly than they come (links.in_flight_max)",
                 false => "it was gone for longer than links.outage_ms, or more than links.outage_max waited for it",
             };
@@ -516,7 +509,7 @@ impl RemoteHost {
 
     /// Streams of which it takes messages.
     fn topics_out(&self) -> usize {
-        let is_taken = |flow: &OutgoingFlow| matches!(flow.answer, Some(Ok(())));
+        let is_taken = |flow: &OutgoingFlow| flow.answer(&self.node.host) == Some(Ok(()));
         let streams = self.outgoing.values();
         let taken = streams.filter(|stream| stream.publishers.values().any(is_taken));
         taken.count()
@@ -533,7 +526,7 @@ impl RemoteHost {
     /// As others see it.
     pub fn row(&self) -> PeerRow {
         let status = self.status.as_ref();
-        let state = match (&self.refused, self.lost, self.up) {
+        let state = match (&self.refused, self.lost, self.is_up()) {
             (Some(_), ..) => PeerState::Refused,
             (None, Some(_), false) => PeerState::Lost,
             (None, _, true) => PeerState::Linked,

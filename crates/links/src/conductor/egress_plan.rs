@@ -22,8 +22,8 @@ pub(super) struct EgressPlan {
     pub(super) has: Option<(Demand, Domain, Subscriber)>,
     /// Why network cards do not read it on its GPU.
     pub(super) not_read: Option<String>,
-    /// The streams of the hosts that it goes to, and what is wanted there and behind them.
-    pub(super) streams: BTreeMap<String, (u64, TopicInterest)>,
+    /// The streams of the hosts that it goes to directly.
+    pub(super) streams: BTreeMap<String, u64>,
     /// What each host wants that it goes to, directly or over others.
     pub(super) wants: Wants,
     /// By the hosts that it goes to directly: the hosts that messages take from there.
@@ -63,16 +63,13 @@ pub(super) type Wants = BTreeMap<String, TopicInterest>;
 /// The branches of the hosts that a topic goes to directly.
 pub(super) type Trees = BTreeMap<String, Tree>;
 
-/// All that any of them wants.
-pub(super) fn all_of<'a>(wants: impl Iterator<Item = &'a TopicInterest>) -> TopicInterest {
-    let both = |one: TopicInterest, other: TopicInterest| TopicInterest {
-        subscribers: one.subscribers.saturating_add(other.subscribers),
-        demand: one.demand.and(other.demand),
-    };
-    wants.copied().reduce(both).unwrap_or_default()
-}
-
 impl EgressPlan {
+    /// All that any host asks for.
+    pub(super) fn demand(&self) -> Demand {
+        let demands = self.wants.values().map(|want| want.demand);
+        demands.reduce(Demand::and).unwrap_or_default()
+    }
+
     /// Publishers of this host are these now. Those that are gone, and those that are back.
     pub(super) fn set_publishers(&mut self, publishers: BTreeSet<u64>) -> (Vec<u64>, Vec<u64>) {
         let ended: Vec<u64> = self.publishers.difference(&publishers).copied().collect();
@@ -118,7 +115,7 @@ impl EgressPlan {
         let leads = self.trees.get(next).is_some_and(|tree| tree.ends_at(end));
         let stream = self.streams.get(next).filter(|_| leads);
         let stream = stream.zip(peers.get(next));
-        stream.is_some_and(|((number, _), peer)| peer.reaches(*number, end).is_ok())
+        stream.is_some_and(|(number, peer)| peer.reaches(*number, end).is_ok())
     }
 
     /// Whether hosts that it reaches over this one want history which they were not sent there. `previous`: what was wanted, and the trees,
@@ -197,7 +194,7 @@ impl EgressPlan {
     ) {
         let mut used = BTreeSet::new();
         let mut all = BTreeMap::new();
-        for (host, (stream, _)) in self.streams.clone() {
+        for (host, stream) in self.streams.clone() {
             let Some(peer) = peers.get(&host) else {
                 continue;
             };
@@ -233,7 +230,7 @@ impl EgressPlan {
                 .any(|publisher| !limits.barred.contains(&publisher.incarnation));
             all.insert(host, (limits, why.filter(|_| !some)));
         }
-        self.staged.retain(|key| used.contains(key));
+        self.staged.retain(|key, _| used.contains(key));
         self.limits = all;
     }
 
@@ -273,7 +270,7 @@ impl EgressPlan {
 
     /// What a host said of whether cards write its messages there.
     fn written<'a>(&self, host: &str, peer: &'a RemoteHost) -> Option<&'a Result<(), String>> {
-        let (number, _) = self.streams.get(host)?;
+        let number = self.streams.get(host)?;
         peer.outgoing.get(number)?.written.as_ref()
     }
 

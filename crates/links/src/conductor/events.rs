@@ -80,7 +80,7 @@ impl LinksConductor {
         let own = self.topics.get(&name);
         let own = own.and_then(|own| own.streams.get(&peer.node.host));
         let stream = peer.outgoing.get_mut(&flow.stream);
-        let is_own = own.is_some_and(|(number, _)| *number == flow.stream);
+        let is_own = own == Some(&flow.stream);
         let Some(stream) = stream.filter(|_| is_own) else {
             return;
         };
@@ -95,11 +95,12 @@ impl LinksConductor {
         let next = *outcome.as_ref().unwrap_or(&u64::MAX);
         if let Some(of) = stream.publishers.get_mut(&flow.publisher) {
             let answer = outcome.map(|_| ());
-            let before = of.below.insert(end.clone(), answer.clone());
-            self.dirty |= before.as_ref() != Some(&answer);
-            if let (Err(_), Some(topic)) = (answer, self.topics.get_mut(&name)) {
+            if let (Err(_), Some(topic)) = (&answer, self.topics.get_mut(&name)) {
                 topic.off_trees.insert(end.clone());
             }
+            let before = of.answers.get(&end).map(|(before, _)| before);
+            self.dirty |= before != Some(&answer);
+            of.answers.insert(end, (answer, Instant::now()));
         }
         let command = EgressCommand::Confirmed(name.clone(), flow, report.host, next);
         egress_thread(&self.egress, &name).send(command);
@@ -147,8 +148,8 @@ impl LinksConductor {
             }
             LinkMessage::Broken(stream, end) => {
                 let topics = self.topics.values();
-                let own = topics.filter_map(|topic| topic.streams.get(host));
-                let is_own = own.into_iter().any(|(number, _)| *number == stream);
+                let mut own = topics.filter_map(|topic| topic.streams.get(host));
+                let is_own = own.any(|number| *number == stream);
                 if let Some(stream) = peer.outgoing.get_mut(&stream).filter(|_| is_own) {
                     stream.is_broken = true;
                 }
@@ -187,7 +188,7 @@ impl LinksConductor {
         match event {
             LinkEvent::Up => {
                 tracing::info!(host, "linked with a host");
-                (peer.up, peer.away) = (true, None);
+                peer.away = None;
                 let Some((incarnation, _)) = peer.link else {
                     return;
                 };
@@ -201,7 +202,7 @@ impl LinksConductor {
             }
             LinkEvent::Down { why } => {
                 tracing::warn!(host, why, "lost the link with a host");
-                (peer.up, peer.detail) = (false, why);
+                peer.detail = why;
                 peer.away.get_or_insert_with(Instant::now);
                 self.network.lanes_lost(host);
             }

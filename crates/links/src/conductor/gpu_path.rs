@@ -95,8 +95,7 @@ impl LinksConductor {
         let mut ways = IncomingPaths::new();
         let mut news = BTreeMap::new();
         for (host, peer) in &self.peers {
-            let here = peer.incoming.iter();
-            for (flow, incoming) in here.filter(|(_, incoming)| incoming.orphaned.is_none()) {
+            for (flow, incoming) in &peer.incoming {
                 let of = &incoming.description;
                 let written = self.written(&of.topic);
                 if incoming.written.as_ref() != Some(&written) {
@@ -119,7 +118,7 @@ impl LinksConductor {
             }
         }
         for ((host, number), written) in news {
-            let Some(peer) = self.peers.get_mut(&host).filter(|peer| peer.up) else {
+            let Some(peer) = self.peers.get_mut(&host).filter(|peer| peer.is_up()) else {
                 continue;
             };
             for (_, incoming) in peer.incoming.range_mut(FlowName::all_of(number)) {

@@ -7,7 +7,7 @@ use crate::counts::HostCounts;
 use crate::host_link::HostLink;
 use crate::ingress::LinkIngress;
 use crate::keys::{Node as Host, PLANE_VERSION};
-use crate::remote_host::{IngressPlan, RemoteHost};
+use crate::remote_host::RemoteHost;
 use crate::traces::LinkTraces;
 use crate::wire::clip;
 use rgaps_client::links::MAX_REMOTE_HOSTS;
@@ -238,10 +238,7 @@ impl LinksConductor {
             self.ask_for_lanes(&host, now);
             if let Some(peer) = self.peers.get_mut(&host) {
                 // What a former life of it published ends if this one does not go on with it.
-                let over = |incoming: &IngressPlan| {
-                    incoming.orphaned.is_some_and(|since| now - since > outage)
-                };
-                peer.incoming.retain(|_, incoming| !over(incoming));
+                peer.orphans.retain(|(_, since)| now - *since <= outage);
                 peer.report_given_up();
             }
         }
@@ -286,7 +283,7 @@ impl LinksConductor {
         let meets = peer.refused.is_none()
             && peer.lost.is_none()
             && peer.ask_at.is_some_and(|at| now >= at + pause)
-            && (linked != Some(peer.node.incarnation) || !peer.up);
+            && (linked != Some(peer.node.incarnation) || !peer.is_up());
         if meets {
             peer.ask_at = None;
             if let Err(error) = self.plane.ask_address(&peer.node) {

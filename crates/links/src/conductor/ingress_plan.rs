@@ -63,11 +63,7 @@ impl LinksConductor {
         };
         let flows: Vec<FlowName> = all.iter().map(|(flow, _)| *flow).collect();
         for (flow, description) in all {
-            // One of the host's former life goes on.
-            let known = peer.incoming.remove(&flow);
-            let landing = known.and_then(|known| known.landing);
-            peer.incoming
-                .insert(flow, IngressPlan::new(description, landing));
+            peer.incoming.insert(flow, IngressPlan::new(description));
         }
         self.admit_all(host, &flows);
     }
@@ -142,6 +138,11 @@ impl LinksConductor {
     /// Finds a flow its place here, or says why there is none.
     fn admit(&mut self, host: &str, flow: FlowName) {
         let outcome = self.landing_of(host, flow);
+        if let Ok(Some(landing)) = &outcome {
+            let goes_on = |of: &Arc<RemotePublisher>| Arc::ptr_eq(of, landing);
+            let peers = self.peers.values_mut();
+            peers.for_each(|peer| peer.orphans.retain(|(of, _)| !goes_on(of)));
+        }
         let Some(peer) = self.peers.get_mut(host) else {
             return;
         };
@@ -207,8 +208,8 @@ impl LinksConductor {
         if !of.tree.ends_here() {
             return Ok(None);
         }
-        // The same publisher may come in a stream that takes the place of another, or through another host, and goes on
-        // where that one stands.
+        // The same publisher may come in a stream that takes the place of another, through another host, or from the next
+        // life of its host, and goes on where that one stands.
         let known = incoming.landing.clone();
         let known = known.or_else(|| self.routes.landing(&of.topic, flow.publisher));
         match known {
@@ -228,8 +229,7 @@ impl LinksConductor {
         let links = &self.config.links;
         let quota = links.quota(host, topic);
         let reserved = quota.map_or(Ok(None), |quota| {
-            self.quotas
-                .reserve(quota, Kind::RemotePublisher, publisher, &of.offer)
+            self.quotas.reserve(quota, Kind::RemotePublisher, &of.offer)
         });
         let reserved = reserved.map_err(NoRoom::lasting)?;
         let qos = PublisherQos {
@@ -273,7 +273,7 @@ impl LinksConductor {
             peer.incoming
                 .retain(|_, i| i.refused.as_ref().is_none_or(|(_, at)| is_shown(at)));
             let waits = peer.incoming.iter();
-            let waits = waits.filter(|(_, i)| i.waits.is_some() && i.orphaned.is_none());
+            let waits = waits.filter(|(_, i)| i.waits.is_some());
             let flows: Vec<FlowName> = waits.map(|(flow, _)| *flow).collect();
             all.extend((!flows.is_empty()).then(|| (host.clone(), flows)));
         }
@@ -285,8 +285,8 @@ impl LinksConductor {
     /// Gives up the places of publishers whose host's links ended, and may come back: what they published here is known.
     fn end_orphaned(&mut self, topic: &str) {
         for peer in self.peers.values_mut() {
-            let stays = |i: &IngressPlan| i.orphaned.is_none() || i.description.topic != topic;
-            peer.incoming.retain(|_, incoming| stays(incoming));
+            peer.orphans
+                .retain(|(of, _)| of.publisher().topic() != topic);
         }
     }
 }

@@ -3,7 +3,7 @@
 use crate::ingress::RemotePublisher;
 use crate::remote_host::RemoteHost;
 use rgaps_client::links::{CameOver, LinksNode};
-use rgaps_client::{Node, PeersInfo, RemoteRow};
+use rgaps_client::{ClientError, Node, PeersInfo, RemoteRow};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -64,43 +64,41 @@ impl Report {
     }
 
     /// Reports which topics do not come across, and why, and where those land of which it is configured.
-    pub(super) fn unserved(&mut self, node: &Node, all: BTreeMap<String, Vec<RemoteRow>>) {
-        let ended = self.unserved.keys().filter(|name| !all.contains_key(*name));
-        for name in ended.cloned().collect::<Vec<_>>() {
-            if node.unserved(&name, Vec::new()).is_ok() {
-                self.unserved.remove(&name);
-            }
+    pub(super) fn unserved(&mut self, node: &Node, mut all: BTreeMap<String, Vec<RemoteRow>>) {
+        for ended in self.unserved.keys() {
+            all.entry(ended.clone()).or_default();
         }
-        for (name, rows) in all {
-            if self.unserved.get(&name) == Some(&rows) {
-                continue;
-            }
-            match node.unserved(&name, rows.clone()) {
-                Ok(()) => {
-                    self.unserved.insert(name, rows);
-                }
-                Err(error) => {
-                    tracing::debug!(%error, "telling the daemon about other hosts failed")
-                }
-            }
-        }
+        changes(&mut self.unserved, all, |topic, rows| {
+            node.unserved(topic, rows.clone())
+        });
+        self.unserved.retain(|_, rows| !rows.is_empty());
     }
 
     /// Reports over what messages come.
     pub(super) fn incoming(&mut self, node: &Node, all: IncomingPaths) {
         self.incoming.retain(|id, _| all.contains_key(id));
-        for (id, (landing, over)) in all {
-            if self.incoming.get(&id) == Some(&over) {
-                continue;
+        let paths = all.iter().map(|(id, (_, over))| (*id, over.clone()));
+        changes(&mut self.incoming, paths.collect(), |id, over| {
+            node.comes_over(all[id].0.publisher(), over.clone())
+        });
+    }
+}
+
+/// Reports what is not known as it is now.
+fn changes<K: Ord, V: PartialEq>(
+    known: &mut BTreeMap<K, V>,
+    all: BTreeMap<K, V>,
+    report: impl Fn(&K, &V) -> Result<(), ClientError>,
+) {
+    for (key, value) in all {
+        if known.get(&key) == Some(&value) {
+            continue;
+        }
+        match report(&key, &value) {
+            Ok(()) => {
+                known.insert(key, value);
             }
-            match node.comes_over(landing.publisher(), over.clone()) {
-                Ok(()) => {
-                    self.incoming.insert(id, over);
-                }
-                Err(error) => {
-                    tracing::debug!(%error, "telling the daemon the path of a topic failed")
-                }
-            }
+            Err(error) => tracing::debug!(%error, "telling the daemon about other hosts failed"),
         }
     }
 }

@@ -17,22 +17,16 @@ const LOOK: Duration = Duration::from_millis(250);
 /// How a host is reached.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Hop {
-    /// The host that leads there: itself, if it is linked with.
-    pub(super) next: String,
-    /// The hosts between.
-    pub(super) between: Vec<String>,
+    /// The hosts on the path: the next one first, the host itself last.
+    pub(super) path: Vec<String>,
     /// Since when there is no path. Whoever led there last has what it was sent, and may be back.
     lost: Option<Instant>,
 }
 
 impl Hop {
-    fn to(path: &[String]) -> Option<Hop> {
-        let (end, between) = path.split_last()?;
-        Some(Hop {
-            next: between.first().unwrap_or(end).clone(),
-            between: between.to_vec(),
-            lost: None,
-        })
+    /// The host that leads there: itself, if it is linked with.
+    pub(super) fn next(&self) -> &String {
+        &self.path[0]
     }
 }
 
@@ -61,18 +55,6 @@ impl Routes {
     pub(super) fn landed(&mut self, topic: &str, publisher: u64, landing: &Arc<RemotePublisher>) {
         let key = (topic.to_owned(), publisher);
         self.landings.insert(key, Arc::downgrade(landing));
-    }
-
-    /// The hosts on the way to another, the next one first, the other one last; as it is reached now.
-    pub(super) fn path(&self, end: &str) -> Option<Vec<String>> {
-        let hop = self.hops.get(end)?;
-        Some(
-            hop.between
-                .iter()
-                .cloned()
-                .chain([end.to_owned()])
-                .collect(),
-        )
     }
 }
 
@@ -123,37 +105,37 @@ impl LinksConductor {
     /// How a host is reached; none: it is given up.
     fn hop_to(&self, end: &str, outage: Duration) -> Option<Hop> {
         let known = self.routes.hops.get(end);
-        if let Some(hop) = self.network.path(end).and_then(|path| Hop::to(&path)) {
-            if hop.next != *end && known.is_none_or(|known| known.next != hop.next) {
+        if let Some(path) = self.network.path(end) {
+            let through = &path[0];
+            if through != end && known.is_none_or(|known| known.next() != through) {
                 tracing::info!(
                     host = end,
-                    through = hop.next,
+                    through,
                     "the route to a host goes through another host"
                 );
             }
-            return Some(hop);
+            return Some(Hop { path, lost: None });
         }
         let is_kept = |host: &str| self.peers.get(host).is_some_and(|peer| !peer.given_up);
-        let last = known.filter(|hop| is_kept(&hop.next)).map(|hop| Hop {
+        let last = known.filter(|hop| is_kept(hop.next())).map(|hop| Hop {
             lost: Some(hop.lost.unwrap_or_else(Instant::now)),
             ..hop.clone()
         });
         let is_over = |hop: &Hop| hop.lost.is_some_and(|since| since.elapsed() >= outage);
-        let last = last.filter(|hop| hop.next == *end || !is_over(hop));
-        last.or_else(|| Hop::to(&[end.to_owned()]).filter(|_| is_kept(end)))
-    }
-
-    /// Whether messages come to a host that is reached through another, as far as is known.
-    fn is_led_to(&self, hop: &Hop) -> bool {
-        hop.lost.is_none() && self.peers.get(&hop.next).is_some_and(|peer| peer.up)
+        let last = last.filter(|hop| hop.next() == end || !is_over(hop));
+        let itself = || Hop {
+            path: vec![end.to_owned()],
+            lost: None,
+        };
+        last.or_else(|| is_kept(end).then(itself))
     }
 
     /// What all other hosts want, by topics.
     pub(super) fn all_wants(&self) -> BTreeMap<String, BTreeMap<String, TopicInterest>> {
         let mut all: BTreeMap<String, BTreeMap<String, TopicInterest>> = BTreeMap::new();
         for (end, hop) in &self.routes.hops {
-            let usable = self.peers.get(&hop.next).is_some_and(RemoteHost::is_usable);
-            if !usable {
+            let next = self.peers.get(hop.next());
+            if !next.is_some_and(RemoteHost::is_usable) {
                 continue;
             }
             for (topic, want) in self.network.wants(end) {
@@ -196,15 +178,17 @@ impl LinksConductor {
     /// Hosts that are reached through others, for the listing.
     pub(super) fn led_rows(&self, rows: &mut Vec<PeerRow>) {
         for (end, hop) in &self.routes.hops {
-            if hop.next == *end || !self.is_led_to(hop) {
+            let next = self.peers.get(hop.next());
+            let is_up = hop.lost.is_none() && next.is_some_and(RemoteHost::is_up);
+            if hop.next() == end || !is_up {
                 continue;
             }
             let topics = self.topics.values();
             let goes = topics.filter(|topic| {
-                let tree = topic.trees.get(&hop.next);
+                let tree = topic.trees.get(hop.next());
                 tree.is_some_and(|tree| tree.ends_at(end))
             });
-            let detail = clip(&format!("through {}", hop.between.join(", ")));
+            let detail = clip(through(&hop.path).trim_end_matches(": "));
             let topics_out = goes.count() as u32;
             match rows.iter_mut().find(|row| row.host == *end) {
                 Some(row) => {

@@ -48,7 +48,7 @@ impl LinksConductor {
         let mut by_host: BTreeMap<&String, RemoteRow> = BTreeMap::new();
         for (next, tree) in &topic.trees {
             let stream = topic.streams.get(next).zip(self.peers.get(next));
-            let Some(((stream, _), peer)) = stream else {
+            let Some((stream, peer)) = stream else {
                 continue;
             };
             let barred = topic.limits.get(next).and_then(|(_, why)| why.as_ref());
@@ -59,7 +59,7 @@ impl LinksConductor {
                 let row = row(end, want.subscribers, path);
                 // Of two ways the one that is there, and else the one that is to be.
                 let is_better = by_host.get(end).is_none_or(|known| {
-                    let is_to_be = || self.routes.hop(end).is_some_and(|hop| hop.next == *next);
+                    let is_to_be = || self.routes.hop(end).is_some_and(|hop| hop.next() == next);
                     row.ready && !known.ready || row.ready == known.ready && is_to_be()
                 });
                 if is_better {

@@ -1,12 +1,12 @@
 //! Topics: what this host wants, and what goes from here to those that want it.
 
-use super::egress_plan::{all_of, EgressPlan, Trees, Wants};
+use super::egress_plan::{EgressPlan, Trees, Wants};
 use super::gpu_path::reads_in;
 use super::{egress_thread, LinksConductor, GATHER, LOOK_ALL, TRY_AGAIN};
 use crate::control_plane::random_u64;
 use crate::egress::{EgressCommand, FlowTarget};
 use crate::keys::{number_of, TopicInterest};
-use crate::quotas::Quotas;
+use crate::quotas::check_rate;
 use crate::remote_host::{OutgoingFlow, RemoteHost};
 use crate::wire::{clip, LinkMessage, Takes, Tree};
 use rgaps_client::links::{Direction, Links, LinksSubscriberBuilder};
@@ -17,20 +17,6 @@ use std::time::{Duration, Instant};
 
 /// How long until the conductor checks again whether a stream with a broken branch has to begin anew.
 const BROKEN_AGAIN: Duration = Duration::from_millis(500);
-
-/// Whether a topic goes to a host, as far as rules and the quotas of links say.
-pub(super) fn may_go(
-    links: &Links,
-    quotas: &mut Quotas,
-    host: &str,
-    topic: &str,
-) -> Result<(), String> {
-    links.may_cross(Direction::Send, host, topic)?;
-    if let Some(quota) = links.quota(host, topic) {
-        quotas.rate(links, quota, host, topic)?;
-    }
-    Ok(())
-}
 
 /// What a host takes of a topic.
 fn takes(want: &TopicInterest) -> Takes {
@@ -76,7 +62,7 @@ impl LinksConductor {
             let publishers = row.iter().flat_map(|row| &row.publishers);
             let publishers = publishers.map(|publisher| publisher.incarnation);
             let (ended, back) = topic.set_publishers(publishers.collect());
-            for (host, (stream, _)) in &topic.streams {
+            for (host, stream) in &topic.streams {
                 let Some(peer) = self.peers.get_mut(host) else {
                     continue;
                 };
@@ -142,15 +128,14 @@ impl LinksConductor {
     /// Whether links that have just begun wait for other hosts, before they take any message: what they take before they know that
     /// a host wants it does not go there.
     fn gathers(&self) -> bool {
-        let linked = self.peers.iter().filter(|(_, peer)| peer.up);
+        let linked = self.peers.iter().filter(|(_, peer)| peer.is_up());
         let heard = linked.filter(|(host, _)| self.network.knows_wants(host));
         heard.count() < self.config.links.connect.len() && self.begun.elapsed() < GATHER
     }
 
     fn end_topic(&mut self, name: &str) {
         if let Some(topic) = self.topics.remove(name) {
-            for (host, (stream, _)) in &topic.streams {
-                self.give_rate(host, name);
+            for (host, stream) in &topic.streams {
                 if let Some(peer) = self.peers.get_mut(host) {
                     peer.end_stream(*stream, false);
                 }
@@ -159,11 +144,28 @@ impl LinksConductor {
         }
     }
 
-    /// The path of a topic's messages to a host, as far as rules and quotas let them go; or why they do not.
-    fn may_go_by(&mut self, name: &str, path: &[String]) -> Result<(), String> {
+    /// Whether a topic goes to a host that is linked with, as far as rules and rates let it.
+    pub(super) fn may_go(&self, host: &str, topic: &str) -> Result<(), String> {
         let links = &self.config.links;
-        let next = path.first().map_or("", String::as_str);
-        may_go(links, &mut self.quotas, next, name)?;
+        links.may_cross(Direction::Send, host, topic)?;
+        let goes_to = |of: &EgressPlan| of.streams.contains_key(host);
+        if self.topics.get(topic).is_some_and(goes_to) {
+            // It keeps its rate.
+            return Ok(());
+        }
+        check_rate(links, (host, topic), || {
+            let own = self.topics.iter().filter(|(_, of)| goes_to(of));
+            let all = own
+                .map(|(name, _)| name)
+                .chain(self.transits.topics_to(host));
+            all.filter(|of| *of != topic).collect()
+        })
+    }
+
+    /// The same for a path.
+    fn may_go_by(&self, name: &str, path: &[String]) -> Result<(), String> {
+        let links = &self.config.links;
+        self.may_go(path.first().map_or("", String::as_str), name)?;
         let mut on = path.iter();
         on.try_for_each(|host| links.may_cross(Direction::Send, host, name))
     }
@@ -183,9 +185,10 @@ impl LinksConductor {
         let mut in_tree = self.tree_paths(wants.keys(), planned);
         let mut moving = Vec::new();
         for (end, want) in wants {
-            let Some(mut path) = self.routes.path(&end) else {
+            let Some(hop) = self.routes.hop(&end) else {
                 continue;
             };
+            let mut path = hop.path.clone();
             let is_off = self.topics[name].off_trees.contains(&end);
             let by_tree = in_tree.remove(&end).filter(|_| !is_off);
             if let Some(other) = by_tree.filter(|path| self.may_go_by(name, path).is_ok()) {
@@ -248,10 +251,9 @@ impl LinksConductor {
             let tree = topic.trees.get(&host);
             let moved = tree.is_some_and(|tree| tree.ends().all(is_reached));
             let stream = topic.streams.remove(&host);
-            if let Some(((number, _), peer)) = stream.zip(self.peers.get_mut(&host)) {
+            if let Some((number, peer)) = stream.zip(self.peers.get_mut(&host)) {
                 peer.end_stream(number, moved);
             }
-            self.give_rate(&host, name);
         }
     }
 
@@ -270,22 +272,16 @@ impl LinksConductor {
                 continue;
             };
             let known = topic.streams.get(&next);
-            let known = known.and_then(|(number, _)| peer.outgoing.get(number));
-            let is_described_otherwise =
-                known.is_some_and(|known| renews || known.is_to_begin_again(&tree, network));
+            let known = known.and_then(|number| peer.outgoing.get(number));
             wants_history |= topic.wants_history(&tree, &previous);
-            let want = all_of(tree.ends().filter_map(|end| topic.wants.get(end)));
-            if let Some((_, known)) = topic.streams.get_mut(&next) {
-                *known = want;
-                if !is_described_otherwise {
-                    continue;
-                }
+            if known.is_some_and(|known| !renews && !known.is_to_begin_again(&tree, network)) {
+                continue;
             }
             // Without a number there is no stream; there will be one in a moment.
             let Ok(number) = random_u64() else {
                 continue;
             };
-            if let Some((previous, _)) = topic.streams.insert(next.clone(), (number, want)) {
+            if let Some(previous) = topic.streams.insert(next.clone(), number) {
                 peer.end_stream(previous, true);
             }
             peer.begin_stream(number, name, (tree, network));
@@ -355,7 +351,7 @@ impl LinksConductor {
     ) -> Option<Subscriber> {
         let topic = self.topics.get_mut(name)?;
         let now = Instant::now();
-        let demand = all_of(topic.streams.values().map(|(_, want)| want)).demand;
+        let demand = topic.demand();
         let has = topic.has.as_ref();
         let fits = has.is_some_and(|(has, at, _)| (*has, *at) == (demand, domain));
         let waits = topic.failed.as_ref().is_some_and(|(_, at)| now < *at);
@@ -396,7 +392,7 @@ impl LinksConductor {
     }
 
     fn routes_of(&self, topic: &EgressPlan) -> Vec<FlowTarget> {
-        let routes = topic.streams.iter().filter_map(|(host, (stream, want))| {
+        let routes = topic.streams.iter().filter_map(|(host, stream)| {
             let peer = self.peers.get(host)?;
             let of_stream = peer.outgoing.get(stream)?;
             let publishers = of_stream.publishers.values();
@@ -407,7 +403,6 @@ impl LinksConductor {
                 link: peer.linked()?.clone(),
                 stream: *stream,
                 publishers: publishers.collect(),
-                reliable: want.demand.reliable,
                 counts: peer.ingress.counts.clone(),
                 limits: topic.limits.get(host)?.0.clone(),
                 unconfirmed_max: Some(self.config.links.in_flight_max.0),
@@ -423,7 +418,7 @@ impl LinksConductor {
             return false;
         };
         let mut any = false;
-        for (host, (number, _)) in &topic.streams {
+        for (host, number) in &topic.streams {
             let stream = self.peers.get_mut(host);
             let Some(stream) = stream.and_then(|peer| peer.outgoing.get_mut(number)) else {
                 continue;
@@ -444,9 +439,9 @@ impl LinksConductor {
         let Some(topic) = self.topics.get(name) else {
             return;
         };
-        for (host, (number, _)) in &topic.streams {
+        for (host, number) in &topic.streams {
             // What is said without lanes may be given up; there will be some.
-            let Some(peer) = self.peers.get_mut(host).filter(|peer| peer.up) else {
+            let Some(peer) = self.peers.get_mut(host).filter(|peer| peer.is_up()) else {
                 continue;
             };
             let Some(stream) = peer.outgoing.get_mut(number) else {

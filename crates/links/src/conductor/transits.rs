@@ -9,7 +9,6 @@
 //!
 //! The final hosts confirm messages to their origin. Rules and quotas that keep a flow from a host below are told to the origin, too.
 
-use super::topics::may_go;
 use super::LinksConductor;
 use crate::egress::{FlowLimits, FlowTarget, Transit, TransitCommand};
 use crate::quotas::Staged;
@@ -67,10 +66,11 @@ impl Transits {
         }
     }
 
-    /// Whether messages of a topic go on to a host.
-    pub(super) fn go_to(&self, host: &str, topic: &str) -> bool {
-        let mut plans = self.plans.values();
-        plans.any(|plan| plan.description.topic == topic && plan.children.contains_key(host))
+    /// Topics whose messages go on to a host.
+    pub(super) fn topics_to<'a>(&'a self, host: &'a str) -> impl Iterator<Item = &'a String> {
+        let plans = self.plans.values();
+        let plans = plans.filter(move |plan| plan.children.contains_key(host));
+        plans.map(|plan| &plan.description.topic)
     }
 
     /// The flows of a stream that go on to a child.
@@ -158,7 +158,7 @@ impl LinksConductor {
             let topic = &plan.description.topic;
             let links = &self.config.links;
             let may = match links.relay {
-                true => may_go(links, &mut self.quotas, &child, topic),
+                true => self.may_go(&child, topic),
                 false => Err("this host carries nothing on".to_owned()),
             };
             let may_reach = |end: &str| {
@@ -252,7 +252,6 @@ impl LinksConductor {
                 link,
                 stream: key.0.stream,
                 publishers: vec![child.description.clone()],
-                reliable: child.tree().is_reliable(),
                 counts: peer.ingress.counts.clone(),
                 limits: child.limits.clone(),
                 unconfirmed_max: None,
@@ -276,7 +275,7 @@ impl LinksConductor {
         let plans = self.transits.plans.values();
         let publishers: BTreeSet<u64> = plans.map(|plan| plan.description.publisher).collect();
         let staged = &mut self.transits.staged;
-        staged.retain(|(_, publisher)| publishers.contains(publisher));
+        staged.retain(|(_, publisher), _| publishers.contains(publisher));
     }
 
     /// Whether a flow waits to be opened again at a child that refused it.
@@ -378,25 +377,12 @@ impl LinksConductor {
         let Some(plan) = self.transits.plans.get(key) else {
             return;
         };
-        let (number, topic) = (plan.number, plan.description.topic.clone());
         let children: Vec<String> = plan.children.keys().cloned().collect();
-        self.transits.command(TransitCommand::Forget(number));
-        for child in &children {
-            self.end_child(child, key.0, false);
+        self.transits.command(TransitCommand::Forget(plan.number));
+        for child in children {
+            self.end_child(&child, key.0, false);
         }
         self.transits.plans.remove(key);
-        for child in children {
-            self.give_rate(&child, &topic);
-        }
-    }
-
-    /// A topic may go to a host no more: its rate is for others.
-    pub(super) fn give_rate(&mut self, host: &str, topic: &str) {
-        let own = self.topics.get(topic);
-        let goes = own.is_some_and(|own| own.streams.contains_key(host));
-        if !goes && !self.transits.go_to(host, topic) {
-            self.quotas.give(host, topic);
-        }
     }
 
     /// A child has acknowledged all of a flow.

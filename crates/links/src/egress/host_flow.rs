@@ -38,6 +38,8 @@ pub struct HostFlow {
     /// The host, and those that messages go to there: whether they are not to miss anything.
     pub root: HostId,
     pub finals: BTreeMap<HostId, bool>,
+    /// Some of them are not to miss anything.
+    is_reliable: bool,
     /// Its bytes a second.
     rate: Option<Rate>,
     /// Publishers whose flows are open.
@@ -61,7 +63,11 @@ impl HostFlow {
         let mut host_flow = HostFlow {
             root: id(&route.host),
             finals: finals.collect(),
-            rate: None,
+            is_reliable: route.tree.is_reliable(),
+            rate: route
+                .limits
+                .rate
+                .map(|rate| Rate::new(rate, monotonic_ns())),
             open: BTreeSet::new(),
             unknown: None,
             asks: false,
@@ -69,7 +75,6 @@ impl HostFlow {
             skips_previous: false,
             route,
         };
-        host_flow.set_rate();
         host_flow.open_flows();
         host_flow
     }
@@ -77,7 +82,10 @@ impl HostFlow {
     /// Goes on with other limits.
     pub fn set_route(&mut self, route: FlowTarget) {
         self.route = route;
-        self.set_rate();
+        let rate = self.route.limits.rate;
+        if self.rate.map(|rate| rate.bytes_s()) != rate {
+            self.rate = rate.map(|rate| Rate::new(rate, monotonic_ns()));
+        }
         self.open_flows();
     }
 
@@ -85,27 +93,22 @@ impl HostFlow {
     fn open_flows(&mut self) {
         let refused = &self.route.limits.refused;
         self.open.retain(|publisher| !refused.contains(publisher));
-        let FlowTarget {
-            limits,
-            publishers,
-            link,
-            ..
-        } = &self.route;
         let is_new = |of: &&Arc<FlowDescription>| {
-            !limits.refused.contains(&of.publisher) && !self.open.contains(&of.publisher)
+            !refused.contains(&of.publisher) && !self.open.contains(&of.publisher)
         };
-        let new = publishers.iter().filter(is_new);
+        let staging = &self.route.limits.staging;
+        let new = self.route.publishers.iter().filter(is_new);
         let new: Vec<NewFlow> = new
             .map(|of| NewFlow {
                 flow: self.flow(of.publisher),
-                retained_max: *limits.staging.get(&of.publisher).unwrap_or(&u64::MAX),
+                retained_max: *staging.get(&of.publisher).unwrap_or(&u64::MAX),
                 description: of.encode(),
                 leads_on: self.route.is_in_transit() || of.tree.leads_on(),
             })
             .collect();
         self.open.extend(new.iter().map(|new| new.flow.publisher));
         if !new.is_empty() {
-            link.open(new);
+            self.route.link.open(new);
         }
     }
 
@@ -123,14 +126,6 @@ impl HostFlow {
                 self.asks = true;
                 false
             }
-        }
-    }
-
-    fn set_rate(&mut self) {
-        let now = monotonic_ns();
-        let known = self.rate.map(|rate| rate.bytes_s());
-        if known != self.route.limits.rate {
-            self.rate = self.route.limits.rate.map(|rate| Rate::new(rate, now));
         }
     }
 
@@ -195,7 +190,7 @@ impl HostFlow {
                 }
                 Offered::Taken
             }
-            Sent::Full if self.route.reliable => Offered::Waits,
+            Sent::Full if self.is_reliable => Offered::Waits,
             Sent::Full | Sent::Never => self.leave_out(),
         }
     }
@@ -208,12 +203,7 @@ impl HostFlow {
     fn send(&self, topic: &str, message: &OutgoingMessage) -> Sent {
         let (info, bytes) = (&message.info, message.held.bytes() as u64);
         let (publisher, sequence) = (info.publisher, info.sequence);
-        let FlowTarget {
-            link,
-            reliable,
-            counts,
-            ..
-        } = &self.route;
+        let counts = &self.route.counts;
         let traces = counts.traces.as_ref();
         let mut trace = traces.and_then(|traces| traces.pick(topic, publisher, sequence, bytes));
         if let Some(trace) = &mut trace {
@@ -221,8 +211,9 @@ impl HostFlow {
         }
         let (held, taken_ns) = (message.held.clone(), info.taken_ns);
         let carried = Carried::new(held, counts.clone(), taken_ns, trace.clone());
-        let flow = (self.flow(publisher), *reliable);
-        let outcome = link.send(flow, sequence, carried, info.meta.clone());
+        let flow = (self.flow(publisher), self.is_reliable);
+        let meta = info.meta.clone();
+        let outcome = self.route.link.send(flow, sequence, carried, meta);
         if outcome == Sent::Taken {
             counts.times(Stage::Take).span(info.published_ns, taken_ns);
             if let (Some(traces), Some(trace)) = (traces, &trace) {

@@ -21,7 +21,7 @@ use crate::counts::HostCounts;
 use crate::event::{ConductorEvent, SourcedEvent};
 use crate::host_link::HostLink;
 use crate::own_publishers::OwnPublishers;
-use crate::quotas::{Quotas, Staged};
+use crate::quotas::{Kind, Quotas, Staged};
 use crate::wire::{FlowDescription, Tree};
 use rgaps_client::links::{Offer, Quota};
 use rgaps_client::{Node, Subscriber, Token, WaitSet};
@@ -56,8 +56,6 @@ pub struct FlowTarget {
     pub stream: u64,
     /// Publishers whose flows are opened there.
     pub publishers: Vec<Arc<FlowDescription>>,
-    /// Somebody there is not to miss anything.
-    pub reliable: bool,
     /// What was sent there, and what was not.
     pub counts: Arc<HostCounts>,
     /// What may go.
@@ -122,14 +120,19 @@ impl FlowLimits {
     pub fn stage(
         &mut self,
         staged: &mut Staged,
-        of: (&Quotas, &Quota),
+        (quotas, quota): (&Quotas, &Quota),
         (publisher, offer): (u64, &Offer),
     ) -> Result<(), String> {
-        let reserved = staged.reserve(of, publisher, offer).inspect_err(|_| {
-            self.barred.insert(publisher);
-        })?;
-        self.staging
-            .extend(reserved.map(|bytes| (publisher, bytes)));
+        let key = (quota.name.clone(), publisher);
+        if !staged.contains_key(&key) {
+            let reserved = quotas.reserve(quota, Kind::Staging, offer);
+            let reserved = reserved.inspect_err(|_| {
+                self.barred.insert(publisher);
+            })?;
+            staged.extend(reserved.map(|reserved| (key.clone(), reserved)));
+        }
+        let bytes = staged.get(&key).map(|reserved| (publisher, reserved.bytes));
+        self.staging.extend(bytes);
         Ok(())
     }
 }
