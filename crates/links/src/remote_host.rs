@@ -78,8 +78,8 @@ pub struct OutgoingStream {
     lives: BTreeMap<String, Option<u64>>,
     /// A host of the tree is not sent to there any more.
     pub is_broken: bool,
-    /// What was said of it since.
-    pub reported: Option<LinkMessage>,
+    /// Network cards read its messages on the GPU that they live on.
+    pub is_read: bool,
     /// What the host said of whether cards write there what they read here.
     pub written: Option<Result<(), String>>,
 }
@@ -95,7 +95,7 @@ impl OutgoingStream {
             tree,
             begun: (Instant::now(), network.version()),
             is_broken: false,
-            reported: None,
+            is_read: false,
             written: None,
         }
     }
@@ -325,7 +325,7 @@ impl RemoteHost {
     /// Another life of it knows nothing of what was said.
     pub fn forget_control(&mut self) {
         for stream in self.outgoing.values_mut() {
-            (stream.reported, stream.written) = (None, None);
+            stream.written = None;
             let flows = stream.publishers.values_mut();
             flows.for_each(|flow| flow.answers.clear());
         }
@@ -334,13 +334,12 @@ impl RemoteHost {
     }
 
     /// A stream of a topic goes there.
-    pub fn begin_stream(&mut self, number: u64, topic: &str, (tree, network): (Tree, &Network)) {
+    pub fn begin_stream(&mut self, number: u64, topic: &str, stream: OutgoingStream) {
         if self.names.len() >= MAX_NAMES {
             self.names.pop_first();
         }
         self.names.insert(number, (topic.to_owned(), false));
-        self.outgoing
-            .insert(number, OutgoingStream::new(tree, network));
+        self.outgoing.insert(number, stream);
     }
 
     /// A flow of another host goes on there, as it is described.
@@ -350,8 +349,8 @@ impl RemoteHost {
         (description, network): (Arc<FlowDescription>, &Network),
     ) {
         if !self.outgoing.contains_key(&flow.stream) {
-            let tree = description.tree.clone();
-            self.begin_stream(flow.stream, &description.topic, (tree, network));
+            let stream = OutgoingStream::new(description.tree.clone(), network);
+            self.begin_stream(flow.stream, &description.topic, stream);
         }
         if let Some(stream) = self.outgoing.get_mut(&flow.stream) {
             let known = stream.publishers.entry(flow.publisher);

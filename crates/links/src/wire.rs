@@ -127,9 +127,6 @@ impl MessageDescription {
 /// What one end says to the other.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum LinkMessage {
-    /// What comes in flows of this number is read by network cards on the GPU that it lives on, or why it is not. OPEN said so of what
-    /// was so then.
-    Update(u64, Result<(), String>),
     /// These are all the paths that lead on from here, with all hosts on them.
     Paths(Vec<Vec<Node>>),
     /// What a host says to another over their control channel.
@@ -207,18 +204,11 @@ impl LinkMessage {
         }
         let said = exactly::<LinkMessage>(from).context("it says what is nothing, or more")?;
         match &said {
-            LinkMessage::Update(_, outcome) | LinkMessage::Written(_, outcome)
-                if !fits(outcome) =>
-            {
-                bail!("it has too much to say")
-            }
+            LinkMessage::Written(_, outcome) if !fits(outcome) => bail!("it has too much to say"),
             LinkMessage::Broken(_, host) if !is_host(host) => {
                 bail!("it names a host that cannot be")
             }
-            LinkMessage::Update(..)
-            | LinkMessage::Broken(..)
-            | LinkMessage::Written(..)
-            | LinkMessage::Datagram(_) => {}
+            LinkMessage::Broken(..) | LinkMessage::Written(..) | LinkMessage::Datagram(_) => {}
             LinkMessage::Paths(paths) => {
                 let fits = |path: &Vec<Node>| {
                     path.len() <= MAX_HOPS && path.iter().all(|node| is_host(&node.host))
@@ -360,8 +350,6 @@ mod tests {
     #[test]
     fn what_is_said_is_checked() {
         for said in [
-            LinkMessage::Update(3, Ok(())),
-            LinkMessage::Update(3, Err(clip(&"ä".repeat(500)))),
             LinkMessage::Paths(vec![path(&["b", "c"]), path(&["b", "c", "d"])]),
             LinkMessage::Broken(3, "c".to_owned()),
             LinkMessage::Written(3, Ok(())),
@@ -375,7 +363,6 @@ mod tests {
             LinkMessage::decode(&[&bytes[..], &[0]].concat()).unwrap_err();
         }
         for said in [
-            LinkMessage::Update(3, Err("x".repeat(301))),
             LinkMessage::Written(3, Err("x".repeat(301))),
             LinkMessage::Broken(3, "c/d".to_owned()),
             LinkMessage::Paths(vec![path(&["b", "c d"])]),

@@ -258,14 +258,11 @@ impl EgressPlan {
         why
     }
 
-    /// Whether its subscriber reads on the GPU, or why not.
+    /// Whether network cards read it on its GPU, or why not.
     pub(super) fn is_read(&self) -> Result<(), String> {
-        let domain = self.has.as_ref().map(|(_, domain, _)| *domain);
-        match (&self.not_read, domain) {
-            (Some(why), _) => Err(clip(why)),
-            (None, Some(Domain::Cuda(_))) => Ok(()),
-            (None, _) => Err("the cards do not read it yet".to_owned()),
-        }
+        self.not_read
+            .as_deref()
+            .map_or(Ok(()), |why| Err(clip(why)))
     }
 
     /// What a host said of whether cards write its messages there.

@@ -9,7 +9,7 @@ use crate::keys::Node;
 use crate::network::{id, FlowReport};
 use crate::remote_host::RemoteHost;
 use crate::wire::{clip, LinkMessage};
-use rgaps_routing::{Datagram, FlowName};
+use rgaps_routing::Datagram;
 use rgaps_transport::{LaneEnd, LinkEvent};
 use std::time::Instant;
 
@@ -131,11 +131,6 @@ impl LinksConductor {
             return;
         };
         match link_message {
-            LinkMessage::Update(stream, read) => {
-                for (_, incoming) in peer.incoming.range_mut(FlowName::all_of(stream)) {
-                    incoming.description.read.clone_from(&read);
-                }
-            }
             LinkMessage::Written(stream, outcome) => {
                 if let Some(stream) = peer.outgoing.get_mut(&stream) {
                     stream.written = Some(outcome);

@@ -1,7 +1,6 @@
 //! Whether network cards read a topic's messages on the GPU where they live, and write them on the one where they land:
 //! each host finds out its own part and says it to the other. Both together are the path.
 
-use super::egress_plan::EgressPlan;
 use super::report::IncomingPaths;
 use super::LinksConductor;
 use crate::rails::CardMemory;
@@ -16,17 +15,16 @@ use std::collections::BTreeMap;
 
 /// The GPU that the topic's subscriber reads on: where its messages are, if network cards read them there and all links go over
 /// cards. Else it reads on the host, for that reason.
-pub(super) fn reads_in(
+pub(super) fn reads_in<'a>(
     row: Option<&InterestRow>,
     known: Option<&CardMemory>,
-    topic: &EgressPlan,
+    hosts: impl Iterator<Item = &'a String>,
     peers: &BTreeMap<String, RemoteHost>,
 ) -> Result<Domain, String> {
     let domain = row.and_then(|row| row.domain);
     let Some(domain @ Domain::Cuda(gpu)) = domain else {
         return Err("the messages live in the host's memory, and not on a GPU".to_owned());
     };
-    let hosts = topic.streams.keys();
     let mut linked = hosts.filter_map(|host| Some((host, peers.get(host)?)));
     if let Some((host, peer)) = linked.find(|(_, peer)| peer.over.path != PathKind::Rdma) {
         let why_not = &peer.over.why_not;

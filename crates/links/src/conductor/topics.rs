@@ -7,8 +7,8 @@ use crate::control_plane::random_u64;
 use crate::egress::{EgressCommand, FlowTarget};
 use crate::keys::{number_of, TopicInterest};
 use crate::quotas::check_rate;
-use crate::remote_host::{OutgoingFlow, RemoteHost};
-use crate::wire::{clip, LinkMessage, Takes, Tree};
+use crate::remote_host::{OutgoingFlow, OutgoingStream, RemoteHost};
+use crate::wire::{clip, Takes, Tree};
 use rgaps_client::links::{Direction, Links, LinksSubscriberBuilder};
 use rgaps_client::{Domain, Late, Subscriber, SubscriberQos};
 use rgaps_routing::FlowName;
@@ -274,7 +274,11 @@ impl LinksConductor {
             let known = topic.streams.get(&next);
             let known = known.and_then(|number| peer.outgoing.get(number));
             wants_history |= topic.wants_history(&tree, &previous);
-            if known.is_some_and(|known| !renews && !known.is_to_begin_again(&tree, network)) {
+            let stays = |known: &OutgoingStream| {
+                let is_read_as_before = known.is_read == topic.not_read.is_none();
+                !renews && is_read_as_before && !known.is_to_begin_again(&tree, network)
+            };
+            if known.is_some_and(stays) {
                 continue;
             }
             // Without a number there is no stream; there will be one in a moment.
@@ -284,7 +288,9 @@ impl LinksConductor {
             if let Some(previous) = topic.streams.insert(next.clone(), number) {
                 peer.end_stream(previous, true);
             }
-            peer.begin_stream(number, name, (tree, network));
+            let mut stream = OutgoingStream::new(tree, network);
+            stream.is_read = topic.not_read.is_none();
+            peer.begin_stream(number, name, stream);
         }
         wants_history
     }
@@ -300,6 +306,12 @@ impl LinksConductor {
         let before = (topic.streams.clone(), topic.trees.clone(), planned_before);
         let limits = topic.limits.clone();
         self.end_streams(name, &trees);
+        let row = self.rows.get(name);
+        let direct = reads_in(row, self.known.as_deref(), trees.keys(), &self.peers);
+        let domain = direct.clone().unwrap_or(Domain::Host);
+        if let Some(topic) = self.topics.get_mut(name) {
+            topic.not_read = direct.err();
+        }
         let wants_history = self.begin_streams(name, (wants, trees));
         let Some(topic) = self.topics.get_mut(name) else {
             return;
@@ -312,9 +324,6 @@ impl LinksConductor {
             return;
         }
         let row = self.rows.get(name);
-        let direct = reads_in(row, self.known.as_deref(), topic, &self.peers);
-        let domain = direct.clone().unwrap_or(Domain::Host);
-        topic.not_read = direct.err();
         let publishers = row.map_or_else(Vec::new, |row| row.publishers.clone());
         let of_links = (&self.config.links, &self.quotas);
         topic.set_limits(name, of_links, &self.peers, &publishers);
@@ -338,7 +347,6 @@ impl LinksConductor {
             let command = EgressCommand::Topic(name.to_owned(), subscriber, routes, planned);
             egress_thread(&self.egress, name).send(command);
         }
-        self.announce(name);
         self.report_remote(name);
     }
 
@@ -432,27 +440,6 @@ impl LinksConductor {
             }
         }
         any
-    }
-
-    /// Says what has changed of streams since their flows were opened.
-    fn announce(&mut self, name: &str) {
-        let Some(topic) = self.topics.get(name) else {
-            return;
-        };
-        for (host, number) in &topic.streams {
-            // What is said without lanes may be given up; there will be some.
-            let Some(peer) = self.peers.get_mut(host).filter(|peer| peer.is_up()) else {
-                continue;
-            };
-            let Some(stream) = peer.outgoing.get_mut(number) else {
-                continue;
-            };
-            let said = LinkMessage::Update(*number, topic.is_read());
-            if stream.reported.as_ref() != Some(&said) {
-                stream.reported = Some(said.clone());
-                peer.say(&said);
-            }
-        }
     }
 }
 
