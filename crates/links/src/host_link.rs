@@ -107,6 +107,7 @@ pub enum Sent {
 pub struct HostLink {
     link: Link,
     user: Arc<HostUser>,
+    pub limits: RetainLimits,
 }
 
 /// A flow that is sent.
@@ -118,7 +119,6 @@ struct SentFlow {
 
 /// All flows that are sent to the host.
 struct Sending {
-    limits: RetainLimits,
     flows: BTreeMap<FlowName, SentFlow>,
     names: HashMap<FlowId, FlowName>,
     /// Since when the host has no lanes.
@@ -242,7 +242,6 @@ impl HostLink {
         let user = Arc::new(HostUser {
             report,
             sending: Mutex::new(Sending {
-                limits,
                 flows: BTreeMap::new(),
                 names: HashMap::new(),
                 down_since: Some(Instant::now()),
@@ -250,7 +249,16 @@ impl HostLink {
             }),
         });
         let link = endpoint.link(host, config, peer, (receiver, user.clone()))?;
-        Ok(HostLink { link, user })
+        Ok(HostLink { link, user, limits })
+    }
+
+    /// Bytes of the longest message that can be in flight, and is kept for a host that is away for a while; and the key that says so.
+    pub fn longest(&self) -> (u64, &'static str) {
+        let keys = [
+            (self.limits.in_flight_max, "links.in_flight_max"),
+            (self.limits.outage_max, "links.outage_max"),
+        ];
+        keys.into_iter().min().expect("there are two")
     }
 
     /// Says something to the host, in its turn. A host that restarts does not hear what it had not heard. False: too much waits.
@@ -296,13 +304,12 @@ impl HostLink {
         let mut given_up = Vec::new();
         let sent = self.link.change(|link| {
             let sending = lock(&self.user.sending);
-            let limits = sending.limits;
             let Some(sent) = sending.flows.get(&flow) else {
                 return Sent::Never;
             };
             let bytes = payload.bytes() as u64;
-            let [all, outage] =
-                [limits.in_flight_max, limits.outage_max].map(|max| max.min(sent.of.retained_max));
+            let [all, outage] = [self.limits.in_flight_max, self.limits.outage_max]
+                .map(|max| max.min(sent.of.retained_max));
             if bytes > all.min(outage) {
                 return Sent::Never;
             }
@@ -395,11 +402,8 @@ impl HostLink {
 
     /// Gives up all that is retained for a host that has had no lanes for too long. To be called now and then.
     pub fn give_up_outage(&self) {
-        let sending = lock(&self.user.sending);
-        let outage = sending.limits.outage;
-        let is_over = sending.down_since.is_some_and(|at| at.elapsed() >= outage);
-        drop(sending);
-        if !is_over {
+        let down_since = lock(&self.user.sending).down_since;
+        if down_since.is_none_or(|at| at.elapsed() < self.limits.outage) {
             return;
         }
         let given_up = self.link.change(|link| {

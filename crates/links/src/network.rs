@@ -317,18 +317,20 @@ impl Network {
     }
 
     /// Changes what this host wants of a topic; none: nothing any more.
-    pub fn want(&mut self, topic: &str, want: Option<TopicInterest>) {
+    fn want(&mut self, topic: &str, want: Option<TopicInterest>) {
         let want = want.map(|want| encode_want(want).into());
         self.interest.set(topic, want, &mut self.channels);
     }
 
-    /// The topics that this host wants.
-    pub fn wanted(&self) -> Vec<String> {
-        self.interest
-            .own()
-            .keys()
-            .map(|topic| topic.to_string())
-            .collect()
+    /// This host wants these topics, and no others.
+    pub fn set_wants(&mut self, wants: BTreeMap<&str, TopicInterest>) {
+        let own: Vec<Box<str>> = self.interest.own().keys().cloned().collect();
+        for topic in own.iter().filter(|topic| !wants.contains_key(&topic[..])) {
+            self.want(topic, None);
+        }
+        for (topic, want) in wants {
+            self.want(topic, Some(want));
+        }
     }
 
     /// It rises whenever routes may have changed.

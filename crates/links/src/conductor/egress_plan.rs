@@ -22,12 +22,10 @@ pub(super) struct EgressPlan {
     pub(super) has: Option<(Demand, Domain, Subscriber)>,
     /// Why network cards do not read it on its GPU.
     pub(super) not_read: Option<String>,
-    /// The streams of the hosts that it goes to directly.
-    pub(super) streams: BTreeMap<String, u64>,
+    /// By the hosts that it goes to directly.
+    pub(super) branches: BTreeMap<String, Branch>,
     /// What each host wants that it goes to, directly or over others.
     pub(super) wants: Wants,
-    /// By the hosts that it goes to directly: the hosts that messages take from there.
-    pub(super) trees: Trees,
     /// Hosts that refused it on a tree, by their rules or those of a host between.
     pub(super) off_trees: BTreeSet<String>,
     /// Bytes of the largest message that has waited for routes.
@@ -53,8 +51,24 @@ pub(super) struct EgressPlan {
     pub(super) refused: BTreeMap<String, (u32, String)>,
     /// What its publishers have of quotas.
     staged: Staged,
-    /// What of it may go to each host; and why nothing, if that is so.
-    pub(super) limits: BTreeMap<String, (FlowLimits, Option<String>)>,
+}
+
+/// A host that a topic goes to directly.
+pub(super) struct Branch {
+    pub(super) stream: u64,
+    /// The hosts that messages take from there.
+    pub(super) tree: Tree,
+    /// What may go there.
+    pub(super) limits: FlowLimits,
+    /// Why nothing may, if that is so.
+    pub(super) barred: Option<String>,
+}
+
+impl Branch {
+    /// Whether cards write its messages where they land, as far as the host has said.
+    fn written<'a>(&self, peer: &'a RemoteHost) -> Option<&'a Result<(), String>> {
+        peer.outgoing.get(&self.stream)?.written.as_ref()
+    }
 }
 
 /// What hosts want of a topic.
@@ -86,12 +100,12 @@ impl EgressPlan {
 
     /// Whether something was refused that may be there in a moment, or the daemon could not be told, or routes change.
     pub(super) fn lacks_something(&self) -> bool {
-        let mut limits = self.limits.values();
+        let mut branches = self.branches.values();
         self.failed.is_some()
             || self.moves_since.is_some()
             || !self.refused.is_empty()
             || self.has.is_some() && self.reported.is_none()
-            || limits.any(|(limits, _)| !(limits.barred.is_empty() && limits.refused.is_empty()))
+            || branches.any(|of| !(of.limits.barred.is_empty() && of.limits.refused.is_empty()))
     }
 
     /// Its trees are for messages of up to so many bytes now. While some hosts are reached on two routes, larger messages than before
@@ -112,38 +126,38 @@ impl EgressPlan {
         next: &str,
         end: &str,
     ) -> bool {
-        let leads = self.trees.get(next).is_some_and(|tree| tree.ends_at(end));
-        let stream = self.streams.get(next).filter(|_| leads);
-        let stream = stream.zip(peers.get(next));
-        stream.is_some_and(|(number, peer)| peer.reaches(*number, end).is_ok())
+        let branch = self.branches.get(next);
+        let branch = branch.filter(|branch| branch.tree.ends_at(end));
+        let branch = branch.zip(peers.get(next));
+        branch.is_some_and(|(branch, peer)| peer.reaches(branch.stream, end).is_ok())
     }
 
-    /// Whether hosts that it reaches over this one want history which they were not sent there. `previous`: what was wanted, and the trees,
-    /// before.
-    pub(super) fn wants_history(&self, tree: &Tree, (wants, trees): &(Wants, Trees)) -> bool {
-        let had = trees.get(tree.root());
+    /// Whether hosts want history that they were not sent on the branch that leads to them now.
+    pub(super) fn lacks_history(&self, wants: &Wants, trees: &Trees) -> bool {
         let is_late = |wants: &Wants, end: &String| {
             let want = wants.get(end);
             want.is_some_and(|want| want.demand.transient_local)
         };
-        let had_it = |end: &String| had.is_some_and(|had| had.ends_at(end)) && is_late(wants, end);
-        let mut ends = tree.ends();
-        ends.any(|end| is_late(&self.wants, end) && !had_it(end))
+        trees.iter().any(|(next, tree)| {
+            let had = self.branches.get(next);
+            let had = |end: &String| had.is_some_and(|had| had.tree.ends_at(end));
+            let had_it = |end: &String| had(end) && is_late(&self.wants, end);
+            let mut ends = tree.ends();
+            ends.any(|end| is_late(wants, end) && !had_it(end))
+        })
     }
 
     /// Who publishes what goes to a host.
     pub(super) fn sources(
         &self,
         name: &str,
-        host: &str,
+        branch: &Branch,
         row: Option<&InterestRow>,
     ) -> Vec<FlowDescription> {
-        let Some(tree) = self.trees.get(host) else {
-            return Vec::new();
-        };
+        let (tree, FlowLimits { barred, asks, .. }) = (&branch.tree, &branch.limits);
         let here = row.map_or(&[][..], |row| &row.publishers[..]);
-        let mut sources: Vec<FlowDescription> = here
-            .iter()
+        here.iter()
+            .filter(|of| !barred.contains(&of.incarnation) || asks.contains(&of.incarnation))
             .map(|publisher| FlowDescription {
                 publisher: publisher.incarnation,
                 topic: name.to_owned(),
@@ -154,12 +168,7 @@ impl EgressPlan {
                 history: self.history(tree, publisher.incarnation),
                 read: self.is_read(),
             })
-            .collect();
-        if let Some((FlowLimits { barred, asks, .. }, _)) = self.limits.get(host) {
-            let goes = |of: &u64| !barred.contains(of) || asks.contains(of);
-            sources.retain(|source| goes(&source.publisher));
-        }
-        sources
+            .collect()
     }
 
     /// Below which number a publisher's messages are history at the hosts of a tree.
@@ -184,29 +193,30 @@ impl EgressPlan {
         self.histories.extend(of_each);
     }
 
-    /// Finds out what may go to each host.
+    /// Finds out what may go to each host. Whether that has changed.
     pub(super) fn set_limits(
         &mut self,
         name: &str,
         (links, quotas): (&Links, &Quotas),
         peers: &BTreeMap<String, RemoteHost>,
         publishers: &[InterestPublisher],
-    ) {
+    ) -> bool {
         let mut used = BTreeSet::new();
-        let mut all = BTreeMap::new();
-        for (host, stream) in self.streams.clone() {
-            let Some(peer) = peers.get(&host) else {
+        let mut is_changed = false;
+        let mut branches = std::mem::take(&mut self.branches);
+        for (host, branch) in &mut branches {
+            let Some(peer) = peers.get(host) else {
                 continue;
             };
             let mut limits = FlowLimits {
-                refused: peer.refused(stream).collect(),
+                refused: peer.refused(branch.stream).collect(),
                 ..FlowLimits::default()
             };
-            let mut why = self.bar_slow(&mut limits, name, (&host, peer), publishers);
-            if self.not_read.is_none() && self.written(&host, peer).is_none() {
+            let mut why = self.bar_slow(&mut limits, name, (branch, peer), publishers);
+            if self.not_read.is_none() && branch.written(peer).is_none() {
                 limits.asks.clone_from(&limits.barred);
             }
-            if let Some(quota) = links.quota(&host, name) {
+            if let Some(quota) = links.quota(host, name) {
                 limits.set_quota(quota);
                 let goes = |p: &&InterestPublisher| !limits.barred.contains(&p.incarnation);
                 for publisher in publishers.iter().filter(goes).collect::<Vec<_>>() {
@@ -228,10 +238,13 @@ impl EgressPlan {
             let some = publishers
                 .iter()
                 .any(|publisher| !limits.barred.contains(&publisher.incarnation));
-            all.insert(host, (limits, why.filter(|_| !some)));
+            branch.barred = why.filter(|_| !some);
+            is_changed |= branch.limits != limits;
+            branch.limits = limits;
         }
         self.staged.retain(|key, _| used.contains(key));
-        self.limits = all;
+        self.branches = branches;
+        is_changed
     }
 
     /// Bars publishers that require a better path to a host than there is. Why, if there are any.
@@ -239,11 +252,11 @@ impl EgressPlan {
         &self,
         limits: &mut FlowLimits,
         name: &str,
-        (host, peer): (&str, &RemoteHost),
+        (branch, peer): (&Branch, &RemoteHost),
         publishers: &[InterestPublisher],
     ) -> Option<String> {
         let mut why = None;
-        let (path, no_better) = self.path_to(host, peer);
+        let (path, no_better) = self.path_to(branch, peer);
         for publisher in publishers {
             let Some(require) = publisher.require.filter(|require| *require > path) else {
                 continue;
@@ -265,20 +278,13 @@ impl EgressPlan {
             .map_or(Ok(()), |why| Err(clip(why)))
     }
 
-    /// What a host said of whether cards write its messages there.
-    fn written<'a>(&self, host: &str, peer: &'a RemoteHost) -> Option<&'a Result<(), String>> {
-        let number = self.streams.get(host)?;
-        peer.outgoing.get(number)?.written.as_ref()
-    }
-
     /// The path to a host that it goes to, and why it is no better.
-    pub(super) fn path_to(&self, host: &str, peer: &RemoteHost) -> (PathKind, String) {
+    fn path_to(&self, branch: &Branch, peer: &RemoteHost) -> (PathKind, String) {
         if peer.over.path != PathKind::Rdma {
             return (peer.over.path, peer.over.why_not.clone());
         }
-        let tree = self.trees.get(host);
-        let onward = tree.and_then(|tree| tree.ends_below().next());
-        let why = match (onward, &self.not_read, self.written(host, peer)) {
+        let (host, onward) = (&peer.node.host, branch.tree.ends_below().next());
+        let why = match (onward, &self.not_read, branch.written(peer)) {
             (Some(end), ..) => {
                 format!("they go on to {end}, and so land in the memory of {host}")
             }

@@ -78,9 +78,9 @@ impl LinksConductor {
         };
         let name = peer.topic_of(flow.stream).cloned().unwrap_or_default();
         let own = self.topics.get(&name);
-        let own = own.and_then(|own| own.streams.get(&peer.node.host));
+        let own = own.and_then(|own| own.branches.get(&peer.node.host));
         let stream = peer.outgoing.get_mut(&flow.stream);
-        let is_own = own == Some(&flow.stream);
+        let is_own = own.is_some_and(|own| own.stream == flow.stream);
         let Some(stream) = stream.filter(|_| is_own) else {
             return;
         };
@@ -143,8 +143,8 @@ impl LinksConductor {
             }
             LinkMessage::Broken(stream, end) => {
                 let topics = self.topics.values();
-                let mut own = topics.filter_map(|topic| topic.streams.get(host));
-                let is_own = own.any(|number| *number == stream);
+                let mut own = topics.filter_map(|topic| topic.branches.get(host));
+                let is_own = own.any(|own| own.stream == stream);
                 if let Some(stream) = peer.outgoing.get_mut(&stream).filter(|_| is_own) {
                     stream.is_broken = true;
                 }

@@ -185,8 +185,8 @@ impl LinksConductor {
             }
             let topics = self.topics.values();
             let goes = topics.filter(|topic| {
-                let tree = topic.trees.get(hop.next());
-                tree.is_some_and(|tree| tree.ends_at(end))
+                let branch = topic.branches.get(hop.next());
+                branch.is_some_and(|branch| branch.tree.ends_at(end))
             });
             let detail = clip(through(&hop.path).trim_end_matches(": "));
             let topics_out = goes.count() as u32;

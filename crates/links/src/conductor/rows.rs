@@ -1,6 +1,6 @@
 //! What the daemon and its users see of other hosts.
 
-use super::egress_plan::EgressPlan;
+use super::egress_plan::{Branch, EgressPlan};
 use super::routes::through;
 use super::LinksConductor;
 use crate::remote_host::{LinkPath, RemoteHost};
@@ -23,39 +23,33 @@ fn row(host: &str, subscribers: u32, path: Result<String, &str>) -> RemoteRow {
 
 impl LinksConductor {
     /// Tells the daemon whom the topic's subscriber stands for.
-    pub(super) fn report_remote(&mut self, name: &str) {
-        let Some(topic) = self.topics.get(name) else {
-            return;
-        };
+    pub(super) fn report_remote(&self, name: &str, topic: &mut EgressPlan) {
         let rows = self.remote_rows(name, topic);
-        if topic.reported.as_ref() == Some(&rows) {
-            return;
-        }
         let Some((_, _, subscriber)) = &topic.has else {
             return;
         };
+        if topic.reported.as_ref() == Some(&rows) {
+            return;
+        }
         match self.node.stands_for(subscriber, rows.clone()) {
-            Ok(()) => {
-                if let Some(topic) = self.topics.get_mut(name) {
-                    topic.reported = Some(rows);
-                }
-            }
+            Ok(()) => topic.reported = Some(rows),
             Err(error) => tracing::debug!(%error, "telling the daemon about other hosts failed"),
         }
     }
 
     fn remote_rows(&self, name: &str, topic: &EgressPlan) -> Vec<RemoteRow> {
         let mut by_host: BTreeMap<&String, RemoteRow> = BTreeMap::new();
-        for (next, tree) in &topic.trees {
-            let stream = topic.streams.get(next).zip(self.peers.get(next));
-            let Some((stream, peer)) = stream else {
+        for (next, branch) in &topic.branches {
+            let Some(peer) = self.peers.get(next) else {
                 continue;
             };
-            let barred = topic.limits.get(next).and_then(|(_, why)| why.as_ref());
-            let failed = topic.failed.as_ref().map(|(why, _)| why).or(barred);
-            for (end, want) in tree.ends().filter_map(|end| topic.wants.get_key_value(end)) {
-                let reaches = failed.map_or_else(|| peer.reaches(*stream, end), |why| Err(why));
-                let path = reaches.map(|()| self.path_in_words(name, topic, peer, end));
+            let failed = topic.failed.as_ref().map(|(why, _)| why);
+            let failed = failed.or(branch.barred.as_ref());
+            let ends = branch.tree.ends();
+            for (end, want) in ends.filter_map(|end| topic.wants.get_key_value(end)) {
+                let reaches = || peer.reaches(branch.stream, end);
+                let reaches = failed.map_or_else(reaches, |why| Err(why));
+                let path = reaches.map(|()| self.path_in_words(name, topic, (peer, branch), end));
                 let row = row(end, want.subscribers, path);
                 // Of two ways the one that is there, and else the one that is to be.
                 let is_better = by_host.get(end).is_none_or(|known| {
@@ -75,13 +69,12 @@ impl LinksConductor {
         &self,
         name: &str,
         topic: &EgressPlan,
-        peer: &RemoteHost,
+        (peer, branch): (&RemoteHost, &Branch),
         end: &str,
     ) -> String {
-        let next = &peer.node.host;
-        let tree = topic.trees.get(next);
-        let path = tree.map_or_else(Vec::new, |tree| tree.path(end));
-        let through = through(&[std::slice::from_ref(next), &path].concat());
+        let mut path = branch.tree.path(end);
+        path.insert(0, peer.node.host.clone());
+        let through = through(&path);
         let LinkPath { words, why_not, .. } = &peer.over;
         let no_better = match why_not.is_empty() {
             true => String::new(),

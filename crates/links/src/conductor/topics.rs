@@ -1,15 +1,15 @@
 //! Topics: what this host wants, and what goes from here to those that want it.
 
-use super::egress_plan::{EgressPlan, Trees, Wants};
+use super::egress_plan::{Branch, EgressPlan, Trees, Wants};
 use super::gpu_path::reads_in;
 use super::{egress_thread, LinksConductor, GATHER, LOOK_ALL, TRY_AGAIN};
 use crate::control_plane::random_u64;
-use crate::egress::{EgressCommand, FlowTarget};
+use crate::egress::{EgressCommand, FlowLimits, FlowTarget};
 use crate::keys::{number_of, TopicInterest};
 use crate::quotas::check_rate;
 use crate::remote_host::{OutgoingFlow, OutgoingStream, RemoteHost};
 use crate::wire::{clip, Takes, Tree};
-use rgaps_client::links::{Direction, Links, LinksSubscriberBuilder};
+use rgaps_client::links::{Direction, InterestRow, LinksSubscriberBuilder};
 use rgaps_client::{Domain, Late, Subscriber, SubscriberQos};
 use rgaps_routing::FlowName;
 use std::sync::Arc;
@@ -38,22 +38,14 @@ impl LinksConductor {
         let subscribed = self.rows.values().filter(|row| row.subscribers > 0);
         let subscribed = subscribed.map(|row| number_of(&row.name));
         self.committed.forget_unwanted(&subscribed.collect());
-        for name in self.network.wanted() {
-            let none = self.rows.get(&name).is_none_or(|row| row.subscribers == 0);
-            if none || self.config.links.may_come(&name).is_err() {
-                self.network.want(&name, None);
-            }
-        }
-        for row in self.rows.values().filter(|row| row.subscribers > 0) {
-            if self.config.links.may_come(&row.name).is_err() {
-                continue;
-            }
-            let want = TopicInterest {
-                subscribers: row.subscribers,
-                demand: row.demand,
-            };
-            self.network.want(&row.name, Some(want));
-        }
+        let rows = self.rows.values().filter(|row| row.subscribers > 0);
+        let rows = rows.filter(|row| self.config.links.may_come(&row.name).is_ok());
+        let want = |row: &InterestRow| TopicInterest {
+            subscribers: row.subscribers,
+            demand: row.demand,
+        };
+        self.network
+            .set_wants(rows.map(|row| (&row.name[..], want(row))).collect());
     }
 
     fn end_publishers(&mut self) {
@@ -62,7 +54,7 @@ impl LinksConductor {
             let publishers = row.iter().flat_map(|row| &row.publishers);
             let publishers = publishers.map(|publisher| publisher.incarnation);
             let (ended, back) = topic.set_publishers(publishers.collect());
-            for (host, stream) in &topic.streams {
+            for (host, Branch { stream, .. }) in &topic.branches {
                 let Some(peer) = self.peers.get_mut(host) else {
                     continue;
                 };
@@ -135,9 +127,9 @@ impl LinksConductor {
 
     fn end_topic(&mut self, name: &str) {
         if let Some(topic) = self.topics.remove(name) {
-            for (host, stream) in &topic.streams {
+            for (host, branch) in &topic.branches {
                 if let Some(peer) = self.peers.get_mut(host) {
-                    peer.end_stream(*stream, false);
+                    peer.end_stream(branch.stream, false);
                 }
             }
             egress_thread(&self.egress, name).send(EgressCommand::End(name.to_owned()));
@@ -148,13 +140,9 @@ impl LinksConductor {
     pub(super) fn may_go(&self, host: &str, topic: &str) -> Result<(), String> {
         let links = &self.config.links;
         links.may_cross(Direction::Send, host, topic)?;
-        let goes_to = |of: &EgressPlan| of.streams.contains_key(host);
-        if self.topics.get(topic).is_some_and(goes_to) {
-            // It keeps its rate.
-            return Ok(());
-        }
         check_rate(links, (host, topic), || {
-            let own = self.topics.iter().filter(|(_, of)| goes_to(of));
+            let own = self.topics.iter();
+            let own = own.filter(|(_, own)| own.branches.contains_key(host));
             let all = own
                 .map(|(name, _)| name)
                 .chain(self.transits.topics_to(host));
@@ -171,16 +159,12 @@ impl LinksConductor {
     }
 
     /// The hosts that a topic goes to, and by which trees.
-    fn plan_trees(&mut self, name: &str, wants: Wants) -> (Wants, Trees) {
+    fn plan_trees(&self, name: &str, topic: &mut EgressPlan, wants: Wants) -> (Wants, Trees) {
         let (mut served, mut trees) = (Wants::new(), Trees::new());
-        let Some(topic) = self.topics.get_mut(name) else {
-            return (served, trees);
-        };
         topic.refused.clear();
-        let largest = topic.largest;
         let planned = match wants.len() < 2 || self.goes_directly(name) {
             true => u64::MAX,
-            false => self.bytes_planned(largest),
+            false => self.bytes_planned(topic.largest),
         };
         let mut in_tree = self.tree_paths(wants.keys(), planned);
         let mut moving = Vec::new();
@@ -189,12 +173,20 @@ impl LinksConductor {
                 continue;
             };
             let mut path = hop.path.clone();
-            let is_off = self.topics[name].off_trees.contains(&end);
+            let is_off = topic.off_trees.contains(&end);
             let by_tree = in_tree.remove(&end).filter(|_| !is_off);
             if let Some(other) = by_tree.filter(|path| self.may_go_by(name, path).is_ok()) {
                 path = other;
             } else if let Err(why) = self.may_go_by(name, &path) {
-                self.refuse_end(name, (&end, want.subscribers), &path[0], why);
+                let next = self.peers.get(&path[0]);
+                if next.is_some_and(|next| next.ingress.counts.issues.refused(name, 0, &why)) {
+                    tracing::warn!(
+                        host = end,
+                        topic = name,
+                        "a topic is not sent to a host: {why}"
+                    );
+                }
+                topic.refused.insert(end, (want.subscribers, why));
                 continue;
             }
             let next = path.remove(0);
@@ -203,13 +195,10 @@ impl LinksConductor {
             served.insert(end, want);
         }
         // The way before stays until this one is there.
-        let Some(topic) = self.topics.get_mut(name) else {
-            return (served, trees);
-        };
         let mut is_moving = false;
         moving.retain(|(next, end)| !topic.reaches(&self.peers, next, end));
         for (next, end) in moving {
-            for (before, tree) in &topic.trees {
+            for (before, Branch { tree, .. }) in &topic.branches {
                 let usable = self.peers.get(before).is_some_and(RemoteHost::is_usable);
                 if *before != next && usable && tree.ends_at(&end) {
                     branch(&mut trees, before).add(&tree.path(&end), takes(&served[&end]));
@@ -221,102 +210,79 @@ impl LinksConductor {
         (served, trees)
     }
 
-    /// A topic does not go to a host that wants it, for this reason.
-    fn refuse_end(&mut self, name: &str, (end, subscribers): (&str, u32), next: &str, why: String) {
-        let issues = self.peers.get(next).map(|peer| &peer.ingress.counts.issues);
-        if issues.is_some_and(|issues| issues.refused(name, 0, &why)) {
-            tracing::warn!(
-                host = end,
-                topic = name,
-                "a topic is not sent to a host: {why}"
-            );
-        }
-        if let Some(topic) = self.topics.get_mut(name) {
-            topic.refused.insert(end.to_owned(), (subscribers, why));
-        }
-    }
-
     /// Ends the streams to hosts that a topic does not go to any more.
-    fn end_streams(&mut self, name: &str, trees: &Trees) {
-        let Some(topic) = self.topics.get(name) else {
-            return;
-        };
-        let ended = topic.streams.keys();
-        let ended = ended.filter(|host| !trees.contains_key(*host));
-        for host in ended.cloned().collect::<Vec<_>>() {
+    fn end_streams(&mut self, topic: &mut EgressPlan, trees: &Trees) {
+        topic.branches.retain(|host, branch| {
             let is_reached = |end: &String| trees.values().any(|tree| tree.ends_at(end));
-            let Some(topic) = self.topics.get_mut(name) else {
-                return;
-            };
-            let tree = topic.trees.get(&host);
-            let moved = tree.is_some_and(|tree| tree.ends().all(is_reached));
-            let stream = topic.streams.remove(&host);
-            if let Some((number, peer)) = stream.zip(self.peers.get_mut(&host)) {
-                peer.end_stream(number, moved);
+            let stays = trees.contains_key(host);
+            if let Some(peer) = self.peers.get_mut(host).filter(|_| !stays) {
+                peer.end_stream(branch.stream, branch.tree.ends().all(is_reached));
             }
-        }
+            stays
+        });
     }
 
-    /// Begins streams, some of them again under another number. Whether something is to have history.
-    fn begin_streams(&mut self, name: &str, (wants, trees): (Wants, Trees)) -> bool {
-        let Some(topic) = self.topics.get_mut(name) else {
-            return false;
-        };
+    /// Begins streams, some of them again under another number.
+    fn begin_streams(&mut self, name: &str, topic: &mut EgressPlan, trees: Trees) {
         let network = &self.network;
-        let previous_trees = std::mem::replace(&mut topic.trees, trees);
-        let previous = (std::mem::replace(&mut topic.wants, wants), previous_trees);
         let renews = std::mem::take(&mut topic.renews);
-        let mut wants_history = false;
-        for (next, tree) in topic.trees.clone() {
+        let is_read = topic.not_read.is_none();
+        for (next, tree) in trees {
             let Some(peer) = self.peers.get_mut(&next) else {
                 continue;
             };
-            let known = topic.streams.get(&next);
-            let known = known.and_then(|number| peer.outgoing.get(number));
-            wants_history |= topic.wants_history(&tree, &previous);
+            let before = topic.branches.get(&next).map(|branch| branch.stream);
+            let known = before.and_then(|stream| peer.outgoing.get(&stream));
             let stays = |known: &OutgoingStream| {
-                let is_read_as_before = known.is_read == topic.not_read.is_none();
-                !renews && is_read_as_before && !known.is_to_begin_again(&tree, network)
+                let is_described = !renews && known.is_read == is_read;
+                is_described && !known.is_to_begin_again(&tree, network)
             };
             if known.is_some_and(stays) {
                 continue;
             }
             // Without a number there is no stream; there will be one in a moment.
-            let Ok(number) = random_u64() else {
+            let Ok(stream) = random_u64() else {
                 continue;
             };
-            if let Some(previous) = topic.streams.insert(next.clone(), number) {
-                peer.end_stream(previous, true);
+            if let Some(before) = before {
+                peer.end_stream(before, true);
             }
-            let mut stream = OutgoingStream::new(tree, network);
-            stream.is_read = topic.not_read.is_none();
-            peer.begin_stream(number, name, stream);
+            let mut outgoing = OutgoingStream::new(tree.clone(), network);
+            outgoing.is_read = is_read;
+            peer.begin_stream(stream, name, outgoing);
+            let branch = Branch {
+                stream,
+                tree,
+                limits: FlowLimits::default(),
+                barred: None,
+            };
+            topic.branches.insert(next, branch);
         }
-        wants_history
     }
 
     /// `wants`: of all hosts.
     fn reconcile_topic(&mut self, name: &str, wants: Wants) {
-        let gathers = self.gathers();
-        let planned_before = self.topics.entry(name.to_owned()).or_default().planned;
-        let (wants, trees) = self.plan_trees(name, wants);
-        let Some(topic) = self.topics.get(name) else {
-            return;
+        let mut topic = self.topics.remove(name).unwrap_or_default();
+        self.reconcile_plan(name, &mut topic, wants);
+        self.topics.insert(name.to_owned(), topic);
+    }
+
+    fn reconcile_plan(&mut self, name: &str, topic: &mut EgressPlan, wants: Wants) {
+        let streams = |topic: &EgressPlan| -> Vec<u64> {
+            let branches = topic.branches.values();
+            branches.map(|branch| branch.stream).collect()
         };
-        let before = (topic.streams.clone(), topic.trees.clone(), planned_before);
-        let limits = topic.limits.clone();
-        self.end_streams(name, &trees);
+        let before = (streams(topic), topic.planned);
+        let (wants, trees) = self.plan_trees(name, topic, wants);
+        self.end_streams(topic, &trees);
         let row = self.rows.get(name);
         let direct = reads_in(row, self.known.as_deref(), trees.keys(), &self.peers);
         let domain = direct.clone().unwrap_or(Domain::Host);
-        if let Some(topic) = self.topics.get_mut(name) {
-            topic.not_read = direct.err();
-        }
-        let wants_history = self.begin_streams(name, (wants, trees));
-        let Some(topic) = self.topics.get_mut(name) else {
-            return;
-        };
-        if topic.streams.is_empty() {
+        topic.not_read = direct.err();
+        let wants_history = topic.lacks_history(&wants, &trees);
+        topic.wants = wants;
+        self.begin_streams(name, topic, trees);
+        if topic.branches.is_empty() {
             if topic.has.take().is_some() {
                 egress_thread(&self.egress, name).send(EgressCommand::End(name.to_owned()));
             }
@@ -324,40 +290,36 @@ impl LinksConductor {
             return;
         }
         let row = self.rows.get(name);
-        let publishers = row.map_or_else(Vec::new, |row| row.publishers.clone());
+        let publishers = row.map_or(&[][..], |row| &row.publishers[..]);
         let of_links = (&self.config.links, &self.quotas);
-        topic.set_limits(name, of_links, &self.peers, &publishers);
-        if topic.has.is_none() && gathers {
+        let is_limited = topic.set_limits(name, of_links, &self.peers, publishers);
+        if topic.has.is_none() && self.gathers() {
             return;
         }
-        let is_new = before.0.len() != topic.streams.len();
-        let subscriber = self.subscribe(name, domain, (wants_history, is_new));
-        let Some(topic) = self.topics.get_mut(name).filter(|of| of.has.is_some()) else {
+        let is_new = before.0.len() != topic.branches.len();
+        let subscriber = self.subscribe(name, topic, domain, (wants_history, is_new));
+        if topic.has.is_none() {
             return;
-        };
+        }
         topic.note_histories();
-        let described = self.describe(name);
-        let Some(topic) = self.topics.get(name) else {
-            return;
-        };
-        let (streams, trees, planned) = (&topic.streams, &topic.trees, topic.planned);
-        let goes_elsewhere = (&before.0, &before.1, before.2) != (streams, trees, planned);
-        if described || goes_elsewhere || limits != topic.limits || subscriber.is_some() {
+        let is_described = self.describe(name, topic);
+        let goes_elsewhere = before != (streams(topic), topic.planned);
+        if is_described || goes_elsewhere || is_limited || subscriber.is_some() {
             let routes = self.routes_of(topic);
-            let command = EgressCommand::Topic(name.to_owned(), subscriber, routes, planned);
+            let command = EgressCommand::Topic(name.to_owned(), subscriber, routes, topic.planned);
             egress_thread(&self.egress, name).send(command);
         }
-        self.report_remote(name);
+        self.report_remote(name, topic);
     }
 
     /// Gives a topic a subscriber as it is to be, unless it has one. `is_new`: another host wants it, so what failed is tried again.
     fn subscribe(
-        &mut self,
+        &self,
         name: &str,
+        topic: &mut EgressPlan,
         domain: Domain,
         (wants_history, is_new): (bool, bool),
     ) -> Option<Subscriber> {
-        let topic = self.topics.get_mut(name)?;
         let now = Instant::now();
         let demand = topic.demand();
         let has = topic.has.as_ref();
@@ -400,38 +362,33 @@ impl LinksConductor {
     }
 
     fn routes_of(&self, topic: &EgressPlan) -> Vec<FlowTarget> {
-        let routes = topic.streams.iter().filter_map(|(host, stream)| {
+        let routes = topic.branches.iter().filter_map(|(host, branch)| {
             let peer = self.peers.get(host)?;
-            let of_stream = peer.outgoing.get(stream)?;
-            let publishers = of_stream.publishers.values();
-            let publishers = publishers.map(|flow| flow.description.clone());
+            let flows = peer.outgoing.get(&branch.stream)?.publishers.values();
             Some(FlowTarget {
-                host: host.clone(),
-                tree: of_stream.tree.clone(),
+                tree: branch.tree.clone(),
                 link: peer.linked()?.clone(),
-                stream: *stream,
-                publishers: publishers.collect(),
+                stream: branch.stream,
+                publishers: flows.map(|flow| flow.description.clone()).collect(),
                 counts: peer.ingress.counts.clone(),
-                limits: topic.limits.get(host)?.0.clone(),
-                unconfirmed_max: Some(self.config.links.in_flight_max.0),
-                longest: longest(&self.config.links),
+                limits: branch.limits.clone(),
+                is_in_transit: false,
             })
         });
         routes.collect()
     }
 
     /// Describes publishers whose flows are to be opened. Whether there are any.
-    fn describe(&mut self, name: &str) -> bool {
-        let (Some(topic), row) = (self.topics.get(name), self.rows.get(name)) else {
-            return false;
-        };
+    fn describe(&mut self, name: &str, topic: &EgressPlan) -> bool {
+        let row = self.rows.get(name);
         let mut any = false;
-        for (host, number) in &topic.streams {
-            let stream = self.peers.get_mut(host);
-            let Some(stream) = stream.and_then(|peer| peer.outgoing.get_mut(number)) else {
+        for (host, branch) in &topic.branches {
+            let peer = self.peers.get_mut(host);
+            let stream = peer.and_then(|peer| peer.outgoing.get_mut(&branch.stream));
+            let Some(stream) = stream else {
                 continue;
             };
-            for source in topic.sources(name, host, row) {
+            for source in topic.sources(name, branch, row) {
                 let flow = stream.publishers.entry(source.publisher);
                 flow.or_insert_with(|| {
                     any = true;
@@ -441,13 +398,4 @@ impl LinksConductor {
         }
         any
     }
-}
-
-/// Bytes of the longest message that can be in flight, and is kept for a host that is away for a while.
-pub(super) fn longest(config: &Links) -> (u64, &'static str) {
-    let keys = [
-        (config.in_flight_max.0, "links.in_flight_max"),
-        (config.outage_max.0, "links.outage_max"),
-    ];
-    keys.into_iter().min().expect("there are two")
 }

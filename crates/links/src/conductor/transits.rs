@@ -247,15 +247,13 @@ impl LinksConductor {
                 continue;
             };
             all.push(FlowTarget {
-                host: host.clone(),
                 tree: child.tree().clone(),
                 link,
                 stream: key.0.stream,
                 publishers: vec![child.description.clone()],
                 counts: peer.ingress.counts.clone(),
                 limits: child.limits.clone(),
-                unconfirmed_max: None,
-                longest: super::topics::longest(&self.config.links),
+                is_in_transit: true,
             });
         }
         let topic = plan.description.topic.clone();

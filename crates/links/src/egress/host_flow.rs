@@ -61,7 +61,7 @@ impl HostFlow {
         let finals = route.tree.ends();
         let finals = finals.map(|end| (id(end), reliable.contains(end)));
         let mut host_flow = HostFlow {
-            root: id(&route.host),
+            root: id(route.tree.root()),
             finals: finals.collect(),
             is_reliable: route.tree.is_reliable(),
             rate: route
@@ -103,7 +103,7 @@ impl HostFlow {
                 flow: self.flow(of.publisher),
                 retained_max: *staging.get(&of.publisher).unwrap_or(&u64::MAX),
                 description: of.encode(),
-                leads_on: self.route.is_in_transit() || of.tree.leads_on(),
+                leads_on: self.route.is_in_transit || of.tree.leads_on(),
             })
             .collect();
         self.open.extend(new.iter().map(|new| new.flow.publisher));

@@ -46,9 +46,7 @@ const TIMER_SLACK_NS: u64 = 1000;
 /// A host that a topic goes to.
 #[derive(Clone)]
 pub struct FlowTarget {
-    /// Its name.
-    pub host: String,
-    /// The hosts that messages go to there, itself included.
+    /// The hosts that messages go to there: itself, which is the root, and those behind it.
     pub tree: Tree,
     /// The link with it.
     pub link: HostLink,
@@ -60,29 +58,21 @@ pub struct FlowTarget {
     pub counts: Arc<HostCounts>,
     /// What may go.
     pub limits: FlowLimits,
-    /// Bytes that are held for hosts behind it, beyond those that it has. None: another host holds them.
-    pub unconfirmed_max: Option<u64>,
-    /// Bytes of the longest message that crosses, and the key that says so.
-    pub longest: (u64, &'static str),
+    /// The messages come from another host, which holds them for hosts behind this one.
+    pub is_in_transit: bool,
 }
 
 impl FlowTarget {
-    /// Whether the messages come from another host.
-    fn is_in_transit(&self) -> bool {
-        self.unconfirmed_max.is_none()
-    }
-
     /// Why a message is too long to go there, if it is.
     fn too_long(&self, bytes: u64) -> Option<String> {
-        let (longest, key) = self.longest;
-        let FlowLimits {
-            message_max, quota, ..
-        } = &self.limits;
-        if message_max.is_some_and(|max| bytes > max) {
+        let limits = &self.limits;
+        if limits.message_max.is_some_and(|max| bytes > max) {
             return Some(format!(
-                "quota '{quota}': message_max: a message of {bytes} bytes"
+                "quota '{}': message_max: a message of {bytes} bytes",
+                limits.quota
             ));
         }
+        let (longest, key) = self.link.longest();
         (bytes > longest).then(|| {
             format!("a message of {bytes} bytes; raise {key} on this host, which is {longest}")
         })

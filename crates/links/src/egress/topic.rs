@@ -374,9 +374,10 @@ impl EgressTopic {
             }
             return true;
         }
-        let leading = self.host_flows.iter().filter(|of| of.leads_on());
-        let max = leading.filter_map(|of| of.route.unconfirmed_max).min();
-        let Some(max) = max else { return false };
+        let Some(leading) = self.host_flows.iter().find(|of| of.leads_on()) else {
+            return false;
+        };
+        let max = leading.route.link.limits.in_flight_max;
         let retained = self.publishers.values().map(Publisher::retained_bytes);
         let retained: u64 = retained.sum();
         retained > 0 && retained + bytes > max

@@ -387,7 +387,7 @@ impl Children {
         for target in all {
             let known = before
                 .iter()
-                .position(|child| child.flow.route.host == target.host);
+                .position(|child| child.flow.route.tree.root() == target.tree.root());
             self.all.push(match known {
                 Some(at) => {
                     let mut child = before.swap_remove(at);
