@@ -87,7 +87,6 @@ enum Reply {
 #[derive(Default)]
 struct Secrets(Mutex<BTreeMap<Node, LaneSecret>>);
 
-/// Lives of hosts whose secrets are remembered.
 const MAX_SECRETS: usize = 1024;
 
 impl Secrets {
@@ -105,7 +104,6 @@ impl Secrets {
     }
 }
 
-/// Random bytes of the kernel's.
 pub(crate) fn random_bytes<const N: usize>() -> anyhow::Result<[u8; N]> {
     use std::io::Read;
     let mut bytes = [0; N];

@@ -23,7 +23,6 @@ impl Times {
         self.counts[Histogram::bucket(ns)].fetch_add(1, Relaxed);
     }
 
-    /// As it is now.
     pub fn read(&self) -> Histogram {
         Histogram {
             sum_ns: self.sum_ns.load(Relaxed),
@@ -35,21 +34,14 @@ impl Times {
 /// What is counted of one host, as long as it is known.
 #[derive(Default)]
 pub struct HostCounts {
-    /// Messages that went there.
     pub messages_out: AtomicU64,
-    /// Their bytes.
     pub bytes_out: AtomicU64,
     /// Messages for it for which there was no room.
     pub skipped: AtomicU64,
-    /// Messages for it that were given up.
     pub given_up: AtomicU64,
-    /// Messages that came.
     pub messages_in: AtomicU64,
-    /// Their bytes.
     pub bytes_in: AtomicU64,
-    /// Messages that never came.
     pub missed: AtomicU64,
-    /// How often the link came up.
     pub connects: AtomicU64,
     /// How long stages took, in their order.
     times: [Times; Stage::ALL.len()],
@@ -60,7 +52,6 @@ pub struct HostCounts {
 }
 
 impl HostCounts {
-    /// Nothing yet.
     pub fn new(traces: Option<LinkTraces>) -> Arc<HostCounts> {
         Arc::new(HostCounts {
             traces,
@@ -68,7 +59,6 @@ impl HostCounts {
         })
     }
 
-    /// How long a stage took.
     pub fn times(&self, stage: Stage) -> &Times {
         &self.times[stage as usize]
     }

@@ -26,7 +26,6 @@ const RECORD_WORDS: usize = 8;
 /// The form of the file: "rgaps" and its version.
 const FORM: u64 = u64::from_le_bytes(*b"rgaps\0\0\x03");
 
-/// Words of a record.
 #[derive(Clone, Copy)]
 enum Word {
     Incarnation,
@@ -48,7 +47,6 @@ struct Inner {
     used: Mutex<Vec<u64>>,
 }
 
-/// One publisher's record.
 pub struct DeliveredRecord {
     committed: DeliveredFile,
     record: usize,

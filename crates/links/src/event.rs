@@ -19,7 +19,6 @@ pub struct EventSource {
 /// An event, and the link that it is about.
 pub type SourcedEvent = (Option<EventSource>, ConductorEvent);
 
-/// Reports events of one link.
 #[derive(Clone)]
 pub struct LinkReporter {
     source: EventSource,
@@ -46,12 +45,10 @@ impl LinkReporter {
         let _ = self.to.send((Some(self.source.clone()), event));
     }
 
-    /// The host at the link's other end.
     pub fn host(&self) -> &str {
         &self.source.host
     }
 
-    /// Whether an event is about this link.
     pub fn is_source(&self, source: &EventSource) -> bool {
         self.source == *source
     }
@@ -60,7 +57,6 @@ impl LinkReporter {
 /// What links, and the threads that send to them, tell the conductor.
 #[derive(Debug)]
 pub enum ConductorEvent {
-    /// Something happened.
     Event(HostEvent),
     /// The peer said something.
     LinkMessage(Vec<u8>),

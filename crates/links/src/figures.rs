@@ -5,7 +5,6 @@ use rgaps_client::{LinkFigures, RdmaFigures, Stage};
 use rgaps_transport::{LinkCounts, LinkStatus};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// All that is known of a link.
 pub fn figures(host: &str, counted: &HostCounts, status: Option<&LinkStatus>) -> LinkFigures {
     let counts = status.map(|status| status.counts).unwrap_or_default();
     LinkFigures {

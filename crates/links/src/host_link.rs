@@ -30,13 +30,11 @@ use std::time::{Duration, Instant};
 pub struct Group {
     /// No other group of this link has it.
     pub number: u32,
-    /// How many flows.
     pub flows: u16,
 }
 
 /// A flow that begins.
 pub struct NewFlow {
-    /// Its name.
     pub flow: FlowName,
     /// It retains no more bytes than this.
     pub retained_max: u64,
@@ -54,7 +52,6 @@ fn encode_open(flow: FlowName, group: Group, description: &[u8]) -> Option<Descr
     Description::new(&to)
 }
 
-/// What OPEN carried.
 pub fn decode_open(from: &[u8]) -> Option<(FlowName, Group, &[u8])> {
     let ((flow, group), rest) = postcard::take_from_bytes::<(FlowName, Group)>(from).ok()?;
     (group.flows > 0).then_some((flow, group, rest))
@@ -85,7 +82,6 @@ pub type LinkEnds = (Arc<dyn FlowReceiver>, Box<dyn Fn(HostEvent) + Send + Sync>
 pub struct RetainLimits {
     /// Bytes of a flow, as long as the host has lanes.
     pub in_flight_max: u64,
-    /// The same while it has none.
     pub outage_max: u64,
     /// A host that has no lanes for so long gets nothing of what was retained.
     pub outage: Duration,
@@ -110,7 +106,6 @@ pub struct HostLink {
     pub limits: RetainLimits,
 }
 
-/// A flow that is sent.
 struct SentFlow {
     id: FlowId,
     of: NewFlow,
@@ -179,7 +174,6 @@ impl Sending {
     }
 }
 
-/// The user of the link.
 struct HostUser {
     report: Box<dyn Fn(HostEvent) + Send + Sync>,
     sending: Mutex<Sending>,
@@ -430,7 +424,6 @@ impl HostLink {
         self.link.set_peer(peer)
     }
 
-    /// Its state.
     pub fn status(&self) -> LinkStatus {
         self.link.status()
     }

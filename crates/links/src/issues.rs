@@ -12,7 +12,6 @@ const MAX_TOPICS: usize = 1024;
 /// How often the log says of a topic that messages were missed: they may be all of a fast publisher's.
 const SAY: Duration = Duration::from_secs(1);
 
-/// Counts, for one host.
 #[derive(Default)]
 pub struct TopicIssues(Mutex<BTreeMap<String, TopicIssue>>);
 
@@ -70,7 +69,6 @@ impl TopicIssues {
         is_new
     }
 
-    /// There is no reason any more.
     pub fn allowed(&self, topic: &str) {
         let mut issues = lock(&self.0);
         if let Some(note) = issues.get_mut(topic) {

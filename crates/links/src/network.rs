@@ -24,7 +24,6 @@ use rgaps_session::check_topic_name;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// How long interest that was withdrawn stays.
 const WITHDRAWN_FOR: Duration = Duration::from_secs(1);
 
 /// A host that reaches others, and is reached.
@@ -49,9 +48,7 @@ pub struct Network {
 /// What a host says of a flow of this one.
 #[derive(Debug, PartialEq)]
 pub struct FlowReport {
-    /// Who says so.
     pub from: HostId,
-    /// The flow.
     pub flow: FlowName,
     /// The host that its messages are for.
     pub host: HostId,
@@ -72,7 +69,6 @@ pub struct Received {
     pub egress: Option<(String, LinkMessage)>,
     /// It has changed what is known of its sender's interest.
     pub is_changed: bool,
-    /// What it says of flows.
     pub reports: Vec<FlowReport>,
 }
 
@@ -111,7 +107,6 @@ impl Network {
         self.start.elapsed()
     }
 
-    /// The link with a host has lanes.
     pub fn link_up(&mut self, node: &Node) -> anyhow::Result<()> {
         let life = life(node);
         self.note_name(node)?;
@@ -137,7 +132,6 @@ impl Network {
         self.restarted.insert(id(host));
     }
 
-    /// The host is given up.
     pub fn link_ended(&mut self, host: &str) {
         self.advertised.remove(&id(host));
         self.paths.link_ended(id(host));
@@ -338,7 +332,6 @@ impl Network {
         self.paths.version()
     }
 
-    /// The hosts that are reached.
     pub fn reached(&self) -> impl Iterator<Item = &String> {
         self.paths
             .paths()
@@ -379,7 +372,6 @@ impl Network {
         paths
     }
 
-    /// What a host wants.
     pub fn wants(&self, host: &str) -> impl Iterator<Item = (&String, &TopicInterest)> {
         let wants = self.wants.get(&id(host)).into_iter().flatten();
         wants.map(|(topic, known)| (topic, &known.want))

@@ -9,19 +9,16 @@ use std::sync::{Arc, PoisonError, RwLock};
 pub struct OwnPublishers(Arc<RwLock<HashSet<u64>>>);
 
 impl OwnPublishers {
-    /// One more.
     pub fn insert(&self, publisher: u64) {
         let mut own = self.0.write().unwrap_or_else(PoisonError::into_inner);
         own.insert(publisher);
     }
 
-    /// One less.
     pub fn remove(&self, publisher: u64) {
         let mut own = self.0.write().unwrap_or_else(PoisonError::into_inner);
         own.remove(&publisher);
     }
 
-    /// Whether a publisher is one of them.
     pub fn contains(&self, publisher: u64) -> bool {
         let own = self.0.read().unwrap_or_else(PoisonError::into_inner);
         own.contains(&publisher)

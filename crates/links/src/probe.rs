@@ -82,7 +82,6 @@ impl Probe {
         self.knows_hosts.store(knows_hosts, Ordering::Relaxed);
     }
 
-    /// The control plane has another session.
     pub fn set_session(&self, session: Session) {
         *lock(&self.session) = session;
     }
@@ -98,7 +97,6 @@ impl Probe {
     }
 }
 
-/// What the probe's thread has.
 struct Prober {
     session: Arc<Mutex<Session>>,
     realm: String,

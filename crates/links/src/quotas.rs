@@ -22,7 +22,6 @@ pub enum Kind {
 /// Bytes of each quota that publishers have.
 type Books = Mutex<BTreeMap<(String, Kind), u64>>;
 
-/// All quotas of this host.
 #[derive(Default)]
 pub struct Quotas(Arc<Books>);
 

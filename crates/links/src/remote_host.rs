@@ -27,7 +27,6 @@ const MAX_NAMES: usize = 16384;
 pub struct IngressPlan {
     /// What OPEN said of it, and what was said since.
     pub description: FlowDescription,
-    /// Where its messages land.
     pub landing: Option<Arc<RemotePublisher>>,
     /// Why they do not, and since when.
     pub refused: Option<(String, Instant)>,
@@ -68,7 +67,6 @@ impl IngressPlan {
 
 /// What of a topic goes there.
 pub struct OutgoingStream {
-    /// Publishers whose flows are opened.
     pub publishers: BTreeMap<u64, OutgoingFlow>,
     /// The hosts that messages go to there.
     pub tree: Tree,
@@ -85,7 +83,6 @@ pub struct OutgoingStream {
 }
 
 impl OutgoingStream {
-    /// One that begins now.
     pub fn new(tree: Tree, network: &Network) -> OutgoingStream {
         let below = tree.ends_below();
         let lives = below.map(|end| (end.clone(), network.incarnation(end)));
@@ -116,14 +113,12 @@ impl OutgoingStream {
 
 /// A publisher whose flow is opened.
 pub struct OutgoingFlow {
-    /// As it is described.
     pub description: Arc<FlowDescription>,
     /// What the host, and those below it, answered last: they take its messages, or why not; and when.
     pub answers: BTreeMap<String, (Result<(), String>, Instant)>,
 }
 
 impl OutgoingFlow {
-    /// One that nobody has answered yet.
     pub fn new(description: Arc<FlowDescription>) -> OutgoingFlow {
         OutgoingFlow {
             description,
@@ -143,11 +138,9 @@ impl OutgoingFlow {
     }
 }
 
-/// Another host.
 pub struct RemoteHost {
     /// Its last life.
     pub node: Node,
-    /// The version that it speaks.
     pub protocol: u32,
     /// When it was there last: its token came, or it asked for lanes.
     pub seen: Instant,
@@ -163,11 +156,8 @@ pub struct RemoteHost {
     pub ingress: Arc<LinkIngress>,
     /// When it is asked for its lanes again; none: while it is being asked.
     pub ask_at: Option<Instant>,
-    /// Since when it does not answer.
     pub unanswered: Option<Instant>,
-    /// Streams that go there.
     pub outgoing: HashMap<u64, OutgoingStream>,
-    /// Flows that come from there.
     pub incoming: BTreeMap<FlowName, IngressPlan>,
     /// What publishers of a former life of it publish through here, and since when: its next life may go on with that.
     pub orphans: Vec<(Arc<RemotePublisher>, Instant)>,
@@ -177,9 +167,7 @@ pub struct RemoteHost {
     names: BTreeMap<u64, (String, bool)>,
     /// Messages that were given up since that was told last, and when that was.
     pub gave_up: (u64, Option<Instant>),
-    /// What went wrong last.
     pub detail: String,
-    /// What lanes go over.
     pub over: LinkPath,
     /// The link's, when it was looked at last.
     status: Option<LinkStatus>,
@@ -240,7 +228,6 @@ impl LinkPath {
 }
 
 impl RemoteHost {
-    /// One that has just come.
     pub fn new(node: Node, protocol: u32, ingress: Arc<LinkIngress>) -> RemoteHost {
         RemoteHost {
             node,
@@ -522,7 +509,6 @@ impl RemoteHost {
             .count()
     }
 
-    /// As others see it.
     pub fn row(&self) -> PeerRow {
         let status = self.status.as_ref();
         let state = match (&self.refused, self.lost, self.is_up()) {

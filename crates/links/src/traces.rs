@@ -113,7 +113,6 @@ impl Tracer {
         })))
     }
 
-    /// What was sent so far.
     pub fn figures(&self) -> TraceFigures {
         TraceFigures {
             endpoint: self.url.clone(),
@@ -162,7 +161,6 @@ pub struct LinkTraces {
 }
 
 impl LinkTraces {
-    /// Those of the link with `peer`.
     pub fn new(tracer: &Arc<Tracer>, peer: &str) -> LinkTraces {
         LinkTraces {
             tracer: tracer.clone(),
@@ -170,7 +168,6 @@ impl LinkTraces {
         }
     }
 
-    /// A message, if it is sampled.
     pub fn pick(&self, topic: &str, publisher: u64, sequence: u64, bytes: u64) -> Option<Trace> {
         self.tracer.pick(topic, publisher, sequence, bytes)
     }

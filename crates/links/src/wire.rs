@@ -12,7 +12,6 @@ use rgaps_session::check_topic_name;
 use rgaps_sync::{monotonic_ns, wall_offset_ns};
 use serde::{Deserialize, Serialize};
 
-/// Dimensions of a tensor.
 const DIMS: usize = 8;
 /// `MessageDescription`'s flags: it is a tensor.
 const TYPED: u8 = 1;
@@ -228,7 +227,6 @@ pub(crate) fn exactly<'a, T: Deserialize<'a>>(from: &'a [u8]) -> Option<T> {
     rest.is_empty().then_some(value)
 }
 
-/// Whether a reason fits.
 fn fits(outcome: &Result<(), String>) -> bool {
     !matches!(outcome, Err(why) if why.len() > MAX_TEXT)
 }

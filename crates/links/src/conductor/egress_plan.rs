@@ -15,7 +15,6 @@ const MAX_ENDED: usize = 1024;
 /// How long large messages wait for hosts to take a tree.
 const MOVE_LIMIT: Duration = Duration::from_secs(20);
 
-/// A topic that other hosts want.
 #[derive(Default)]
 pub(super) struct EgressPlan {
     /// What its subscriber asks for, once there is one.
@@ -71,7 +70,6 @@ impl Branch {
     }
 }
 
-/// What hosts want of a topic.
 pub(super) type Wants = BTreeMap<String, TopicInterest>;
 
 /// The branches of the hosts that a topic goes to directly.
@@ -147,7 +145,6 @@ impl EgressPlan {
         })
     }
 
-    /// Who publishes what goes to a host.
     pub(super) fn sources(
         &self,
         name: &str,

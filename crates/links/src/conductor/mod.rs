@@ -67,7 +67,6 @@ const LEAVE_LIMIT: Duration = Duration::from_secs(1);
 const PREVIOUS_LIMIT: Duration = Duration::from_secs(10);
 /// How long links that have begun wait at most for the hosts that they know of.
 const GATHER: Duration = Duration::from_secs(2);
-/// Threads that forward topics.
 const EGRESS_THREADS: usize = 2;
 
 /// The links of this host.
@@ -75,7 +74,6 @@ pub struct LinksConductor {
     node: Node,
     config: Config,
     own: Host,
-    /// When this life of the links began.
     begun: Instant,
     plane: ControlPlane,
     /// When the plane was opened anew last.
@@ -298,7 +296,6 @@ impl LinksConductor {
         }
     }
 
-    /// Looks who publishes and subscribes here.
     fn look(&mut self) -> anyhow::Result<()> {
         let interest = self.node.interest(self.version.0)?;
         if interest.daemon != self.version.1 {

@@ -74,7 +74,6 @@ impl Report {
         self.unserved.retain(|_, rows| !rows.is_empty());
     }
 
-    /// Reports over what messages come.
     pub(super) fn incoming(&mut self, node: &Node, all: IncomingPaths) {
         self.incoming.retain(|id, _| all.contains_key(id));
         let paths = all.iter().map(|(id, (_, over))| (*id, over.clone()));

@@ -14,7 +14,6 @@ use std::time::{Duration, Instant};
 /// How often ways are looked at when nothing has changed.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// How a host is reached.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Hop {
     /// The hosts on the path: the next one first, the host itself last.
@@ -30,7 +29,6 @@ impl Hop {
     }
 }
 
-/// What hosts are reached how.
 #[derive(Default)]
 pub(super) struct Routes {
     hops: BTreeMap<String, Hop>,
@@ -41,7 +39,6 @@ pub(super) struct Routes {
 }
 
 impl Routes {
-    /// How a host is reached.
     pub(super) fn hop(&self, host: &str) -> Option<&Hop> {
         self.hops.get(host)
     }

@@ -18,7 +18,6 @@ use std::time::{Duration, Instant};
 /// How long until the conductor checks again whether a stream with a broken branch has to begin anew.
 const BROKEN_AGAIN: Duration = Duration::from_millis(500);
 
-/// What a host takes of a topic.
 fn takes(want: &TopicInterest) -> Takes {
     match want.demand.reliable {
         true => Takes::Reliable,
@@ -26,14 +25,12 @@ fn takes(want: &TopicInterest) -> Takes {
     }
 }
 
-/// The tree that begins at a host.
 fn branch<'a>(trees: &'a mut Trees, next: &str) -> &'a mut Tree {
     let tree = trees.entry(next.to_owned());
     tree.or_insert_with(|| Tree::new(next))
 }
 
 impl LinksConductor {
-    /// Tells other hosts what is wanted here.
     pub(super) fn announce_wants(&mut self) {
         let subscribed = self.rows.values().filter(|row| row.subscribers > 0);
         let subscribed = subscribed.map(|row| number_of(&row.name));

@@ -21,14 +21,10 @@ const UNKNOWN_LIMIT: Duration = Duration::from_secs(2);
 /// How long it waits for the host to say how the publisher's messages land there.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 
-/// What became of a message for a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Offered {
-    /// Nothing yet: it waits.
     Waits,
-    /// The link has it.
     Taken,
-    /// It does not go there.
     LeftOut,
 }
 
@@ -40,9 +36,7 @@ pub struct HostFlow {
     pub finals: BTreeMap<HostId, bool>,
     /// Some of them are not to miss anything.
     is_reliable: bool,
-    /// Its bytes a second.
     rate: Option<Rate>,
-    /// Publishers whose flows are open.
     open: BTreeSet<u64>,
     /// A message waits since then, because its publisher, or the path of that one, is not known yet.
     unknown: Option<(u64, Instant)>,

@@ -24,7 +24,6 @@ enum Bytes {
 }
 
 impl RetainedMessage {
-    /// Of a sample.
     pub fn sample(sample: Sample) -> Arc<RetainedMessage> {
         let bytes = sample.len().max(1) as usize;
         RetainedMessage::new(
@@ -36,7 +35,6 @@ impl RetainedMessage {
         )
     }
 
-    /// From another host.
     pub fn in_transit(message: Box<dyn Payload>) -> Arc<RetainedMessage> {
         RetainedMessage::new(message.bytes(), Bytes::InTransit(message))
     }
@@ -122,7 +120,6 @@ pub struct PartialMessage {
     pub held: Arc<RetainedMessage>,
     pub publisher: u64,
     pub sequence: u64,
-    /// What the links know.
     pub reported: usize,
 }
 

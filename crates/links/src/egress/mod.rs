@@ -43,12 +43,10 @@ const GROWS: Duration = Duration::from_micros(15);
 /// Nanoseconds that a sleep may take longer. By default they are 50,000, twice the time in which a GPU copies 1 MiB.
 const TIMER_SLACK_NS: u64 = 1000;
 
-/// A host that a topic goes to.
 #[derive(Clone)]
 pub struct FlowTarget {
     /// The hosts that messages go to there: itself, which is the root, and those behind it.
     pub tree: Tree,
-    /// The link with it.
     pub link: HostLink,
     /// `FlowName::stream` of its flows.
     pub stream: u64,
@@ -56,7 +54,6 @@ pub struct FlowTarget {
     pub publishers: Vec<Arc<FlowDescription>>,
     /// What was sent there, and what was not.
     pub counts: Arc<HostCounts>,
-    /// What may go.
     pub limits: FlowLimits,
     /// The messages come from another host, which holds them for hosts behind this one.
     pub is_in_transit: bool,
@@ -90,16 +87,13 @@ pub struct FlowLimits {
     pub asks: BTreeSet<u64>,
     /// The quota that the rest is of.
     pub quota: String,
-    /// The longest message.
     pub message_max: Option<u64>,
-    /// Bytes a second.
     pub rate: Option<u64>,
     /// Bytes of publishers' messages that are held for that host at once.
     pub staging: BTreeMap<u64, u64>,
 }
 
 impl FlowLimits {
-    /// Takes a quota's limits.
     pub fn set_quota(&mut self, quota: &Quota) {
         self.quota.clone_from(&quota.name);
         self.message_max = quota.message_max.map(|max| max.0);
@@ -127,7 +121,6 @@ impl FlowLimits {
     }
 }
 
-/// What an egress thread is to do.
 pub enum EgressCommand {
     /// A topic goes to these hosts. With a subscriber, it takes the place of the former one. Messages of more than so many bytes
     /// wait: see `ConductorEvent::Unplanned`.
@@ -136,11 +129,9 @@ pub enum EgressCommand {
     Publishers(String, Vec<u64>, Vec<u64>),
     /// How far a topic's messages of a flow are at a host that others lead to; `u64::MAX`: it refuses them.
     Confirmed(String, FlowName, HostId, u64),
-    /// A topic goes nowhere any more.
     End(String),
 }
 
-/// A thread that forwards topics.
 pub struct EgressThread {
     commands: Sender<EgressCommand>,
     thread: Option<std::thread::JoinHandle<Vec<Subscriber>>>,
@@ -188,7 +179,6 @@ impl EgressThread {
         ended.and_then(Result::ok).unwrap_or_default()
     }
 
-    /// Has it do something, soon.
     pub fn send(&self, command: EgressCommand) {
         if self.commands.send(command).is_err() {
             tracing::error!("the thread that sends messages to other hosts has ended");
@@ -207,7 +197,6 @@ struct Thread {
     topics: BTreeMap<String, EgressTopic>,
     /// Of topics, by their tokens in the wait set.
     names: HashMap<Token, String>,
-    /// Topics that are to be looked at.
     due: BTreeSet<String>,
     own_publishers: OwnPublishers,
     events: Sender<SourcedEvent>,

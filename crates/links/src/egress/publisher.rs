@@ -32,7 +32,6 @@ pub struct Publisher {
     retained_bytes: u64,
     /// As it was described last.
     pub description: Option<Arc<FlowDescription>>,
-    /// Nothing is to come.
     pub has_ended: bool,
 }
 
@@ -125,7 +124,6 @@ impl Publisher {
         }
     }
 
-    /// The next message for a stream.
     fn next(&mut self, stream: u64) -> Option<OutgoingMessage> {
         let id = FlowId(stream);
         let due = self.delivery.due(id)?;
@@ -155,12 +153,10 @@ impl Publisher {
         true
     }
 
-    /// Whether something is due to a host.
     pub fn is_due(&self, host_flow: &HostFlow) -> bool {
         self.delivery.due(FlowId(host_flow.route.stream)).is_some()
     }
 
-    /// Bytes that are retained here.
     pub fn retained_bytes(&self) -> u64 {
         self.retained_bytes
     }

@@ -16,12 +16,10 @@ pub struct Carried {
     taken_ns: u64,
     /// When its first byte was written; 0: it was not.
     written_ns: AtomicU64,
-    /// If it is told of.
     trace: Option<Trace>,
 }
 
 impl Carried {
-    /// One that the links took then.
     pub fn new(
         held: Arc<RetainedMessage>,
         counts: Arc<HostCounts>,

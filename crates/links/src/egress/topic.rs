@@ -21,7 +21,6 @@ pub struct EgressTopic {
     pub subscriber: Subscriber,
     /// The subscriber before this one, as long as there is something that only it has.
     previous: Option<Subscriber>,
-    /// In the wait set.
     pub token: Option<Token>,
     host_flows: Vec<HostFlow>,
     /// Taken, and its bytes are not there yet.
@@ -45,7 +44,6 @@ pub struct EgressTopic {
     unplanned: Option<u64>,
 }
 
-/// What there was to take.
 enum Next {
     /// A message, or one that is skipped.
     Taken,
@@ -54,14 +52,12 @@ enum Next {
     Waits,
 }
 
-/// A message cannot be read.
 fn skip(topic: &str, error: &RecvError) -> Next {
     tracing::warn!(%error, topic, "a message cannot be sent to other hosts; skipped");
     Next::Taken
 }
 
 impl EgressTopic {
-    /// One that goes nowhere yet.
     pub fn new(subscriber: Subscriber) -> EgressTopic {
         EgressTopic {
             subscriber,
@@ -81,7 +77,6 @@ impl EgressTopic {
         }
     }
 
-    /// Its subscribers.
     pub fn into_subscribers(self) -> impl Iterator<Item = Subscriber> {
         std::iter::once(self.subscriber).chain(self.previous)
     }
@@ -161,7 +156,6 @@ impl EgressTopic {
         }
     }
 
-    /// It goes nowhere any more.
     pub fn close_all(&mut self) {
         self.host_flows.iter_mut().for_each(HostFlow::close_all);
     }
@@ -213,7 +207,6 @@ impl EgressTopic {
         });
     }
 
-    /// The next sample.
     fn receive(&mut self) -> Result<Option<Sample>, RecvError> {
         if let Some(unfinished) = self.unfinished.take() {
             return Ok(Some(unfinished));
@@ -253,7 +246,6 @@ impl EgressTopic {
         true
     }
 
-    /// Takes the next message.
     fn take(&mut self, name: &str, own_publishers: &OwnPublishers) -> Next {
         let sample = match self.receive() {
             Ok(Some(sample)) => sample,

@@ -107,7 +107,6 @@ pub(super) struct ArrivingMessage {
     bytes: u64,
     /// Where it lands, if it does.
     landing: Option<Arc<RemotePublisher>>,
-    /// Its publisher.
     publisher: u64,
     /// Of its flow, if its origin is to learn that.
     position: Option<Arc<FlowPosition>>,
@@ -173,7 +172,6 @@ impl ReceiveBuffer for ArrivingMessage {
     }
 }
 
-/// There is no memory now.
 struct NoLoan;
 
 impl ArrivingMessage {
@@ -251,7 +249,6 @@ fn describe(loan: &mut Loan, meta: &MessageDescription, topic: &str, sequence: u
 }
 
 impl ArrivingMessage {
-    /// One without memory.
     fn new(bytes: u64, owner: &LinkIngress) -> ArrivingMessage {
         ArrivingMessage {
             loan: None,

@@ -25,7 +25,6 @@ use std::sync::{Arc, Mutex};
 /// Where a flow's messages land, and where they go on to.
 #[derive(Clone)]
 pub struct Bound {
-    /// Where they land, if they do.
     pub landing: Option<Arc<RemotePublisher>>,
     /// Where they go on to, if they do.
     pub transit: Option<Arc<Transit>>,
@@ -61,7 +60,6 @@ enum Standing {
     /// The conductor has not decided yet.
     Pending,
     Lands(Bound),
-    /// It does not, for this reason.
     Refused(String),
 }
 
@@ -83,7 +81,6 @@ impl IngressFlows {
 /// What messages from a host become here.
 pub struct LinkIngress {
     flows: Mutex<IngressFlows>,
-    /// The host's counts.
     pub counts: Arc<HostCounts>,
     room: Arc<RoomRequests>,
     /// See [`FlowPosition`].
@@ -124,12 +121,10 @@ impl LinkIngress {
         })
     }
 
-    /// Reports for this link.
     pub fn reporter(&self) -> LinkReporter {
         self.room.reporter.clone()
     }
 
-    /// Whether an event is about this link.
     pub fn is_source(&self, source: &EventSource) -> bool {
         self.room.reporter.is_source(source)
     }
@@ -174,13 +169,11 @@ impl LinkIngress {
         }
     }
 
-    /// What a link is made with.
     pub fn ends(self: &Arc<Self>) -> LinkEnds {
         let ingress = self.clone();
         (self.clone(), Box::new(move |event| ingress.event(event)))
     }
 
-    /// Something happened on the link.
     pub fn event(&self, event: HostEvent) {
         match &event {
             // Its flows of before are over.
@@ -193,7 +186,6 @@ impl LinkIngress {
         self.room.reporter.report(ConductorEvent::Event(event));
     }
 
-    /// All flows have ended.
     pub fn clear(&self) {
         let ended = std::mem::take(&mut *lock(&self.flows));
         drop(ended);
