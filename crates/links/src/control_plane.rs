@@ -3,7 +3,7 @@
 //! Nothing here waits for another host but [`ControlPlane::ask_address`], which runs on a thread of its own and tells
 //! what came of it as news.
 
-use crate::keys::{Node, Token, PLANE_VERSION};
+use crate::keys::{is_host, Node, Token, PLANE_VERSION};
 use crate::lock;
 use crate::wire::exactly;
 use anyhow::{anyhow, bail, Context};
@@ -32,7 +32,7 @@ const MAX_ADDRESSES: usize = 16;
 #[derive(Clone, Debug, PartialEq)]
 pub enum PlaneEvent {
     /// One is there, and speaks this version.
-    Appeared(Node, u32),
+    Appeared(Token),
     /// One is gone, for now at least.
     Left(Node),
     /// One wants to know how to reach us, and was told.
@@ -341,15 +341,14 @@ pub fn read_question(asked: &[u8]) -> anyhow::Result<Node> {
         host: question.host,
         incarnation: question.incarnation,
     };
-    // Checked as a token's is.
-    let key = token(node.clone()).key("r");
-    if Token::parse("r", &key).is_none() {
+    if !is_host(&node.host) || node.incarnation == 0 {
         bail!("a host of that name there cannot be");
     }
     Ok(node)
 }
 
-fn token(node: Node) -> Token {
+/// The token of a host that speaks this version.
+pub(crate) fn token(node: Node) -> Token {
     let protocol = PLANE_VERSION;
     Token { node, protocol }
 }
@@ -364,13 +363,11 @@ pub fn versions(host: &str, theirs: u32) -> String {
 
 /// What a token that came or went says; none: nothing of another host.
 fn read_token(realm: &str, this: &str, key: &str, there: bool) -> Option<PlaneEvent> {
-    let Token { node, protocol } = Token::parse(realm, key)?;
-    let is_other = node.host != this;
-    let event = match there {
-        true => PlaneEvent::Appeared(node, protocol),
-        false => PlaneEvent::Left(node),
-    };
-    is_other.then_some(event)
+    let token = Token::parse(realm, key).filter(|token| token.node.host != this)?;
+    Some(match there {
+        true => PlaneEvent::Appeared(token),
+        false => PlaneEvent::Left(token.node),
+    })
 }
 
 /// An endpoint that is listened at, with the limit for TLS handshakes where it names none itself.

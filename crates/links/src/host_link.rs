@@ -12,7 +12,9 @@
 //!
 //! **Locks.** The link's comes first, then `Sending`; neither is held while topics learn what happened.
 
+use crate::counts::HostCounts;
 use crate::lock;
+use crate::wire::{clip, FlowDescription};
 use rgaps_routing::FlowName;
 use rgaps_transport::machine::frame::Description;
 use rgaps_transport::machine::{LinkMachine, FLOWS_MAX};
@@ -22,6 +24,7 @@ use rgaps_transport::{
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -38,8 +41,7 @@ pub struct NewFlow {
     pub flow: FlowName,
     /// It retains no more bytes than this.
     pub retained_max: u64,
-    /// What the receiver is told of it.
-    pub description: Vec<u8>,
+    pub description: Arc<FlowDescription>,
     /// The host sends its messages on. Its next life needs more of them than the flow retains, and in their order: so it gets none of
     /// this flow, and another takes its place.
     pub leads_on: bool,
@@ -60,12 +62,10 @@ pub fn decode_open(from: &[u8]) -> Option<(FlowName, Group, &[u8])> {
 /// What happened on the link with a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostEvent {
-    /// A message that was sent was given up; the host misses it.
-    GaveUp(FlowName),
     /// The host takes the messages of a flow that is sent there.
     Accepted(FlowName),
-    /// The host takes nothing of a flow, which has ended: why, and how many messages it does not have.
-    Refused(FlowName, String, u64),
+    /// The host takes nothing of a flow, which has ended: why.
+    Refused(FlowName, String),
     /// All of a flow that arrives was delivered, and nothing follows.
     Closed(FlowName),
     /// The host has acknowledged all of a flow that is sent there, and knows that nothing follows.
@@ -74,8 +74,12 @@ pub enum HostEvent {
     Link(LinkEvent),
 }
 
-/// Where messages from a host arrive; and what hears of events, without blocking.
-pub type LinkEnds = (Arc<dyn FlowReceiver>, Box<dyn Fn(HostEvent) + Send + Sync>);
+/// Where messages from a host arrive; what hears of events, without blocking; and where messages that the host does not get are counted.
+pub type LinkEnds = (
+    Arc<dyn FlowReceiver>,
+    Box<dyn Fn(HostEvent) + Send + Sync>,
+    Arc<HostCounts>,
+);
 
 /// How long messages are retained, and how many.
 #[derive(Clone, Copy, Debug)]
@@ -88,13 +92,14 @@ pub struct RetainLimits {
 }
 
 /// The result of sending a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sent {
     /// It is retained until it is acknowledged or given up.
     Taken,
     /// Not now: a reliable publisher waits.
     Full,
     /// Never: the flow is closed, or the message is empty, too large or too late.
+    #[default]
     Never,
 }
 
@@ -110,6 +115,20 @@ struct SentFlow {
     id: FlowId,
     of: NewFlow,
     is_closing: bool,
+    /// What it retains is sent in another flow, too.
+    has_moved: bool,
+}
+
+impl SentFlow {
+    /// Counts messages of it that were given up.
+    fn gave_up(&self, messages: usize, counts: &HostCounts) {
+        if messages > 0 && !self.has_moved {
+            let messages = messages as u64;
+            counts.given_up.fetch_add(messages, Ordering::Relaxed);
+            let topic = &self.of.description.topic;
+            counts.issues.gave_up(topic, messages);
+        }
+    }
 }
 
 /// All flows that are sent to the host.
@@ -150,7 +169,7 @@ impl Sending {
             let group = self.group(flows.len());
             for flow in flows {
                 let SentFlow { id, of, .. } = &self.flows[&flow];
-                if let Some(description) = encode_open(flow, group, &of.description) {
+                if let Some(description) = encode_open(flow, group, &of.description.encode()) {
                     link.reopen(*id, description);
                 }
             }
@@ -168,25 +187,15 @@ impl Sending {
     }
 
     /// A flow has ended, or the host refused it.
-    fn end(&mut self, id: FlowId) -> Option<FlowName> {
-        let flow = self.names.remove(&id)?;
-        self.flows.remove(&flow).map(|_| flow)
+    fn end(&mut self, id: FlowId) -> Option<SentFlow> {
+        self.flows.remove(&self.names.remove(&id)?)
     }
 }
 
 struct HostUser {
     report: Box<dyn Fn(HostEvent) + Send + Sync>,
+    counts: Arc<HostCounts>,
     sending: Mutex<Sending>,
-}
-
-impl HostUser {
-    /// Messages of a flow were given up.
-    fn gave_up(&self, flow: FlowName, given_up: Vec<Arc<dyn Payload>>) {
-        for payload in given_up {
-            drop(payload);
-            (self.report)(HostEvent::GaveUp(flow));
-        }
-    }
 }
 
 impl LinkUser for HostUser {
@@ -198,12 +207,18 @@ impl LinkUser for HostUser {
                 flow.map(HostEvent::Accepted)
             }
             FlowEvent::Refused { flow, why, dropped } => {
-                lock(&self.sending).end(flow).map(|flow| {
-                    let why = String::from_utf8_lossy(why.as_slice()).into_owned();
-                    HostEvent::Refused(flow, why, dropped.len() as u64)
+                let ended = lock(&self.sending).end(flow);
+                ended.map(|SentFlow { of, .. }| {
+                    let why = clip(&String::from_utf8_lossy(why.as_slice()));
+                    let (topic, dropped) = (&of.description.topic, dropped.len() as u64);
+                    self.counts.issues.refused(topic, dropped, &why);
+                    HostEvent::Refused(of.flow, why)
                 })
             }
-            FlowEvent::Ended { flow } => lock(&self.sending).end(flow).map(HostEvent::Ended),
+            FlowEvent::Ended { flow } => {
+                let ended = lock(&self.sending).end(flow);
+                ended.map(|sent| HostEvent::Ended(sent.of.flow))
+            }
         };
         if let Some(event) = event {
             (self.report)(event);
@@ -231,10 +246,11 @@ impl HostLink {
         host: &str,
         (config, limits): (LinkConfig, RetainLimits),
         peer: Peer,
-        (receiver, report): LinkEnds,
+        (receiver, report, counts): LinkEnds,
     ) -> Result<HostLink, EndpointError> {
         let user = Arc::new(HostUser {
             report,
+            counts,
             sending: Mutex::new(Sending {
                 flows: BTreeMap::new(),
                 names: HashMap::new(),
@@ -274,13 +290,17 @@ impl HostLink {
             }
             let group = sending.group(flows.len());
             for new in flows {
-                let description = encode_open(new.flow, group, &new.description);
+                let description = encode_open(new.flow, group, &new.description.encode());
                 let id = description.and_then(|description| link.open(0, description));
                 if let Some(id) = id {
                     sending.names.insert(id, new.flow);
-                    let is_closing = false;
-                    let (flow, of) = (new.flow, new);
-                    sending.flows.insert(flow, SentFlow { id, of, is_closing });
+                    let sent = SentFlow {
+                        id,
+                        of: new,
+                        is_closing: false,
+                        has_moved: false,
+                    };
+                    sending.flows.insert(sent.of.flow, sent);
                 }
             }
         });
@@ -296,11 +316,7 @@ impl HostLink {
         description: Description,
     ) -> Sent {
         let mut given_up = Vec::new();
-        let sent = self.link.change(|link| {
-            let sending = lock(&self.user.sending);
-            let Some(sent) = sending.flows.get(&flow) else {
-                return Sent::Never;
-            };
+        let outcome = self.change(flow, |link, sent| {
             let bytes = payload.bytes() as u64;
             let [all, outage] = [self.limits.in_flight_max, self.limits.outage_max]
                 .map(|max| max.min(sent.of.retained_max));
@@ -323,52 +339,53 @@ impl HostLink {
                 };
                 given_up.extend(link.cancel(sent.id, oldest));
             }
+            sent.gave_up(given_up.len(), &self.user.counts);
             match link.send(sent.id, sequence, payload, description) {
                 true => Sent::Taken,
                 false => Sent::Never,
             }
         });
-        self.user.gave_up(flow, given_up);
-        sent
+        drop(given_up);
+        outcome
     }
 
     /// Changes a flow that is there.
     fn change<T: Default>(
         &self,
         flow: FlowName,
-        act: impl FnOnce(&mut LinkMachine, FlowId) -> T,
+        act: impl FnOnce(&mut LinkMachine, &SentFlow) -> T,
     ) -> T {
         self.link.change(|link| {
-            let id = lock(&self.user.sending)
-                .flows
-                .get(&flow)
-                .map(|sent| sent.id);
-            id.map_or_else(T::default, |id| act(link, id))
+            let sending = lock(&self.user.sending);
+            let sent = sending.flows.get(&flow);
+            sent.map_or_else(T::default, |sent| act(link, sent))
         })
     }
 
     /// So many bytes of a message that was sent while it grew are there now; see [`Payload::ready`].
     pub fn ready(&self, flow: FlowName, sequence: u64, ready: u64) {
-        self.change(flow, |link, id| link.ready(id, sequence, ready));
+        self.change(flow, |link, sent| link.ready(sent.id, sequence, ready));
     }
 
     /// A message that was sent while it grew never will be complete: the host misses it. A complete one goes on.
     pub fn give_up(&self, flow: FlowName, sequence: u64) {
-        let given_up = self.change(flow, |link, id| {
-            let is_growing = link.is_growing(id, sequence);
-            is_growing.then(|| link.cancel(id, sequence))?
+        let given_up = self.change(flow, |link, sent| {
+            let is_growing = link.is_growing(sent.id, sequence);
+            let given_up = is_growing.then(|| link.cancel(sent.id, sequence))?;
+            sent.gave_up(given_up.iter().count(), &self.user.counts);
+            given_up
         });
-        self.user.gave_up(flow, given_up.into_iter().collect());
+        drop(given_up);
     }
 
     /// Messages of a flow below this one are acknowledged.
     pub fn acknowledged(&self, flow: FlowName) -> u64 {
-        self.change(flow, |link, id| link.acknowledged(id))
+        self.change(flow, |link, sent| link.acknowledged(sent.id))
     }
 
     /// The host misses the messages of a flow below this one that were not sent.
     pub fn skip(&self, flow: FlowName, next: u64) {
-        self.change(flow, |link, id| link.skip(id, next));
+        self.change(flow, |link, sent| link.skip(sent.id, next));
     }
 
     /// No message of a flow follows. It ends when all that it retains is acknowledged or given up; one that is cut ends at once, before
@@ -405,13 +422,22 @@ impl HostLink {
                 return Vec::new();
             }
             let sending = lock(&self.user.sending);
-            let flows = sending.flows.iter();
-            let given_up = flows.map(|(flow, sent)| (*flow, link.cancel_all(sent.id)));
-            given_up.collect::<Vec<_>>()
+            let flows = sending.flows.values();
+            let given_up = flows.flat_map(|sent| {
+                let given_up = link.cancel_all(sent.id);
+                sent.gave_up(given_up.len(), &self.user.counts);
+                given_up
+            });
+            given_up.collect()
         });
-        for (flow, given_up) in given_up {
-            self.user.gave_up(flow, given_up);
-        }
+        drop(given_up);
+    }
+
+    /// What a stream's flows retain is sent in another stream, too.
+    pub fn move_stream(&self, stream: u64) {
+        let mut sending = lock(&self.user.sending);
+        let flows = sending.flows.range_mut(FlowName::all_of(stream));
+        flows.for_each(|(_, sent)| sent.has_moved = true);
     }
 
     /// There may be memory again, or a subscriber may take more.

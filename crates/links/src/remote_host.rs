@@ -20,8 +20,6 @@ const REPORT_GIVEN_UP: Duration = Duration::from_secs(1);
 const OPEN_AGAIN: Duration = Duration::from_millis(900);
 /// How long a stream of which a branch is broken waits for other routes.
 const BROKEN_LIMIT: Duration = Duration::from_secs(5);
-/// Streams whose topics are known.
-const MAX_NAMES: usize = 16384;
 
 /// A publisher of theirs whose messages come here.
 pub struct IngressPlan {
@@ -67,6 +65,7 @@ impl IngressPlan {
 
 /// What of a topic goes there.
 pub struct OutgoingStream {
+    pub topic: String,
     pub publishers: BTreeMap<u64, OutgoingFlow>,
     /// The hosts that messages go to there.
     pub tree: Tree,
@@ -87,6 +86,7 @@ impl OutgoingStream {
         let below = tree.ends_below();
         let lives = below.map(|end| (end.clone(), network.incarnation(end)));
         OutgoingStream {
+            topic: String::new(),
             lives: lives.collect(),
             publishers: BTreeMap::new(),
             tree,
@@ -163,10 +163,8 @@ pub struct RemoteHost {
     pub orphans: Vec<(Arc<RemotePublisher>, Instant)>,
     /// It was gone for so long that nothing is kept for it.
     pub given_up: bool,
-    /// Topics by the streams that went or go there, and whether what was not acknowledged of it went another way.
-    names: BTreeMap<u64, (String, bool)>,
-    /// Messages that were given up since that was told last, and when that was.
-    pub gave_up: (u64, Option<Instant>),
+    /// Messages that had been given up when the log said so last, and when that was.
+    reported_given_up: (u64, Option<Instant>),
     pub detail: String,
     pub over: LinkPath,
     /// The link's, when it was looked at last.
@@ -244,8 +242,7 @@ impl RemoteHost {
             incoming: BTreeMap::new(),
             orphans: Vec::new(),
             given_up: false,
-            names: BTreeMap::new(),
-            gave_up: (0, None),
+            reported_given_up: (0, None),
             detail: String::new(),
             over: LinkPath::default(),
             status: None,
@@ -295,6 +292,14 @@ impl RemoteHost {
         self.forget_control();
     }
 
+    /// The link goes on with this life, which knows nothing of what was said to another one.
+    pub fn set_link_life(&mut self, incarnation: u64) {
+        if let Some((life, _)) = self.link.as_mut().filter(|(life, _)| *life != incarnation) {
+            *life = incarnation;
+            self.forget_control();
+        }
+    }
+
     /// Drops the link with all that it knows. The host is asked for its lanes again.
     pub fn end_link(&mut self) {
         let Some((_, link)) = self.link.take() else {
@@ -321,11 +326,8 @@ impl RemoteHost {
     }
 
     /// A stream of a topic goes there.
-    pub fn begin_stream(&mut self, number: u64, topic: &str, stream: OutgoingStream) {
-        if self.names.len() >= MAX_NAMES {
-            self.names.pop_first();
-        }
-        self.names.insert(number, (topic.to_owned(), false));
+    pub fn begin_stream(&mut self, number: u64, topic: &str, mut stream: OutgoingStream) {
+        topic.clone_into(&mut stream.topic);
         self.outgoing.insert(number, stream);
     }
 
@@ -352,15 +354,10 @@ impl RemoteHost {
         known.is_some_and(|known| known.refused_at(&self.node.host).is_some())
     }
 
-    /// The topic of a stream that went or goes there.
-    pub fn topic_of(&self, stream: u64) -> Option<&String> {
-        self.names.get(&stream).map(|(topic, _)| topic)
-    }
-
     /// A topic does not go there any more, or goes there in another stream.
     pub fn end_stream(&mut self, number: u64, moved: bool) {
-        if let Some((_, has_moved)) = self.names.get_mut(&number) {
-            *has_moved |= moved;
+        if let Some(link) = self.linked().filter(|_| moved) {
+            link.move_stream(number);
         }
         self.outgoing.remove(&number);
     }
@@ -394,13 +391,7 @@ impl RemoteHost {
     pub fn answered(&mut self, event: HostEvent) {
         let (flow, answer) = match event {
             HostEvent::Accepted(flow) => (flow, Ok(())),
-            HostEvent::Refused(flow, why, dropped) => {
-                let why = clip(&why);
-                if let Some(topic) = self.topic_of(flow.stream) {
-                    self.ingress.counts.issues.refused(topic, dropped, &why);
-                }
-                (flow, Err(why))
-            }
+            HostEvent::Refused(flow, why) => (flow, Err(why)),
             _ => return,
         };
         let stream = self.outgoing.get_mut(&flow.stream);
@@ -408,20 +399,6 @@ impl RemoteHost {
             let host = self.node.host.clone();
             of.answers.insert(host, (answer, Instant::now()));
         }
-    }
-
-    /// A message that went there was given up. What has gone another way is none.
-    pub fn has_given_up(&mut self, flow: FlowName) {
-        if matches!(self.names.get(&flow.stream), Some((_, true))) {
-            return;
-        }
-        let given_up = &self.ingress.counts.given_up;
-        given_up.fetch_add(1, Ordering::Relaxed);
-        self.gave_up.0 += 1;
-        if let Some(topic) = self.topic_of(flow.stream) {
-            self.ingress.counts.issues.gave_up(topic, 1);
-        }
-        self.report_given_up();
     }
 
     /// One flow of each stream that comes from there: one that lands, or else one that was refused, if there is any.
@@ -471,7 +448,9 @@ impl RemoteHost {
 
     /// Tells of messages that were given up, not of each.
     pub fn report_given_up(&mut self) {
-        let (messages, reported) = self.gave_up;
+        let given_up = self.ingress.counts.given_up.load(Ordering::Relaxed);
+        let (before, reported) = self.reported_given_up;
+        let messages = given_up - before;
         let due = reported.is_none_or(|reported| reported.elapsed() >= REPORT_GIVEN_UP);
         if messages > 0 && due {
             let why = match self.is_up() {
@@ -483,7 +462,7 @@ impl RemoteHost {
                 messages,
                 "messages to a host were dropped: {why}"
             );
-            self.gave_up = (0, Some(Instant::now()));
+            self.reported_given_up = (given_up, Some(Instant::now()));
         }
     }
 

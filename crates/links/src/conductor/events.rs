@@ -19,12 +19,8 @@ fn violates(host: &str, error: &anyhow::Error) {
 
 impl LinksConductor {
     pub(super) fn handle(&mut self, (source, event): SourcedEvent) {
-        // A link that was given up ends while the next one begins. What it gave up is still counted, and memory that it frees
-        // is the next one's, too.
-        let is_lasting = matches!(
-            event,
-            ConductorEvent::Event(HostEvent::GaveUp(_)) | ConductorEvent::Room
-        );
+        // A link that was given up ends while the next one begins. Memory that it frees is the next one's, too.
+        let is_lasting = matches!(event, ConductorEvent::Room);
         let is_current = |source: &EventSource| {
             let peer = self.peers.get(&source.host);
             peer.is_some_and(|peer| peer.ingress.is_source(source))
@@ -76,14 +72,15 @@ impl LinksConductor {
         let Some(peer) = peers.find(|peer| peer.outgoing.contains_key(&flow.stream)) else {
             return;
         };
-        let name = peer.topic_of(flow.stream).cloned().unwrap_or_default();
-        let own = self.topics.get(&name);
-        let own = own.and_then(|own| own.branches.get(&peer.node.host));
-        let stream = peer.outgoing.get_mut(&flow.stream);
-        let is_own = own.is_some_and(|own| own.stream == flow.stream);
-        let Some(stream) = stream.filter(|_| is_own) else {
+        let Some(stream) = peer.outgoing.get_mut(&flow.stream) else {
             return;
         };
+        let name = stream.topic.clone();
+        let own = self.topics.get(&name);
+        let own = own.and_then(|own| own.branches.get(&peer.node.host));
+        if own.is_none_or(|own| own.stream != flow.stream) {
+            return;
+        }
         let is = |host: &String, of| id(host) == of;
         let end = stream.tree.ends_below().find(|end| is(end, report.host));
         let Some(end) = end.cloned() else { return };
@@ -172,7 +169,6 @@ impl LinksConductor {
                 self.close_transit(host, flow);
             }
             HostEvent::Ended(flow) => self.child_ended(host, flow),
-            HostEvent::GaveUp(flow) => peer.has_given_up(flow),
         }
     }
 

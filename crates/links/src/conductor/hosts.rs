@@ -2,11 +2,11 @@
 
 use super::lane_config::{link_config, retain_limits};
 use super::{LinksConductor, TRY_AGAIN};
-use crate::control_plane::{versions, Address, LaneSecret, PlaneEvent};
+use crate::control_plane::{token, versions, Address, LaneSecret, PlaneEvent};
 use crate::counts::HostCounts;
 use crate::host_link::HostLink;
 use crate::ingress::LinkIngress;
-use crate::keys::{Node as Host, PLANE_VERSION};
+use crate::keys::{Node as Host, Token, PLANE_VERSION};
 use crate::remote_host::RemoteHost;
 use crate::traces::LinkTraces;
 use crate::wire::clip;
@@ -27,23 +27,16 @@ const MAX_PEERS: usize = MAX_REMOTE_HOSTS;
 /// Lives of hosts that are remembered.
 const MAX_LIVES: usize = 4 * MAX_PEERS;
 
-/// A life of another host's links whose token is there. A dead one may be heard of for a while beside the next.
-pub(super) struct Life {
-    node: Host,
-    protocol: u32,
-}
-
 impl LinksConductor {
     pub(super) fn plane_event(&mut self, event: PlaneEvent) {
         self.dirty = true;
         match event {
-            PlaneEvent::Appeared(node, protocol) => {
-                self.lives.retain(|life| life.node != node);
+            PlaneEvent::Appeared(token) => {
+                self.lives.retain(|life| life.node != token.node);
                 if self.lives.len() < MAX_LIVES {
-                    let node = node.clone();
-                    self.lives.push(Life { node, protocol });
+                    self.lives.push(token.clone());
                 }
-                self.appeared(node, protocol);
+                self.appeared(token);
             }
             PlaneEvent::Left(node) => self.left(&node),
             PlaneEvent::AddressAsked(node, secret) => self.accept(&node, secret),
@@ -63,13 +56,9 @@ impl LinksConductor {
         tracing::info!(host = node.host, "a host has left");
         peer.lost = Some(Instant::now());
         // Another life of it may have come before.
-        let of_host = self.lives.iter().rev();
-        let next = of_host
-            .filter(|life| life.node.host == node.host)
-            .map(|life| (life.node.clone(), life.protocol))
-            .next();
-        if let Some((node, protocol)) = next {
-            self.appeared(node, protocol);
+        let of_host = |life: &&Token| life.node.host == node.host;
+        if let Some(life) = self.lives.iter().rfind(of_host).cloned() {
+            self.appeared(life);
         }
     }
 
@@ -80,7 +69,7 @@ impl LinksConductor {
             .filter(|peer| peer.node == *node)
     }
 
-    pub(super) fn appeared(&mut self, node: Host, protocol: u32) {
+    pub(super) fn appeared(&mut self, Token { node, protocol }: Token) {
         if !self.peers.contains_key(&node.host) {
             if self.peers.len() >= MAX_PEERS {
                 let given_up = self.peers.iter().find(|(_, peer)| peer.given_up);
@@ -173,7 +162,7 @@ impl LinksConductor {
     pub(super) fn accept(&mut self, node: &Host, secret: LaneSecret) {
         // A host that asks is there, though its token is on its way, or was lost.
         if self.known(node).is_none_or(|peer| peer.lost.is_some()) {
-            self.appeared(node.clone(), PLANE_VERSION);
+            self.appeared(token(node.clone()));
         }
         if let Some(peer) = self.known(node) {
             peer.seen = Instant::now();
@@ -191,11 +180,8 @@ impl LinksConductor {
     /// Makes the link with a host, or has it go on with another life of it.
     pub(super) fn join(&mut self, node: &Host, secret: LaneSecret, dial: Vec<SocketAddr>) {
         let links = &self.config.links;
-        let Some(peer) = self
-            .peers
-            .get_mut(&node.host)
-            .filter(|peer| peer.node == *node)
-        else {
+        let peer = self.peers.get_mut(&node.host);
+        let Some(peer) = peer.filter(|peer| peer.node == *node) else {
             return;
         };
         let lanes = LanePeer {
@@ -213,14 +199,7 @@ impl LinksConductor {
         };
         match outcome {
             Ok(Some(link)) => peer.begin_link(node.incarnation, link),
-            Ok(None) => {
-                if let Some((life, _)) = &mut peer.link {
-                    if *life != node.incarnation {
-                        *life = node.incarnation;
-                        peer.forget_control();
-                    }
-                }
-            }
+            Ok(None) => peer.set_link_life(node.incarnation),
             Err(error) => {
                 tracing::error!(%error, host = node.host, "creating a link to a host failed");
                 peer.detail = clip(&error.to_string());

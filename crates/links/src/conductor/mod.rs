@@ -16,7 +16,6 @@ mod topics;
 mod transits;
 
 use self::egress_plan::EgressPlan;
-use self::hosts::Life;
 use self::report::Report;
 use self::routes::Routes;
 use self::transits::Transits;
@@ -26,7 +25,7 @@ use crate::egress::{start_transit, EgressThread};
 use crate::event::{ConductorEvent, SourcedEvent};
 use crate::host_link::HostLink;
 use crate::ingress::MemoryRequest;
-use crate::keys::{number_of, Node as Host};
+use crate::keys::{number_of, Node as Host, Token};
 use crate::network::Network;
 use crate::own_publishers::OwnPublishers;
 use crate::pool_memory;
@@ -90,8 +89,8 @@ pub struct LinksConductor {
     own_publishers: OwnPublishers,
     egress: Vec<EgressThread>,
     peers: BTreeMap<String, RemoteHost>,
-    /// The last that came is the last.
-    lives: Vec<Life>,
+    /// Lives of other hosts' links whose tokens are there, the last one last. A dead one may be known for a while beside the next.
+    lives: Vec<Token>,
     topics: BTreeMap<String, EgressPlan>,
     routes: Routes,
     transits: Transits,

@@ -96,7 +96,7 @@ impl HostFlow {
             .map(|of| NewFlow {
                 flow: self.flow(of.publisher),
                 retained_max: *staging.get(&of.publisher).unwrap_or(&u64::MAX),
-                description: of.encode(),
+                description: of.clone(),
                 leads_on: self.route.is_in_transit || of.tree.leads_on(),
             })
             .collect();

@@ -171,7 +171,8 @@ impl LinkIngress {
 
     pub fn ends(self: &Arc<Self>) -> LinkEnds {
         let ingress = self.clone();
-        (self.clone(), Box::new(move |event| ingress.event(event)))
+        let report = Box::new(move |event| ingress.event(event));
+        (self.clone(), report, self.counts.clone())
     }
 
     pub fn event(&self, event: HostEvent) {
