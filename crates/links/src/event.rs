@@ -22,7 +22,7 @@ pub type SourcedEvent = (Option<EventSource>, ConductorEvent);
 #[derive(Clone)]
 pub struct LinkReporter {
     source: EventSource,
-    to: Sender<SourcedEvent>,
+    pub to: Sender<SourcedEvent>,
 }
 
 impl LinkReporter {
@@ -33,11 +33,6 @@ impl LinkReporter {
         let link = LINKS.fetch_add(1, Ordering::Relaxed);
         let source = EventSource { host, link };
         LinkReporter { source, to }
-    }
-
-    /// The same for the link that replaces this one.
-    pub fn next(&self) -> LinkReporter {
-        LinkReporter::new(&self.source.host, self.to.clone())
     }
 
     /// Reports an event. After the conductor's end nobody is interested.

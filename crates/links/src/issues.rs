@@ -24,10 +24,6 @@ struct TopicIssue {
 }
 
 impl TopicIssues {
-    fn change(&self, topic: &str, change: impl FnOnce(&mut PeerTopic)) {
-        self.note(topic, |note| change(&mut note.row));
-    }
-
     fn note(&self, topic: &str, change: impl FnOnce(&mut TopicIssue)) {
         let mut issues = lock(&self.0);
         if !issues.contains_key(topic) && issues.len() >= MAX_TOPICS {
@@ -40,7 +36,7 @@ impl TopicIssues {
 
     /// Messages for that host were given up.
     pub fn gave_up(&self, topic: &str, messages: u64) {
-        self.change(topic, |row| row.gave_up += messages);
+        self.note(topic, |note| note.row.gave_up += messages);
     }
 
     /// Messages from that host never came. How many the log is to tell of now: those since it last did.
@@ -61,7 +57,7 @@ impl TopicIssues {
     pub fn refused(&self, topic: &str, times: u64, why: &str) -> bool {
         let why = clip(why);
         let mut is_new = false;
-        self.change(topic, |row| {
+        self.note(topic, |TopicIssue { row, .. }| {
             row.refused += times;
             is_new = row.why != why;
             row.why = why;

@@ -27,11 +27,17 @@ const STRANGE: &str = "it is reached, and nobody who speaks as this host does an
 
 /// Looks at endpoints until it is dropped.
 pub struct Probe {
-    board: Arc<Mutex<BTreeMap<String, String>>>,
-    knows_hosts: Arc<AtomicBool>,
-    session: Arc<Mutex<Session>>,
+    shared: Arc<Shared>,
     // Gone when this is dropped, which ends the thread in its next pause.
     _stop: Sender<()>,
+}
+
+struct Shared {
+    session: Mutex<Session>,
+    /// This host knows another host of its realm.
+    knows_hosts: AtomicBool,
+    /// The endpoints that are not reached, and why.
+    board: Mutex<BTreeMap<String, String>>,
 }
 
 impl Probe {
@@ -42,24 +48,24 @@ impl Probe {
         connect: &[String],
         tls: Option<Tls>,
     ) -> anyhow::Result<Probe> {
-        let board = Arc::new(Mutex::new(BTreeMap::new()));
-        let knows_hosts = Arc::new(AtomicBool::new(false));
-        let session = Arc::new(Mutex::new(session));
+        let shared = Arc::new(Shared {
+            session: Mutex::new(session),
+            knows_hosts: AtomicBool::new(false),
+            board: Mutex::default(),
+        });
         let (stop, stopped) = channel::<()>();
         let mut prober = Prober {
-            session: session.clone(),
+            shared: shared.clone(),
             realm: realm.to_owned(),
             endpoints: connect.iter().map(|of| (of.clone(), 0)).collect(),
             tls,
-            knows_hosts: knows_hosts.clone(),
         };
-        let reported = board.clone();
         std::thread::Builder::new()
             .name("rgaps-probe".to_owned())
             .spawn(move || {
                 while stopped.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
                     let found = prober.look();
-                    let mut board = lock(&reported);
+                    let mut board = lock(&prober.shared.board);
                     for (endpoint, why) in &found {
                         if board.get(endpoint) != Some(why) {
                             tracing::warn!(endpoint, "cannot reach a host: {why}");
@@ -70,25 +76,25 @@ impl Probe {
             })
             .context("creating a thread")?;
         Ok(Probe {
-            board,
-            knows_hosts,
-            session,
+            shared,
             _stop: stop,
         })
     }
 
     /// Tells the probe whether this host knows another host of its realm.
     pub fn set_knows_hosts(&self, knows_hosts: bool) {
-        self.knows_hosts.store(knows_hosts, Ordering::Relaxed);
+        self.shared
+            .knows_hosts
+            .store(knows_hosts, Ordering::Relaxed);
     }
 
     pub fn set_session(&self, session: Session) {
-        *lock(&self.session) = session;
+        *lock(&self.shared.session) = session;
     }
 
     /// The endpoints that are not reached, and why.
     pub fn not_reached(&self) -> Vec<NotReached> {
-        let board = lock(&self.board);
+        let board = lock(&self.shared.board);
         let rows = board.iter().map(|(endpoint, why)| NotReached {
             endpoint: clip(endpoint),
             reason: clip(why),
@@ -98,12 +104,11 @@ impl Probe {
 }
 
 struct Prober {
-    session: Arc<Mutex<Session>>,
+    shared: Arc<Shared>,
     realm: String,
     /// With the number of looks in a row that reached the endpoint while no host was there.
     endpoints: Vec<(String, u32)>,
     tls: Option<Tls>,
-    knows_hosts: Arc<AtomicBool>,
 }
 
 impl Prober {
@@ -125,7 +130,7 @@ impl Prober {
                 found.insert(endpoint.clone(), STRANGE.to_owned());
             }
         }
-        if before > 0 && !self.knows_hosts.load(Ordering::Relaxed) {
+        if before > 0 && !self.shared.knows_hosts.load(Ordering::Relaxed) {
             if let Some(why) = self.other_realm() {
                 for (endpoint, _) in &self.endpoints {
                     found.entry(endpoint.clone()).or_insert_with(|| why.clone());
@@ -141,7 +146,7 @@ impl Prober {
     }
 
     fn session(&self) -> Session {
-        lock(&self.session).clone()
+        lock(&self.shared.session).clone()
     }
 
     /// The endpoints that accept no connection, and why.

@@ -19,7 +19,7 @@ use rgaps_client::links::Traces;
 use rgaps_client::{Stage, TraceFigures};
 use rgaps_sync::wall_offset_ns;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::mpsc::{sync_channel, Receiver, RecvTimeoutError, SyncSender, TrySendError};
+use std::sync::mpsc::{sync_channel, Receiver, RecvTimeoutError, SyncSender};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -71,8 +71,6 @@ struct Counts {
     dropped: AtomicU64,
     error: Mutex<String>,
 }
-
-impl Counts {}
 
 /// Sends spans to a collector.
 #[derive(Debug)]
@@ -144,11 +142,9 @@ impl Tracer {
     }
 
     fn queue(&self, span: TraceSpan) {
-        match self.queue.try_send(SpanEvent::Ended(Box::new(span))) {
-            Ok(()) => {}
-            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {
-                self.counts.dropped.fetch_add(1, Relaxed);
-            }
+        let queued = self.queue.try_send(SpanEvent::Ended(Box::new(span)));
+        if queued.is_err() {
+            self.counts.dropped.fetch_add(1, Relaxed);
         }
     }
 }
@@ -196,18 +192,9 @@ impl LinkTraces {
     pub fn landed(&self, trace: &Trace, [placed_ns, turn_ns, now_ns]: [u64; 3]) {
         let (there, here) = (&self.peer, &self.tracer.host);
         let wire = Some(span_id(trace.id, Stage::Wire, there, here));
-        self.queue(
-            trace,
-            (Stage::Land, there, here),
-            wire,
-            [placed_ns, turn_ns],
-        );
-        self.queue(
-            trace,
-            (Stage::Publish, there, here),
-            wire,
-            [turn_ns, now_ns],
-        );
+        let (lands, published) = ([placed_ns, turn_ns], [turn_ns, now_ns]);
+        self.queue(trace, (Stage::Land, there, here), wire, lands);
+        self.queue(trace, (Stage::Publish, there, here), wire, published);
     }
 
     /// A stage of a message on its way from one host to another, or here.

@@ -111,11 +111,9 @@ impl LinksConductor {
                 for report in received.reports {
                     self.flow_reported(report);
                 }
-                let egress = received.egress.iter();
-                for (next, link_message) in egress
-                    .filter_map(|(next, link_message)| Some((self.peers.get(next)?, link_message)))
-                {
-                    next.say(link_message);
+                if let Some((next, message)) = received.egress {
+                    let next = self.peers.get(&next);
+                    next.inspect(|next| next.say(&message));
                 }
             }
             Err(error) => violates(host, &error),

@@ -8,10 +8,8 @@ use crate::remote_host::RemoteHost;
 use crate::wire::{clip, clip_to, FlowDescription, LinkMessage};
 use rgaps_client::links::{CameOver, InterestRow};
 use rgaps_client::{Domain, PathKind};
-use rgaps_routing::FlowName;
 use rgaps_session::MAX_PATH_BYTES;
-use std::collections::btree_map::Entry;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The GPU that the topic's subscriber reads on: where its messages are, if network cards read them there and all links go over
 /// cards. Else it reads on the host, for that reason.
@@ -89,41 +87,41 @@ impl LinksConductor {
 
     /// Says how what comes here lands to the hosts that it comes from, and over what to this host's daemon.
     pub(super) fn report_landings(&mut self) {
+        let flows = self.peers.values().flat_map(|peer| peer.incoming.values());
+        let topics: BTreeSet<String> = flows.map(|of| of.description.topic.clone()).collect();
+        let written = topics.into_iter().map(|topic| {
+            let written = self.written(&topic);
+            (topic, written)
+        });
+        let written: BTreeMap<String, Result<(), String>> = written.collect();
         let relays = self.config.links.relay;
-        let mut ways = IncomingPaths::new();
-        let mut news = BTreeMap::new();
-        for (host, peer) in &self.peers {
-            for (flow, incoming) in &peer.incoming {
-                let of = &incoming.description;
-                let written = self.written(&of.topic);
-                if incoming.written.as_ref() != Some(&written) {
-                    news.insert((host.clone(), flow.stream), written.clone());
+        let mut paths = IncomingPaths::new();
+        for peer in self.peers.values_mut() {
+            let is_up = peer.is_up();
+            let mut changed = BTreeMap::new();
+            for (flow, incoming) in &mut peer.incoming {
+                let written = &written[&incoming.description.topic];
+                if is_up && incoming.written.as_ref() != Some(written) {
+                    incoming.written = Some(written.clone());
+                    changed.insert(flow.stream, written.clone());
                 }
-                let Some(landing) = &incoming.landing else {
+            }
+            for (stream, written) in changed {
+                peer.say(&LinkMessage::Written(stream, written));
+            }
+            for incoming in peer.incoming.values() {
+                let (Some(landing), of) = (&incoming.landing, &incoming.description) else {
                     continue;
                 };
-                let over = incoming_path(peer, of, (&written, relays));
-                match ways.entry(landing.publisher().id()) {
-                    Entry::Vacant(entry) => {
-                        entry.insert((landing.clone(), over));
-                    }
-                    // In two streams at once: the slower one counts.
-                    Entry::Occupied(mut entry) if over.path < entry.get().1.path => {
-                        entry.insert((landing.clone(), over));
-                    }
-                    Entry::Occupied(_) => {}
+                let over = incoming_path(peer, of, (&written[&of.topic], relays));
+                let known = paths.entry(landing.publisher().id());
+                let known = known.or_insert_with(|| (landing.clone(), over.clone()));
+                // In two streams at once: the slower one counts.
+                if over.path < known.1.path {
+                    known.1 = over;
                 }
             }
         }
-        for ((host, number), written) in news {
-            let Some(peer) = self.peers.get_mut(&host).filter(|peer| peer.is_up()) else {
-                continue;
-            };
-            for (_, incoming) in peer.incoming.range_mut(FlowName::all_of(number)) {
-                incoming.written = Some(written.clone());
-            }
-            peer.say(&LinkMessage::Written(number, written));
-        }
-        self.report.incoming(&self.node, ways);
+        self.report.incoming(&self.node, paths);
     }
 }

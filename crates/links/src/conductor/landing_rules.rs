@@ -85,8 +85,7 @@ pub(super) fn gpus(links: &Links) -> Vec<Location> {
         LandIn::Gpu(number) => gpu(number).ok(),
         LandIn::Host | LandIn::Readers => None,
     });
-    let named: Vec<Domain> = named.collect();
-    let places = named.into_iter().filter_map(|domain| {
+    let places = named.filter_map(|domain| {
         let Domain::Cuda(uuid) = domain else {
             return None;
         };

@@ -261,21 +261,11 @@ impl LinksConductor {
     }
 
     fn leave(self) -> Seats {
-        let LinksConductor {
-            node,
-            plane,
-            endpoint,
-            egress,
-            peers,
-            topics,
-            tracer,
-            ..
-        } = self;
-        let taken = egress.into_iter().flat_map(EgressThread::end);
+        let taken = self.egress.into_iter().flat_map(EgressThread::end);
         let taken: Vec<Subscriber> = taken.collect();
         // What was taken arrives, where the other hosts are there; what does not, the next links send again.
         let until = Instant::now() + LEAVE_LIMIT;
-        let links = || peers.values().filter_map(RemoteHost::linked);
+        let links = || self.peers.values().filter_map(RemoteHost::linked);
         let is_sent = |link: &HostLink| {
             let status = link.status();
             status.lanes.is_empty() || status.retained_bytes == 0
@@ -283,15 +273,15 @@ impl LinksConductor {
         while !links().all(is_sent) && Instant::now() < until {
             std::thread::sleep(CONFIRM_EVERY);
         }
-        plane.leave();
+        self.plane.leave();
         links().for_each(HostLink::close);
-        drop((peers, endpoint));
-        tracer.iter().for_each(|tracer| tracer.end());
-        let wanted = topics.into_values().filter_map(|topic| topic.has);
+        drop((self.peers, self.endpoint));
+        self.tracer.iter().for_each(|tracer| tracer.end());
+        let wanted = self.topics.into_values().filter_map(|topic| topic.has);
         let wanted = wanted.map(|(.., subscriber)| subscriber);
         Seats {
             _subscribers: wanted.chain(taken).collect(),
-            _node: node,
+            _node: self.node,
         }
     }
 

@@ -28,8 +28,9 @@ use rgaps_client::{Node, Subscriber, Token, WaitSet};
 use rgaps_routing::{FlowName, HostId};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::num::NonZeroU64;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// How soon is looked again at topics that are held up.
@@ -134,11 +135,11 @@ pub enum EgressCommand {
 
 pub struct EgressThread {
     commands: Sender<EgressCommand>,
-    thread: Option<std::thread::JoinHandle<Vec<Subscriber>>>,
+    thread: JoinHandle<Vec<Subscriber>>,
 }
 
 impl EgressThread {
-    /// Starts it. It ends when it is dropped. What it has to say goes to `events`.
+    /// Starts it. It ends soon after it is dropped. What it has to say goes to `events`.
     pub fn start(
         node: &Node,
         own_publishers: OwnPublishers,
@@ -161,34 +162,20 @@ impl EgressThread {
                 };
                 thread.run(&received)
             })?;
-        Ok(EgressThread {
-            commands,
-            thread: Some(thread),
-        })
+        Ok(EgressThread { commands, thread })
     }
 
     /// Ends it. The subscribers that it had, which have not left yet.
-    pub fn end(mut self) -> Vec<Subscriber> {
-        self.join()
-    }
-
-    fn join(&mut self) -> Vec<Subscriber> {
-        self.commands = std::sync::mpsc::channel().0;
-        let ended = self.thread.take().map(std::thread::JoinHandle::join);
+    pub fn end(self) -> Vec<Subscriber> {
+        drop(self.commands);
         // It told its panic, if it had one.
-        ended.and_then(Result::ok).unwrap_or_default()
+        self.thread.join().unwrap_or_default()
     }
 
     pub fn send(&self, command: EgressCommand) {
         if self.commands.send(command).is_err() {
             tracing::error!("the thread that sends messages to other hosts has ended");
         }
-    }
-}
-
-impl Drop for EgressThread {
-    fn drop(&mut self) {
-        self.join();
     }
 }
 
@@ -223,22 +210,18 @@ impl Thread {
     fn run(mut self, commands: &Receiver<EgressCommand>) -> Vec<Subscriber> {
         let (mut pause, mut idle) = (GROWS, LOOK);
         loop {
-            let first = match self.topics.is_empty() {
-                true => match commands.recv() {
-                    Ok(command) => Some(command),
-                    Err(_) => return Vec::new(),
-                },
-                false => match commands.recv_timeout(Duration::ZERO) {
-                    Ok(command) => Some(command),
-                    Err(RecvTimeoutError::Timeout) => None,
-                    Err(RecvTimeoutError::Disconnected) => return self.end(),
-                },
-            };
-            if let Some(command) = first {
-                self.perform(command);
+            if self.topics.is_empty() {
+                match commands.recv() {
+                    Ok(command) => self.perform(command),
+                    Err(_) => return self.end(),
+                }
             }
-            while let Ok(command) = commands.try_recv() {
-                self.perform(command);
+            loop {
+                match commands.try_recv() {
+                    Ok(command) => self.perform(command),
+                    Err(TryRecvError::Empty) => break,
+                    Err(TryRecvError::Disconnected) => return self.end(),
+                }
             }
             idle = match self.due.is_empty() {
                 true => (2 * idle).min(LOOK_IDLE),
@@ -251,9 +234,9 @@ impl Thread {
             };
             match (seen.more, seen.growing, seen.held_up) {
                 (true, ..) => {}
-                (false, true, _) => self.sleep(pause),
-                (false, false, true) => self.sleep(HELD_UP),
-                (false, false, false) => self.sleep(idle),
+                (_, true, _) => self.sleep(pause),
+                (_, _, true) => self.sleep(HELD_UP),
+                _ => self.sleep(idle),
             }
         }
     }

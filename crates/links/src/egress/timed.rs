@@ -34,9 +34,7 @@ impl Carried {
             trace,
         })
     }
-}
 
-impl Carried {
     /// A lane writes it. Two lanes that begin at the same time say the same.
     fn begin(&self) {
         if self.written_ns.load(Relaxed) == 0 {

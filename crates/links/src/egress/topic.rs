@@ -191,17 +191,12 @@ impl EgressTopic {
     fn close_ended(&mut self) {
         let outgoing = self.outgoing.as_ref().map(|of| of.info.publisher);
         let unfinished = self.unfinished.as_ref().map(Sample::publisher_id);
-        let EgressTopic {
-            ended,
-            due,
-            host_flows,
-            ..
-        } = self;
-        ended.retain(|publisher| {
+        self.ended.retain(|publisher| {
             let of = Some(*publisher);
-            let waits = outgoing == of || unfinished == of || due.contains(publisher);
+            let waits = outgoing == of || unfinished == of || self.due.contains(publisher);
             if !waits {
-                host_flows.iter_mut().for_each(|of| of.close(*publisher));
+                let flows = self.host_flows.iter_mut();
+                flows.for_each(|of| of.close(*publisher));
             }
             waits
         });
@@ -310,47 +305,29 @@ impl EgressTopic {
     /// Tells the links how far messages are that they have. Whether any has grown.
     pub fn grow(&mut self, name: &str) -> bool {
         let mut grew = false;
-        let EgressTopic {
-            growing,
-            host_flows,
-            outgoing,
-            publishers,
-            due,
-            ..
-        } = self;
-        growing.retain_mut(|message| {
-            let PartialMessage {
-                held,
-                publisher,
-                sequence,
-                reported,
-            } = message;
-            // Routes that it is still to be offered to see what is there then, but not that it never will be whole.
-            let mut is_outgoing = due.contains(publisher);
-            if let Some(of) = outgoing {
-                is_outgoing |= Arc::ptr_eq(&of.held, held);
-            }
+        self.growing.retain_mut(|message| {
+            let (held, publisher, sequence) = (&message.held, message.publisher, message.sequence);
+            let flows = self.host_flows.iter();
+            let flows = flows.map(|of| (&of.route.link, of.flow(publisher)));
+            let is_this = |of: &OutgoingMessage| Arc::ptr_eq(&of.held, held);
             match held.look() {
-                Ok(ready) if ready > *reported => {
-                    *reported = ready;
-                    grew = true;
-                    for host_flow in host_flows.iter() {
-                        let flow = host_flow.flow(*publisher);
-                        host_flow.route.link.ready(flow, *sequence, ready as u64);
+                Ok(ready) => {
+                    if ready > message.reported {
+                        message.reported = ready;
+                        grew = true;
+                        flows.for_each(|(link, flow)| link.ready(flow, sequence, ready as u64));
                     }
-                    ready < held.bytes() || is_outgoing
+                    // Routes that it is still to be offered to see what is there then, but not that it never will be whole.
+                    let is_outgoing = self.outgoing.as_ref().is_some_and(is_this);
+                    ready < held.bytes() || is_outgoing || self.due.contains(&publisher)
                 }
-                Ok(ready) => ready < held.bytes() || is_outgoing,
                 Err(error) => {
-                    for host_flow in host_flows.iter() {
-                        let flow = host_flow.flow(*publisher);
-                        host_flow.route.link.give_up(flow, *sequence);
+                    flows.for_each(|(link, flow)| link.give_up(flow, sequence));
+                    self.outgoing.take_if(|of| is_this(of));
+                    if let Some(publisher) = self.publishers.get_mut(&publisher) {
+                        publisher.forget(sequence);
                     }
-                    outgoing.take_if(|of| Arc::ptr_eq(&of.held, held));
-                    if let Some(publisher) = publishers.get_mut(publisher) {
-                        publisher.forget(*sequence);
-                    }
-                    tracing::warn!(%error, topic = name, "a message cannot be sent to other hosts; skipped");
+                    skip(name, &error);
                     false
                 }
             }
@@ -398,19 +375,13 @@ impl EgressTopic {
     }
 
     fn send_due(&mut self, name: &str) -> bool {
-        let EgressTopic {
-            due,
-            publishers,
-            host_flows,
-            ..
-        } = self;
-        due.retain(|id| {
-            let publisher = publishers.get_mut(id);
+        self.due.retain(|id| {
+            let publisher = self.publishers.get_mut(id);
             publisher.is_some_and(|of| {
-                let flows = host_flows.iter_mut();
+                let flows = self.host_flows.iter_mut();
                 flows.fold(false, |waits, host_flow| !of.send(name, host_flow) | waits)
             })
         });
-        due.is_empty()
+        self.due.is_empty()
     }
 }

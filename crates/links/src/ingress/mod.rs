@@ -94,7 +94,7 @@ struct RoomRequests {
 }
 
 impl LinkIngress {
-    /// Those of a host's first link. What the link tells goes to `to`, what has to be asked of the daemon to `memory`.
+    /// Those of a link that begins. What the link tells goes to `to`, what has to be asked of the daemon to `memory`.
     pub fn new(
         host: &str,
         to: Sender<SourcedEvent>,
@@ -102,23 +102,19 @@ impl LinkIngress {
         counts: Arc<HostCounts>,
     ) -> Arc<LinkIngress> {
         let reporter = LinkReporter::new(host, to);
-        LinkIngress::of_link(counts, RoomRequests { reporter, memory })
+        Arc::new(LinkIngress {
+            flows: Mutex::default(),
+            counts,
+            room: Arc::new(RoomRequests { reporter, memory }),
+            is_reported: Arc::default(),
+        })
     }
 
     /// Those of the next link with the same host: it has no flows yet, and the counts go on.
     pub fn next(&self) -> Arc<LinkIngress> {
-        let reporter = self.room.reporter.next();
-        let memory = self.room.memory.clone();
-        LinkIngress::of_link(self.counts.clone(), RoomRequests { reporter, memory })
-    }
-
-    fn of_link(counts: Arc<HostCounts>, room: RoomRequests) -> Arc<LinkIngress> {
-        Arc::new(LinkIngress {
-            flows: Mutex::default(),
-            counts,
-            room: Arc::new(room),
-            is_reported: Arc::default(),
-        })
+        let RoomRequests { reporter, memory } = &*self.room;
+        let (to, counts) = (reporter.to.clone(), self.counts.clone());
+        LinkIngress::new(reporter.host(), to, memory.clone(), counts)
     }
 
     pub fn reporter(&self) -> LinkReporter {
