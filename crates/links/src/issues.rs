@@ -65,6 +65,13 @@ impl TopicIssues {
         is_new
     }
 
+    /// The same; the log says what does not happen, if it was not for this reason before.
+    pub fn warn_refused(&self, topic: &str, times: u64, what: &str, why: &str) {
+        if self.refused(topic, times, why) {
+            tracing::warn!(topic, "{what}: {why}");
+        }
+    }
+
     pub fn allowed(&self, topic: &str) {
         let mut issues = lock(&self.0);
         if let Some(note) = issues.get_mut(topic) {

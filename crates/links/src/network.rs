@@ -14,8 +14,8 @@
 //! sent.
 
 use crate::keys::{number_of, Node, TopicInterest, MAX_WANTED};
-use crate::wire::{clip, LinkMessage};
-use anyhow::{bail, ensure, Context};
+use crate::wire::{clip, exactly, LinkMessage};
+use anyhow::{ensure, Context};
 use rgaps_routing::{
     build, ChannelEvent, Channels, ControlMessage, Datagram, FlowName, Hop, HostId, InterestTable,
     Life, Load, Path, PathTable, Time, Tree, MAX_TOPICS,
@@ -422,11 +422,9 @@ fn encode_want(want: TopicInterest) -> Vec<u8> {
 }
 
 fn decode_want(from: &[u8]) -> anyhow::Result<TopicInterest> {
-    let (want, rest) =
-        postcard::take_from_bytes::<TopicInterest>(from).context("its interest does not decode")?;
-    if !rest.is_empty() || !(1..=MAX_WANTED).contains(&want.subscribers) {
-        bail!("its interest cannot be");
-    }
+    let want = exactly::<TopicInterest>(from).context("its interest does not decode")?;
+    let is_possible = (1..=MAX_WANTED).contains(&want.subscribers);
+    ensure!(is_possible, "its interest cannot be");
     Ok(want)
 }
 

@@ -31,8 +31,10 @@ fn run(received: &Receiver<MemoryRequest>) {
         };
         match wanted {
             Ok(wanted) => {
+                if wanted.landing.fetch(wanted.bytes) {
+                    wanted.reporter.report(ConductorEvent::Room);
+                }
                 let landing = Arc::downgrade(&wanted.landing);
-                fetch(wanted);
                 given.push_back((Instant::now() + KEPT, landing));
             }
             Err(RecvTimeoutError::Timeout) => {}
@@ -43,16 +45,5 @@ fn run(received: &Receiver<MemoryRequest>) {
             let landing = given.pop_front().and_then(|(_, landing)| landing.upgrade());
             landing.inspect(|landing| landing.give_back(KEPT));
         }
-    }
-}
-
-fn fetch(wanted: MemoryRequest) {
-    let MemoryRequest {
-        landing,
-        bytes,
-        reporter,
-    } = wanted;
-    if landing.fetch(bytes) {
-        reporter.report(ConductorEvent::Room);
     }
 }

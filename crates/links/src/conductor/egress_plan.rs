@@ -221,13 +221,9 @@ impl EgressPlan {
                     let of = (publisher.incarnation, &publisher.offer);
                     let staged = limits.stage(&mut self.staged, (quotas, quota), of);
                     if let Err(short) = staged {
-                        if peer.ingress.counts.issues.refused(name, 0, &short) {
-                            tracing::warn!(
-                                host,
-                                topic = name,
-                                "the messages of a publisher are not sent to a host: {short}"
-                            );
-                        }
+                        let what = format!("the messages of a publisher are not sent to {host}");
+                        let issues = &peer.ingress.counts.issues;
+                        issues.warn_refused(name, 0, &what, &short);
                         why = Some(short);
                     }
                 }

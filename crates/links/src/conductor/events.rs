@@ -60,24 +60,18 @@ impl LinksConductor {
 
     pub(super) fn buffer_free(&self, host: &str) {
         let link = self.peers.get(host).and_then(RemoteHost::linked);
-        if let Some(link) = link {
-            link.buffer_free();
-        }
+        link.inspect(|link| link.buffer_free());
     }
 
     /// How far a flow of this host is at a host that another leads to, or why it does not come there.
     fn flow_reported(&mut self, report: FlowReport) {
         let FlowReport { flow, outcome, .. } = report;
         let mut peers = self.peers.values_mut();
-        let Some(peer) = peers.find(|peer| peer.outgoing.contains_key(&flow.stream)) else {
-            return;
-        };
-        let Some(stream) = peer.outgoing.get_mut(&flow.stream) else {
-            return;
-        };
+        let stream = peers.find_map(|peer| peer.outgoing.get_mut(&flow.stream));
+        let Some(stream) = stream else { return };
         let name = stream.topic.clone();
         let own = self.topics.get(&name);
-        let own = own.and_then(|own| own.branches.get(&peer.node.host));
+        let own = own.and_then(|own| own.branches.get(stream.tree.root()));
         if own.is_none_or(|own| own.stream != flow.stream) {
             return;
         }

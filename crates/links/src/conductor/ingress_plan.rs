@@ -5,11 +5,12 @@ use super::{LinksConductor, CONFIRM_EVERY};
 use crate::ingress::{ArrivalLimits, Bound, RemotePublisher};
 use crate::network::id;
 use crate::quotas::Kind;
-use crate::remote_host::{IngressPlan, RemoteHost};
+use crate::remote_host::IngressPlan;
 use crate::wire::{clip, FlowDescription};
 use rgaps_client::links::{Direction, LinksPublisherBuilder};
 use rgaps_client::{ClientError, OpenError, PublisherQos, RefusalCode};
 use rgaps_routing::FlowName;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -55,52 +56,42 @@ impl NoRoom {
 }
 
 impl LinksConductor {
-    /// A host opens flows. Whoever sees the history of one of these publishers sees that of all: so messages are taken of none before
-    /// all of them have been looked at.
+    /// A host opens flows.
     pub(super) fn opened(&mut self, host: &str, all: Vec<(FlowName, FlowDescription)>) {
-        let Some(peer) = self.peers.get_mut(host) else {
-            return;
-        };
-        let flows: Vec<FlowName> = all.iter().map(|(flow, _)| *flow).collect();
-        for (flow, description) in all {
-            peer.incoming.insert(flow, IngressPlan::new(description));
-        }
-        self.admit_all(host, &flows);
+        let plans = all.into_iter();
+        let plans = plans.map(|(flow, description)| (flow, IngressPlan::new(description)));
+        self.admit_all(host, plans.collect());
     }
 
-    fn admit_all(&mut self, host: &str, flows: &[FlowName]) {
-        flows.iter().for_each(|flow| self.admit(host, *flow));
-        flows
-            .iter()
-            .for_each(|flow| self.take_messages(host, *flow));
+    /// Whoever sees the history of one of these publishers sees that of all: so messages are taken of none before all of them have been
+    /// looked at.
+    fn admit_all(&mut self, host: &str, mut plans: Vec<(FlowName, IngressPlan)>) {
+        for (flow, plan) in &mut plans {
+            self.admit(host, *flow, plan);
+        }
+        let admitted = plans.iter_mut();
+        for (flow, plan) in admitted.filter(|(_, of)| of.refused.is_none() && of.waits.is_none()) {
+            self.take_messages(host, *flow, plan);
+        }
+        if let Some(peer) = self.peers.get_mut(host) {
+            peer.incoming.extend(plans);
+        }
         self.buffer_free(host);
     }
 
-    /// Messages of a flow are taken, if it has a place.
-    pub(super) fn take_messages(&mut self, host: &str, flow: FlowName) {
-        let incoming = |peer: &RemoteHost| {
-            let incoming = peer.incoming.get(&flow)?;
-            Some(incoming.refused.is_none() && incoming.waits.is_none())
-        };
-        if self.peers.get(host).and_then(incoming) != Some(true) {
-            return;
-        }
-        let transit = self.begin_transit(host, flow);
-        let Some(peer) = self.peers.get_mut(host) else {
+    fn take_messages(&mut self, host: &str, flow: FlowName, plan: &mut IngressPlan) {
+        let transit = self.begin_transit(host, flow, &plan.description);
+        let Some(peer) = self.peers.get(host) else {
             return;
         };
-        let Some(incoming) = peer.incoming.get_mut(&flow) else {
-            return;
-        };
-        if !incoming.description.via.is_empty() {
-            let position = || peer.ingress.new_position();
-            incoming.position.get_or_insert_with(position);
+        if !plan.description.via.is_empty() {
+            plan.position = Some(peer.ingress.new_position());
             self.confirms = true;
         }
         let bound = Bound {
-            landing: incoming.landing.clone(),
+            landing: plan.landing.clone(),
             transit,
-            position: incoming.position.clone(),
+            position: plan.position.clone(),
         };
         peer.ingress.accept(flow, bound);
     }
@@ -136,55 +127,46 @@ impl LinksConductor {
     }
 
     /// Finds a flow its place here, or says why there is none.
-    fn admit(&mut self, host: &str, flow: FlowName) {
-        let outcome = self.landing_of(host, flow);
-        if let Ok(Some(landing)) = &outcome {
-            let goes_on = |of: &Arc<RemotePublisher>| Arc::ptr_eq(of, landing);
-            let peers = self.peers.values_mut();
-            peers.for_each(|peer| peer.orphans.retain(|(of, _)| !goes_on(of)));
-        }
-        let Some(peer) = self.peers.get_mut(host) else {
+    fn admit(&mut self, host: &str, flow: FlowName, plan: &mut IngressPlan) {
+        let outcome = self.landing_of(host, flow, &plan.description);
+        let Some(peer) = self.peers.get(host) else {
             return;
         };
-        let Some(incoming) = peer.incoming.get_mut(&flow) else {
-            return;
-        };
-        let topic = incoming.description.topic.clone();
+        let of = &plan.description;
+        let issues = &peer.ingress.counts.issues;
         let no_room = match outcome {
             Ok(landing) => {
-                (incoming.refused, incoming.waits) = (None, None);
-                let publisher = flow.publisher;
-                landing
-                    .iter()
-                    .for_each(|landing| self.routes.landed(&topic, publisher, landing));
-                incoming.landing = landing;
-                peer.ingress.counts.issues.allowed(&topic);
+                issues.allowed(&of.topic);
+                if let Some(landing) = &landing {
+                    self.routes.landed(&of.topic, flow.publisher, landing);
+                    for peer in self.peers.values_mut() {
+                        peer.orphans.retain(|(of, _)| !Arc::ptr_eq(of, landing));
+                    }
+                }
+                (plan.landing, plan.refused, plan.waits) = (landing, None, None);
                 return;
             }
             Err(no_room) => no_room,
         };
         let why = clip(&no_room.why);
-        if peer.ingress.counts.issues.refused(&topic, 0, &why) {
-            tracing::warn!(
-                host,
-                topic,
-                "this host cannot take messages of another host: {why}"
-            );
-        }
-        let waits = no_room.passes && incoming.description.offer.reliable;
-        let since = *incoming.waits.get_or_insert_with(Instant::now);
+        let what = "this host cannot take messages of another host";
+        issues.warn_refused(&of.topic, 0, what, &why);
+        let waits = no_room.passes && of.offer.reliable;
+        let since = *plan.waits.get_or_insert_with(Instant::now);
         // Messages wait as long as this; a host that hears that there is no place would send none at all.
         if !waits || since.elapsed() >= ADMIT_LIMIT {
-            incoming.waits = None;
             peer.ingress.refuse(flow, &why);
-            let of = &incoming.description;
             for end in of.tree.ends().filter(|_| !of.via.is_empty()) {
                 self.network.refuse(of.origin(host), flow, (end, &why));
             }
-            incoming.refused = Some((why, Instant::now()));
+            (plan.refused, plan.waits) = (Some((why, Instant::now())), None);
         }
         if no_room.crowded {
-            self.end_orphaned(&topic);
+            // Places of publishers whose host's links ended, and may come back: what they published here is known.
+            for peer in self.peers.values_mut() {
+                peer.orphans
+                    .retain(|(of, _)| of.publisher().topic() != plan.description.topic);
+            }
         }
     }
 
@@ -193,10 +175,8 @@ impl LinksConductor {
         &mut self,
         host: &str,
         flow: FlowName,
+        of: &FlowDescription,
     ) -> Result<Option<Arc<RemotePublisher>>, NoRoom> {
-        let incoming = self.peers.get(host).and_then(|p| p.incoming.get(&flow));
-        let incoming = incoming.ok_or_else(|| NoRoom::lasting("it has ended".to_owned()))?;
-        let of = &incoming.description;
         // What another host said of it does not count less because it came through this one.
         let mut through = std::iter::once(host).chain(of.via.iter().map(String::as_str));
         let links = &self.config.links;
@@ -210,11 +190,9 @@ impl LinksConductor {
         }
         // The same publisher may come in a stream that takes the place of another, through another host, or from the next
         // life of its host, and goes on where that one stands.
-        let known = incoming.landing.clone();
-        let known = known.or_else(|| self.routes.landing(&of.topic, flow.publisher));
-        match known {
+        match self.routes.landing(&of.topic, flow.publisher) {
             Some(landing) => Ok(Some(landing)),
-            None => self.create_landing(host, flow, of.clone()).map(Some),
+            None => self.create_landing(host, flow, of).map(Some),
         }
     }
 
@@ -222,7 +200,7 @@ impl LinksConductor {
         &mut self,
         host: &str,
         flow: FlowName,
-        of: FlowDescription,
+        of: &FlowDescription,
     ) -> Result<Arc<RemotePublisher>, NoRoom> {
         let (topic, publisher) = (&of.topic, flow.publisher);
         let domain = self.lands_in(topic).map_err(NoRoom::lasting)?;
@@ -247,7 +225,7 @@ impl LinksConductor {
         }
         if let Some(peer) = self.peers.get(host) {
             let here = (&self.written(topic), links.relay);
-            builder = builder.came_over(incoming_path(peer, &of, here));
+            builder = builder.came_over(incoming_path(peer, of, here));
         }
         let created = builder.create().map_err(|error| NoRoom::of(&error))?;
         let message_max = quota.and_then(|quota| Some((quota.message_max?.0, quota.name.clone())));
@@ -272,21 +250,15 @@ impl LinksConductor {
             let is_shown = |since: &Instant| since.elapsed() < REFUSED_SHOWN;
             peer.incoming
                 .retain(|_, i| i.refused.as_ref().is_none_or(|(_, at)| is_shown(at)));
-            let waits = peer.incoming.iter();
-            let waits = waits.filter(|(_, i)| i.waits.is_some());
-            let flows: Vec<FlowName> = waits.map(|(flow, _)| *flow).collect();
-            all.extend((!flows.is_empty()).then(|| (host.clone(), flows)));
+            let (waiting, others) = std::mem::take(&mut peer.incoming)
+                .into_iter()
+                .partition(|(_, i)| i.waits.is_some());
+            peer.incoming = others;
+            let waiting: BTreeMap<FlowName, IngressPlan> = waiting;
+            all.extend((!waiting.is_empty()).then(|| (host.clone(), waiting)));
         }
-        for (host, flows) in all {
-            self.admit_all(&host, &flows);
-        }
-    }
-
-    /// Gives up the places of publishers whose host's links ended, and may come back: what they published here is known.
-    fn end_orphaned(&mut self, topic: &str) {
-        for peer in self.peers.values_mut() {
-            peer.orphans
-                .retain(|(of, _)| of.publisher().topic() != topic);
+        for (host, waiting) in all {
+            self.admit_all(&host, waiting.into_iter().collect());
         }
     }
 }

@@ -11,9 +11,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// How often ways are looked at when nothing has changed.
-const LOOK: Duration = Duration::from_millis(250);
-
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Hop {
     /// The hosts on the path: the next one first, the host itself last.
@@ -32,8 +29,6 @@ impl Hop {
 #[derive(Default)]
 pub(super) struct Routes {
     hops: BTreeMap<String, Hop>,
-    /// When hops were looked at, and at which version of the network.
-    looked: Option<(Instant, u64)>,
     /// What lands here, by topics and publishers; it may come through several hosts.
     landings: BTreeMap<(String, u64), Weak<RemotePublisher>>,
 }
@@ -76,12 +71,6 @@ impl LinksConductor {
     /// Finds out how each host is reached. Whether that has changed is in `dirty`.
     pub(super) fn update_routes(&mut self) {
         self.exchange();
-        let version = self.network.version();
-        let is_known = |(at, of): (Instant, u64)| of == version && at.elapsed() < LOOK;
-        if !self.dirty && self.routes.looked.is_some_and(is_known) {
-            return;
-        }
-        self.routes.looked = Some((Instant::now(), version));
         let outage = Duration::from_millis(self.config.links.outage_ms);
         let kept = self.peers.iter().filter(|(_, peer)| !peer.given_up);
         self.dirty |= self.network.expire(outage, kept.map(|(host, _)| host));

@@ -175,13 +175,10 @@ impl LinksConductor {
             if let Some(other) = by_tree.filter(|path| self.may_go_by(name, path).is_ok()) {
                 path = other;
             } else if let Err(why) = self.may_go_by(name, &path) {
-                let next = self.peers.get(&path[0]);
-                if next.is_some_and(|next| next.ingress.counts.issues.refused(name, 0, &why)) {
-                    tracing::warn!(
-                        host = end,
-                        topic = name,
-                        "a topic is not sent to a host: {why}"
-                    );
+                let what = format!("a topic is not sent to {end}");
+                if let Some(next) = self.peers.get(&path[0]) {
+                    let issues = &next.ingress.counts.issues;
+                    issues.warn_refused(name, 0, &what, &why);
                 }
                 topic.refused.insert(end, (want.subscribers, why));
                 continue;

@@ -107,7 +107,12 @@ impl TransitPlan {
 
 impl LinksConductor {
     /// Has a flow go on, if it is to.
-    pub(super) fn begin_transit(&mut self, host: &str, flow: FlowName) -> Option<Arc<Transit>> {
+    pub(super) fn begin_transit(
+        &mut self,
+        host: &str,
+        flow: FlowName,
+        description: &FlowDescription,
+    ) -> Option<Arc<Transit>> {
         let key = (flow, host.to_owned());
         match self.transits.plans.get(&key) {
             Some(plan) if !plan.is_closing => return Some(plan.transit.clone()),
@@ -115,10 +120,10 @@ impl LinksConductor {
         }
         let peer = self.peers.get(host)?;
         let ingress = peer.ingress.clone();
-        let description = peer.incoming.get(&flow)?.description.clone();
         if !description.tree.leads_on() {
             return None;
         }
+        let description = description.clone();
         self.transits.count += 1;
         let number = self.transits.count;
         let of = (number, description.publisher);
@@ -216,10 +221,14 @@ impl LinksConductor {
         let staged = &mut self.transits.staged;
         let of = (publisher, &of.offer);
         if let Err(why) = limits.stage(staged, (&self.quotas, quota), of) {
-            let issues = self.peers.get(host).map(|peer| &peer.ingress.counts.issues);
-            if issues.is_some_and(|issues| issues.refused(topic, 0, &why)) {
-                tracing::warn!(host, topic, "messages of another host do not go on: {why}");
-            }
+            let what = "messages of another host do not go on";
+            let peer = self.peers.get(host);
+            peer.inspect(|peer| {
+                peer.ingress
+                    .counts
+                    .issues
+                    .warn_refused(topic, 0, what, &why)
+            });
         }
         limits
     }

@@ -166,9 +166,8 @@ impl HostFlow {
         }
         let bytes = message.held.bytes() as u64;
         if let Some(why) = self.route.too_long(bytes) {
-            if self.route.counts.issues.refused(topic, 1, &why) {
-                tracing::warn!(topic, "messages are not sent to another host: {why}");
-            }
+            let what = "messages are not sent to another host";
+            self.route.counts.issues.warn_refused(topic, 1, what, &why);
             return self.leave_out();
         }
         let now_ns = monotonic_ns();

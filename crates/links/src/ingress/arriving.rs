@@ -76,13 +76,8 @@ fn is_too_long(landing: &RemotePublisher, bytes: u64, issues: &TopicIssues) -> b
         return false;
     };
     let why = format!("quota '{quota}': message_max: a message of {bytes} bytes");
-    let topic = landing.publisher.topic();
-    if issues.refused(topic, 1, &why) {
-        tracing::warn!(
-            topic,
-            "messages of another host cannot be published here: {why}"
-        );
-    }
+    let what = "messages of another host cannot be published here";
+    issues.warn_refused(landing.publisher.topic(), 1, what, &why);
     true
 }
 
