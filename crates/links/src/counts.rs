@@ -45,9 +45,7 @@ pub struct HostCounts {
     pub connects: AtomicU64,
     /// How long stages took, in their order.
     times: [Times; Stage::ALL.len()],
-    /// What is told of single messages.
     pub traces: Option<LinkTraces>,
-    /// What did not come across, by topic.
     pub issues: TopicIssues,
 }
 

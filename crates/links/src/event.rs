@@ -10,7 +10,6 @@ use std::sync::mpsc::Sender;
 /// The link that an event is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EventSource {
-    /// The host at its other end.
     pub host: String,
     /// Numbers all links. An event of a link that another has replaced is out of date.
     pub link: u64,
@@ -53,7 +52,6 @@ impl LinkReporter {
 #[derive(Debug)]
 pub enum ConductorEvent {
     Event(HostEvent),
-    /// The peer said something.
     LinkMessage(Vec<u8>),
     /// A message that waited for memory may have some.
     Room,

@@ -36,10 +36,8 @@ pub struct Group {
     pub flows: u16,
 }
 
-/// A flow that begins.
 pub struct NewFlow {
     pub flow: FlowName,
-    /// It retains no more bytes than this.
     pub retained_max: u64,
     pub description: Arc<FlowDescription>,
     /// The host sends its messages on. Its next life needs more of them than the flow retains, and in their order: so it gets none of
@@ -59,7 +57,6 @@ pub fn decode_open(from: &[u8]) -> Option<(FlowName, Group, &[u8])> {
     (group.flows > 0).then_some((flow, group, rest))
 }
 
-/// What happened on the link with a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostEvent {
     /// The host takes the messages of a flow that is sent there.
@@ -91,7 +88,6 @@ pub struct RetainLimits {
     pub outage: Duration,
 }
 
-/// The result of sending a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sent {
     /// It is retained until it is acknowledged or given up.
@@ -120,7 +116,6 @@ struct SentFlow {
 }
 
 impl SentFlow {
-    /// Counts messages of it that were given up.
     fn gave_up(&self, messages: usize, counts: &HostCounts) {
         if messages > 0 && !self.has_moved {
             let messages = messages as u64;
@@ -131,11 +126,9 @@ impl SentFlow {
     }
 }
 
-/// All flows that are sent to the host.
 struct Sending {
     flows: BTreeMap<FlowName, SentFlow>,
     names: HashMap<FlowId, FlowName>,
-    /// Since when the host has no lanes.
     down_since: Option<Instant>,
     /// The last group that was opened.
     groups: u32,
@@ -240,7 +233,6 @@ impl LinkUser for HostUser {
 }
 
 impl HostLink {
-    /// The link with a host of this name.
     pub fn new(
         endpoint: &Endpoint,
         host: &str,
@@ -349,7 +341,6 @@ impl HostLink {
         outcome
     }
 
-    /// Changes a flow that is there.
     fn change<T: Default>(
         &self,
         flow: FlowName,

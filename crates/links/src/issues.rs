@@ -34,7 +34,6 @@ impl TopicIssues {
         change(note);
     }
 
-    /// Messages for that host were given up.
     pub fn gave_up(&self, topic: &str, messages: u64) {
         self.note(topic, |note| note.row.gave_up += messages);
     }

@@ -72,7 +72,6 @@ pub struct Received {
     pub reports: Vec<FlowReport>,
 }
 
-/// The number of a host.
 pub fn id(host: &str) -> HostId {
     HostId(number_of(host))
 }
@@ -121,7 +120,6 @@ impl Network {
         Ok(())
     }
 
-    /// The link with a host has lost its last lane.
     pub fn lanes_lost(&mut self, host: &str) {
         let now = self.now();
         self.paths.lanes_lost(id(host), now);
@@ -271,7 +269,6 @@ impl Network {
         std::mem::take(&mut self.renewed)
     }
 
-    /// The life of a host that is reached.
     pub fn incarnation(&self, host: &str) -> Option<u64> {
         Some(self.paths.path(id(host))?.end().incarnation)
     }

@@ -16,7 +16,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use zenoh::{Session, Wait};
 
-/// Pause between two looks.
 const LOOK: Duration = Duration::from_secs(2);
 /// How long one endpoint, or the question for realms, may take.
 const LIMIT: Duration = Duration::from_secs(2);

@@ -43,7 +43,6 @@ impl Drop for Reserved {
 /// The parts of publishers that are sent, by quotas and publishers.
 pub type Staged = BTreeMap<(String, u64), Reserved>;
 
-/// What a publisher needs.
 fn needs(offer: &Offer, message_max: u64) -> u64 {
     match offer.history {
         History::KeepLast(depth) => message_max.saturating_mul(u64::from(depth)),

@@ -111,7 +111,6 @@ impl OutgoingStream {
     }
 }
 
-/// A publisher whose flow is opened.
 pub struct OutgoingFlow {
     pub description: Arc<FlowDescription>,
     /// What the host, and those below it, answered last: they take its messages, or why not; and when.
@@ -258,7 +257,6 @@ impl RemoteHost {
         before.path != self.over.path
     }
 
-    /// Whether it has lanes.
     pub fn is_up(&self) -> bool {
         self.away.is_none()
     }
@@ -286,7 +284,6 @@ impl RemoteHost {
         }
     }
 
-    /// A link that has said nothing yet.
     pub fn begin_link(&mut self, life: u64, link: HostLink) {
         self.link = Some((life, link));
         self.forget_control();
@@ -325,7 +322,6 @@ impl RemoteHost {
         incoming.for_each(|flow| flow.written = None);
     }
 
-    /// A stream of a topic goes there.
     pub fn begin_stream(&mut self, number: u64, topic: &str, mut stream: OutgoingStream) {
         topic.clone_into(&mut stream.topic);
         self.outgoing.insert(number, stream);
@@ -380,14 +376,12 @@ impl RemoteHost {
         self.orphans.extend(landings.map(|of| (of, Instant::now())));
     }
 
-    /// Nothing comes from there any more.
     pub fn end_incoming(&mut self) {
         self.incoming.clear();
         self.orphans.clear();
         self.ingress.clear();
     }
 
-    /// It takes the messages of a flow, or refused them.
     pub fn answered(&mut self, event: HostEvent) {
         let (flow, answer) = match event {
             HostEvent::Accepted(flow) => (flow, Ok(())),
@@ -466,7 +460,6 @@ impl RemoteHost {
         }
     }
 
-    /// What was counted and timed on the link.
     pub fn figures(&self) -> LinkFigures {
         let counts = &self.ingress.counts;
         crate::figures::figures(&self.node.host, counts, self.status.as_ref())

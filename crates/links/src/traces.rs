@@ -149,7 +149,6 @@ impl Tracer {
     }
 }
 
-/// Traces of messages to and from a host.
 #[derive(Debug)]
 pub struct LinkTraces {
     tracer: Arc<Tracer>,
@@ -247,7 +246,6 @@ fn span_id(trace: u128, stage: Stage, from: &str, to: &str) -> u64 {
     id.max(1)
 }
 
-/// Sends spans; a thread's.
 struct Exporter {
     collector: Collector,
     url: String,

@@ -40,7 +40,6 @@ pub(super) struct EgressPlan {
     /// Per host that it goes to, the numbers of messages below which they are history there, by publishers: what those had
     /// published when the host was first seen to want the topic. Publishers that have come since have none.
     histories: BTreeMap<String, BTreeMap<u64, u64>>,
-    /// Publishers that were seen.
     pub(super) publishers: BTreeSet<u64>,
     /// Publishers that were gone, the last ones.
     ended: VecDeque<u64>,
@@ -48,7 +47,6 @@ pub(super) struct EgressPlan {
     pub(super) renews: bool,
     /// Hosts that want it and do not get it: their subscribers, and why.
     pub(super) refused: BTreeMap<String, (u32, String)>,
-    /// What its publishers have of quotas.
     staged: Staged,
 }
 
@@ -57,7 +55,6 @@ pub(super) struct Branch {
     pub(super) stream: u64,
     /// The hosts that messages take from there.
     pub(super) tree: Tree,
-    /// What may go there.
     pub(super) limits: FlowLimits,
     /// Why nothing may, if that is so.
     pub(super) barred: Option<String>,
@@ -72,11 +69,9 @@ impl Branch {
 
 pub(super) type Wants = BTreeMap<String, TopicInterest>;
 
-/// The branches of the hosts that a topic goes to directly.
 pub(super) type Trees = BTreeMap<String, Tree>;
 
 impl EgressPlan {
-    /// All that any host asks for.
     pub(super) fn demand(&self) -> Demand {
         let demands = self.wants.values().map(|want| want.demand);
         demands.reduce(Demand::and).unwrap_or_default()

@@ -113,7 +113,6 @@ impl LinksConductor {
         peer.ask_at = Some(Instant::now());
     }
 
-    /// We asked a host how to reach it.
     pub(super) fn address_answered(&mut self, node: &Host, outcome: Result<Address, String>) {
         let opens = self.opens(&node.host);
         let Some(peer) = self.known(node) else { return };
@@ -223,7 +222,6 @@ impl LinksConductor {
         }
     }
 
-    /// Gives a host up that has been away for too long.
     fn give_up_lost(&mut self, host: &str, now: Instant, outage: Duration) {
         let Some(peer) = self.peers.get_mut(host) else {
             return;

@@ -56,7 +56,6 @@ impl NoRoom {
 }
 
 impl LinksConductor {
-    /// A host opens flows.
     pub(super) fn opened(&mut self, host: &str, all: Vec<(FlowName, FlowDescription)>) {
         let plans = all.into_iter();
         let plans = plans.map(|(flow, description)| (flow, IngressPlan::new(description)));

@@ -373,7 +373,6 @@ fn listener(
     })
 }
 
-/// Where lanes are accepted, and how they are encrypted.
 fn open_endpoint(
     config: &Config,
     own: &Host,

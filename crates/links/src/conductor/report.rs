@@ -13,7 +13,6 @@ const PEERS_EVERY: Duration = Duration::from_millis(500);
 /// Time between two reports of the figures of all links.
 const FIGURES_EVERY: Duration = Duration::from_secs(1);
 
-/// What was reported, and when.
 #[derive(Default)]
 pub(super) struct Report {
     peers: Option<(PeersInfo, Instant)>,

@@ -116,7 +116,6 @@ impl LinksConductor {
         last.or_else(|| is_kept(end).then(itself))
     }
 
-    /// What all other hosts want, by topics.
     pub(super) fn all_wants(&self) -> BTreeMap<String, BTreeMap<String, TopicInterest>> {
         let mut all: BTreeMap<String, BTreeMap<String, TopicInterest>> = BTreeMap::new();
         for (end, hop) in &self.routes.hops {

@@ -28,13 +28,11 @@ pub enum Offered {
     LeftOut,
 }
 
-/// A host that a topic goes to.
 pub struct HostFlow {
     pub route: FlowTarget,
     /// The host, and those that messages go to there: whether they are not to miss anything.
     pub root: HostId,
     pub finals: BTreeMap<HostId, bool>,
-    /// Some of them are not to miss anything.
     is_reliable: bool,
     rate: Option<Rate>,
     open: BTreeSet<u64>,
@@ -49,7 +47,6 @@ pub struct HostFlow {
 }
 
 impl HostFlow {
-    /// One whose flows are open.
     pub fn new(route: FlowTarget) -> HostFlow {
         let reliable: BTreeSet<&String> = route.tree.reliable_below().collect();
         let finals = route.tree.ends();
@@ -145,7 +142,6 @@ impl HostFlow {
         self.route.tree.reliable_below().next().is_some()
     }
 
-    /// Sends a message, if it may go there.
     pub fn offer(&mut self, topic: &str, message: &OutgoingMessage) -> Offered {
         let info = &message.info;
         let (publisher, limits) = (info.publisher, &self.route.limits);
@@ -227,7 +223,6 @@ impl HostFlow {
         }
     }
 
-    /// The topic does not go there any more.
     pub fn close_all(&mut self) {
         for publisher in std::mem::take(&mut self.open) {
             self.route.link.end_flow(self.flow(publisher), false);

@@ -5,7 +5,6 @@ use rgaps_transport::{Description, Payload};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// The bytes of a message.
 pub struct RetainedMessage {
     of: Bytes,
     bytes: usize,
@@ -135,7 +134,6 @@ pub struct MessageInfo {
     pub received_from: Option<String>,
 }
 
-/// A message that is on its way to the links.
 pub struct OutgoingMessage {
     pub held: Arc<RetainedMessage>,
     pub info: Arc<MessageInfo>,

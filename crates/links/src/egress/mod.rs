@@ -77,7 +77,6 @@ impl FlowTarget {
     }
 }
 
-/// What of a topic may go to a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FlowLimits {
     /// Publishers whose messages have no place there now.
@@ -182,7 +181,6 @@ impl EgressThread {
 struct Thread {
     set: WaitSet,
     topics: BTreeMap<String, EgressTopic>,
-    /// Of topics, by their tokens in the wait set.
     names: HashMap<Token, String>,
     due: BTreeSet<String>,
     own_publishers: OwnPublishers,

@@ -182,7 +182,6 @@ impl EgressTopic {
         self.unplanned.take()
     }
 
-    /// Whether there are messages that are not whole yet.
     pub fn is_growing(&self) -> bool {
         !self.growing.is_empty() || self.unfinished.is_some()
     }
@@ -269,7 +268,6 @@ impl EgressTopic {
         Next::Taken
     }
 
-    /// Describes a message that was taken, for all routes.
     fn set_taken(&mut self, sample: Sample) {
         let (publisher, sequence) = (sample.publisher_id(), sample.sequence());
         let meta = MessageDescription {

@@ -100,7 +100,6 @@ pub(super) struct ArrivingMessage {
     /// The streaming copy to GPUs, until the link asks.
     copies: Option<Arc<StreamingBuffer>>,
     bytes: u64,
-    /// Where it lands, if it does.
     landing: Option<Arc<RemotePublisher>>,
     publisher: u64,
     /// Of its flow, if its origin is to learn that.
@@ -352,13 +351,11 @@ impl Drop for ArrivingMessage {
     }
 }
 
-/// What the peer says.
 struct ControlBuffer {
     bytes: Vec<u8>,
     room: Arc<RoomRequests>,
 }
 
-/// The receive buffer of something that the peer says.
 pub(super) fn control_buffer(bytes: u64, room: &Arc<RoomRequests>) -> BufferReply {
     if bytes > MAX_LINK_MESSAGE_BYTES as u64 {
         return BufferReply::Refused;

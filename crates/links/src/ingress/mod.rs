@@ -57,7 +57,6 @@ impl FlowPosition {
 
 /// A flow that its sender has opened.
 enum Standing {
-    /// The conductor has not decided yet.
     Pending,
     Lands(Bound),
     Refused(String),
