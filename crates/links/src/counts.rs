@@ -3,8 +3,9 @@
 use crate::issues::TopicIssues;
 use crate::traces::LinkTraces;
 use rgaps_client::links::HISTOGRAM_BUCKETS;
-use rgaps_client::{Histogram, Stage};
+use rgaps_client::{Histogram, LinkFigures, RdmaFigures, Stage};
 use rgaps_sync::wall_ns;
+use rgaps_transport::{LinkCounts, LinkStatus};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::Arc;
 
@@ -67,5 +68,60 @@ impl HostCounts {
         self.times(Stage::Land).span(placed_ns, turn_ns);
         self.times(Stage::Publish).span(turn_ns, now_ns);
         self.times(Stage::Total).span(published_wall_ns, wall_ns());
+    }
+
+    /// With what is known of the link, if there is one.
+    pub fn figures(&self, host: &str, status: Option<&LinkStatus>) -> LinkFigures {
+        let counts = status.map(|status| status.counts).unwrap_or_default();
+        LinkFigures {
+            host: host.to_owned(),
+            lanes: status.map_or(0, |status| status.lanes.len() as u32),
+            messages_out: self.messages_out.load(Relaxed),
+            messages_in: self.messages_in.load(Relaxed),
+            bytes_out: self.bytes_out.load(Relaxed),
+            bytes_in: self.bytes_in.load(Relaxed),
+            wire_bytes_out: counts.wire_bytes_out,
+            wire_bytes_in: counts.wire_bytes_in,
+            skipped: self.skipped.load(Relaxed),
+            given_up: self.given_up.load(Relaxed),
+            missed: self.missed.load(Relaxed),
+            resent: counts.resent,
+            duplicates: counts.duplicates,
+            connects: self.connects.load(Relaxed),
+            lanes_ended: counts.lanes_ended,
+            violations: counts.disconnected,
+            // Both name the reasons in this order.
+            ends: counts.ends,
+            rdma: rdma(&counts),
+            retained_bytes: status.map_or(0, |status| status.retained_bytes),
+            stages: Stage::ALL.map(|stage| self.times(stage).read()),
+        }
+    }
+}
+
+fn rdma(counts: &LinkCounts) -> RdmaFigures {
+    let lanes = &counts.rdma;
+    RdmaFigures {
+        opened: counts.rdma_opened,
+        failed: counts.rdma_failed,
+        ring_bytes_out: lanes.ring_bytes_out,
+        ring_bytes_in: lanes.ring_bytes_in,
+        direct_bytes_out: lanes.direct_bytes_out,
+        direct_bytes_in: lanes.direct_bytes_in,
+        works: lanes.works,
+        doorbells: lanes.doorbells,
+        stalls_ring: lanes.stalls_ring,
+        stalls_receives: lanes.stalls_receives,
+        stalls_sends: lanes.stalls_sends,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn reasons_for_which_lanes_end_are_counted_in_the_order_in_which_they_are_shown() {
+        let counted = rgaps_transport::LaneEnd::ALL.map(|end| format!("{end:?}"));
+        let shown = rgaps_client::LaneEnd::ALL.map(|end| format!("{end:?}"));
+        assert_eq!(counted, shown);
     }
 }

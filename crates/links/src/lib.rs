@@ -15,7 +15,6 @@ mod counts;
 mod delivered;
 mod egress;
 mod event;
-mod figures;
 mod host_link;
 mod ingress;
 mod issues;

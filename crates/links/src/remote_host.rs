@@ -1,8 +1,9 @@
 //! Another host as the conductor knows it.
 
+use crate::control_plane::versions;
 use crate::host_link::{HostEvent, HostLink};
 use crate::ingress::{FlowPosition, LinkIngress, RemotePublisher};
-use crate::keys::Node;
+use crate::keys::{Node, PLANE_VERSION};
 use crate::network::Network;
 use crate::wire::{clip, clip_to, FlowDescription, LinkMessage, Tree};
 use rgaps_client::{LinkFigures, PathKind, PeerRow, PeerState};
@@ -145,8 +146,6 @@ pub struct RemoteHost {
     pub seen: Instant,
     /// Since when it is gone.
     pub lost: Option<Instant>,
-    /// Why it is not linked with.
-    pub refused: Option<String>,
     /// The link, with which of its lives.
     pub link: Option<(u64, HostLink)>,
     /// Since when it has no lanes.
@@ -225,13 +224,12 @@ impl LinkPath {
 }
 
 impl RemoteHost {
-    pub fn new(node: Node, protocol: u32, ingress: Arc<LinkIngress>) -> RemoteHost {
+    pub fn new(node: Node, ingress: Arc<LinkIngress>) -> RemoteHost {
         RemoteHost {
             node,
-            protocol,
+            protocol: PLANE_VERSION,
             seen: Instant::now(),
             lost: None,
-            refused: None,
             link: None,
             away: Some(Instant::now()),
             ingress,
@@ -257,8 +255,21 @@ impl RemoteHost {
         before.path != self.over.path
     }
 
+    /// Whether it speaks the version of this host.
+    pub fn speaks_same(&self) -> bool {
+        self.protocol == PLANE_VERSION
+    }
+
     pub fn is_up(&self) -> bool {
         self.away.is_none()
+    }
+
+    /// Whether it is time to ask it for its lanes.
+    pub fn is_to_be_asked(&self, now: Instant, pause: Duration) -> bool {
+        let life = self.link.as_ref().map(|(life, _)| *life);
+        let is_linked = life == Some(self.node.incarnation) && self.is_up();
+        let is_due = self.ask_at.is_some_and(|at| now >= at + pause);
+        is_due && !is_linked && self.speaks_same() && self.lost.is_none()
     }
 
     /// The link, if there is one, with or without lanes.
@@ -268,7 +279,7 @@ impl RemoteHost {
 
     /// Whether topics can go there.
     pub fn is_usable(&self) -> bool {
-        self.refused.is_none() && self.link.is_some()
+        self.speaks_same() && self.link.is_some()
     }
 
     /// Says something, in its turn. What it has not heard when it restarts, its next life is told again.
@@ -462,7 +473,7 @@ impl RemoteHost {
 
     pub fn figures(&self) -> LinkFigures {
         let counts = &self.ingress.counts;
-        crate::figures::figures(&self.node.host, counts, self.status.as_ref())
+        counts.figures(&self.node.host, self.status.as_ref())
     }
 
     /// Streams of which it takes messages.
@@ -483,17 +494,17 @@ impl RemoteHost {
 
     pub fn row(&self) -> PeerRow {
         let status = self.status.as_ref();
-        let state = match (&self.refused, self.lost, self.is_up()) {
-            (Some(_), ..) => PeerState::Refused,
-            (None, Some(_), false) => PeerState::Lost,
-            (None, _, true) => PeerState::Linked,
-            (None, None, false) => PeerState::Joining,
+        let state = match (self.speaks_same(), self.lost, self.is_up()) {
+            (false, ..) => PeerState::Refused,
+            (true, Some(_), false) => PeerState::Lost,
+            (true, _, true) => PeerState::Linked,
+            (true, None, false) => PeerState::Joining,
         };
         let error = || status.and_then(|status| status.error.clone());
-        let detail = match (&self.refused, state) {
-            (Some(why), _) => why.clone(),
-            (None, PeerState::Linked) => String::new(),
-            (None, _) => error().unwrap_or_else(|| self.detail.clone()),
+        let detail = match state {
+            PeerState::Refused => versions(&self.node.host, self.protocol),
+            PeerState::Linked => String::new(),
+            _ => error().unwrap_or_else(|| self.detail.clone()),
         };
         let counts = &self.ingress.counts;
         PeerRow {

@@ -209,7 +209,7 @@ impl EgressPlan {
                 limits.asks.clone_from(&limits.barred);
             }
             if let Some(quota) = links.quota(host, name) {
-                limits.set_quota(quota);
+                limits.quota = Some(quota.clone());
                 let goes = |p: &&InterestPublisher| !limits.barred.contains(&p.incarnation);
                 for publisher in publishers.iter().filter(goes).collect::<Vec<_>>() {
                     used.insert((quota.name.clone(), publisher.incarnation));

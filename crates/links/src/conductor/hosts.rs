@@ -1,17 +1,16 @@
 //! Other hosts: their lives, how they come and go, and the links with them.
 
-use super::lane_config::{link_config, retain_limits};
 use super::{LinksConductor, TRY_AGAIN};
 use crate::control_plane::{token, versions, Address, LaneSecret, PlaneEvent};
 use crate::counts::HostCounts;
-use crate::host_link::HostLink;
+use crate::host_link::{HostLink, RetainLimits};
 use crate::ingress::LinkIngress;
-use crate::keys::{Node as Host, Token, PLANE_VERSION};
+use crate::keys::{Node as Host, Token};
 use crate::remote_host::RemoteHost;
 use crate::traces::LinkTraces;
 use crate::wire::clip;
-use rgaps_client::links::MAX_REMOTE_HOSTS;
-use rgaps_transport::{LaneKey, Peer as LanePeer};
+use rgaps_client::links::{Links, Rdma, MAX_REMOTE_HOSTS};
+use rgaps_transport::{LaneKey, LinkConfig, Peer as LanePeer, RdmaMode};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -92,7 +91,7 @@ impl LinksConductor {
                 self.memory.clone(),
                 HostCounts::new(traces),
             );
-            let peer = RemoteHost::new(node.clone(), protocol, ingress);
+            let peer = RemoteHost::new(node.clone(), ingress);
             self.peers.insert(node.host.clone(), peer);
         }
         let Some(peer) = self.peers.get_mut(&node.host) else {
@@ -103,14 +102,12 @@ impl LinksConductor {
             peer.node = node;
         }
         peer.given_up = false;
-        peer.protocol = protocol;
         (peer.seen, peer.lost, peer.unanswered) = (Instant::now(), None, None);
-        let refused = (protocol != PLANE_VERSION).then(|| versions(&peer.node.host, protocol));
-        if let Some(why) = refused.as_ref().filter(|_| peer.refused.is_none()) {
-            tracing::error!("{why}");
-        }
-        peer.refused = refused;
         peer.ask_at = Some(Instant::now());
+        let is_known = std::mem::replace(&mut peer.protocol, protocol) == protocol;
+        if !peer.speaks_same() && !is_known {
+            tracing::error!("{}", versions(&peer.node.host, protocol));
+        }
     }
 
     pub(super) fn address_answered(&mut self, node: &Host, outcome: Result<Address, String>) {
@@ -210,63 +207,69 @@ impl LinksConductor {
     pub(super) fn reconcile_peers(&mut self) {
         let now = Instant::now();
         let outage = Duration::from_millis(self.config.links.outage_ms);
-        let hosts: Vec<String> = self.peers.keys().cloned().collect();
-        for host in hosts {
-            self.give_up_lost(&host, now, outage);
-            self.ask_for_lanes(&host, now);
+        let mut given_up = Vec::new();
+        for (host, peer) in &mut self.peers {
+            // It is not gone as long as there are lanes, whatever the control plane says. A token that never came cannot go.
+            let has_token = self.lives.iter().any(|life| life.node == peer.node);
+            let lost = peer.lost.or((!has_token).then_some(peer.seen));
+            let ended = lost.zip(peer.away).map(|(lost, away)| lost.max(away));
+            if !peer.given_up && ended.is_some_and(|since| now - since > outage) {
+                (peer.given_up, peer.lost) = (true, lost);
+                given_up.push(host.clone());
+            }
+            // One of two hosts opens the lanes; the other one asks where that does not: perhaps it has not heard of it.
+            let pause = match *self.own.host < **host {
+                true => Duration::ZERO,
+                false => ASK_ANYWAY,
+            };
+            if peer.is_to_be_asked(now, pause) {
+                peer.ask_at = None;
+                if let Err(error) = self.plane.ask_address(&peer.node) {
+                    tracing::error!("{error:#}");
+                    peer.ask_at = Some(now + ASK_AGAIN);
+                }
+            }
+            // What a former life of it published ends if this one does not go on with it.
+            peer.orphans.retain(|(_, since)| now - *since <= outage);
+            peer.report_given_up();
+        }
+        for host in given_up {
+            tracing::warn!(
+                host,
+                "a host was away longer than outage_ms; no messages are kept for it any more"
+            );
             if let Some(peer) = self.peers.get_mut(&host) {
-                // What a former life of it published ends if this one does not go on with it.
-                peer.orphans.retain(|(_, since)| now - *since <= outage);
-                peer.report_given_up();
+                peer.end_incoming();
+                // The host may not have noticed. With a new link it says everything again.
+                peer.end_link();
             }
+            self.network.link_ended(&host);
+            self.end_transits(&host);
+            self.dirty = true;
         }
     }
+}
 
-    fn give_up_lost(&mut self, host: &str, now: Instant, outage: Duration) {
-        let Some(peer) = self.peers.get_mut(host) else {
-            return;
-        };
-        // It is not gone as long as there are lanes, whatever the control plane says. A token that never came cannot go.
-        let has_token = self.lives.iter().any(|life| life.node == peer.node);
-        let lost = peer.lost.or((!has_token).then_some(peer.seen));
-        let ended = lost.zip(peer.away).map(|(lost, away)| lost.max(away));
-        if peer.given_up || ended.is_none_or(|since| now - since <= outage) {
-            return;
-        }
-        tracing::warn!(
-            host,
-            "a host was away longer than outage_ms; no messages are kept for it any more"
-        );
-        peer.given_up = true;
-        peer.lost = lost;
-        peer.end_incoming();
-        // The host may not have noticed. With a new link it says everything again.
-        peer.end_link();
-        self.network.link_ended(host);
-        self.end_transits(host);
-        self.dirty = true;
-    }
+fn link_config(links: &Links) -> LinkConfig {
+    let mut config = LinkConfig {
+        lanes: links.lanes as usize,
+        spin: links.spin(),
+        rdma: match links.rdma {
+            Rdma::Off => RdmaMode::No,
+            Rdma::Auto => RdmaMode::Prefer,
+            Rdma::Only => RdmaMode::Require,
+        },
+        ..LinkConfig::default()
+    };
+    config.beat_ms = (links.lease_ms / 4).clamp(50, 1000);
+    config.quiet_ms = (links.lease_ms * 3 / 2).max(300);
+    config
+}
 
-    /// One of two hosts opens the lanes; the other one asks where that does not: perhaps it has not heard of it.
-    fn ask_for_lanes(&mut self, host: &str, now: Instant) {
-        let pause = match self.opens(host) {
-            true => Duration::ZERO,
-            false => ASK_ANYWAY,
-        };
-        let Some(peer) = self.peers.get_mut(host) else {
-            return;
-        };
-        let linked = peer.link.as_ref().map(|(life, _)| *life);
-        let meets = peer.refused.is_none()
-            && peer.lost.is_none()
-            && peer.ask_at.is_some_and(|at| now >= at + pause)
-            && (linked != Some(peer.node.incarnation) || !peer.is_up());
-        if meets {
-            peer.ask_at = None;
-            if let Err(error) = self.plane.ask_address(&peer.node) {
-                tracing::error!("{error:#}");
-                peer.ask_at = Some(now + ASK_AGAIN);
-            }
-        }
+fn retain_limits(links: &Links) -> RetainLimits {
+    RetainLimits {
+        in_flight_max: links.in_flight_max.0,
+        outage_max: links.outage_max.0,
+        outage: Duration::from_millis(links.outage_ms),
     }
 }

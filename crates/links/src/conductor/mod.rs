@@ -8,7 +8,6 @@ mod gpu_path;
 mod hosts;
 mod ingress_plan;
 mod landing_rules;
-mod lane_config;
 mod report;
 mod routes;
 mod rows;
@@ -35,11 +34,11 @@ use crate::rails::{self, names, CardMemory, CardPreference};
 use crate::remote_host::RemoteHost;
 use crate::traces::Tracer;
 use anyhow::Context;
-use rgaps_client::links::{InterestRow, LinksNode, LinksNodeBuilder, LINKS_CLIENT};
+use rgaps_client::links::{InterestRow, Links, LinksNode, LinksNodeBuilder, LINKS_CLIENT};
 use rgaps_client::{Config, Node, Subscriber};
 use rgaps_session::{CudaUse, NumaPlace};
 use rgaps_sync::wall_ns;
-use rgaps_transport::{Endpoint, EndpointConfig, EndpointError, Rdma, Security, Tls};
+use rgaps_transport::{Endpoint, EndpointConfig, EndpointError, Rdma, Security, Tls, TlsPaths};
 use rgaps_verbs::Location;
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -379,7 +378,7 @@ fn open_endpoint(
     rdma: Option<Rdma>,
 ) -> anyhow::Result<(Endpoint, Option<Tls>)> {
     let links = &config.links;
-    let security = lane_config::security(links, &own.host)?;
+    let security = security(links, &own.host)?;
     let tls = match &security {
         Security::Tls(tls) => Some(tls.clone()),
         _ => None,
@@ -392,6 +391,16 @@ fn open_endpoint(
         rdma,
     })?;
     Ok((endpoint, tls))
+}
+
+/// How lanes are secured: as the control plane, where that has certificates.
+fn security(links: &Links, host: &str) -> anyhow::Result<Security> {
+    let paths = links.tls.paths().map(|[ca, certificate, key]| TlsPaths {
+        ca,
+        certificate,
+        key,
+    });
+    Ok(Security::of(paths, links.insecure, host)?)
 }
 
 /// The endpoint. With a fixed port the links before, which are ending, may still have it for a moment.

@@ -217,7 +217,7 @@ impl LinksConductor {
         let Some(quota) = self.config.links.quota(host, topic) else {
             return limits;
         };
-        limits.set_quota(quota);
+        limits.quota = Some(quota.clone());
         let staged = &mut self.transits.staged;
         let of = (publisher, &of.offer);
         if let Err(why) = limits.stage(staged, (&self.quotas, quota), of) {

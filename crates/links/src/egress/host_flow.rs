@@ -57,7 +57,7 @@ impl HostFlow {
             is_reliable: route.tree.is_reliable(),
             rate: route
                 .limits
-                .rate
+                .rate()
                 .map(|rate| Rate::new(rate, monotonic_ns())),
             open: BTreeSet::new(),
             unknown: None,
@@ -73,7 +73,7 @@ impl HostFlow {
     /// Goes on with other limits.
     pub fn set_route(&mut self, route: FlowTarget) {
         self.route = route;
-        let rate = self.route.limits.rate;
+        let rate = self.route.limits.rate();
         if self.rate.map(|rate| rate.bytes_s()) != rate {
             self.rate = rate.map(|rate| Rate::new(rate, monotonic_ns()));
         }

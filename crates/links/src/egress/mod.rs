@@ -63,11 +63,10 @@ pub struct FlowTarget {
 impl FlowTarget {
     /// Why a message is too long to go there, if it is.
     fn too_long(&self, bytes: u64) -> Option<String> {
-        let limits = &self.limits;
-        if limits.message_max.is_some_and(|max| bytes > max) {
+        let is_over = |quota: &&Quota| quota.message_max.is_some_and(|max| bytes > max.0);
+        if let Some(Quota { name, .. }) = self.limits.quota.as_ref().filter(is_over) {
             return Some(format!(
-                "quota '{}': message_max: a message of {bytes} bytes",
-                limits.quota
+                "quota '{name}': message_max: a message of {bytes} bytes"
             ));
         }
         let (longest, key) = self.link.longest();
@@ -85,19 +84,15 @@ pub struct FlowLimits {
     pub barred: BTreeSet<u64>,
     /// Those of them whose flows are opened: the host says then how their messages land, which decides.
     pub asks: BTreeSet<u64>,
-    /// The quota that the rest is of.
-    pub quota: String,
-    pub message_max: Option<u64>,
-    pub rate: Option<u64>,
+    pub quota: Option<Quota>,
     /// Bytes of publishers' messages that are held for that host at once.
     pub staging: BTreeMap<u64, u64>,
 }
 
 impl FlowLimits {
-    pub fn set_quota(&mut self, quota: &Quota) {
-        self.quota.clone_from(&quota.name);
-        self.message_max = quota.message_max.map(|max| max.0);
-        self.rate = quota.rate_max.map(|rate| rate.0);
+    /// Bytes a second.
+    fn rate(&self) -> Option<u64> {
+        Some(self.quota.as_ref()?.rate_max?.0)
     }
 
     /// Reserves what a publisher needs of a quota, or bars it.
