@@ -67,21 +67,8 @@ pub struct Address {
     pub secret: LaneSecret,
 }
 
-/// Asks for an address.
-#[derive(Debug, Serialize, Deserialize)]
-struct Question {
-    protocol: u32,
-    host: String,
-    incarnation: u64,
-}
-
-/// Answers it.
-#[derive(Debug, Serialize, Deserialize)]
-enum Reply {
-    Address(Address),
-    /// Why not, in words.
-    Refused(String),
-}
+/// The answer to a host that asks for an address: or why it gets none.
+type Reply = Result<Address, String>;
 
 /// Gives out secrets: the same for the same life of a host.
 #[derive(Default)]
@@ -215,14 +202,15 @@ impl ControlPlane {
             .declare_queryable(key)
             .callback(move |query| {
                 let asked = query.payload().map(|payload| payload.to_bytes());
-                let reply = match answer(asked.as_deref().unwrap_or_default(), &lanes, &secrets) {
+                let answer = answer(asked.as_deref().unwrap_or_default(), &lanes, &secrets);
+                let reply: Reply = match answer {
                     Ok((node, address)) => {
                         listener(PlaneEvent::AddressAsked(node, address.secret));
-                        Reply::Address(address)
+                        Ok(address)
                     }
                     Err(error) => {
                         tracing::warn!("refused a host: {error:#}");
-                        Reply::Refused(format!("{error:#}"))
+                        Err(format!("{error:#}"))
                     }
                 };
                 let bytes = postcard::to_stdvec(&reply).unwrap_or_default();
@@ -242,12 +230,7 @@ impl ControlPlane {
 
     /// Asks another host how to reach it; the answer comes as [`PlaneEvent::AddressAnswer`], or [`PlaneEvent::NoAnswer`].
     pub fn ask_address(&self, node: &Node) -> anyhow::Result<()> {
-        let question = Question {
-            protocol: PLANE_VERSION,
-            host: self.own.host.clone(),
-            incarnation: self.own.incarnation,
-        };
-        let payload = postcard::to_stdvec(&question)?;
+        let payload = postcard::to_stdvec(&token(self.own.clone()))?;
         let (session, listener) = (self.session.clone(), self.listener.clone());
         let (key, node) = (node.address_key(&self.realm), node.clone());
         std::thread::Builder::new()
@@ -299,15 +282,14 @@ fn ask(session: &Session, key: &str, payload: Vec<u8>) -> anyhow::Result<Vec<u8>
 /// # Errors
 /// It refuses, or said what is no answer.
 pub fn read_reply(bytes: &[u8]) -> anyhow::Result<Address> {
-    match decode(bytes)? {
-        Reply::Address(address) => {
-            if address.lanes.is_empty() || address.lanes.len() > MAX_ADDRESSES {
-                bail!("it named {} addresses", address.lanes.len());
-            }
-            Ok(address)
-        }
-        Reply::Refused(why) => bail!("it refuses: {}", why.chars().take(200).collect::<String>()),
+    let address = match decode::<Reply>(bytes)? {
+        Ok(address) => address,
+        Err(why) => bail!("it refuses: {}", why.chars().take(200).collect::<String>()),
+    };
+    if address.lanes.is_empty() || address.lanes.len() > MAX_ADDRESSES {
+        bail!("it named {} addresses", address.lanes.len());
     }
+    Ok(address)
 }
 
 fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> anyhow::Result<T> {
@@ -333,14 +315,10 @@ fn answer(
 /// # Errors
 /// It speaks another version, cannot be, or asked nothing.
 pub fn read_question(asked: &[u8]) -> anyhow::Result<Node> {
-    let question: Question = decode(asked)?;
-    if question.protocol != PLANE_VERSION {
-        bail!("{}", versions(&question.host, question.protocol));
+    let Token { protocol, node } = decode(asked)?;
+    if protocol != PLANE_VERSION {
+        bail!("{}", versions(&node.host, protocol));
     }
-    let node = Node {
-        host: question.host,
-        incarnation: question.incarnation,
-    };
     if !is_host(&node.host) || node.incarnation == 0 {
         bail!("a host of that name there cannot be");
     }
@@ -430,12 +408,12 @@ mod tests {
 
     #[test]
     fn a_meeting_names_both_versions() {
-        let question = Question {
-            protocol: PLANE_VERSION + 6,
+        let node = Node {
             host: "old".to_owned(),
             incarnation: 3,
         };
-        let asked = postcard::to_stdvec(&question).unwrap();
+        let protocol = PLANE_VERSION + 6;
+        let asked = postcard::to_stdvec(&Token { protocol, node }).unwrap();
         let refused = answer(&asked, &[], &Secrets::default()).unwrap_err();
         let text = refused.to_string();
         for part in [
@@ -451,12 +429,11 @@ mod tests {
     fn what_is_no_question_is_refused() {
         let secrets = Secrets::default();
         for (host, incarnation) in [("", 1), ("a/b", 1), ("a", 0)] {
-            let question = Question {
-                protocol: PLANE_VERSION,
+            let node = Node {
                 host: host.to_owned(),
                 incarnation,
             };
-            let asked = postcard::to_stdvec(&question).unwrap();
+            let asked = postcard::to_stdvec(&token(node)).unwrap();
             answer(&asked, &[], &secrets).unwrap_err();
         }
         for length in 0..64 {

@@ -59,10 +59,8 @@ pub fn decode_open(from: &[u8]) -> Option<(FlowName, Group, &[u8])> {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostEvent {
-    /// The host takes the messages of a flow that is sent there.
-    Accepted(FlowName),
-    /// The host takes nothing of a flow, which has ended: why.
-    Refused(FlowName, String),
+    /// The host takes the messages of a flow that is sent there; or it takes nothing, for this reason, and the flow has ended.
+    Answered(FlowName, Result<(), String>),
     /// All of a flow that arrives was delivered, and nothing follows.
     Closed(FlowName),
     /// The host has acknowledged all of a flow that is sent there, and knows that nothing follows.
@@ -94,7 +92,7 @@ pub enum Sent {
     Taken,
     /// Not now: a reliable publisher waits.
     Full,
-    /// Never: the flow is closed, or the message is empty, too large or too late.
+    /// Never: the flow is closed, there is no room for a best-effort message, or the message is empty, too large or too late.
     #[default]
     Never,
 }
@@ -197,7 +195,7 @@ impl LinkUser for HostUser {
             FlowEvent::Acknowledged { .. } => return,
             FlowEvent::Accepted { flow } => {
                 let flow = lock(&self.sending).names.get(&flow).copied();
-                flow.map(HostEvent::Accepted)
+                flow.map(|flow| HostEvent::Answered(flow, Ok(())))
             }
             FlowEvent::Refused { flow, why, dropped } => {
                 let ended = lock(&self.sending).end(flow);
@@ -205,7 +203,7 @@ impl LinkUser for HostUser {
                     let why = clip(&String::from_utf8_lossy(why.as_slice()));
                     let (topic, dropped) = (&of.description.topic, dropped.len() as u64);
                     self.counts.issues.refused(topic, dropped, &why);
-                    HostEvent::Refused(of.flow, why)
+                    HostEvent::Answered(of.flow, Err(why))
                 })
             }
             FlowEvent::Ended { flow } => {
@@ -327,7 +325,7 @@ impl HostLink {
                     false => link.oldest_unsent(sent.id),
                 };
                 let Some(oldest) = oldest else {
-                    return Sent::Full;
+                    return if reliable { Sent::Full } else { Sent::Never };
                 };
                 given_up.extend(link.cancel(sent.id, oldest));
             }

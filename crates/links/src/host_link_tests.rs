@@ -314,7 +314,7 @@ fn flows_that_are_opened_together_are_one_group_and_again_after_a_restart() {
     landings.refuse(flow(4), "a rule");
     link.buffer_free();
     let refused = wait(&answers, |heard| match heard {
-        ConductorEvent::Event(HostEvent::Refused(flow, why)) => Some((flow, why)),
+        ConductorEvent::Event(HostEvent::Answered(flow, Err(why))) => Some((flow, why)),
         _ => None,
     });
     assert_eq!(refused, (flow(4), "a rule".to_owned()));

@@ -35,13 +35,13 @@ pub struct TopicInterest {
     pub demand: Demand,
 }
 
-/// The token of a host that is there.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The token of a host that is there. A host that asks another for its lanes sends its own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Token {
-    /// The host.
-    pub node: Node,
     /// The version that it speaks.
     pub protocol: u32,
+    /// The host.
+    pub node: Node,
 }
 
 impl Token {

@@ -1,7 +1,7 @@
 //! Another host as the conductor knows it.
 
 use crate::control_plane::versions;
-use crate::host_link::{HostEvent, HostLink};
+use crate::host_link::HostLink;
 use crate::ingress::{FlowPosition, LinkIngress, RemotePublisher};
 use crate::keys::{Node, PLANE_VERSION};
 use crate::network::Network;
@@ -393,12 +393,7 @@ impl RemoteHost {
         self.ingress.clear();
     }
 
-    pub fn answered(&mut self, event: HostEvent) {
-        let (flow, answer) = match event {
-            HostEvent::Accepted(flow) => (flow, Ok(())),
-            HostEvent::Refused(flow, why) => (flow, Err(why)),
-            _ => return,
-        };
+    pub fn answered(&mut self, flow: FlowName, answer: Result<(), String>) {
         let stream = self.outgoing.get_mut(&flow.stream);
         if let Some(of) = stream.and_then(|of| of.publishers.get_mut(&flow.publisher)) {
             let host = self.node.host.clone();

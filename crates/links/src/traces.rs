@@ -140,13 +140,6 @@ impl Tracer {
             received_from: None,
         })
     }
-
-    fn queue(&self, span: TraceSpan) {
-        let queued = self.queue.try_send(SpanEvent::Ended(Box::new(span)));
-        if queued.is_err() {
-            self.counts.dropped.fetch_add(1, Relaxed);
-        }
-    }
 }
 
 #[derive(Debug)]
@@ -204,7 +197,7 @@ impl LinkTraces {
         parent: Option<u64>,
         [from_ns, to_ns]: [u64; 2],
     ) {
-        self.tracer.queue(TraceSpan {
+        let span = Box::new(TraceSpan {
             id: span_id(trace.id, stage, from, to),
             parent,
             stage,
@@ -213,6 +206,10 @@ impl LinkTraces {
             to_ns,
             trace: trace.clone(),
         });
+        let queued = self.tracer.queue.try_send(SpanEvent::Ended(span));
+        if queued.is_err() {
+            self.tracer.counts.dropped.fetch_add(1, Relaxed);
+        }
     }
 }
 

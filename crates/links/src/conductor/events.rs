@@ -150,7 +150,7 @@ impl LinksConductor {
         };
         match event {
             HostEvent::Link(event) => self.link_changed(host, event),
-            HostEvent::Accepted(_) | HostEvent::Refused(..) => peer.answered(event),
+            HostEvent::Answered(flow, answer) => peer.answered(flow, answer),
             HostEvent::Closed(flow) => {
                 let ended = peer.incoming.remove(&flow);
                 let confirm = ended.and_then(|of| Some((of.unconfirmed()?, of)));

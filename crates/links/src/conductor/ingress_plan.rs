@@ -11,7 +11,7 @@ use rgaps_client::links::{Direction, LinksPublisherBuilder};
 use rgaps_client::{ClientError, OpenError, PublisherQos, RefusalCode};
 use rgaps_routing::FlowName;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// Loans of a publisher that stands for one elsewhere.
@@ -137,7 +137,8 @@ impl LinksConductor {
             Ok(landing) => {
                 issues.allowed(&of.topic);
                 if let Some(landing) = &landing {
-                    self.routes.landed(&of.topic, flow.publisher, landing);
+                    let key = (of.topic.clone(), flow.publisher);
+                    self.landings.insert(key, Arc::downgrade(landing));
                     for peer in self.peers.values_mut() {
                         peer.orphans.retain(|(of, _)| !Arc::ptr_eq(of, landing));
                     }
@@ -189,7 +190,8 @@ impl LinksConductor {
         }
         // The same publisher may come in a stream that takes the place of another, through another host, or from the next
         // life of its host, and goes on where that one stands.
-        match self.routes.landing(&of.topic, flow.publisher) {
+        let known = self.landings.get(&(of.topic.clone(), flow.publisher));
+        match known.and_then(Weak::upgrade) {
             Some(landing) => Ok(Some(landing)),
             None => self.create_landing(host, flow, of).map(Some),
         }

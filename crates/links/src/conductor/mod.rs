@@ -16,14 +16,14 @@ mod transits;
 
 use self::egress_plan::EgressPlan;
 use self::report::Report;
-use self::routes::Routes;
+use self::routes::Hop;
 use self::transits::Transits;
 use crate::control_plane::{ControlPlane, PlaneEvent, PlaneListener};
 use crate::delivered::DeliveredFile;
 use crate::egress::{start_transit, EgressThread};
 use crate::event::{ConductorEvent, SourcedEvent};
 use crate::host_link::HostLink;
-use crate::ingress::MemoryRequest;
+use crate::ingress::{MemoryRequest, RemotePublisher};
 use crate::keys::{number_of, Node as Host, Token};
 use crate::network::Network;
 use crate::own_publishers::OwnPublishers;
@@ -45,7 +45,7 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{channel, Receiver, Sender};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// How often this host's topics are looked at, and what is so is made what should be.
@@ -91,7 +91,10 @@ pub struct LinksConductor {
     /// Lives of other hosts' links whose tokens are there, the last one last. A dead one may be known for a while beside the next.
     lives: Vec<Token>,
     topics: BTreeMap<String, EgressPlan>,
-    routes: Routes,
+    /// How other hosts are reached.
+    hops: BTreeMap<String, Hop>,
+    /// What lands here, by topics and publishers; it may come through several hosts.
+    landings: BTreeMap<(String, u64), Weak<RemotePublisher>>,
     transits: Transits,
     rows: BTreeMap<String, InterestRow>,
     /// Of the rows, and of the daemon that told them.
@@ -181,7 +184,8 @@ impl LinksConductor {
             peers: BTreeMap::new(),
             lives: Vec::new(),
             topics: BTreeMap::new(),
-            routes: Routes::default(),
+            hops: BTreeMap::new(),
+            landings: BTreeMap::new(),
             transits: Transits::new(start_transit().context("creating a thread")?),
             rows: BTreeMap::new(),
             version: (0, 0),

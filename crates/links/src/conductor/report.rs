@@ -8,15 +8,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Time between two reports about the other hosts.
-const PEERS_EVERY: Duration = Duration::from_millis(500);
-/// Time between two reports of the figures of all links.
-const FIGURES_EVERY: Duration = Duration::from_secs(1);
+/// Time between two reports about the other hosts and their links.
+const EVERY: Duration = Duration::from_millis(500);
 
 #[derive(Default)]
 pub(super) struct Report {
-    peers: Option<(PeersInfo, Instant)>,
-    figures: Option<Instant>,
+    peers: Option<PeersInfo>,
+    /// When other hosts were reported, if the daemon knew them all.
+    reported_at: Option<Instant>,
     /// Of topics that do not come across, and of those whose landing is configured.
     unserved: BTreeMap<String, Vec<RemoteRow>>,
     /// Over what messages come, by the publishers here.
@@ -29,7 +28,7 @@ pub(super) type IncomingPaths = BTreeMap<u64, (Arc<RemotePublisher>, CameOver)>;
 impl Report {
     /// Forgets all reports: another daemon has received none.
     pub(super) fn forget(&mut self) {
-        self.peers = None;
+        (self.peers, self.reported_at) = (None, None);
         self.unserved.clear();
         self.incoming.clear();
     }
@@ -43,21 +42,20 @@ impl Report {
         peers: impl Iterator<Item = &'a RemoteHost>,
     ) {
         let now = Instant::now();
-        let due = |reported: Option<Instant>, every| reported.is_none_or(|at| now - at >= every);
-        let reported = self.peers.as_ref();
-        let news = due(reported.map(|(_, at)| *at), PEERS_EVERY)
-            .then(info)
-            .filter(|info| reported.is_none_or(|(reported, _)| reported != info));
-        if news.is_some() || due(self.figures, FIGURES_EVERY) {
-            let mut is_told = true;
-            for peer in peers {
-                is_told &= report_figures(node, peer);
-            }
-            self.figures = is_told.then_some(now);
+        if self.reported_at.is_some_and(|at| now - at < EVERY) {
+            return;
         }
-        let Some(info) = news else { return };
+        let mut is_reported = true;
+        for peer in peers {
+            is_reported &= report_figures(node, peer);
+        }
+        self.reported_at = is_reported.then_some(now);
+        let info = info();
+        if self.peers.as_ref() == Some(&info) {
+            return;
+        }
         match node.set_peers(info.clone()) {
-            Ok(()) => self.peers = Some((info, now)),
+            Ok(()) => self.peers = Some(info),
             Err(error) => tracing::debug!(%error, "telling the daemon about other hosts failed"),
         }
     }

@@ -1,14 +1,12 @@
 //! Which hosts are reached through which: what is said about that, and what comes of it.
 
 use super::LinksConductor;
-use crate::ingress::RemotePublisher;
 use crate::keys::TopicInterest;
 use crate::remote_host::RemoteHost;
 use crate::wire::clip;
 use rgaps_client::{PeerRow, PeerState};
 use rgaps_routing::Load;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 #[derive(Clone, Debug, PartialEq)]
@@ -23,30 +21,6 @@ impl Hop {
     /// The host that leads there: itself, if it is linked with.
     pub(super) fn next(&self) -> &String {
         &self.path[0]
-    }
-}
-
-#[derive(Default)]
-pub(super) struct Routes {
-    hops: BTreeMap<String, Hop>,
-    /// What lands here, by topics and publishers; it may come through several hosts.
-    landings: BTreeMap<(String, u64), Weak<RemotePublisher>>,
-}
-
-impl Routes {
-    pub(super) fn hop(&self, host: &str) -> Option<&Hop> {
-        self.hops.get(host)
-    }
-
-    /// Where a publisher's messages land, whatever host they come through.
-    pub(super) fn landing(&self, topic: &str, publisher: u64) -> Option<Arc<RemotePublisher>> {
-        let known = self.landings.get(&(topic.to_owned(), publisher))?;
-        known.upgrade()
-    }
-
-    pub(super) fn landed(&mut self, topic: &str, publisher: u64, landing: &Arc<RemotePublisher>) {
-        let key = (topic.to_owned(), publisher);
-        self.landings.insert(key, Arc::downgrade(landing));
     }
 }
 
@@ -74,23 +48,22 @@ impl LinksConductor {
         let outage = Duration::from_millis(self.config.links.outage_ms);
         let kept = self.peers.iter().filter(|(_, peer)| !peer.given_up);
         self.dirty |= self.network.expire(outage, kept.map(|(host, _)| host));
-        self.routes
-            .landings
+        self.landings
             .retain(|_, landing| landing.strong_count() > 0);
         let ends = self.network.reached().chain(self.peers.keys());
-        let ends: BTreeSet<&String> = ends.chain(self.routes.hops.keys()).collect();
+        let ends: BTreeSet<&String> = ends.chain(self.hops.keys()).collect();
         let hops = ends.into_iter();
         let hops = hops.filter_map(|end| Some((end.clone(), self.hop_to(end, outage)?)));
         let hops: BTreeMap<String, Hop> = hops.collect();
-        if hops != self.routes.hops {
+        if hops != self.hops {
             self.dirty = true;
-            self.routes.hops = hops;
+            self.hops = hops;
         }
     }
 
     /// How a host is reached; none: it is given up.
     fn hop_to(&self, end: &str, outage: Duration) -> Option<Hop> {
-        let known = self.routes.hops.get(end);
+        let known = self.hops.get(end);
         if let Some(path) = self.network.path(end) {
             let through = &path[0];
             if through != end && known.is_none_or(|known| known.next() != through) {
@@ -118,7 +91,7 @@ impl LinksConductor {
 
     pub(super) fn all_wants(&self) -> BTreeMap<String, BTreeMap<String, TopicInterest>> {
         let mut all: BTreeMap<String, BTreeMap<String, TopicInterest>> = BTreeMap::new();
-        for (end, hop) in &self.routes.hops {
+        for (end, hop) in &self.hops {
             let next = self.peers.get(hop.next());
             if !next.is_some_and(RemoteHost::is_usable) {
                 continue;
@@ -162,7 +135,7 @@ impl LinksConductor {
 
     /// Hosts that are reached through others, for the listing.
     pub(super) fn led_rows(&self, rows: &mut Vec<PeerRow>) {
-        for (end, hop) in &self.routes.hops {
+        for (end, hop) in &self.hops {
             let next = self.peers.get(hop.next());
             let is_up = hop.lost.is_none() && next.is_some_and(RemoteHost::is_up);
             if hop.next() == end || !is_up {

@@ -53,7 +53,7 @@ impl LinksConductor {
                 let row = row(end, want.subscribers, path);
                 // Of two ways the one that is there, and else the one that is to be.
                 let is_better = by_host.get(end).is_none_or(|known| {
-                    let is_to_be = || self.routes.hop(end).is_some_and(|hop| hop.next() == next);
+                    let is_to_be = || self.hops.get(end).is_some_and(|hop| hop.next() == next);
                     row.ready && !known.ready || row.ready == known.ready && is_to_be()
                 });
                 if is_better {

@@ -166,7 +166,7 @@ impl LinksConductor {
         let mut in_tree = self.tree_paths(wants.keys(), planned);
         let mut moving = Vec::new();
         for (end, want) in wants {
-            let Some(hop) = self.routes.hop(&end) else {
+            let Some(hop) = self.hops.get(&end) else {
                 continue;
             };
             let mut path = hop.path.clone();

@@ -21,13 +21,6 @@ const UNKNOWN_LIMIT: Duration = Duration::from_secs(2);
 /// How long it waits for the host to say how the publisher's messages land there.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Offered {
-    Waits,
-    Taken,
-    LeftOut,
-}
-
 pub struct HostFlow {
     pub route: FlowTarget,
     /// The host, and those that messages go to there: whether they are not to miss anything.
@@ -142,13 +135,13 @@ impl HostFlow {
         self.route.tree.reliable_below().next().is_some()
     }
 
-    pub fn offer(&mut self, topic: &str, message: &OutgoingMessage) -> Offered {
+    pub fn offer(&mut self, topic: &str, message: &OutgoingMessage) -> Sent {
         let info = &message.info;
         let (publisher, limits) = (info.publisher, &self.route.limits);
         let is_asked_about = limits.asks.contains(&publisher);
         let is_barred = limits.barred.contains(&publisher) && !is_asked_about;
         if limits.refused.contains(&publisher) || is_barred {
-            return Offered::LeftOut;
+            return Sent::Never;
         }
         let limit = match is_asked_about {
             true => ANSWER_LIMIT,
@@ -157,7 +150,7 @@ impl HostFlow {
         if is_asked_about || !self.open.contains(&publisher) {
             return match self.skips_unknown(publisher, limit) {
                 true => self.leave_out(),
-                false => Offered::Waits,
+                false => Sent::Full,
             };
         }
         let bytes = message.held.bytes() as u64;
@@ -168,25 +161,22 @@ impl HostFlow {
         }
         let now_ns = monotonic_ns();
         let has_rate = self.rate.as_mut().is_none_or(|rate| rate.is_open(now_ns));
-        let sent = match has_rate {
-            true => self.send(topic, message),
-            false => Sent::Full,
+        let sent = match (has_rate, self.is_reliable) {
+            (true, _) => self.send(topic, message),
+            (false, true) => Sent::Full,
+            (false, false) => Sent::Never,
         };
         match sent {
-            Sent::Taken => {
-                if let Some(rate) = &mut self.rate {
-                    rate.spend(bytes);
-                }
-                Offered::Taken
-            }
-            Sent::Full if self.is_reliable => Offered::Waits,
-            Sent::Full | Sent::Never => self.leave_out(),
+            Sent::Taken => self.rate.iter_mut().for_each(|rate| rate.spend(bytes)),
+            Sent::Full => {}
+            Sent::Never => return self.leave_out(),
         }
+        sent
     }
 
-    fn leave_out(&self) -> Offered {
+    fn leave_out(&self) -> Sent {
         self.route.counts.skipped.fetch_add(1, Ordering::Relaxed);
-        Offered::LeftOut
+        Sent::Never
     }
 
     fn send(&self, topic: &str, message: &OutgoingMessage) -> Sent {

@@ -3,8 +3,9 @@
 //! [`Delivery`] says what each flow has still to send, and what is to be retained for hosts behind those that are linked with. A link retains what
 //! its host has not acknowledged: such messages are only referred to here, in case another flow takes the place of the one that has them.
 
-use super::host_flow::{HostFlow, Offered};
+use super::host_flow::HostFlow;
 use super::message::{MessageInfo, OutgoingMessage, RetainedMessage};
+use crate::host_link::Sent;
 use crate::wire::FlowDescription;
 use rgaps_routing::{Delivery, FlowId, HostId};
 use rgaps_transport::Payload;
@@ -142,9 +143,9 @@ impl Publisher {
         let stream = host_flow.route.stream;
         while let Some(message) = self.next(stream) {
             let is_taken = match host_flow.offer(topic, &message) {
-                Offered::Waits => return false,
-                Offered::Taken => true,
-                Offered::LeftOut => false,
+                Sent::Full => return false,
+                Sent::Taken => true,
+                Sent::Never => false,
             };
             let number = message.info.sequence;
             self.delivery.sent(FlowId(stream), number, is_taken);

@@ -14,10 +14,11 @@
 //! nothing for a gap that its origin did not leave. A message of which a part went on, and of which nothing more comes, waits: for the
 //! origin to give it up, for which the child gets a gap, or for the end of its flow, which then *cuts* the child's flow before it.
 
-use super::host_flow::{HostFlow, Offered};
+use super::host_flow::HostFlow;
 use super::message::{MessageInfo, OutgoingMessage, RetainedMessage};
 use super::{FlowTarget, HELD_UP};
 use crate::event::{ConductorEvent, LinkReporter};
+use crate::host_link::Sent;
 use crate::lock;
 use rgaps_routing::FlowName;
 use rgaps_sync::monotonic_ns;
@@ -423,7 +424,7 @@ impl Children {
 impl Child {
     fn send(&mut self, topic: &str) {
         while let Some(message) = self.queue.front() {
-            if self.flow.offer(topic, message) == Offered::Waits {
+            if self.flow.offer(topic, message) == Sent::Full {
                 return;
             }
             self.queue.pop_front();
