@@ -311,7 +311,7 @@ fn flows_that_are_opened_together_are_one_group_and_again_after_a_restart() {
     groups.sort();
     assert_eq!(groups, [vec![1, 2, 3], vec![4]]);
     // A refused flow has ended, and may begin again.
-    landings.refuse(flow(4), "a rule");
+    landings.answer(flow(4), Err("a rule".to_owned()));
     link.buffer_free();
     let refused = wait(&answers, |heard| match heard {
         ConductorEvent::Event(HostEvent::Answered(flow, Err(why))) => Some((flow, why)),

@@ -19,7 +19,7 @@ use rgaps_client::links::Traces;
 use rgaps_client::{Stage, TraceFigures};
 use rgaps_sync::wall_offset_ns;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::mpsc::{sync_channel, Receiver, RecvTimeoutError, SyncSender};
+use std::sync::mpsc::{sync_channel, Receiver, SyncSender};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -251,35 +251,30 @@ struct Exporter {
 
 impl Exporter {
     fn run(mut self, events: &Receiver<SpanEvent>) {
-        let mut batch = Vec::with_capacity(BATCH);
-        loop {
-            match events.recv() {
-                Ok(SpanEvent::Ended(span)) => batch.push(*span),
-                Ok(SpanEvent::Flush(done)) => {
-                    let _ = done.send(());
-                    continue;
-                }
-                Err(_) => return,
-            }
+        while let Ok(first) = events.recv() {
             let until = Instant::now() + GATHER;
-            let mut ends = None;
-            while batch.len() < BATCH && ends.is_none() {
-                match events.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                    Ok(SpanEvent::Ended(span)) => batch.push(*span),
-                    Ok(SpanEvent::Flush(done)) => ends = Some(done),
-                    Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
+            let (mut batch, mut flush) = (Vec::with_capacity(BATCH), None);
+            let mut next = Some(first);
+            while let Some(event) = next {
+                match event {
+                    SpanEvent::Ended(span) => batch.push(*span),
+                    SpanEvent::Flush(done) => flush = Some(done),
                 }
+                let left = until.saturating_duration_since(Instant::now());
+                let is_over = batch.len() >= BATCH || flush.is_some();
+                next = (!is_over).then(|| events.recv_timeout(left).ok()).flatten();
             }
-            self.send(&mut batch);
-            if let Some(done) = ends {
+            if !batch.is_empty() {
+                self.send(batch);
+            }
+            if let Some(done) = flush {
                 let _ = done.send(());
             }
         }
     }
 
-    fn send(&mut self, batch: &mut Vec<TraceSpan>) {
+    fn send(&mut self, batch: Vec<TraceSpan>) {
         let spans = batch.len() as u64;
-        let batch = std::mem::replace(batch, Vec::with_capacity(BATCH));
         let (rejected, why) = self.collector.send(batch, wall_offset_ns());
         self.counts.spans.fetch_add(spans - rejected, Relaxed);
         self.counts.dropped.fetch_add(rejected, Relaxed);

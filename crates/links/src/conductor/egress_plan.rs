@@ -5,7 +5,7 @@ use crate::keys::TopicInterest;
 use crate::quotas::{Quotas, Staged};
 use crate::remote_host::RemoteHost;
 use crate::wire::{clip, FlowDescription, Tree};
-use rgaps_client::links::{Demand, InterestPublisher, InterestRow, Links, LinksSubscriber};
+use rgaps_client::links::{Demand, InterestPublisher, Links, LinksSubscriber};
 use rgaps_client::{Domain, PathKind, RemoteRow, Subscriber};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -61,6 +61,12 @@ pub(super) struct Branch {
 }
 
 impl Branch {
+    /// Whether a publisher's flow is opened there.
+    pub(super) fn opens(&self, publisher: u64) -> bool {
+        let FlowLimits { barred, asks, .. } = &self.limits;
+        !barred.contains(&publisher) || asks.contains(&publisher)
+    }
+
     /// Whether cards write its messages where they land, as far as the host has said.
     fn written<'a>(&self, peer: &'a RemoteHost) -> Option<&'a Result<(), String>> {
         peer.outgoing.get(&self.stream)?.written.as_ref()
@@ -140,27 +146,23 @@ impl EgressPlan {
         })
     }
 
-    pub(super) fn sources(
+    /// What a host is told of a publisher.
+    pub(super) fn description(
         &self,
         name: &str,
         branch: &Branch,
-        row: Option<&InterestRow>,
-    ) -> Vec<FlowDescription> {
-        let (tree, FlowLimits { barred, asks, .. }) = (&branch.tree, &branch.limits);
-        let here = row.map_or(&[][..], |row| &row.publishers[..]);
-        here.iter()
-            .filter(|of| !barred.contains(&of.incarnation) || asks.contains(&of.incarnation))
-            .map(|publisher| FlowDescription {
-                publisher: publisher.incarnation,
-                topic: name.to_owned(),
-                offer: publisher.offer,
-                type_name: publisher.type_name.clone(),
-                via: Vec::new(),
-                tree: tree.clone(),
-                history: self.history(tree, publisher.incarnation),
-                read: self.is_read(),
-            })
-            .collect()
+        publisher: &InterestPublisher,
+    ) -> FlowDescription {
+        FlowDescription {
+            publisher: publisher.incarnation,
+            topic: name.to_owned(),
+            offer: publisher.offer,
+            type_name: publisher.type_name.clone(),
+            via: Vec::new(),
+            tree: branch.tree.clone(),
+            history: self.history(&branch.tree, publisher.incarnation),
+            read: self.is_read(),
+        }
     }
 
     /// Below which number a publisher's messages are history at the hosts of a tree.

@@ -92,7 +92,7 @@ impl LinksConductor {
             transit,
             position: plan.position.clone(),
         };
-        peer.ingress.accept(flow, bound);
+        peer.ingress.answer(flow, Ok(bound));
     }
 
     /// Tells origins how far their messages are that come here through other hosts, as far as that is new.
@@ -155,7 +155,7 @@ impl LinksConductor {
         let since = *plan.waits.get_or_insert_with(Instant::now);
         // Messages wait as long as this; a host that hears that there is no place would send none at all.
         if !waits || since.elapsed() >= ADMIT_LIMIT {
-            peer.ingress.refuse(flow, &why);
+            peer.ingress.answer(flow, Err(why.clone()));
             for end in of.tree.ends().filter(|_| !of.via.is_empty()) {
                 self.network.refuse(of.origin(host), flow, (end, &why));
             }

@@ -69,7 +69,7 @@ impl LinksConductor {
         }
     }
 
-    /// Makes what is so what should be so.
+    /// Reconciles the links with what is wanted.
     pub(super) fn reconcile(&mut self) {
         self.reconcile_peers();
         self.update_routes();
@@ -78,17 +78,10 @@ impl LinksConductor {
             return;
         }
         self.dirty = false;
-        self.reconcile_at = now + LOOK_ALL;
         self.end_publishers();
-        let wanted = self.all_wants();
-        let over: Vec<String> = self
-            .topics
-            .keys()
-            .filter(|topic| !wanted.contains_key(*topic))
-            .cloned()
-            .collect();
-        for name in over {
-            self.end_topic(&name);
+        let mut wanted = self.all_wants();
+        for name in self.topics.keys() {
+            wanted.entry(name.clone()).or_default();
         }
         for (name, wants) in wanted {
             self.reconcile_topic(&name, wants);
@@ -97,21 +90,18 @@ impl LinksConductor {
         self.report_landings();
         self.admit_again();
         self.report_unserved();
-        let outward = self.topics.values();
         let mut incoming = self.peers.values().flat_map(|peer| peer.incoming.values());
-        if outward.into_iter().any(EgressPlan::lacks_something)
-            || incoming.any(|i| i.waits.is_some())
-            || self.any_transit_refused()
-        {
-            self.reconcile_at = now + TRY_AGAIN;
-        }
+        let waits = self.topics.values().any(EgressPlan::lacks_something)
+            || incoming.any(|of| of.waits.is_some())
+            || self.any_transit_refused();
         let mut streams = self.peers.values().flat_map(|peer| peer.outgoing.values());
-        if streams.any(|stream| stream.is_broken) {
-            self.reconcile_at = now + BROKEN_AGAIN;
-        }
-        if self.gathers() {
-            self.reconcile_at = now;
-        }
+        let is_broken = streams.any(|stream| stream.is_broken);
+        self.reconcile_at = match (self.gathers(), is_broken, waits) {
+            (true, ..) => now,
+            (_, true, _) => now + BROKEN_AGAIN,
+            (.., true) => now + TRY_AGAIN,
+            _ => now + LOOK_ALL,
+        };
     }
 
     /// Whether links that have just begun wait for other hosts, before they take any message: what they take before they know that
@@ -120,17 +110,6 @@ impl LinksConductor {
         let linked = self.peers.iter().filter(|(_, peer)| peer.is_up());
         let heard = linked.filter(|(host, _)| self.network.knows_wants(host));
         heard.count() < self.config.links.connect.len() && self.begun.elapsed() < GATHER
-    }
-
-    fn end_topic(&mut self, name: &str) {
-        if let Some(topic) = self.topics.remove(name) {
-            for (host, branch) in &topic.branches {
-                if let Some(peer) = self.peers.get_mut(host) {
-                    peer.end_stream(branch.stream, false);
-                }
-            }
-            egress_thread(&self.egress, name).send(EgressCommand::End(name.to_owned()));
-        }
     }
 
     /// Whether a topic goes to a host that is linked with, as far as rules and rates let it.
@@ -254,11 +233,14 @@ impl LinksConductor {
         }
     }
 
-    /// `wants`: of all hosts.
+    /// `wants`: of all hosts. A topic that nobody wants ends.
     fn reconcile_topic(&mut self, name: &str, wants: Wants) {
+        let is_wanted = !wants.is_empty();
         let mut topic = self.topics.remove(name).unwrap_or_default();
         self.reconcile_plan(name, &mut topic, wants);
-        self.topics.insert(name.to_owned(), topic);
+        if is_wanted {
+            self.topics.insert(name.to_owned(), topic);
+        }
     }
 
     fn reconcile_plan(&mut self, name: &str, topic: &mut EgressPlan, wants: Wants) {
@@ -382,11 +364,12 @@ impl LinksConductor {
             let Some(stream) = stream else {
                 continue;
             };
-            for source in topic.sources(name, branch, row) {
-                let flow = stream.publishers.entry(source.publisher);
+            let publishers = row.into_iter().flat_map(|row| &row.publishers);
+            for publisher in publishers.filter(|of| branch.opens(of.incarnation)) {
+                let flow = stream.publishers.entry(publisher.incarnation);
                 flow.or_insert_with(|| {
                     any = true;
-                    OutgoingFlow::new(Arc::new(source))
+                    OutgoingFlow::new(Arc::new(topic.description(name, branch, publisher)))
                 });
             }
         }

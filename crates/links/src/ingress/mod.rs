@@ -55,12 +55,8 @@ impl FlowPosition {
     }
 }
 
-/// A flow that its sender has opened.
-enum Standing {
-    Pending,
-    Lands(Bound),
-    Refused(String),
-}
+/// What became of a flow that its sender has opened: where its messages land, or why they do not. None: the conductor has not decided yet.
+type Standing = Option<Result<Bound, String>>;
 
 #[derive(Default)]
 struct IngressFlows {
@@ -126,20 +122,16 @@ impl LinkIngress {
 
     fn bound(&self, flow: FlowId) -> Option<Bound> {
         match lock(&self.flows).all.get(&flow) {
-            Some((_, Standing::Lands(bound))) => Some(bound.clone()),
+            Some((_, Some(Ok(bound)))) => Some(bound.clone()),
             _ => None,
         }
     }
 
-    /// An open flow's messages land there, or go on to others.
-    pub fn accept(&self, flow: FlowName, bound: Bound) {
-        let mut flows = lock(&self.flows);
-        let Some(standing) = flows.standing(flow) else {
-            return;
-        };
-        let before = std::mem::replace(standing, Standing::Lands(bound));
-        drop(flows);
-        drop(before);
+    /// The conductor's answer to a flow that its sender has opened.
+    pub fn answer(&self, flow: FlowName, answer: Result<Bound, String>) {
+        if let Some(standing @ None) = lock(&self.flows).standing(flow) {
+            *standing = Some(answer);
+        }
     }
 
     /// The position of a flow that has just been accepted.
@@ -155,13 +147,6 @@ impl LinkIngress {
     pub fn forget_reported(&self) {
         // A swap, so that it sees what was passed before it is told again.
         self.is_reported.swap(false, Ordering::AcqRel);
-    }
-
-    /// An open flow's messages have no place here, for this reason.
-    pub fn refuse(&self, flow: FlowName, why: &str) {
-        if let Some(standing @ Standing::Pending) = lock(&self.flows).standing(flow) {
-            *standing = Standing::Refused(why.to_owned());
-        }
     }
 
     pub fn ends(self: &Arc<Self>) -> LinkEnds {
@@ -192,9 +177,9 @@ impl FlowReceiver for LinkIngress {
     fn opened(&self, id: FlowId, description: &Description) -> OpenReply {
         let mut flows = lock(&self.flows);
         match flows.all.get(&id) {
-            Some((_, Standing::Lands(_))) => return OpenReply::Accepted,
-            Some((_, Standing::Pending)) => return OpenReply::Waits,
-            Some((_, Standing::Refused(why))) => {
+            Some((_, Some(Ok(_)))) => return OpenReply::Accepted,
+            Some((_, None)) => return OpenReply::Waits,
+            Some((_, Some(Err(why)))) => {
                 let why = Description::new(why.as_bytes()).unwrap_or_default();
                 flows.all.remove(&id);
                 return OpenReply::Refused(why);
@@ -211,7 +196,7 @@ impl FlowReceiver for LinkIngress {
             Ok(description) => description,
             Err(what) => return OpenReply::Violation(what),
         };
-        flows.all.insert(id, (flow, Standing::Pending));
+        flows.all.insert(id, (flow, None));
         let of_group = flows.groups.entry(group.number).or_default();
         of_group.push((flow, description));
         if of_group.len() >= usize::from(group.flows) {
