@@ -1,7 +1,6 @@
 //! The control plane: who is there, and how to reach them. Zenoh carries it.
 //!
-//! Nothing here waits for another host but [`ControlPlane::ask_address`], which runs on a thread of its own and tells
-//! what came of it as news.
+//! Only [`ControlPlane::ask_address`] waits for another host: on a thread of its own, which reports the answer as an event.
 
 use crate::keys::{is_host, Node, Token, PLANE_VERSION};
 use crate::lock;
@@ -120,8 +119,7 @@ pub struct ControlPlane {
 }
 
 impl ControlPlane {
-    /// Joins the realm's control plane. `lanes`: where this host accepts lanes. What happens is told
-    /// through `listener`, from threads of Zenoh's.
+    /// Joins the realm's control plane. `lanes`: where this host accepts lanes. Zenoh's threads call `listener`.
     pub fn join(
         realm: &str,
         links: &Links,
@@ -163,8 +161,8 @@ impl ControlPlane {
             .map_err(|error| anyhow!("other hosts cannot be listened for: {error}"))
     }
 
-    /// Goes on in another session. Two sessions that are connected anew while their former connection is still being closed
-    /// may not pass on each other's questions for ever (Zenoh's issue 1886); a new one is not mistaken for the old one.
+    /// Goes on in another session. Two sessions that connect again while their former connection is still closing may never pass
+    /// on each other's questions (Zenoh's issue 1886).
     pub fn reopen(&mut self) -> anyhow::Result<()> {
         let was_announced = self.node.take().is_some();
         rgaps_bridge::close_session(self.session.clone());
@@ -177,8 +175,7 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// Announces this host, once: when it knows what it wants. Whoever knew a former life of it forgets a moment later what that one
-    /// wanted and this one does not.
+    /// Announces this host, once: when it knows what it wants. Other hosts then forget what only its former life wanted.
     pub fn announce(&mut self) -> anyhow::Result<()> {
         if self.node.is_some() {
             return Ok(());
@@ -277,10 +274,7 @@ fn ask(session: &Session, key: &str, payload: Vec<u8>) -> anyhow::Result<Vec<u8>
     Ok(sample.payload().to_bytes().into_owned())
 }
 
-/// What a host answered that was asked for its lanes.
-///
-/// # Errors
-/// It refuses, or said what is no answer.
+/// A host's answer to the question for its lanes; an error if it refuses, or if this is no valid answer.
 pub fn read_reply(bytes: &[u8]) -> anyhow::Result<Address> {
     let address = match decode::<Reply>(bytes)? {
         Ok(address) => address,
@@ -310,10 +304,7 @@ fn answer(
     Ok((node, Address { lanes, secret }))
 }
 
-/// Who asks for this host's lanes.
-///
-/// # Errors
-/// It speaks another version, cannot be, or asked nothing.
+/// Who asks for this host's lanes; an error if it speaks another version, or if this is no valid question.
 pub fn read_question(asked: &[u8]) -> anyhow::Result<Node> {
     let Token { protocol, node } = decode(asked)?;
     if protocol != PLANE_VERSION {

@@ -57,8 +57,7 @@ fn word(file: &WordFile, record: usize, word: Word) -> &AtomicU64 {
 }
 
 impl DeliveredFile {
-    /// The file at `path`, made if it is not there. `departed`: how many messages publishers of former
-    /// links had published.
+    /// Opens or creates the file. `departed`: how many messages publishers of former links had published.
     pub fn open(path: &Path, departed: &HashMap<u64, u64>) -> anyhow::Result<DeliveredFile> {
         let file = WordFile::open(path, (1 + RECORDS) * RECORD_WORDS)
             .with_context(|| path.display().to_string())?;

@@ -38,18 +38,21 @@ impl TopicIssues {
         self.note(topic, |note| note.row.gave_up += messages);
     }
 
-    /// Messages from that host never came. How many the log is to tell of now: those since it last did.
+    /// Messages from that host never came. The log says so now and then: how many since it last did.
     pub fn missed(&self, topic: &str, messages: u64) -> Option<u64> {
-        let mut say = None;
+        let mut unsaid = None;
         self.note(topic, |note| {
             note.row.missed += messages;
             note.unsaid += messages;
             if note.logged.is_none_or(|logged| logged.elapsed() >= SAY) {
                 note.logged = Some(Instant::now());
-                say = Some(std::mem::take(&mut note.unsaid));
+                unsaid = Some(std::mem::take(&mut note.unsaid));
             }
         });
-        say
+        if let Some(missed) = unsaid {
+            tracing::warn!(topic, missed, "messages of another host were lost");
+        }
+        unsaid
     }
 
     /// That host did, or we would have done, what may not be. True: not for this reason before.

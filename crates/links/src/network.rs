@@ -381,8 +381,7 @@ impl Network {
             .is_some_and(|host| host.is_complete)
     }
 
-    /// Forgets what was withdrawn, and hosts that have not been reached for `outage`, but for those that are still `kept`. Whether
-    /// anybody wants less now.
+    /// Forgets withdrawn interest, and hosts but `kept` ones that were not reached for `outage`. Whether anybody wants less now.
     pub fn expire<'a>(&mut self, outage: Duration, kept: impl Iterator<Item = &'a String>) -> bool {
         let kept: BTreeSet<HostId> = kept.map(|host| id(host)).collect();
         let mut is_changed = false;

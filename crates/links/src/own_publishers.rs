@@ -1,5 +1,4 @@
-//! Publishers through which the links publish here what comes from other hosts. The links send none of their messages to other
-//! hosts.
+//! Publishers that stand here for publishers of other hosts. The links do not send their messages to other hosts.
 
 use std::collections::HashSet;
 use std::sync::{Arc, PoisonError, RwLock};

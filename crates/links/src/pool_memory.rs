@@ -1,5 +1,4 @@
-//! Memory that has to be had from the daemon before a message can land. A thread of its own asks for it: that takes as
-//! long as the kernel needs to provide the pages, and lanes of the link go on meanwhile.
+//! A thread asks the daemon for memory that messages land in, since that takes as long as the kernel needs to provide the pages.
 
 use crate::event::ConductorEvent;
 use crate::ingress::{MemoryRequest, RemotePublisher};

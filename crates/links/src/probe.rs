@@ -19,8 +19,7 @@ use zenoh::{Session, Wait};
 const LOOK: Duration = Duration::from_secs(2);
 /// How long one endpoint, or the question for realms, may take.
 const LIMIT: Duration = Duration::from_secs(2);
-/// An endpoint is reported after so many looks in a row that reached it while no host was there: Zenoh needs a moment after
-/// a cable is back.
+/// Looks in a row that reach an endpoint without a host before it is reported: Zenoh needs a moment after a cable is back.
 const REACHED: u32 = 3;
 const STRANGE: &str = "it is reached, and nobody who speaks as this host does answers: do both have tls/, or both tcp/?";
 

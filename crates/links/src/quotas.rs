@@ -1,7 +1,5 @@
-//! What topics may use together: each publisher needs so much, and what is not there is refused by name.
-//!
-//! A publisher needs the longest message of its quota times the messages that it keeps, or the bytes that it
-//! keeps; on the host that it publishes on for what is on its way (*staging*), and where it lands.
+//! Limits that topics share. A publisher reserves the longest message of its quota times the messages that it keeps, or the bytes
+//! that it keeps: on its own host for messages on their way (*staging*), and on the host where they land.
 
 use crate::lock;
 use rgaps_client::links::{Links, Offer, Quota};

@@ -98,8 +98,8 @@ impl OutgoingStream {
         }
     }
 
-    /// Whether its messages are to go to other hosts, or on other paths, than OPEN named; or it is broken, and routes have changed since; or
-    /// a host behind is another life now, which does not confirm what a former one had.
+    /// Whether another stream is to replace it: its tree has changed; or it is broken, and routes have changed since; or a host behind is
+    /// another life now, which does not confirm what a former one had.
     pub fn is_to_begin_again(&self, wanted: &Tree, network: &Network) -> bool {
         let (at, before) = self.begun;
         let has_changed = network.version() != before;

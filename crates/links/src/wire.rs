@@ -1,6 +1,5 @@
-//! What two hosts' links say to each other over the link itself: a description of each publisher in OPEN, one with each
-//! message, and, in the link's control flow, what changes, and which other hosts are reached through them. What a peer says is
-//! bounded and checked here.
+//! What two hosts send each other over a link beside messages: a description of each publisher in OPEN, one of each message, and
+//! control messages. What a peer sends is bounded and checked here.
 
 use crate::keys::{is_host, Node};
 pub use crate::tree::{Takes, Tree};
@@ -130,11 +129,9 @@ pub enum LinkMessage {
     Paths(Vec<Vec<Node>>),
     /// What a host says to another over their control channel.
     Datagram(Datagram),
-    /// What comes in flows of this number does not go on to this host any more, nor to those below it: the link to it is another
-    /// one now, or gone.
+    /// Messages of this stream do not go on to this host and those below it any more: the link with it has restarted or ended.
     Broken(u64, String),
-    /// What comes in flows of this number is written by network cards on the GPU that it lands on, where cards read it on the
-    /// other host's, or why it is not.
+    /// Network cards write the messages of this stream on the GPU that they land on, or why not.
     Written(u64, Result<(), String>),
 }
 
@@ -249,8 +246,8 @@ pub fn clip_to(text: &str, most: usize) -> String {
     clipped
 }
 
-/// The time of this host's clock that counts from its start, of a time of the wall clock: back from [`rgaps_sync::to_wall`]. A time that this host's clock has not shown yet, since the other host's is ahead, becomes now. A
-/// time from before this host's start becomes negative: clamped to 0, old messages would lose their order.
+/// The reverse of [`rgaps_sync::to_wall`]. A time in the future, of a host whose clock is ahead, becomes now. A time before this host's
+/// start becomes negative: clamped to 0, old messages would lose their order.
 pub fn from_wall(wall_ns: u64) -> u64 {
     let then = i128::from(wall_ns) - i128::from(wall_offset_ns());
     then.clamp(i64::MIN.into(), monotonic_ns().into()) as i64 as u64

@@ -11,8 +11,7 @@ use rgaps_client::{Domain, PathKind};
 use rgaps_session::MAX_PATH_BYTES;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The GPU that the topic's subscriber reads on: where its messages are, if network cards read them there and all links go over
-/// cards. Else it reads on the host, for that reason.
+/// The GPU that the topic's subscriber reads on, if network cards read the messages there and all links go over cards; or why not.
 pub(super) fn reads_in<'a>(
     row: Option<&InterestRow>,
     known: Option<&CardMemory>,

@@ -62,8 +62,7 @@ impl LinksConductor {
         self.admit_all(host, plans.collect());
     }
 
-    /// Whoever sees the history of one of these publishers sees that of all: so messages are taken of none before all of them have been
-    /// looked at.
+    /// Finds places for all of these before it takes messages of any: whoever sees the history of one publisher sees that of all.
     fn admit_all(&mut self, host: &str, mut plans: Vec<(FlowName, IngressPlan)>) {
         for (flow, plan) in &mut plans {
             self.admit(host, *flow, plan);

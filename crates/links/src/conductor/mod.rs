@@ -1,6 +1,5 @@
-//! One thread that owns what the links know: this host's topics, other hosts, and what goes between them.
-//! Zenoh's threads, the links' and the one here that looks at the daemon send it what happened; a few times a
-//! second it makes what is so what should be so.
+//! One thread owns the links' state: this host's topics, other hosts, and the flows between them. Other threads send it events.
+//! A few times a second it asks the daemon for publishers and subscribers, and reconciles the flows with them.
 
 mod egress_plan;
 mod events;
@@ -48,7 +47,7 @@ use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// How often this host's topics are looked at, and what is so is made what should be.
+/// How often the conductor asks the daemon for publishers and subscribers, and reconciles.
 const LOOK: Duration = Duration::from_millis(50);
 /// The same when nothing has changed for so long.
 const LOOK_IDLE: Duration = Duration::from_millis(250);
@@ -136,8 +135,7 @@ impl LinksConductor {
         LinksConductor::start_over(config, rdma, |_| true)
     }
 
-    /// The same with these network cards, or why there are none; and of what the control plane tells only what `listens_to`
-    /// lets through.
+    /// The same with these network cards, or why there are none. Events of the control plane that `listens_to` rejects are lost.
     #[doc(hidden)]
     pub fn start_over(
         config: Config,
@@ -323,8 +321,7 @@ pub struct Seats {
 }
 
 impl Seats {
-    /// Of a process that ends now: nobody leaves. The daemon keeps the seats of reliable subscribers for the next links, and
-    /// publishers wait for those.
+    /// For a process that ends now: the daemon keeps the seats of reliable subscribers for the next links, and publishers wait.
     pub fn leave_empty(self) {
         std::mem::forget(self);
     }

@@ -33,8 +33,7 @@ impl Report {
         self.incoming.clear();
     }
 
-    /// Reports how it is with other hosts, if it is time. The figures of their links come first, so that the ones of a host
-    /// that is linked know of its link.
+    /// Reports other hosts, if it is time. Figures come first: those of a host that is linked count its link.
     pub(super) fn peers<'a>(
         &mut self,
         node: &Node,

@@ -104,8 +104,7 @@ impl LinksConductor {
         };
     }
 
-    /// Whether links that have just begun wait for other hosts, before they take any message: what they take before they know that
-    /// a host wants it does not go there.
+    /// Whether links that have just begun wait for other hosts: a message that they take before a host says that it wants it is lost there.
     fn gathers(&self) -> bool {
         let linked = self.peers.iter().filter(|(_, peer)| peer.is_up());
         let heard = linked.filter(|(host, _)| self.network.knows_wants(host));
@@ -314,8 +313,7 @@ impl LinksConductor {
             max_held: self.config.links.held_max,
             spin: self.config.links.spin(),
         };
-        // It stands for subscribers elsewhere: each of them is matched where it is, and what one of them
-        // demands keeps nothing from the others.
+        // The other hosts match their own subscribers, so an observer is enough here.
         let builder = self.node.subscriber(name).domain(domain).qos(qos);
         match builder.observer().of_links().create() {
             Ok(created) => {

@@ -106,8 +106,7 @@ fn fetch(sample: &Sample) -> Box<[u8]> {
     // An empty one counts as one byte.
     let mut bytes = vec![0; sample.len().max(1) as usize].into_boxed_slice();
     if let Err(error) = sample.read(0, &mut bytes[..sample.len() as usize]) {
-        // Its work has ended, so what fails is the GPU's context, of which a process gets no other. The daemon starts the
-        // links again, and what was not acknowledged goes once more.
+        // Its work has ended, so the GPU's context fails, and a process gets no other one. The next links resend what was not acknowledged.
         tracing::error!(%error, "a GPU's messages cannot be read any more; rgaps-links ends, and the daemon restarts it");
         std::process::exit(1);
     }

@@ -1,10 +1,8 @@
-//! The sending side: one subscriber per topic that other hosts want. A sample goes to the link of each of
-//! those hosts, and is held until none of them needs it any more; nothing is copied for that.
+//! The sending side: one subscriber per topic that other hosts want. A sample goes to the link of each of those hosts
+//! without a copy, and is held until none of them needs it.
 //!
-//! A link that has no room for a reliable host holds the topic up, no other topic; for a best-effort host
-//! the message is left out, which the receiver is told.
-//!
-//! A message that is larger than the conductor has planned a topic's trees for waits until it has: see [`ConductorEvent::Unplanned`].
+//! If a link has no room for a message, a reliable host's topic waits, and a best-effort host misses the message. A message that is larger
+//! than the conductor has planned trees for waits, too: see [`ConductorEvent::Unplanned`].
 
 mod host_flow;
 mod message;
@@ -35,8 +33,7 @@ use std::time::Duration;
 
 /// How soon is looked again at topics that are held up.
 const HELD_UP: Duration = Duration::from_millis(1);
-/// How soon orders are looked for after there was something, and after there was nothing for long. They are obeyed
-/// before the next message is taken, which is what ends a pause.
+/// The longest pause without messages, at first and after a while: a command waits as long.
 const LOOK: Duration = Duration::from_millis(10);
 const LOOK_IDLE: Duration = Duration::from_millis(500);
 /// How soon is looked at messages that grow: soon where they did just now, seldom where they wait for other work.

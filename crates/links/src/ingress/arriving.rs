@@ -26,9 +26,9 @@ pub(super) fn receive_buffer(
     bytes: u64,
     owner: &LinkIngress,
 ) -> BufferReply {
-    let (landing, transit) = (bound.landing, bound.transit);
+    let landing = bound.landing;
     let landing = landing.filter(|landing| sequence >= landing.position());
-    if landing.is_none() && transit.is_none() {
+    if landing.is_none() && bound.transit.is_none() {
         return BufferReply::Refused;
     }
     if let Some(landing) = &landing {
@@ -38,22 +38,29 @@ pub(super) fn receive_buffer(
             return BufferReply::Full;
         }
     }
-    let mut message = ArrivingMessage::new(bytes, owner);
-    message.position = bound.position;
-    if let Some(transit) = transit {
-        // It is copied into a loan in its turn.
-        let Some(in_transit) = transit.receive(sequence, description, bytes) else {
-            return BufferReply::Full;
-        };
-        message.transit = Some(in_transit);
-        message.publisher = transit.publisher;
-    }
-    // What has no place here may go on all the same.
+    let mut message = ArrivingMessage {
+        loan: None,
+        transit: None,
+        copies: None,
+        bytes,
+        landing: None,
+        publisher: 0,
+        position: bound.position,
+        room: owner.room.clone(),
+        counts: owner.counts.clone(),
+        placed_ns: monotonic_ns(),
+        turn_ns: None,
+    };
+    // A message that does not land here may go on all the same.
     let landing = landing.filter(|landing| !is_too_long(landing, bytes, &owner.counts.issues));
-    if message.transit.is_none() {
-        let Some(landing) = &landing else {
-            return BufferReply::Refused;
-        };
+    if let Some(transit) = bound.transit {
+        // It is copied into a loan in its turn.
+        message.transit = transit.receive(sequence, description, bytes);
+        if message.transit.is_none() {
+            return BufferReply::Full;
+        }
+        message.publisher = transit.publisher;
+    } else if let Some(landing) = &landing {
         let loan = match usable(landing, sequence, landing.loan(bytes, &owner.room)) {
             Ok(Some(loan)) => loan,
             Ok(None) => return BufferReply::Refused,
@@ -61,6 +68,8 @@ pub(super) fn receive_buffer(
         };
         message.copies = streaming_copy(message.loan.insert(loan), bytes);
         message.publisher = landing.origin;
+    } else {
+        return BufferReply::Refused;
     }
     if let Some(landing) = &landing {
         landing.landing_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -243,22 +252,6 @@ fn describe(loan: &mut Loan, meta: &MessageDescription, topic: &str, sequence: u
 }
 
 impl ArrivingMessage {
-    fn new(bytes: u64, owner: &LinkIngress) -> ArrivingMessage {
-        ArrivingMessage {
-            loan: None,
-            transit: None,
-            copies: None,
-            bytes,
-            landing: None,
-            publisher: 0,
-            position: None,
-            room: owner.room.clone(),
-            counts: owner.counts.clone(),
-            placed_ns: monotonic_ns(),
-            turn_ns: None,
-        }
-    }
-
     /// The loan that it landed in, or one that it is copied into. None: it is lost.
     fn loan_to_publish(
         &mut self,
@@ -303,7 +296,10 @@ impl ArrivingMessage {
                 landing.published.store(number + 1, Ordering::Relaxed);
                 landing.missed.store(missed_so_far, Ordering::Relaxed);
                 landing.pass(sequence + 1);
-                self.note_missed(topic, missed);
+                if missed > 0 {
+                    self.counts.missed.fetch_add(missed, Ordering::Relaxed);
+                    self.counts.issues.missed(topic, missed);
+                }
                 let turn_ns = self.turn_ns.unwrap_or(self.placed_ns);
                 self.note_delivered(topic, sequence, meta, turn_ns);
                 None
@@ -327,16 +323,6 @@ impl ArrivingMessage {
         if let Some(traces) = &self.counts.traces {
             let trace = traces.pick(topic, self.publisher, sequence, meta.bytes.max(1));
             trace.inspect(|trace| traces.landed(trace, times));
-        }
-    }
-
-    fn note_missed(&self, topic: &str, missed: u64) {
-        if missed == 0 {
-            return;
-        }
-        self.counts.missed.fetch_add(missed, Ordering::Relaxed);
-        if let Some(missed) = self.counts.issues.missed(topic, missed) {
-            tracing::warn!(topic, missed, "messages of another host were lost");
         }
     }
 }

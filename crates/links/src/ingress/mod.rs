@@ -1,5 +1,5 @@
-//! The landing side: what comes from another host becomes a message here. Bytes go from the socket into a
-//! loan of the publisher that stands for the one elsewhere, and are published in their turn.
+//! The receiving side: bytes go from the socket into a loan of the publisher that stands for the other host's, which publishes them in
+//! their turn.
 
 mod arriving;
 mod remote_publisher;
