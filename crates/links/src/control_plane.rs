@@ -76,32 +76,28 @@ struct Secrets(Mutex<BTreeMap<Node, LaneSecret>>);
 const MAX_SECRETS: usize = 1024;
 
 impl Secrets {
-    fn of(&self, node: &Node) -> anyhow::Result<LaneSecret> {
+    fn of(&self, node: &Node) -> LaneSecret {
         let mut known = lock(&self.0);
-        if let Some(secret) = known.get(node) {
-            return Ok(*secret);
-        }
-        if known.len() >= MAX_SECRETS {
+        if known.len() >= MAX_SECRETS && !known.contains_key(node) {
             known.pop_first();
         }
-        let secret = LaneSecret(random_bytes()?);
-        known.insert(node.clone(), secret);
-        Ok(secret)
+        let secret = known.entry(node.clone());
+        *secret.or_insert_with(|| LaneSecret(random_bytes()))
     }
 }
 
-pub(crate) fn random_bytes<const N: usize>() -> anyhow::Result<[u8; N]> {
+fn random_bytes<const N: usize>() -> [u8; N] {
     use std::io::Read;
     let mut bytes = [0; N];
     std::fs::File::open("/dev/urandom")
         .and_then(|mut file| file.read_exact(&mut bytes))
-        .context("/dev/urandom")?;
-    Ok(bytes)
+        .expect("nothing can be kept secret without /dev/urandom");
+    bytes
 }
 
 /// A random number that is not 0.
-pub fn random_u64() -> anyhow::Result<u64> {
-    Ok(u64::from_le_bytes(random_bytes()?).max(1))
+pub fn random_u64() -> u64 {
+    u64::from_le_bytes(random_bytes()).max(1)
 }
 
 /// This host's part in the control plane; leaving it takes its tokens away.
@@ -299,7 +295,7 @@ fn answer(
     secrets: &Secrets,
 ) -> anyhow::Result<(Node, Address)> {
     let node = read_question(asked)?;
-    let secret = secrets.of(&node)?;
+    let secret = secrets.of(&node);
     let lanes = lanes.to_vec();
     Ok((node, Address { lanes, secret }))
 }
@@ -440,11 +436,11 @@ mod tests {
             host: "a".to_owned(),
             incarnation,
         };
-        let first = secrets.of(&node(1)).unwrap();
-        assert_eq!(secrets.of(&node(1)).unwrap(), first);
-        assert_ne!(secrets.of(&node(2)).unwrap(), first);
+        let first = secrets.of(&node(1));
+        assert_eq!(secrets.of(&node(1)), first);
+        assert_ne!(secrets.of(&node(2)), first);
         for life in 3..2 * MAX_SECRETS as u64 {
-            secrets.of(&node(life)).unwrap();
+            secrets.of(&node(life));
         }
         assert!(secrets.0.lock().unwrap().len() <= MAX_SECRETS);
     }

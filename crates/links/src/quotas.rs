@@ -8,17 +8,11 @@ use rgaps_session::ByteSize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
-/// Which memory of a quota.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
-    /// Of what goes to other hosts.
-    Staging,
-    /// Of what comes from them.
-    RemotePublisher,
-}
+/// One of a quota's limits in bytes, and its key.
+pub type Limit = (&'static str, Option<ByteSize>);
 
 /// Bytes of each quota that publishers have.
-type Books = Mutex<BTreeMap<(String, Kind), u64>>;
+type Books = Mutex<BTreeMap<(String, &'static str), u64>>;
 
 #[derive(Default)]
 pub struct Quotas(Arc<Books>);
@@ -26,7 +20,7 @@ pub struct Quotas(Arc<Books>);
 /// A publisher's part of a quota, until it is dropped.
 pub struct Reserved {
     books: Arc<Books>,
-    key: (String, Kind),
+    key: (String, &'static str),
     pub bytes: u64,
 }
 
@@ -53,18 +47,14 @@ impl Quotas {
     pub fn reserve(
         &self,
         quota: &Quota,
-        kind: Kind,
+        (name, total): Limit,
         offer: &Offer,
     ) -> Result<Option<Reserved>, String> {
-        let (name, total) = match kind {
-            Kind::Staging => ("staging_max", quota.staging_max),
-            Kind::RemotePublisher => ("landing_max", quota.landing_max),
-        };
         let (Some(total), Some(message_max)) = (total, quota.message_max) else {
             return Ok(None);
         };
         let bytes = needs(offer, message_max.0);
-        let key = (quota.name.clone(), kind);
+        let key = (quota.name.clone(), name);
         let mut books = lock(&self.0);
         let reserved = books.entry(key.clone()).or_default();
         let left = total.0.saturating_sub(*reserved);
@@ -121,6 +111,14 @@ mod tests {
         }
     }
 
+    fn landing(quota: &Quota) -> Limit {
+        ("landing_max", quota.landing_max)
+    }
+
+    fn staging(quota: &Quota) -> Limit {
+        ("staging_max", quota.staging_max)
+    }
+
     fn offer(history: History) -> Offer {
         Offer {
             history,
@@ -134,25 +132,25 @@ mod tests {
     fn what_is_not_there_is_refused_by_name_until_somebody_leaves() {
         let (quotas, quota) = (Quotas::default(), quota());
         let three = offer(History::KeepLast(3));
-        let first = quotas.reserve(&quota, Kind::RemotePublisher, &three);
+        let first = quotas.reserve(&quota, landing(&quota), &three);
         let first = first.unwrap().unwrap();
         assert_eq!(first.bytes, 3 * MIB);
-        let why = quotas.reserve(&quota, Kind::RemotePublisher, &three).err();
+        let why = quotas.reserve(&quota, landing(&quota), &three).err();
         assert_eq!(
             why.unwrap(),
             "quota 'cameras': landing_max: topic needs 3MiB, 1MiB left of 4MiB"
         );
         // The other kind is another account.
-        let staged = quotas.reserve(&quota, Kind::Staging, &three);
+        let staged = quotas.reserve(&quota, staging(&quota), &three);
         assert!(staged.unwrap().is_some());
         drop(first);
         assert!(quotas
-            .reserve(&quota, Kind::RemotePublisher, &three)
+            .reserve(&quota, landing(&quota), &three)
             .unwrap()
             .is_some());
         // More than there ever is.
         let five = offer(History::KeepLast(5));
-        let why = quotas.reserve(&quota, Kind::RemotePublisher, &five).err();
+        let why = quotas.reserve(&quota, landing(&quota), &five).err();
         assert_eq!(
             why.unwrap(),
             "quota 'cameras': landing_max: topic needs 5MiB, 4MiB left of 4MiB"
@@ -161,16 +159,14 @@ mod tests {
             messages: 1000,
             bytes: 2 * MIB,
         });
-        let log = quotas
-            .reserve(&quota, Kind::RemotePublisher, &bytes)
-            .unwrap();
+        let log = quotas.reserve(&quota, landing(&quota), &bytes).unwrap();
         assert_eq!(log.unwrap().bytes, 2 * MIB);
         let none = Quota {
             landing_max: None,
             ..quota
         };
         assert!(quotas
-            .reserve(&none, Kind::RemotePublisher, &five)
+            .reserve(&none, landing(&none), &five)
             .unwrap()
             .is_none());
     }

@@ -245,7 +245,7 @@ impl Impostor {
         let (certificate, key) = authority.certify("host-x");
         let own_life = Life {
             host: claims.to_owned(),
-            incarnation: random_u64().unwrap(),
+            incarnation: random_u64(),
         };
         let read = |path: &Path| std::fs::read(path).unwrap();
         let pem = TlsFiles {

@@ -4,7 +4,6 @@ use super::gpu_path::incoming_path;
 use super::{LinksConductor, CONFIRM_EVERY};
 use crate::ingress::{ArrivalLimits, Bound, RemotePublisher};
 use crate::network::id;
-use crate::quotas::Kind;
 use crate::remote_host::IngressPlan;
 use crate::wire::{clip, FlowDescription};
 use rgaps_client::links::{Direction, LinksPublisherBuilder};
@@ -207,7 +206,8 @@ impl LinksConductor {
         let links = &self.config.links;
         let quota = links.quota(host, topic);
         let reserved = quota.map_or(Ok(None), |quota| {
-            self.quotas.reserve(quota, Kind::RemotePublisher, &of.offer)
+            let limit = ("landing_max", quota.landing_max);
+            self.quotas.reserve(quota, limit, &of.offer)
         });
         let reserved = reserved.map_err(NoRoom::lasting)?;
         let qos = PublisherQos {

@@ -212,10 +212,7 @@ impl LinksConductor {
             if known.is_some_and(stays) {
                 continue;
             }
-            // Without a number there is no stream; there will be one in a moment.
-            let Ok(stream) = random_u64() else {
-                continue;
-            };
+            let stream = random_u64();
             if let Some(before) = before {
                 peer.end_stream(before, true);
             }

@@ -1,7 +1,6 @@
 //! A topic on its way to one host.
 
-use super::message::OutgoingMessage;
-use super::timed::Carried;
+use super::message::{Carried, OutgoingMessage};
 use super::FlowTarget;
 use crate::host_link::{NewFlow, Sent};
 use crate::network::id;

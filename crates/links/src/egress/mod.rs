@@ -7,11 +7,9 @@
 mod host_flow;
 mod message;
 mod publisher;
-mod timed;
 mod topic;
 mod transit;
 
-pub use self::message::RetainedMessage;
 pub use self::transit::{start_transit, InTransit, Transit, TransitCommand};
 
 use self::topic::EgressTopic;
@@ -19,7 +17,7 @@ use crate::counts::HostCounts;
 use crate::event::{ConductorEvent, SourcedEvent};
 use crate::host_link::HostLink;
 use crate::own_publishers::OwnPublishers;
-use crate::quotas::{Kind, Quotas, Staged};
+use crate::quotas::{Quotas, Staged};
 use crate::wire::{FlowDescription, Tree};
 use rgaps_client::links::{Offer, Quota};
 use rgaps_client::{Node, Subscriber, Token, WaitSet};
@@ -101,7 +99,7 @@ impl FlowLimits {
     ) -> Result<(), String> {
         let key = (quota.name.clone(), publisher);
         if !staged.contains_key(&key) {
-            let reserved = quotas.reserve(quota, Kind::Staging, offer);
+            let reserved = quotas.reserve(quota, ("staging_max", quota.staging_max), offer);
             let reserved = reserved.inspect_err(|_| {
                 self.barred.insert(publisher);
             })?;
