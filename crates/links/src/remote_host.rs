@@ -31,8 +31,6 @@ pub struct IngressPlan {
     pub refused: Option<(String, Instant)>,
     /// Since when it waits for others to leave the topic; until that is given up nothing is answered.
     pub waits: Option<Instant>,
-    /// What was told of whether cards write them where they land.
-    pub written: Option<Result<(), String>>,
     /// How far its messages are, if its origin is not the host that they come from.
     pub position: Option<Arc<FlowPosition>>,
     /// The position that its origin was told last.
@@ -47,7 +45,6 @@ impl IngressPlan {
             landing: None,
             refused: None,
             waits: None,
-            written: None,
             position: None,
             confirmed: None,
         }
@@ -157,6 +154,8 @@ pub struct RemoteHost {
     pub unanswered: Option<Instant>,
     pub outgoing: HashMap<u64, OutgoingStream>,
     pub incoming: BTreeMap<FlowName, IngressPlan>,
+    /// By the streams that come from there, what it was told: whether network cards write their messages where they land.
+    pub reported_written: BTreeMap<u64, Result<(), String>>,
     /// What publishers of a former life of it publish through here, and since when: its next life may go on with that.
     pub orphans: Vec<(Arc<RemotePublisher>, Instant)>,
     /// It was gone for so long that nothing is kept for it.
@@ -187,38 +186,30 @@ pub struct LinkPath {
 impl LinkPath {
     /// `no_rdma`: why this host has none.
     fn of(lanes: &[LaneStatus], no_rdma: &str) -> LinkPath {
-        let mut kinds = BTreeSet::new();
-        let mut why_not = None;
-        for lane in lanes {
-            kinds.insert(match (lane.kind, &lane.rail) {
-                (LaneKind::Rdma, Some(rail)) => format!("rdma on {rail}"),
-                (LaneKind::Rdma, None) => "rdma".to_owned(),
-                (LaneKind::Tls, _) => "tcp with TLS".to_owned(),
-                (LaneKind::Tcp, _) => "tcp".to_owned(),
-            });
-            if lane.kind != LaneKind::Rdma {
-                why_not = why_not.or_else(|| lane.why_not.clone());
-            }
-        }
-        let rdma = !lanes.is_empty() && lanes.iter().all(|lane| lane.kind == LaneKind::Rdma);
-        let why_not = match (rdma, no_rdma) {
-            (true, _) => String::new(),
-            (false, "") => why_not.unwrap_or_else(|| match lanes {
-                [] => "it has no lanes now".to_owned(),
-                _ => "the other host has no RDMA".to_owned(),
-            }),
-            (false, no_rdma) => no_rdma.to_owned(),
+        let kinds = lanes.iter().map(|lane| match (lane.kind, &lane.rail) {
+            (LaneKind::Rdma, Some(rail)) => format!("rdma on {rail}"),
+            (LaneKind::Rdma, None) => "rdma".to_owned(),
+            (LaneKind::Tls, _) => "tcp with TLS".to_owned(),
+            (LaneKind::Tcp, _) => "tcp".to_owned(),
+        });
+        let kinds: Vec<String> = kinds.collect::<BTreeSet<_>>().into_iter().collect();
+        let mut slow = lanes.iter().filter(|lane| lane.kind != LaneKind::Rdma);
+        let path = match lanes.is_empty() || slow.clone().next().is_some() {
+            true => PathKind::Tcp,
+            false => PathKind::Rdma,
+        };
+        let why_not = match (path, no_rdma, lanes) {
+            (PathKind::Tcp, "", []) => "it has no lanes now",
+            (PathKind::Tcp, "", _) => slow
+                .find_map(|lane| lane.why_not.as_deref())
+                .unwrap_or("the other host has no RDMA"),
+            (PathKind::Tcp, no_rdma, _) => no_rdma,
+            _ => "",
         };
         LinkPath {
-            path: match rdma {
-                true => PathKind::Rdma,
-                false => PathKind::Tcp,
-            },
-            words: clip_to(
-                &kinds.into_iter().collect::<Vec<_>>().join(", "),
-                OVER_BYTES,
-            ),
-            why_not: clip_to(&why_not, WHY_NOT_BYTES),
+            path,
+            words: clip_to(&kinds.join(", "), OVER_BYTES),
+            why_not: clip_to(why_not, WHY_NOT_BYTES),
         }
     }
 }
@@ -237,6 +228,7 @@ impl RemoteHost {
             unanswered: None,
             outgoing: HashMap::new(),
             incoming: BTreeMap::new(),
+            reported_written: BTreeMap::new(),
             orphans: Vec::new(),
             given_up: false,
             reported_given_up: (0, None),
@@ -295,11 +287,6 @@ impl RemoteHost {
         }
     }
 
-    pub fn begin_link(&mut self, life: u64, link: HostLink) {
-        self.link = Some((life, link));
-        self.forget_control();
-    }
-
     /// The link goes on with this life, which knows nothing of what was said to another one.
     pub fn set_link_life(&mut self, incarnation: u64) {
         if let Some((life, _)) = self.link.as_mut().filter(|(life, _)| *life != incarnation) {
@@ -308,8 +295,11 @@ impl RemoteHost {
         }
     }
 
-    /// Drops the link with all that it knows. The host is asked for its lanes again.
+    /// Drops the link with all that it knows, and all that came over it. The host is asked for its lanes again.
     pub fn end_link(&mut self) {
+        self.incoming.clear();
+        self.orphans.clear();
+        self.ingress.clear();
         let Some((_, link)) = self.link.take() else {
             return;
         };
@@ -329,8 +319,7 @@ impl RemoteHost {
             let flows = stream.publishers.values_mut();
             flows.for_each(|flow| flow.answers.clear());
         }
-        let incoming = self.incoming.values_mut();
-        incoming.for_each(|flow| flow.written = None);
+        self.reported_written.clear();
     }
 
     pub fn begin_stream(&mut self, number: u64, topic: &str, mut stream: OutgoingStream) {
@@ -385,12 +374,6 @@ impl RemoteHost {
         let ended = std::mem::take(&mut self.incoming).into_values();
         let landings = ended.filter_map(|of| of.landing);
         self.orphans.extend(landings.map(|of| (of, Instant::now())));
-    }
-
-    pub fn end_incoming(&mut self) {
-        self.incoming.clear();
-        self.orphans.clear();
-        self.ingress.clear();
     }
 
     pub fn answered(&mut self, flow: FlowName, answer: Result<(), String>) {

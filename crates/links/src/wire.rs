@@ -54,9 +54,9 @@ impl MessageDescription {
             to.extend([tensor.dtype.code, tensor.dtype.bits]);
             to.extend(tensor.dtype.lanes.to_le_bytes());
             to.push(dims as u8);
-            for dim in 0..dims {
-                to.extend(tensor.shape[dim].to_le_bytes());
-                to.extend(tensor.strides[dim].to_le_bytes());
+            for (shape, stride) in tensor.shape.iter().zip(tensor.strides).take(dims) {
+                to.extend(shape.to_le_bytes());
+                to.extend(stride.to_le_bytes());
             }
         }
         if !metadata.is_empty() {
@@ -81,28 +81,18 @@ impl MessageDescription {
         if flags & !(TYPED | METADATA) != 0 {
             return None;
         }
-        let tensor = match flags & TYPED {
-            0 => None,
-            _ => {
-                let [code, bits, low, high, ndim] = take(5)?.try_into().ok()?;
-                let dtype = DType {
-                    code,
-                    bits,
-                    lanes: u16::from_le_bytes([low, high]),
-                };
-                let mut tensor = Tensor {
-                    dtype,
-                    ndim,
-                    ..Tensor::default()
-                };
-                for dim in 0..usize::from(ndim) {
-                    let (shape, stride) = take(16)?.split_at(8);
-                    *tensor.shape.get_mut(dim)? = u64::from_le_bytes(shape.try_into().ok()?);
-                    tensor.strides[dim] = i64::from_le_bytes(stride.try_into().ok()?);
-                }
-                Some(tensor)
+        let mut tensor = None;
+        if flags & TYPED != 0 {
+            let tensor = tensor.insert(Tensor::default());
+            let [code, bits, low, high, ndim] = take(5)?.try_into().ok()?;
+            let lanes = u16::from_le_bytes([low, high]);
+            (tensor.dtype, tensor.ndim) = (DType { code, bits, lanes }, ndim);
+            for dim in 0..usize::from(ndim) {
+                let (shape, stride) = take(16)?.split_at(8);
+                *tensor.shape.get_mut(dim)? = u64::from_le_bytes(shape.try_into().ok()?);
+                tensor.strides[dim] = i64::from_le_bytes(stride.try_into().ok()?);
             }
-        };
+        }
         let mut metadata = Metadata::EMPTY;
         if flags & METADATA != 0 {
             let word = u64::from_le_bytes(take(8)?.try_into().ok()?);

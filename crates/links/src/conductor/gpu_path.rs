@@ -96,17 +96,16 @@ impl LinksConductor {
         let relays = self.config.links.relay;
         let mut paths = IncomingPaths::new();
         for peer in self.peers.values_mut() {
-            let is_up = peer.is_up();
-            let mut changed = BTreeMap::new();
-            for (flow, incoming) in &mut peer.incoming {
-                let written = &written[&incoming.description.topic];
-                if is_up && incoming.written.as_ref() != Some(written) {
-                    incoming.written = Some(written.clone());
-                    changed.insert(flow.stream, written.clone());
+            let flows = peer.incoming.iter();
+            let streams = flows.map(|(flow, of)| (flow.stream, &written[&of.description.topic]));
+            let streams: BTreeMap<u64, &Result<(), String>> = streams.collect();
+            peer.reported_written
+                .retain(|stream, _| streams.contains_key(stream));
+            for (stream, written) in streams {
+                if peer.is_up() && peer.reported_written.get(&stream) != Some(written) {
+                    peer.say(&LinkMessage::Written(stream, written.clone()));
+                    peer.reported_written.insert(stream, written.clone());
                 }
-            }
-            for (stream, written) in changed {
-                peer.say(&LinkMessage::Written(stream, written));
             }
             for incoming in peer.incoming.values() {
                 let (Some(landing), of) = (&incoming.landing, &incoming.description) else {

@@ -194,7 +194,10 @@ impl LinksConductor {
             }
         };
         match outcome {
-            Ok(Some(link)) => peer.begin_link(node.incarnation, link),
+            Ok(Some(link)) => {
+                peer.link = Some((node.incarnation, link));
+                peer.forget_control();
+            }
             Ok(None) => peer.set_link_life(node.incarnation),
             Err(error) => {
                 tracing::error!(%error, host = node.host, "creating a link to a host failed");
@@ -239,7 +242,6 @@ impl LinksConductor {
                 "a host was away longer than outage_ms; no messages are kept for it any more"
             );
             if let Some(peer) = self.peers.get_mut(&host) {
-                peer.end_incoming();
                 // The host may not have noticed. With a new link it says everything again.
                 peer.end_link();
             }

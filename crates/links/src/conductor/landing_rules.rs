@@ -3,7 +3,7 @@
 use super::LinksConductor;
 use crate::remote_host::{IngressPlan, RemoteHost};
 use rgaps_client::links::{InterestRow, LandIn, LandingRule, Links};
-use rgaps_client::{Domain, PathKind};
+use rgaps_client::{Domain, GpuUuid, PathKind};
 use rgaps_cuda::Driver;
 use rgaps_verbs::Location;
 use std::sync::OnceLock;
@@ -22,7 +22,7 @@ impl LinksConductor {
             LandIn::Host => Ok(Domain::Host),
             LandIn::Readers => Ok(of_readers(row)),
             LandIn::Uuid(uuid) => Ok(Domain::Cuda(uuid)),
-            LandIn::Gpu(number) => gpu(number),
+            LandIn::Gpu(number) => gpu(number).map(Domain::Cuda),
         };
         domain
             .map(Some)
@@ -58,7 +58,7 @@ fn describe(rule: &LandingRule, domain: Domain) -> String {
         LandIn::Readers => true,
         LandIn::Host => domain == Domain::Host,
         LandIn::Uuid(uuid) => domain == Domain::Cuda(uuid),
-        LandIn::Gpu(number) => gpu(number) == Ok(domain),
+        LandIn::Gpu(number) => gpu(number).map(Domain::Cuda) == Ok(domain),
     };
     match is_so {
         true => format!("comes from there; lands in {domain}, by links.landing '{name}'"),
@@ -81,14 +81,11 @@ fn of_readers(row: Option<&InterestRow>) -> Domain {
 /// Where the GPUs are that messages land on by rules, as far as they are there.
 pub(super) fn gpus(links: &Links) -> Vec<Location> {
     let named = links.landing.iter().filter_map(|rule| match rule.domain {
-        LandIn::Uuid(uuid) => Some(Domain::Cuda(uuid)),
+        LandIn::Uuid(uuid) => Some(uuid),
         LandIn::Gpu(number) => gpu(number).ok(),
         LandIn::Host | LandIn::Readers => None,
     });
-    let places = named.filter_map(|domain| {
-        let Domain::Cuda(uuid) = domain else {
-            return None;
-        };
+    let places = named.filter_map(|uuid| {
         let driver = Driver::load().ok()?;
         let address = driver.pci_bus_id(&driver.device(uuid).ok()?).ok()?;
         Some(Location::of_pci(&address))
@@ -97,16 +94,15 @@ pub(super) fn gpus(links: &Links) -> Vec<Location> {
 }
 
 /// A GPU by its number. The driver is asked once, and only where GPUs have numbers.
-fn gpu(number: u32) -> Result<Domain, String> {
-    static SEEN: OnceLock<Vec<Domain>> = OnceLock::new();
+fn gpu(number: u32) -> Result<GpuUuid, String> {
+    static SEEN: OnceLock<Vec<GpuUuid>> = OnceLock::new();
     let seen = match SEEN.get() {
         Some(seen) => seen,
         None => {
             let devices = Driver::load()
                 .and_then(|driver| driver.devices())
                 .map_err(|error| format!("no GPU can be used: {error}"))?;
-            let domains = devices.iter().map(|device| Domain::Cuda(device.uuid));
-            SEEN.get_or_init(|| domains.collect())
+            SEEN.get_or_init(|| devices.iter().map(|device| device.uuid).collect())
         }
     };
     let found = seen.get(number as usize).copied();
@@ -117,7 +113,6 @@ fn gpu(number: u32) -> Result<Domain, String> {
 mod tests {
     use super::*;
     use rgaps_client::links::Demand;
-    use rgaps_client::GpuUuid;
 
     fn readers(domains: &[Domain]) -> InterestRow {
         InterestRow {

@@ -9,7 +9,6 @@ mod ingress_plan;
 mod landing_rules;
 mod report;
 mod routes;
-mod rows;
 mod topics;
 mod transits;
 
