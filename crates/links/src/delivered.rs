@@ -38,17 +38,14 @@ enum Word {
 }
 
 /// The file, and what it says.
-#[derive(Clone)]
-pub struct DeliveredFile(Arc<Inner>);
-
-struct Inner {
-    file: WordFile,
+pub struct DeliveredFile {
+    file: Arc<WordFile>,
     /// Rises with each record that is looked for: its number then.
     used: Mutex<Vec<u64>>,
 }
 
 pub struct DeliveredRecord {
-    committed: DeliveredFile,
+    file: Arc<WordFile>,
     record: usize,
 }
 
@@ -79,14 +76,16 @@ impl DeliveredFile {
                 self::word(&file, record, Word::Next).store(begun + 1, Ordering::Release);
             }
         }
-        let used = Mutex::new(vec![0; RECORDS]);
-        Ok(DeliveredFile(Arc::new(Inner { file, used })))
+        Ok(DeliveredFile {
+            file: Arc::new(file),
+            used: Mutex::new(vec![0; RECORDS]),
+        })
     }
 
     /// Nobody here has subscribed to topics but these.
     pub fn forget_unwanted(&self, wanted: &BTreeSet<u64>) {
         for record in 0..RECORDS {
-            let word = |at| word(&self.0.file, record, at);
+            let word = |at| word(&self.file, record, at);
             if !wanted.contains(&word(Word::Topic).load(Ordering::Acquire)) {
                 word(Word::Unwanted).store(1, Ordering::Release);
             }
@@ -95,16 +94,16 @@ impl DeliveredFile {
 
     /// A publisher's record, and the sequence below which everything was published or counted as missed.
     pub fn mark(&self, incarnation: u64, topic: &str) -> (DeliveredRecord, u64) {
-        let mut used = lock(&self.0.used);
+        let mut used = lock(&self.used);
         let of =
-            |record: usize| word(&self.0.file, record, Word::Incarnation).load(Ordering::Relaxed);
+            |record: usize| word(&self.file, record, Word::Incarnation).load(Ordering::Relaxed);
         let known = (0..RECORDS).find(|record| of(*record) == incarnation);
         // A free one, or else the one that was not looked for the longest.
         let other = || (0..RECORDS).min_by_key(|record| (of(*record) != 0, used[*record]));
         let record = known.or_else(other).expect("there are records");
         used[record] = 1 + used.iter().max().expect("there are records");
         let mark = DeliveredRecord {
-            committed: self.clone(),
+            file: self.file.clone(),
             record,
         };
         if known.is_none() {
@@ -156,7 +155,7 @@ impl DeliveredRecord {
     }
 
     fn word(&self, at: Word) -> &AtomicU64 {
-        word(&self.committed.0.file, self.record, at)
+        word(&self.file, self.record, at)
     }
 }
 
@@ -265,7 +264,7 @@ mod tests {
         let (mark, _) = committed.mark(11, "t");
         mark.begin(4, 77, 3);
         mark.set(5);
-        let file = &committed.0.file;
+        let file = &committed.file;
         let states: [(Word, u64, u64, u64); 5] = [
             // What is stored, how many messages the daemon counted then, and the next one.
             (Word::Begun, u64::MAX, 4, 5),

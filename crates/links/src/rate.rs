@@ -27,10 +27,6 @@ impl Rate {
         rate
     }
 
-    pub fn bytes_s(&self) -> u64 {
-        self.bytes_s
-    }
-
     fn bucket(&self) -> i128 {
         i128::from((self.bytes_s / BUCKET_PART).max(1)) * NS
     }

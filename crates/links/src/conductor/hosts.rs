@@ -71,17 +71,16 @@ impl LinksConductor {
     pub(super) fn appeared(&mut self, Token { node, protocol }: Token) {
         if !self.peers.contains_key(&node.host) {
             if self.peers.len() >= MAX_PEERS {
-                let given_up = self.peers.iter().find(|(_, peer)| peer.given_up);
-                if let Some(host) = given_up.map(|(host, _)| host.clone()) {
-                    self.peers.remove(&host);
-                }
-            }
-            if self.peers.len() >= MAX_PEERS {
-                tracing::error!(
-                    host = node.host,
-                    "there are more than {MAX_PEERS} hosts; this one is ignored"
-                );
-                return;
+                let mut peers = self.peers.iter();
+                let given_up = peers.find_map(|(host, peer)| peer.given_up.then(|| host.clone()));
+                let Some(given_up) = given_up else {
+                    tracing::error!(
+                        host = node.host,
+                        "there are more than {MAX_PEERS} hosts; this one is ignored"
+                    );
+                    return;
+                };
+                self.peers.remove(&given_up);
             }
             let tracer = self.tracer.as_ref();
             let traces = tracer.map(|tracer| LinkTraces::new(tracer, &node.host));

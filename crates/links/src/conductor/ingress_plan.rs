@@ -29,17 +29,20 @@ struct NoRoom {
     crowded: bool,
 }
 
-impl NoRoom {
-    fn lasting(why: String) -> NoRoom {
+impl From<String> for NoRoom {
+    fn from(why: String) -> NoRoom {
+        let (passes, crowded) = (false, false);
         NoRoom {
             why,
-            passes: false,
-            crowded: false,
+            passes,
+            crowded,
         }
     }
+}
 
-    fn of(error: &OpenError) -> NoRoom {
-        let (passes, crowded) = match error {
+impl From<OpenError> for NoRoom {
+    fn from(error: OpenError) -> NoRoom {
+        let (passes, crowded) = match &error {
             OpenError::Client(ClientError::Refused(refusal)) => {
                 (refusal.code == RefusalCode::LimitReached, true)
             }
@@ -181,7 +184,7 @@ impl LinksConductor {
         let barred =
             through.find_map(|on| links.may_cross(Direction::Receive, on, &of.topic).err());
         if let Some(why) = barred {
-            return Err(NoRoom::lasting(why));
+            return Err(why.into());
         }
         if !of.tree.ends_here() {
             return Ok(None);
@@ -202,14 +205,13 @@ impl LinksConductor {
         of: &FlowDescription,
     ) -> Result<Arc<RemotePublisher>, NoRoom> {
         let (topic, publisher) = (&of.topic, flow.publisher);
-        let domain = self.lands_in(topic).map_err(NoRoom::lasting)?;
+        let domain = self.lands_in(topic)?;
         let links = &self.config.links;
         let quota = links.quota(host, topic);
         let reserved = quota.map_or(Ok(None), |quota| {
             let limit = ("landing_max", quota.landing_max);
             self.quotas.reserve(quota, limit, &of.offer)
-        });
-        let reserved = reserved.map_err(NoRoom::lasting)?;
+        })?;
         let qos = PublisherQos {
             history: of.offer.history,
             reliable: of.offer.reliable,
@@ -219,15 +221,16 @@ impl LinksConductor {
             max_loans: INGRESS_LOANS,
             ..PublisherQos::default()
         };
-        let mut builder = self.node.publisher(topic).type_name(&of.type_name).qos(qos);
-        if let Some(domain) = domain {
-            builder = builder.domain(domain);
-        }
+        let builder = self.node.publisher(topic).type_name(&of.type_name).qos(qos);
+        let mut builder = match domain {
+            Some(domain) => builder.domain(domain),
+            None => builder,
+        };
         if let Some(peer) = self.peers.get(host) {
             let here = (&self.written(topic), links.relay);
             builder = builder.came_over(incoming_path(peer, of, here));
         }
-        let created = builder.create().map_err(|error| NoRoom::of(&error))?;
+        let created = builder.create()?;
         let message_max = quota.and_then(|quota| Some((quota.message_max?.0, quota.name.clone())));
         let limits = ArrivalLimits {
             landing_max: links.landing_max.0,

@@ -51,7 +51,11 @@ impl Report {
         }
         let mut is_reported = true;
         for peer in peers {
-            is_reported &= report_figures(node, peer);
+            // The daemon takes them only for hosts that it knows.
+            if let Err(error) = node.set_figures(peer.figures()) {
+                tracing::debug!(%error, host = peer.node.host, "telling the daemon the figures of a link failed");
+                is_reported = false;
+            }
         }
         self.reported_at = is_reported.then_some(now);
         let info = info();
@@ -101,15 +105,6 @@ fn changes<K: Ord, V: PartialEq>(
             Err(error) => tracing::debug!(%error, "telling the daemon about other hosts failed"),
         }
     }
-}
-
-/// Whether the daemon took them: it does only for hosts that it knows of.
-fn report_figures(node: &Node, peer: &RemoteHost) -> bool {
-    let reported = node.set_figures(peer.figures());
-    if let Err(error) = &reported {
-        tracing::debug!(%error, host = peer.node.host, "telling the daemon the figures of a link failed");
-    }
-    reported.is_ok()
 }
 
 fn row(host: &str, subscribers: u32, path: Result<String, &str>) -> RemoteRow {

@@ -64,9 +64,9 @@ impl HostFlow {
 
     /// Goes on with other limits.
     pub fn set_route(&mut self, route: FlowTarget) {
-        self.route = route;
+        let before = std::mem::replace(&mut self.route, route).limits.rate();
         let rate = self.route.limits.rate();
-        if self.rate.map(|rate| rate.bytes_s()) != rate {
+        if before != rate {
             self.rate = rate.map(|rate| Rate::new(rate, monotonic_ns()));
         }
         self.open_flows();

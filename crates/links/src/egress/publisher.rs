@@ -30,7 +30,7 @@ pub struct Publisher {
     messages: BTreeMap<u64, Kept>,
     /// Messages from this one on are retained, and so many bytes.
     retained_from: u64,
-    retained_bytes: u64,
+    pub retained_bytes: u64,
     /// As it was described last.
     pub description: Option<Arc<FlowDescription>>,
     pub has_ended: bool,
@@ -156,10 +156,6 @@ impl Publisher {
 
     pub fn is_due(&self, host_flow: &HostFlow) -> bool {
         self.delivery.due(FlowId(host_flow.route.stream)).is_some()
-    }
-
-    pub fn retained_bytes(&self) -> u64 {
-        self.retained_bytes
     }
 
     /// Whether nobody needs anything of it any more.

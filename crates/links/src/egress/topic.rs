@@ -345,7 +345,7 @@ impl EgressTopic {
             return false;
         };
         let max = leading.route.link.limits.in_flight_max;
-        let retained = self.publishers.values().map(Publisher::retained_bytes);
+        let retained = self.publishers.values().map(|of| of.retained_bytes);
         let retained: u64 = retained.sum();
         retained > 0 && retained + bytes > max
     }
