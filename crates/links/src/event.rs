@@ -1,9 +1,9 @@
 //! Events that links, and the threads that send to them, report to the conductor.
 
 use crate::control_plane::PlaneEvent;
-use crate::host_link::HostEvent;
 use crate::wire::FlowDescription;
 use rgaps_routing::FlowName;
+use rgaps_transport::LinkEvent;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 
@@ -51,7 +51,14 @@ impl LinkReporter {
 /// What links, and the threads that send to them, tell the conductor.
 #[derive(Debug)]
 pub enum ConductorEvent {
-    Event(HostEvent),
+    /// Something happened to the link, and to no flow of it.
+    Link(LinkEvent),
+    /// The host takes the messages of a flow that is sent there; or it takes nothing, for this reason, and the flow has ended.
+    Answered(FlowName, Result<(), String>),
+    /// All of a flow that arrives was delivered, and nothing follows.
+    Closed(FlowName),
+    /// The host has acknowledged all of a flow that is sent there, and knows that nothing follows.
+    Ended(FlowName),
     LinkMessage(Vec<u8>),
     /// A message that waited for memory may have some.
     Room,

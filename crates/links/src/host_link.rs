@@ -13,6 +13,7 @@
 //! **Locks.** The link's comes first, then `Sending`; neither is held while topics learn what happened.
 
 use crate::counts::HostCounts;
+use crate::event::ConductorEvent;
 use crate::lock;
 use crate::wire::{clip, FlowDescription};
 use rgaps_routing::FlowName;
@@ -57,22 +58,10 @@ pub fn decode_open(from: &[u8]) -> Option<(FlowName, Group, &[u8])> {
     (group.flows > 0).then_some((flow, group, rest))
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum HostEvent {
-    /// The host takes the messages of a flow that is sent there; or it takes nothing, for this reason, and the flow has ended.
-    Answered(FlowName, Result<(), String>),
-    /// All of a flow that arrives was delivered, and nothing follows.
-    Closed(FlowName),
-    /// The host has acknowledged all of a flow that is sent there, and knows that nothing follows.
-    Ended(FlowName),
-    /// To the link, and to no flow of it.
-    Link(LinkEvent),
-}
-
 /// Where messages from a host arrive; what hears of events, without blocking; and where messages that the host does not get are counted.
 pub type LinkEnds = (
     Arc<dyn FlowReceiver>,
-    Box<dyn Fn(HostEvent) + Send + Sync>,
+    Box<dyn Fn(ConductorEvent) + Send + Sync>,
     Arc<HostCounts>,
 );
 
@@ -184,7 +173,7 @@ impl Sending {
 }
 
 struct HostUser {
-    report: Box<dyn Fn(HostEvent) + Send + Sync>,
+    report: Box<dyn Fn(ConductorEvent) + Send + Sync>,
     counts: Arc<HostCounts>,
     sending: Mutex<Sending>,
 }
@@ -195,7 +184,7 @@ impl LinkUser for HostUser {
             FlowEvent::Acknowledged { .. } => return,
             FlowEvent::Accepted { flow } => {
                 let flow = lock(&self.sending).names.get(&flow).copied();
-                flow.map(|flow| HostEvent::Answered(flow, Ok(())))
+                flow.map(|flow| ConductorEvent::Answered(flow, Ok(())))
             }
             FlowEvent::Refused { flow, why, dropped } => {
                 let ended = lock(&self.sending).end(flow);
@@ -203,12 +192,12 @@ impl LinkUser for HostUser {
                     let why = clip(&String::from_utf8_lossy(why.as_slice()));
                     let (topic, dropped) = (&of.description.topic, dropped.len() as u64);
                     self.counts.issues.refused(topic, dropped, &why);
-                    HostEvent::Answered(of.flow, Err(why))
+                    ConductorEvent::Answered(of.flow, Err(why))
                 })
             }
             FlowEvent::Ended { flow } => {
                 let ended = lock(&self.sending).end(flow);
-                ended.map(|sent| HostEvent::Ended(sent.of.flow))
+                ended.map(|sent| ConductorEvent::Ended(sent.of.flow))
             }
         };
         if let Some(event) = event {
@@ -226,7 +215,7 @@ impl LinkUser for HostUser {
             }
             _ => {}
         }
-        (self.report)(HostEvent::Link(event));
+        (self.report)(ConductorEvent::Link(event));
     }
 }
 

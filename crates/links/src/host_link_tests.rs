@@ -1,7 +1,7 @@
 //! What a peer says in OPEN, true or not, over links on loopback.
 
 use super::*;
-use crate::event::{ConductorEvent, SourcedEvent};
+use crate::event::SourcedEvent;
 use crate::ingress::LinkIngress;
 use crate::wire::{Takes, Tree};
 use rgaps_client::links::Offer;
@@ -138,10 +138,10 @@ fn wait<T>(heard: &Receiver<SourcedEvent>, is: impl Fn(ConductorEvent) -> Option
 
 fn is_violation(heard: ConductorEvent) -> Option<()> {
     match heard {
-        ConductorEvent::Event(HostEvent::Link(LinkEvent::LaneEnded {
+        ConductorEvent::Link(LinkEvent::LaneEnded {
             end: LaneEnd::ProtocolViolation,
             ..
-        })) => Some(()),
+        }) => Some(()),
         _ => None,
     }
 }
@@ -314,7 +314,7 @@ fn flows_that_are_opened_together_are_one_group_and_again_after_a_restart() {
     landings.answer(flow(4), Err("a rule".to_owned()));
     link.buffer_free();
     let refused = wait(&answers, |heard| match heard {
-        ConductorEvent::Event(HostEvent::Answered(flow, Err(why))) => Some((flow, why)),
+        ConductorEvent::Answered(flow, Err(why)) => Some((flow, why)),
         _ => None,
     });
     assert_eq!(refused, (flow(4), "a rule".to_owned()));
@@ -368,7 +368,7 @@ fn a_link_that_was_replaced_is_out_of_date() {
     let first = LinkIngress::new("peer", to, channel().0, HostCounts::new(None));
     let second = first.next();
     let source = |ingress: &LinkIngress| {
-        ingress.event(HostEvent::Link(LinkEvent::Up));
+        ingress.event(ConductorEvent::Link(LinkEvent::Up));
         let (source, _) = heard.recv_timeout(LIMIT).unwrap();
         source.expect("it is of a link")
     };

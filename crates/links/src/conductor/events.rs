@@ -4,12 +4,11 @@ use super::hosts::ASK_AGAIN;
 use super::{egress_thread, LinksConductor};
 use crate::egress::EgressCommand;
 use crate::event::{ConductorEvent, EventSource, SourcedEvent};
-use crate::host_link::HostEvent;
 use crate::keys::Node;
 use crate::network::{id, FlowReport};
 use crate::remote_host::RemoteHost;
 use crate::wire::{clip, LinkMessage};
-use rgaps_routing::Datagram;
+use rgaps_routing::{Datagram, FlowName};
 use rgaps_transport::{LaneEnd, LinkEvent};
 use std::time::Instant;
 
@@ -29,12 +28,17 @@ impl LinksConductor {
             return;
         }
         let host = source.as_ref().map_or("", |source| &source.host);
+        self.dirty |= !matches!(
+            event,
+            ConductorEvent::Progress
+                | ConductorEvent::TransitBroken(_)
+                | ConductorEvent::LinkMessage(_)
+        );
         match event {
             ConductorEvent::PlaneEvent(event) => self.plane_event(event),
             // Whoever publishes is looked for at once.
-            ConductorEvent::Unknown => self.dirty = true,
+            ConductorEvent::Unknown => {}
             ConductorEvent::Unplanned(name, bytes) => {
-                self.dirty = true;
                 if let Some(topic) = self.topics.get_mut(&name) {
                     topic.largest = topic.largest.max(bytes);
                 }
@@ -46,16 +50,27 @@ impl LinksConductor {
                 Ok(link_message) => self.link_message(host, link_message),
                 Err(error) => violates(host, &error),
             },
-            ConductorEvent::Opened(flows) => {
-                self.dirty = true;
-                self.opened(host, flows);
+            ConductorEvent::Opened(flows) => self.opened(host, flows),
+            ConductorEvent::Room => self.buffer_free(host),
+            ConductorEvent::Link(event) => self.link_changed(host, event),
+            ConductorEvent::Answered(flow, answer) => {
+                if let Some(peer) = self.peers.get_mut(host) {
+                    peer.answered(flow, answer);
+                }
             }
-            ConductorEvent::Room => {
-                self.dirty = true;
-                self.buffer_free(host);
-            }
-            ConductorEvent::Event(event) => self.happened(host, event),
+            ConductorEvent::Closed(flow) => self.closed(host, flow),
+            ConductorEvent::Ended(flow) => self.child_ended(host, flow),
         }
+    }
+
+    fn closed(&mut self, host: &str, flow: FlowName) {
+        let peer = self.peers.get_mut(host);
+        let ended = peer.and_then(|peer| peer.incoming.remove(&flow));
+        if let Some((next, of)) = ended.and_then(|of| Some((of.unconfirmed()?, of))) {
+            let origin = of.description.origin(host);
+            self.network.confirm(origin, flow, next);
+        }
+        self.close_transit(host, flow);
     }
 
     pub(super) fn buffer_free(&self, host: &str) {
@@ -140,27 +155,6 @@ impl LinksConductor {
                 self.broken_below(host, stream, &end);
             }
             LinkMessage::Datagram(_) => {}
-        }
-    }
-
-    fn happened(&mut self, host: &str, event: HostEvent) {
-        self.dirty = true;
-        let Some(peer) = self.peers.get_mut(host) else {
-            return;
-        };
-        match event {
-            HostEvent::Link(event) => self.link_changed(host, event),
-            HostEvent::Answered(flow, answer) => peer.answered(flow, answer),
-            HostEvent::Closed(flow) => {
-                let ended = peer.incoming.remove(&flow);
-                let confirm = ended.and_then(|of| Some((of.unconfirmed()?, of)));
-                if let Some((next, of)) = confirm {
-                    let origin = of.description.origin(host);
-                    self.network.confirm(origin, flow, next);
-                }
-                self.close_transit(host, flow);
-            }
-            HostEvent::Ended(flow) => self.child_ended(host, flow),
         }
     }
 

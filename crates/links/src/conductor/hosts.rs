@@ -28,7 +28,6 @@ const MAX_LIVES: usize = 4 * MAX_PEERS;
 
 impl LinksConductor {
     pub(super) fn plane_event(&mut self, event: PlaneEvent) {
-        self.dirty = true;
         match event {
             PlaneEvent::Appeared(token) => {
                 self.lives.retain(|life| life.node != token.node);

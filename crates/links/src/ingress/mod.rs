@@ -10,7 +10,7 @@ use self::arriving::{control_buffer, receive_buffer};
 use crate::counts::HostCounts;
 use crate::egress::Transit;
 use crate::event::{ConductorEvent, EventSource, LinkReporter, SourcedEvent};
-use crate::host_link::{decode_open, HostEvent, LinkEnds};
+use crate::host_link::{decode_open, LinkEnds};
 use crate::lock;
 use crate::wire::FlowDescription;
 use rgaps_routing::FlowName;
@@ -155,16 +155,16 @@ impl LinkIngress {
         (self.clone(), report, self.counts.clone())
     }
 
-    pub fn event(&self, event: HostEvent) {
+    pub fn event(&self, event: ConductorEvent) {
         match &event {
             // Its flows of before are over.
-            HostEvent::Link(LinkEvent::Restarted) => self.clear(),
-            HostEvent::Link(LinkEvent::Up) => {
+            ConductorEvent::Link(LinkEvent::Restarted) => self.clear(),
+            ConductorEvent::Link(LinkEvent::Up) => {
                 self.counts.connects.fetch_add(1, Ordering::Relaxed);
             }
             _ => {}
         }
-        self.room.reporter.report(ConductorEvent::Event(event));
+        self.room.reporter.report(event);
     }
 
     pub fn clear(&self) {
@@ -237,7 +237,7 @@ impl FlowReceiver for LinkIngress {
         // A publisher leaves when it is dropped, which is not for the lock.
         let ended = lock(&self.flows).all.remove(&id);
         if let Some((flow, _)) = ended {
-            self.event(HostEvent::Closed(flow));
+            self.event(ConductorEvent::Closed(flow));
         }
     }
 }
