@@ -144,7 +144,7 @@ pub struct RemoteHost {
     /// Since when it is gone.
     pub lost: Option<Instant>,
     /// The link, with which of its lives.
-    pub link: Option<(u64, HostLink)>,
+    pub link: Option<(Node, HostLink)>,
     /// Since when it has no lanes.
     pub away: Option<Instant>,
     /// Owns the link.
@@ -258,8 +258,8 @@ impl RemoteHost {
 
     /// Whether it is time to ask it for its lanes.
     pub fn is_to_be_asked(&self, now: Instant, pause: Duration) -> bool {
-        let life = self.link.as_ref().map(|(life, _)| *life);
-        let is_linked = life == Some(self.node.incarnation) && self.is_up();
+        let life = self.link.as_ref().map(|(life, _)| life);
+        let is_linked = life == Some(&self.node) && self.is_up();
         let is_due = self.ask_at.is_some_and(|at| now >= at + pause);
         is_due && !is_linked && self.speaks_same() && self.lost.is_none()
     }
@@ -288,9 +288,9 @@ impl RemoteHost {
     }
 
     /// The link goes on with this life, which knows nothing of what was said to another one.
-    pub fn set_link_life(&mut self, incarnation: u64) {
-        if let Some((life, _)) = self.link.as_mut().filter(|(life, _)| *life != incarnation) {
-            *life = incarnation;
+    pub fn set_link_life(&mut self, node: &Node) {
+        if let Some((life, _)) = self.link.as_mut().filter(|(life, _)| life != node) {
+            life.clone_from(node);
             self.forget_control();
         }
     }
@@ -356,6 +356,13 @@ impl RemoteHost {
             link.move_stream(number);
         }
         self.outgoing.remove(&number);
+    }
+
+    /// Publishers have nothing more to send in a stream.
+    pub fn end_publishers(&mut self, stream: u64, ended: &[u64]) {
+        if let Some(stream) = self.outgoing.get_mut(&stream) {
+            stream.publishers.retain(|of, _| !ended.contains(of));
+        }
     }
 
     /// A publisher has nothing more to send in a stream: it is closed.

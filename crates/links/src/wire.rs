@@ -3,7 +3,7 @@
 
 use crate::keys::{is_host, Node};
 pub use crate::tree::{Takes, Tree};
-use anyhow::{bail, Context};
+use anyhow::{bail, ensure, Context};
 use rgaps_client::links::{Metadata, MetadataLengths, Offer, MAX_METADATA_BYTES};
 use rgaps_client::{DType, Tensor};
 use rgaps_routing::{Datagram, MAX_HOPS, MAX_PATHS};
@@ -185,9 +185,11 @@ impl LinkMessage {
 
     /// What a peer said.
     pub fn decode(from: &[u8]) -> anyhow::Result<LinkMessage> {
-        if from.len() > MAX_LINK_MESSAGE_BYTES {
-            bail!("it says {} bytes at once", from.len());
-        }
+        let bytes = from.len();
+        ensure!(
+            bytes <= MAX_LINK_MESSAGE_BYTES,
+            "it says {bytes} bytes at once"
+        );
         let said = exactly::<LinkMessage>(from).context("it says what is nothing, or more")?;
         match &said {
             LinkMessage::Written(_, outcome) if !fits(outcome) => bail!("it has too much to say"),
@@ -199,9 +201,8 @@ impl LinkMessage {
                 let fits = |path: &Vec<Node>| {
                     path.len() <= MAX_HOPS && path.iter().all(|node| is_host(&node.host))
                 };
-                if paths.len() > MAX_PATHS || !paths.iter().all(fits) {
-                    bail!("it leads to hosts that cannot be");
-                }
+                let is_valid = paths.len() <= MAX_PATHS && paths.iter().all(fits);
+                ensure!(is_valid, "it leads to hosts that cannot be");
             }
         }
         Ok(said)

@@ -83,18 +83,16 @@ impl EgressPlan {
         demands.reduce(Demand::and).unwrap_or_default()
     }
 
-    /// Publishers of this host are these now. Those that are gone, and those that are back.
-    pub(super) fn set_publishers(&mut self, publishers: BTreeSet<u64>) -> (Vec<u64>, Vec<u64>) {
+    /// Publishers of this host are these now. Those that are gone.
+    pub(super) fn set_publishers(&mut self, publishers: BTreeSet<u64>) -> Vec<u64> {
         let ended: Vec<u64> = self.publishers.difference(&publishers).copied().collect();
-        let come = publishers.difference(&self.publishers);
-        let back: Vec<u64> = come.filter(|of| self.ended.contains(of)).copied().collect();
-        self.ended.retain(|of| !back.contains(of));
+        self.renews |= self.ended.iter().any(|of| publishers.contains(of));
+        self.ended.retain(|of| !publishers.contains(of));
         self.ended.extend(&ended);
         let forgotten = self.ended.len().saturating_sub(MAX_ENDED);
         self.ended.drain(..forgotten);
         self.publishers = publishers;
-        self.renews |= !back.is_empty();
-        (ended, back)
+        ended
     }
 
     /// Whether something was refused that may be there in a moment, or the daemon could not be told, or routes change.

@@ -4,7 +4,6 @@ use super::hosts::ASK_AGAIN;
 use super::{egress_thread, LinksConductor};
 use crate::egress::EgressCommand;
 use crate::event::{ConductorEvent, EventSource, SourcedEvent};
-use crate::keys::Node;
 use crate::network::{id, FlowReport};
 use crate::remote_host::RemoteHost;
 use crate::wire::{clip, LinkMessage};
@@ -166,14 +165,8 @@ impl LinksConductor {
             LinkEvent::Up => {
                 tracing::info!(host, "linked with a host");
                 peer.away = None;
-                let Some((incarnation, _)) = peer.link else {
-                    return;
-                };
-                let node = Node {
-                    host: host.to_owned(),
-                    incarnation,
-                };
-                if let Err(error) = self.network.link_up(&node) {
+                let life = peer.link.as_ref().map(|(life, _)| life);
+                if let Some(Err(error)) = life.map(|life| self.network.link_up(life)) {
                     tracing::error!("{error:#}");
                 }
             }

@@ -193,10 +193,10 @@ impl LinksConductor {
         };
         match outcome {
             Ok(Some(link)) => {
-                peer.link = Some((node.incarnation, link));
+                peer.link = Some((node.clone(), link));
                 peer.forget_control();
             }
-            Ok(None) => peer.set_link_life(node.incarnation),
+            Ok(None) => peer.set_link_life(node),
             Err(error) => {
                 tracing::error!(%error, host = node.host, "creating a link to a host failed");
                 peer.detail = clip(&error.to_string());

@@ -11,7 +11,7 @@ use crate::remote_host::{OutgoingFlow, OutgoingStream, RemoteHost};
 use crate::wire::{clip, Takes, Tree};
 use rgaps_client::links::{Direction, InterestRow, LinksSubscriberBuilder};
 use rgaps_client::{Domain, Late, Subscriber, SubscriberQos};
-use rgaps_routing::FlowName;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -45,28 +45,22 @@ impl LinksConductor {
             .set_wants(rows.map(|row| (&row.name[..], want(row))).collect());
     }
 
-    fn end_publishers(&mut self) {
-        for (name, topic) in &mut self.topics {
-            let row = self.rows.get(name);
-            let publishers = row.iter().flat_map(|row| &row.publishers);
-            let publishers = publishers.map(|publisher| publisher.incarnation);
-            let (ended, back) = topic.set_publishers(publishers.collect());
-            for (host, Branch { stream, .. }) in &topic.branches {
-                let Some(peer) = self.peers.get_mut(host) else {
-                    continue;
-                };
-                for publisher in &ended {
-                    peer.end_publisher(FlowName {
-                        stream: *stream,
-                        publisher: *publisher,
-                    });
-                }
-            }
-            if !ended.is_empty() || !back.is_empty() {
-                let command = EgressCommand::Publishers(name.clone(), ended, back);
-                egress_thread(&self.egress, name).send(command);
+    /// Ends the flows of publishers that are gone.
+    fn end_publishers(&mut self, name: &str, topic: &mut EgressPlan) {
+        let row = self.rows.get(name);
+        let publishers = row.iter().flat_map(|row| &row.publishers);
+        let publishers: BTreeSet<u64> = publishers.map(|of| of.incarnation).collect();
+        if publishers == topic.publishers {
+            return;
+        }
+        let ended = topic.set_publishers(publishers.clone());
+        for (host, branch) in &topic.branches {
+            if let Some(peer) = self.peers.get_mut(host) {
+                peer.end_publishers(branch.stream, &ended);
             }
         }
+        let command = EgressCommand::Publishers(name.to_owned(), publishers);
+        egress_thread(&self.egress, name).send(command);
     }
 
     /// Reconciles the links with what is wanted.
@@ -78,7 +72,6 @@ impl LinksConductor {
             return;
         }
         self.dirty = false;
-        self.end_publishers();
         let mut wanted = self.all_wants();
         for name in self.topics.keys() {
             wanted.entry(name.clone()).or_default();
@@ -233,6 +226,7 @@ impl LinksConductor {
     fn reconcile_topic(&mut self, name: &str, wants: Wants) {
         let is_wanted = !wants.is_empty();
         let mut topic = self.topics.remove(name).unwrap_or_default();
+        self.end_publishers(name, &mut topic);
         self.reconcile_plan(name, &mut topic, wants);
         if is_wanted {
             self.topics.insert(name.to_owned(), topic);

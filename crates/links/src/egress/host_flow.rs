@@ -11,7 +11,7 @@ use rgaps_routing::{FlowName, HostId};
 use rgaps_sync::monotonic_ns;
 use rgaps_transport::Payload;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -187,16 +187,22 @@ impl HostFlow {
         if let Some(trace) = &mut trace {
             trace.received_from.clone_from(&info.received_from);
         }
-        let (held, taken_ns) = (message.held.clone(), info.taken_ns);
-        let carried = Carried::new(held, counts.clone(), taken_ns, trace.clone());
+        let carried = Arc::new(Carried {
+            held: message.held.clone(),
+            counts: counts.clone(),
+            taken_ns: info.taken_ns,
+            written_ns: AtomicU64::new(0),
+            trace: trace.clone(),
+        });
         let flow = (self.flow(publisher), self.is_reliable);
         let meta = info.meta.clone();
         let outcome = self.route.link.send(flow, sequence, carried, meta);
         if outcome == Sent::Taken {
-            counts.times(Stage::Take).span(info.published_ns, taken_ns);
+            let (published_ns, taken_ns) = (info.published_ns, info.taken_ns);
+            counts.times(Stage::Take).span(published_ns, taken_ns);
             if let (Some(traces), Some(trace)) = (traces, &trace) {
                 if info.received_from.is_none() && message.held.trace_once() {
-                    traces.taken(trace, info.published_ns, taken_ns);
+                    traces.taken(trace, published_ns, taken_ns);
                 }
             }
             counts.messages_out.fetch_add(1, Ordering::Relaxed);

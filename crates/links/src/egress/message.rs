@@ -116,14 +116,6 @@ fn fetch(sample: &Sample) -> Box<[u8]> {
     bytes
 }
 
-/// A message that goes to the links while it is copied down.
-pub struct PartialMessage {
-    pub held: Arc<RetainedMessage>,
-    pub publisher: u64,
-    pub sequence: u64,
-    pub reported: usize,
-}
-
 /// What is known of a message beside its bytes.
 pub struct MessageInfo {
     pub publisher: u64,
@@ -136,6 +128,7 @@ pub struct MessageInfo {
     pub received_from: Option<String>,
 }
 
+#[derive(Clone)]
 pub struct OutgoingMessage {
     pub held: Arc<RetainedMessage>,
     pub info: Arc<MessageInfo>,
@@ -143,30 +136,15 @@ pub struct OutgoingMessage {
 
 /// A message on its way to one host. It is dropped when that has it, or it was given up.
 pub struct Carried {
-    held: Arc<RetainedMessage>,
-    counts: Arc<HostCounts>,
-    taken_ns: u64,
+    pub held: Arc<RetainedMessage>,
+    pub counts: Arc<HostCounts>,
+    pub taken_ns: u64,
     /// When its first byte was written; 0: it was not.
-    written_ns: AtomicU64,
-    trace: Option<Trace>,
+    pub written_ns: AtomicU64,
+    pub trace: Option<Trace>,
 }
 
 impl Carried {
-    pub fn new(
-        held: Arc<RetainedMessage>,
-        counts: Arc<HostCounts>,
-        taken_ns: u64,
-        trace: Option<Trace>,
-    ) -> Arc<Carried> {
-        Arc::new(Carried {
-            held,
-            counts,
-            taken_ns,
-            written_ns: AtomicU64::new(0),
-            trace,
-        })
-    }
-
     /// A lane writes it. Two lanes that begin at the same time say the same.
     fn begin(&self) {
         if self.written_ns.load(Ordering::Relaxed) == 0 {

@@ -115,8 +115,8 @@ pub enum EgressCommand {
     /// A topic goes to these hosts. With a subscriber, it takes the place of the former one. Messages of more than so many bytes
     /// wait: see `ConductorEvent::Unplanned`.
     Topic(String, Option<Subscriber>, Vec<FlowTarget>, u64),
-    /// Publishers of a topic that are gone, and those that were and are there again.
-    Publishers(String, Vec<u64>, Vec<u64>),
+    /// A topic's publishers on this host are these.
+    Publishers(String, BTreeSet<u64>),
     /// How far a topic's messages of a flow are at a host that others lead to; `u64::MAX`: it refuses them.
     Confirmed(String, FlowName, HostId, u64),
     End(String),
@@ -288,10 +288,10 @@ impl Thread {
                 self.due.insert(name.clone());
                 self.set_topic(name, subscriber, (routes, planned));
             }
-            EgressCommand::Publishers(name, ended, back) => {
+            EgressCommand::Publishers(name, publishers) => {
                 self.due.insert(name.clone());
                 if let Some(topic) = self.topics.get_mut(&name) {
-                    topic.set_publishers(ended, &back);
+                    topic.set_publishers(&publishers);
                 }
             }
             EgressCommand::Confirmed(name, flow, host, next) => {

@@ -1,7 +1,7 @@
 //! A topic that other hosts want.
 
 use super::host_flow::HostFlow;
-use super::message::{MessageInfo, OutgoingMessage, PartialMessage, RetainedMessage};
+use super::message::{MessageInfo, OutgoingMessage, RetainedMessage};
 use super::publisher::Publisher;
 use super::FlowTarget;
 use crate::own_publishers::OwnPublishers;
@@ -29,8 +29,8 @@ pub struct EgressTopic {
     outgoing: Option<OutgoingMessage>,
     /// The conductor knows that it waits for routes.
     is_reported: bool,
-    /// Sent, and not whole yet.
-    growing: Vec<PartialMessage>,
+    /// Sent, and not whole yet; with how many bytes the links know to be there.
+    growing: Vec<(OutgoingMessage, usize)>,
     publishers: BTreeMap<u64, Publisher>,
     /// Those of which something is due to some host.
     due: BTreeSet<u64>,
@@ -160,15 +160,17 @@ impl EgressTopic {
         self.host_flows.iter_mut().for_each(HostFlow::close_all);
     }
 
-    /// Publishers are gone, and others are there again.
-    pub fn set_publishers(&mut self, ended: Vec<u64>, back: &[u64]) {
+    /// Its publishers are these: others are gone, or not known yet.
+    pub fn set_publishers(&mut self, publishers: &BTreeSet<u64>) {
+        self.ended.retain(|of| !publishers.contains(of));
         for (id, publisher) in &mut self.publishers {
-            publisher.has_ended |= ended.contains(id);
-            publisher.has_ended &= !back.contains(id);
+            let is_there = publishers.contains(id);
+            let had_ended = std::mem::replace(&mut publisher.has_ended, !is_there);
+            if !is_there && !had_ended {
+                self.ended.insert(*id);
+            }
         }
-        self.ended.extend(ended);
         self.close_ended();
-        self.ended.retain(|ended| !back.contains(ended));
     }
 
     /// Whether the conductor has to look for a publisher that is unknown. Asking resets it.
@@ -285,33 +287,29 @@ impl EgressTopic {
             taken_ns: monotonic_ns(),
             received_from: None,
         };
-        let held = RetainedMessage::sample(sample);
+        let (held, info) = (RetainedMessage::sample(sample), Arc::new(info));
+        let message = OutgoingMessage { held, info };
         // What it says is the links' to hear when they have the message.
-        let ready = held.look().unwrap_or(0);
-        if ready < held.bytes() {
-            self.growing.push(PartialMessage {
-                held: held.clone(),
-                publisher,
-                sequence,
-                reported: 0,
-            });
+        let ready = message.held.look().unwrap_or(0);
+        if ready < message.held.bytes() {
+            self.growing.push((message.clone(), 0));
         }
-        let info = Arc::new(info);
-        self.outgoing = Some(OutgoingMessage { held, info });
+        self.outgoing = Some(message);
     }
 
     /// Tells the links how far messages are that they have. Whether any has grown.
     pub fn grow(&mut self, name: &str) -> bool {
         let mut grew = false;
-        self.growing.retain_mut(|message| {
-            let (held, publisher, sequence) = (&message.held, message.publisher, message.sequence);
+        self.growing.retain_mut(|(message, reported)| {
+            let OutgoingMessage { held, info } = message;
+            let (publisher, sequence) = (info.publisher, info.sequence);
             let flows = self.host_flows.iter();
             let flows = flows.map(|of| (&of.route.link, of.flow(publisher)));
             let is_this = |of: &OutgoingMessage| Arc::ptr_eq(&of.held, held);
             match held.look() {
                 Ok(ready) => {
-                    if ready > message.reported {
-                        message.reported = ready;
+                    if ready > *reported {
+                        *reported = ready;
                         grew = true;
                         flows.for_each(|(link, flow)| link.ready(flow, sequence, ready as u64));
                     }
