@@ -365,13 +365,6 @@ impl RemoteHost {
         }
     }
 
-    /// A publisher has nothing more to send in a stream: it is closed.
-    pub fn end_publisher(&mut self, flow: FlowName) {
-        if let Some(stream) = self.outgoing.get_mut(&flow.stream) {
-            stream.publishers.remove(&flow.publisher);
-        }
-    }
-
     /// Its life is over; another may go on with what comes from there. What it had and did not send on goes there in other streams.
     pub fn end_life(&mut self) {
         let streams = self.outgoing.values_mut();

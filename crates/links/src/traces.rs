@@ -127,19 +127,6 @@ impl Tracer {
             let _ = is_done.recv_timeout(END_LIMIT);
         }
     }
-
-    fn pick(&self, topic: &str, publisher: u64, sequence: u64, bytes: u64) -> Option<Trace> {
-        let id = trace_id(publisher, sequence);
-        // As OpenTelemetry's sampler by ratio does, so others that see the number decide the same.
-        (((id as u64) >> 1) < self.below).then(|| Trace {
-            id,
-            topic: topic.to_owned(),
-            publisher,
-            sequence,
-            bytes,
-            received_from: None,
-        })
-    }
 }
 
 #[derive(Debug)]
@@ -156,8 +143,18 @@ impl LinkTraces {
         }
     }
 
+    /// A message, if it is sampled.
     pub fn pick(&self, topic: &str, publisher: u64, sequence: u64, bytes: u64) -> Option<Trace> {
-        self.tracer.pick(topic, publisher, sequence, bytes)
+        let id = trace_id(publisher, sequence);
+        // As OpenTelemetry's sampler by ratio does, so others that see the number decide the same.
+        (((id as u64) >> 1) < self.tracer.below).then(|| Trace {
+            id,
+            topic: topic.to_owned(),
+            publisher,
+            sequence,
+            bytes,
+            received_from: None,
+        })
     }
 
     /// The links have taken what was published here, for whichever hosts. Times are of this host's clock that counts from its start.
@@ -314,8 +311,9 @@ mod tests {
     fn hosts_with_the_same_ratio_tell_of_the_same_messages() {
         let picked = |ratio: f64| -> Vec<u64> {
             let (tracer, _told) = tracer(ratio, 1);
+            let link = LinkTraces::new(&tracer, "there");
             let all = 0..10_000;
-            all.filter(|sequence| tracer.pick("t", 7, *sequence, 1).is_some())
+            all.filter(|sequence| link.pick("t", 7, *sequence, 1).is_some())
                 .collect()
         };
         assert_eq!(picked(0.0).len(), 0);

@@ -1,6 +1,6 @@
 //! Publishers of other hosts, and those that stand for them here.
 
-use super::gpu_path::incoming_path;
+use super::landing::incoming_path;
 use super::{LinksConductor, CONFIRM_EVERY};
 use crate::ingress::{ArrivalLimits, Bound, RemotePublisher};
 use crate::network::id;

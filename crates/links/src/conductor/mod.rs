@@ -3,10 +3,9 @@
 
 mod egress_plan;
 mod events;
-mod gpu_path;
 mod hosts;
 mod ingress_plan;
-mod landing_rules;
+mod landing;
 mod report;
 mod routes;
 mod topics;
@@ -113,7 +112,7 @@ pub struct LinksConductor {
 
 /// What network cards are to be near: GPUs that messages land on by rules, or else all that there are.
 fn near(config: &Config) -> CardPreference {
-    let lands_on = landing_rules::gpus(&config.links);
+    let lands_on = landing::gpus(&config.links);
     CardPreference {
         lands_on_gpus: !lands_on.is_empty(),
         gpus: match lands_on.is_empty() && config.pool.cuda.enabled != CudaUse::Off {

@@ -1,7 +1,7 @@
 //! Topics: what this host wants, and what goes from here to those that want it.
 
 use super::egress_plan::{Branch, EgressPlan, Trees, Wants};
-use super::gpu_path::reads_in;
+use super::landing::reads_in;
 use super::{egress_thread, LinksConductor, GATHER, LOOK_ALL, TRY_AGAIN};
 use crate::control_plane::random_u64;
 use crate::egress::{EgressCommand, FlowLimits, FlowTarget};

@@ -365,7 +365,7 @@ impl LinksConductor {
     fn end_child(&mut self, child: &str, flow: FlowName, moved: bool) {
         let is_last = self.transits.of_stream(flow.stream, child).count() <= 1;
         if let Some(peer) = self.peers.get_mut(child) {
-            peer.end_publisher(flow);
+            peer.end_publishers(flow.stream, &[flow.publisher]);
             if is_last {
                 peer.end_stream(flow.stream, moved);
             }
