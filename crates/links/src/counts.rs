@@ -62,8 +62,7 @@ impl HostCounts {
         &self.times[stage as usize]
     }
 
-    /// A message that had a place, and then its turn, is published here now; elsewhere it was at that time of the wall clock. Where
-    /// the clocks are apart by more than that took, it took no time.
+    /// A message that had memory, and then its turn, is published here now; on its own host it was at that time of the wall clock.
     pub fn published(&self, [placed_ns, turn_ns, now_ns]: [u64; 3], published_wall_ns: u64) {
         self.times(Stage::Land).span(placed_ns, turn_ns);
         self.times(Stage::Publish).span(turn_ns, now_ns);

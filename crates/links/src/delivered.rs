@@ -1,15 +1,12 @@
-//! How far each publisher's messages were published here, in a file beside the socket, so that what a
-//! former life of the links had published is not published again.
+//! Delivered positions, in a file beside the socket: the next life of the links does not publish again what this one has published.
 //!
 //! The file has a word that names its form, then records of a cache line: the publisher's incarnation; the sequence
 //! below which everything was published or counted as missed; the publisher that stands for it here, how many messages
 //! that one had published, and the sequence that was to be published then. The last three count only if that sequence
 //! is not below the record's next one. They are stored before a message is published, the next sequence after: a single
-//! word, so that a kill between any two stores leaves a record that is right. A kill between them also leaves open
-//! whether the message was published; the daemon knows, for it counts what publishers that died had published.
-//!
-//! Two more words say what counts as missed: the topic, and whether nobody here has subscribed to it since. The next
-//! message after that begins anew.
+//! word, so a kill between any two stores leaves a correct record. Whether the message was published then, the daemon knows: it
+//! counts the messages of publishers that died. Two more words hold the topic, and whether it had no subscriber here since: then
+//! the next message begins anew, and none before it counts as missed.
 
 use crate::keys::number_of;
 use crate::lock;

@@ -41,8 +41,7 @@ pub struct NewFlow {
     pub flow: FlowName,
     pub retained_max: u64,
     pub description: Arc<FlowDescription>,
-    /// The host sends its messages on. Its next life needs more of them than the flow retains, and in their order: so it gets none of
-    /// this flow, and another takes its place.
+    /// The host sends its messages on. Its next life needs more of them than the flow retains, so another flow takes this one's place.
     pub leads_on: bool,
 }
 
@@ -58,7 +57,7 @@ pub fn decode_open(from: &[u8]) -> Option<(FlowName, Group, &[u8])> {
     (group.flows > 0).then_some((flow, group, rest))
 }
 
-/// Where messages from a host arrive; what hears of events, without blocking; and where messages that the host does not get are counted.
+/// Where messages from a host arrive, the listener for events, which does not block, and the host's counts.
 pub type LinkEnds = (
     Arc<dyn FlowReceiver>,
     Box<dyn Fn(ConductorEvent) + Send + Sync>,
@@ -130,8 +129,7 @@ impl Sending {
         }
     }
 
-    /// The host is another life: it gets all flows with what they retain, but for those that lead on, which take messages until they
-    /// are closed, and send none. What is returned is to be dropped without locks.
+    /// Opens flows again for the host's next life, but for those that lead on. The caller drops the result without locks.
     fn begin_again(&mut self, link: &mut LinkMachine) -> Vec<Arc<dyn Payload>> {
         let mut dropped = Vec::new();
         let mut streams: BTreeMap<u64, Vec<FlowName>> = BTreeMap::new();
@@ -285,8 +283,7 @@ impl HostLink {
         });
     }
 
-    /// Sends a message; it does not block. Sequences ascend, and the host misses those that are left out. `reliable`: it is not
-    /// to miss any for want of room.
+    /// Sends a message without blocking. Sequences ascend, and the host misses those between. `reliable`: not for want of room.
     pub fn send(
         &self,
         (flow, reliable): (FlowName, bool),
@@ -366,8 +363,8 @@ impl HostLink {
         self.change(flow, |link, sent| link.skip(sent.id, next));
     }
 
-    /// No message of a flow follows. It ends when all that it retains is acknowledged or given up; one that is cut ends at once, before
-    /// what the host has not delivered, for which there is no gap: it comes in another flow.
+    /// No message of a flow follows: it ends when all that it retains is acknowledged or given up. One that is cut ends at once; the
+    /// host misses nothing of it, since the rest comes in another flow.
     pub fn end_flow(&self, flow: FlowName, is_cut: bool) {
         let dropped = self.link.change(|link| {
             let mut sending = lock(&self.user.sending);

@@ -7,11 +7,10 @@
 //! | interest | each host that is reached is asked for all of it over its control channel ([`LinkMessage::Datagram`]), and then says what changes |
 //! | how far messages are | final hosts confirm, or refuse, flows of this host over the same channels ([`FlowReport`]) |
 //!
-//! Interest that a host withdraws stays for [`WITHDRAWN_FOR`]: subscribers that leave with their daemon are back in a moment. A host
-//! that cannot be reached for `outage_ms` is forgotten.
+//! Withdrawn interest stays for [`WITHDRAWN_FOR`], since subscribers are back a moment after their daemon restarts. The network
+//! forgets a host that cannot be reached for `outage_ms`.
 //!
-//! Hosts are numbered by a hash of their names, which all hosts compute alike. It does no I/O: [`Network::poll`] has what is to be
-//! sent.
+//! A hash of its name numbers each host. The network does no I/O: [`Network::poll`] has what is to be sent.
 
 use crate::keys::{number_of, Node, TopicInterest, MAX_WANTED};
 use crate::wire::{clip, exactly, LinkMessage};

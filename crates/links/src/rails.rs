@@ -117,8 +117,7 @@ fn choose<'a>(
     Ok(ready)
 }
 
-/// Makes the host's memory known to the cards: segments to read from, leases to write to. As long as a lease lasts,
-/// peers may write there; afterwards the card refuses them.
+/// Registers the host's memory with the cards: segments to read from, and leases, which peers may write as long as they last.
 pub struct CardMemory {
     registrar: Registrar,
     /// What came of the last range of host memory that lies in a dma-buf.

@@ -95,8 +95,7 @@ impl OutgoingStream {
         }
     }
 
-    /// Whether another stream is to replace it: its tree has changed; or it is broken, and routes have changed since; or a host behind is
-    /// another life now, which does not confirm what a former one had.
+    /// Whether another stream is to replace it: its tree has changed, it is broken and routes have changed, or a host behind has restarted.
     pub fn is_to_begin_again(&self, wanted: &Tree, network: &Network) -> bool {
         let (at, before) = self.begun;
         let has_changed = network.version() != before;
@@ -462,14 +461,6 @@ impl RemoteHost {
         taken.count()
     }
 
-    /// Streams whose messages land here.
-    fn topics_in(&self) -> usize {
-        let streams = self.incoming_streams();
-        streams
-            .filter(|incoming| incoming.landing.is_some())
-            .count()
-    }
-
     pub fn row(&self) -> PeerRow {
         let status = self.status.as_ref();
         let state = match (self.speaks_same(), self.lost, self.is_up()) {
@@ -485,6 +476,7 @@ impl RemoteHost {
             _ => error().unwrap_or_else(|| self.detail.clone()),
         };
         let counts = &self.ingress.counts;
+        let landing = self.incoming_streams().filter(|of| of.landing.is_some());
         PeerRow {
             host: self.node.host.clone(),
             incarnation: self.node.incarnation,
@@ -496,7 +488,7 @@ impl RemoteHost {
             over: self.over.words.clone(),
             why_not: self.over.why_not.clone(),
             topics_out: self.topics_out() as u32,
-            topics_in: self.topics_in() as u32,
+            topics_in: landing.count() as u32,
             messages_out: counts.messages_out.load(Ordering::Relaxed),
             messages_in: counts.messages_in.load(Ordering::Relaxed),
             bytes_out: counts.bytes_out.load(Ordering::Relaxed),

@@ -37,8 +37,7 @@ pub(super) struct EgressPlan {
     pub(super) failed: Option<(String, Instant)>,
     /// What the daemon was told.
     pub(super) reported: Option<Vec<RemoteRow>>,
-    /// Per host that it goes to, the numbers of messages below which they are history there, by publishers: what those had
-    /// published when the host was first seen to want the topic. Publishers that have come since have none.
+    /// By hosts and publishers, the number below which messages are history there: published before the host wanted the topic.
     histories: BTreeMap<String, BTreeMap<u64, u64>>,
     pub(super) publishers: BTreeSet<u64>,
     /// Publishers that were gone, the last ones.
@@ -105,8 +104,7 @@ impl EgressPlan {
             || branches.any(|of| !(of.limits.barred.is_empty() && of.limits.refused.is_empty()))
     }
 
-    /// Its trees are for messages of up to so many bytes now. While some hosts are reached on two routes, larger messages than before
-    /// wait: they would go twice.
+    /// Trees are for messages of up to so many bytes now. While hosts are reached on two routes, larger messages wait: they would go twice.
     pub(super) fn set_planned(&mut self, planned: u64, is_moving: bool) {
         let since = self.moves_since.unwrap_or_else(Instant::now);
         self.moves_since = is_moving.then_some(since);

@@ -62,8 +62,7 @@ pub(super) fn incoming_path(
 }
 
 impl LinksConductor {
-    /// Whether a topic's messages go to each host that is linked with, and not over a tree: network cards read them on their GPU, or a
-    /// publisher requires a path. On the hosts of a tree they would land in the host's memory.
+    /// Whether a topic uses no tree, where messages would land in hosts' memory: cards read it on its GPU, or a publisher requires a path.
     pub(super) fn goes_directly(&self, topic: &str) -> bool {
         let Some(row) = self.rows.get(topic) else {
             return false;

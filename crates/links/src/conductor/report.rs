@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Time between two reports about the other hosts and their links.
-const EVERY: Duration = Duration::from_millis(500);
+const REPORT_EVERY: Duration = Duration::from_millis(500);
 
 #[derive(Default)]
 pub(super) struct Report {
@@ -36,36 +36,6 @@ impl Report {
         (self.peers, self.reported_at) = (None, None);
         self.unserved.clear();
         self.incoming.clear();
-    }
-
-    /// Reports other hosts, if it is time. Figures come first: those of a host that is linked count its link.
-    pub(super) fn peers<'a>(
-        &mut self,
-        node: &Node,
-        info: impl FnOnce() -> PeersInfo,
-        peers: impl Iterator<Item = &'a RemoteHost>,
-    ) {
-        let now = Instant::now();
-        if self.reported_at.is_some_and(|at| now - at < EVERY) {
-            return;
-        }
-        let mut is_reported = true;
-        for peer in peers {
-            // The daemon takes them only for hosts that it knows.
-            if let Err(error) = node.set_figures(peer.figures()) {
-                tracing::debug!(%error, host = peer.node.host, "telling the daemon the figures of a link failed");
-                is_reported = false;
-            }
-        }
-        self.reported_at = is_reported.then_some(now);
-        let info = info();
-        if self.peers.as_ref() == Some(&info) {
-            return;
-        }
-        match node.set_peers(info.clone()) {
-            Ok(()) => self.peers = Some(info),
-            Err(error) => tracing::debug!(%error, "telling the daemon about other hosts failed"),
-        }
     }
 
     /// Reports which topics do not come across, and why, and where those land of which it is configured.
@@ -220,15 +190,34 @@ impl LinksConductor {
         self.report.unserved(&self.node, all);
     }
 
-    /// Tells the daemon how it is with other hosts.
+    /// Tells the daemon how it is with other hosts, if it is time. Figures come first: those of a host that is linked count its link.
     pub(super) fn report_peers(&mut self) {
         if let Some(why) = self.endpoint.take_refusal() {
             tracing::debug!("a lane was refused: {why}");
         }
         self.probe.set_knows_hosts(!self.peers.is_empty());
-        let mut report = std::mem::take(&mut self.report);
-        report.peers(&self.node, || self.peers_info(), self.peers.values());
-        self.report = report;
+        let now = Instant::now();
+        let reported_at = self.report.reported_at;
+        if reported_at.is_some_and(|at| now - at < REPORT_EVERY) {
+            return;
+        }
+        let mut is_reported = true;
+        for peer in self.peers.values() {
+            // The daemon takes them only for hosts that it knows.
+            if let Err(error) = self.node.set_figures(peer.figures()) {
+                tracing::debug!(%error, host = peer.node.host, "telling the daemon the figures of a link failed");
+                is_reported = false;
+            }
+        }
+        self.report.reported_at = is_reported.then_some(now);
+        let info = self.peers_info();
+        if self.report.peers.as_ref() == Some(&info) {
+            return;
+        }
+        match self.node.set_peers(info.clone()) {
+            Ok(()) => self.report.peers = Some(info),
+            Err(error) => tracing::debug!(%error, "telling the daemon about other hosts failed"),
+        }
     }
 
     fn peers_info(&self) -> PeersInfo {

@@ -32,8 +32,7 @@ pub struct HostFlow {
     unknown: Option<(u64, Instant)>,
     /// Whether the conductor has still to be asked about it.
     asks: bool,
-    /// It began with another subscriber: hosts that are new get what that has from its history on, and so nothing of what the former one
-    /// still has.
+    /// It began with a new subscriber: hosts that are new get that one's history, and skip what the former subscriber still has.
     pub wants_history: bool,
     pub skips_previous: bool,
 }

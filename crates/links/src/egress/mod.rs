@@ -112,8 +112,7 @@ impl FlowLimits {
 }
 
 pub enum EgressCommand {
-    /// A topic goes to these hosts. With a subscriber, it takes the place of the former one. Messages of more than so many bytes
-    /// wait: see `ConductorEvent::Unplanned`.
+    /// A topic goes to these hosts, with a subscriber that replaces the former one; messages of more than so many bytes wait.
     Topic(String, Option<Subscriber>, Vec<FlowTarget>, u64),
     /// A topic's publishers on this host are these.
     Publishers(String, BTreeSet<u64>),

@@ -1,7 +1,7 @@
 //! One publisher's messages on their way to all hosts.
 //!
-//! [`Delivery`] says what each flow has still to send, and what is to be retained for hosts behind those that are linked with. A link retains what
-//! its host has not acknowledged: such messages are only referred to here, in case another flow takes the place of the one that has them.
+//! [`Delivery`] decides what each flow has still to send, and what is retained here for hosts behind those that are linked with. A link
+//! retains what its host has not acknowledged; weak references find that here, for a flow that replaces another.
 
 use super::host_flow::HostFlow;
 use super::message::{MessageInfo, OutgoingMessage, RetainedMessage};
