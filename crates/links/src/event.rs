@@ -7,7 +7,6 @@ use rgaps_transport::LinkEvent;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 
-/// The link that an event is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EventSource {
     pub host: String,
@@ -15,17 +14,15 @@ pub struct EventSource {
     pub link: u64,
 }
 
-/// An event, and the link that it is about.
 pub type SourcedEvent = (Option<EventSource>, ConductorEvent);
 
 #[derive(Clone)]
 pub struct LinkReporter {
-    source: EventSource,
+    pub source: EventSource,
     pub to: Sender<SourcedEvent>,
 }
 
 impl LinkReporter {
-    /// Reports for the next link with a host.
     pub fn new(host: &str, to: Sender<SourcedEvent>) -> LinkReporter {
         static LINKS: AtomicU64 = AtomicU64::new(0);
         let host = host.to_owned();
@@ -41,10 +38,6 @@ impl LinkReporter {
 
     pub fn host(&self) -> &str {
         &self.source.host
-    }
-
-    pub fn is_source(&self, source: &EventSource) -> bool {
-        self.source == *source
     }
 }
 

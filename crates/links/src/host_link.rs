@@ -112,6 +112,7 @@ impl SentFlow {
     }
 }
 
+#[derive(Default)]
 struct Sending {
     flows: BTreeMap<FlowName, SentFlow>,
     names: HashMap<FlowId, FlowName>,
@@ -164,7 +165,6 @@ impl Sending {
         })
     }
 
-    /// A flow has ended, or the host refused it.
     fn end(&mut self, id: FlowId) -> Option<SentFlow> {
         self.flows.remove(&self.names.remove(&id)?)
     }
@@ -229,10 +229,8 @@ impl HostLink {
             report,
             counts,
             sending: Mutex::new(Sending {
-                flows: BTreeMap::new(),
-                names: HashMap::new(),
                 down_since: Some(Instant::now()),
-                groups: 0,
+                ..Sending::default()
             }),
         });
         let link = endpoint.link(host, config, peer, (receiver, user.clone()))?;
@@ -353,7 +351,6 @@ impl HostLink {
         drop(given_up);
     }
 
-    /// Messages of a flow below this one are acknowledged.
     pub fn acknowledged(&self, flow: FlowName) -> u64 {
         self.change(flow, |link, sent| link.acknowledged(sent.id))
     }
@@ -420,7 +417,6 @@ impl HostLink {
         self.link.buffer_free();
     }
 
-    /// What the control plane says of the host.
     pub fn set_peer(&self, peer: Peer) -> Result<(), EndpointError> {
         self.link.set_peer(peer)
     }

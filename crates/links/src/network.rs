@@ -61,7 +61,6 @@ struct KnownWant {
     withdrawn: Option<Instant>,
 }
 
-/// What became of a datagram.
 #[derive(Debug, Default, PartialEq)]
 pub struct Received {
     /// It goes on to this host.
@@ -83,7 +82,6 @@ fn life(node: &Node) -> Life {
 }
 
 impl Network {
-    /// A host without links, which wants nothing yet.
     pub fn new(own: &Node) -> Network {
         let life = life(own);
         Network {
@@ -373,7 +371,6 @@ impl Network {
         wants.map(|(topic, known)| (topic, &known.want))
     }
 
-    /// Whether a host has said all that it wants.
     pub fn knows_wants(&self, host: &str) -> bool {
         self.interest
             .host(id(host))

@@ -39,7 +39,6 @@ struct Shared {
 }
 
 impl Probe {
-    /// Starts to look at the endpoints `connect` for hosts of `realm`.
     pub fn start(
         session: Session,
         realm: &str,
@@ -140,11 +139,8 @@ impl Prober {
 
     /// How many hosts Zenoh is connected with, of any realm.
     fn hosts(&self) -> usize {
-        self.session().info().peers_zid().wait().count()
-    }
-
-    fn session(&self) -> Session {
-        lock(&self.shared.session).clone()
+        let session = lock(&self.shared.session).clone();
+        session.info().peers_zid().wait().count()
     }
 
     /// The endpoints that accept no connection, and why.
@@ -158,7 +154,7 @@ impl Prober {
 
     /// Whether a host of another realm answers, in words.
     fn other_realm(&self) -> Option<String> {
-        let session = self.session();
+        let session = lock(&self.shared.session).clone();
         let tokens = session.liveliness().get("rgaps/*/node/**");
         let replies = tokens.timeout(LIMIT).wait().ok()?;
         let (realm, host) = replies.iter().find_map(|reply| {

@@ -11,7 +11,6 @@ use std::sync::{Arc, Mutex};
 /// One of a quota's limits in bytes, and its key.
 pub type Limit = (&'static str, Option<ByteSize>);
 
-/// Bytes of each quota that publishers have.
 type Books = Mutex<BTreeMap<(String, &'static str), u64>>;
 
 #[derive(Default)]

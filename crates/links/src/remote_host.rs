@@ -6,7 +6,7 @@ use crate::ingress::{FlowPosition, LinkIngress, RemotePublisher};
 use crate::keys::{Node, PLANE_VERSION};
 use crate::network::Network;
 use crate::wire::{clip, clip_to, FlowDescription, LinkMessage, Tree};
-use rgaps_client::{LinkFigures, PathKind, PeerRow, PeerState};
+use rgaps_client::{PathKind, PeerRow, PeerState};
 use rgaps_routing::FlowName;
 use rgaps_session::MAX_PEER_TOPICS;
 use rgaps_transport::{LaneKind, LaneStatus, LinkStatus};
@@ -61,7 +61,6 @@ impl IngressPlan {
     }
 }
 
-/// What of a topic goes there.
 pub struct OutgoingStream {
     pub topic: String,
     pub publishers: BTreeMap<u64, OutgoingFlow>,
@@ -163,8 +162,7 @@ pub struct RemoteHost {
     reported_given_up: (u64, Option<Instant>),
     pub detail: String,
     pub over: LinkPath,
-    /// The link's, when it was looked at last.
-    status: Option<LinkStatus>,
+    pub status: Option<LinkStatus>,
 }
 
 /// Bytes of what a listing says of lanes: those of all hosts have to fit into a packet.
@@ -448,19 +446,6 @@ impl RemoteHost {
         }
     }
 
-    pub fn figures(&self) -> LinkFigures {
-        let counts = &self.ingress.counts;
-        counts.figures(&self.node.host, self.status.as_ref())
-    }
-
-    /// Streams of which it takes messages.
-    fn topics_out(&self) -> usize {
-        let is_taken = |flow: &OutgoingFlow| flow.answer(&self.node.host) == Some(Ok(()));
-        let streams = self.outgoing.values();
-        let taken = streams.filter(|stream| stream.publishers.values().any(is_taken));
-        taken.count()
-    }
-
     pub fn row(&self) -> PeerRow {
         let status = self.status.as_ref();
         let state = match (self.speaks_same(), self.lost, self.is_up()) {
@@ -476,6 +461,9 @@ impl RemoteHost {
             _ => error().unwrap_or_else(|| self.detail.clone()),
         };
         let counts = &self.ingress.counts;
+        let is_taken = |flow: &OutgoingFlow| flow.answer(&self.node.host) == Some(Ok(()));
+        let outgoing = self.outgoing.values();
+        let taken = outgoing.filter(|stream| stream.publishers.values().any(is_taken));
         let landing = self.incoming_streams().filter(|of| of.landing.is_some());
         PeerRow {
             host: self.node.host.clone(),
@@ -487,7 +475,7 @@ impl RemoteHost {
             path: self.over.path,
             over: self.over.words.clone(),
             why_not: self.over.why_not.clone(),
-            topics_out: self.topics_out() as u32,
+            topics_out: taken.count() as u32,
             topics_in: landing.count() as u32,
             messages_out: counts.messages_out.load(Ordering::Relaxed),
             messages_in: counts.messages_in.load(Ordering::Relaxed),

@@ -72,7 +72,6 @@ struct Counts {
     error: Mutex<String>,
 }
 
-/// Sends spans to a collector.
 #[derive(Debug)]
 pub struct Tracer {
     host: String,

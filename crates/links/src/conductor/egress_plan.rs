@@ -114,7 +114,6 @@ impl EgressPlan {
         };
     }
 
-    /// Whether it reaches a host by way of another.
     pub(super) fn reaches(
         &self,
         peers: &BTreeMap<String, RemoteHost>,

@@ -21,9 +21,7 @@ const ASK_ANYWAY: Duration = Duration::from_secs(2);
 /// The control plane is opened anew if a host that is there has not answered for so long, and at most so often.
 const UNANSWERED_LIMIT: Duration = Duration::from_secs(10);
 const REOPEN_PAUSE: Duration = Duration::from_secs(60);
-/// Hosts that are linked with.
 const MAX_PEERS: usize = MAX_REMOTE_HOSTS;
-/// Lives of hosts that are remembered.
 const MAX_LIVES: usize = 4 * MAX_PEERS;
 
 impl LinksConductor {

@@ -149,22 +149,15 @@ impl LinksConductor {
     pub(super) fn landing_row(&self, peer: &RemoteHost, incoming: &IngressPlan) -> Option<String> {
         let topic = &incoming.description.topic;
         let domain = incoming.landing.as_ref()?.publisher().domain();
-        let written = self.written_row(peer, topic, domain);
+        let is_by_card = domain != Domain::Host && peer.over.path == PathKind::Rdma;
+        let written = is_by_card.then(|| match self.written(topic) {
+            Ok(()) => "; network cards write it there (GPUDirect)".to_owned(),
+            Err(why) => format!("; through pinned memory (no GPUDirect: {why})"),
+        });
         match self.config.links.landing(topic) {
             Some(rule) => Some(describe(rule, domain) + &written.unwrap_or_default()),
             None => Some(format!("comes from there; lands in {domain}{}", written?)),
         }
-    }
-
-    /// How what lands on a GPU from a host comes there, where lanes go over network cards.
-    fn written_row(&self, peer: &RemoteHost, topic: &str, domain: Domain) -> Option<String> {
-        if domain == Domain::Host || peer.over.path != PathKind::Rdma {
-            return None;
-        }
-        Some(match self.written(topic) {
-            Ok(()) => "; network cards write it there (GPUDirect)".to_owned(),
-            Err(why) => format!("; through pinned memory (no GPUDirect: {why})"),
-        })
     }
 }
 

@@ -71,7 +71,6 @@ pub struct LinksConductor {
     own: Host,
     begun: Instant,
     plane: ControlPlane,
-    /// When the plane was opened anew last.
     reopened: Option<Instant>,
     network: Network,
     endpoint: Endpoint,

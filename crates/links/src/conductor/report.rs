@@ -13,7 +13,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Time between two reports about the other hosts and their links.
 const REPORT_EVERY: Duration = Duration::from_millis(500);
 
 #[derive(Default)]
@@ -203,9 +202,13 @@ impl LinksConductor {
         }
         let mut is_reported = true;
         for peer in self.peers.values() {
+            let (host, counts) = (&peer.node.host, &peer.ingress.counts);
             // The daemon takes them only for hosts that it knows.
-            if let Err(error) = self.node.set_figures(peer.figures()) {
-                tracing::debug!(%error, host = peer.node.host, "telling the daemon the figures of a link failed");
+            let reported = self
+                .node
+                .set_figures(counts.figures(host, peer.status.as_ref()));
+            if let Err(error) = reported {
+                tracing::debug!(%error, host, "telling the daemon the figures of a link failed");
                 is_reported = false;
             }
         }

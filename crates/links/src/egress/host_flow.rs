@@ -30,8 +30,8 @@ pub struct HostFlow {
     open: BTreeSet<u64>,
     /// A message waits since then, because its publisher, or the path of that one, is not known yet.
     unknown: Option<(u64, Instant)>,
-    /// Whether the conductor has still to be asked about it.
-    asks: bool,
+    /// The conductor has still to be asked about it.
+    pub asks: bool,
     /// It began with a new subscriber: hosts that are new get that one's history, and skip what the former subscriber still has.
     pub wants_history: bool,
     pub skips_previous: bool,
@@ -94,11 +94,6 @@ impl HostFlow {
         }
     }
 
-    /// Whether somebody is to find out who publishes.
-    pub fn asks(&mut self) -> bool {
-        std::mem::take(&mut self.asks)
-    }
-
     /// A message's publisher, or its path, is not known yet. Whether that has been so for too long: one that is gone never will be.
     fn skips_unknown(&mut self, publisher: u64, limit: Duration) -> bool {
         match self.unknown {
@@ -111,7 +106,6 @@ impl HostFlow {
         }
     }
 
-    /// A publisher's messages on this link.
     pub fn flow(&self, publisher: u64) -> FlowName {
         FlowName {
             stream: self.route.stream,

@@ -104,7 +104,6 @@ impl Payload for RetainedMessage {
     }
 }
 
-/// Copies a message of a GPU to the host.
 fn fetch(sample: &Sample) -> Box<[u8]> {
     // An empty one counts as one byte.
     let mut bytes = vec![0; sample.len().max(1) as usize].into_boxed_slice();
@@ -121,7 +120,6 @@ pub struct MessageInfo {
     pub publisher: u64,
     pub sequence: u64,
     pub meta: Description,
-    /// When it was published, and taken.
     pub published_ns: u64,
     pub taken_ns: u64,
     /// The host that it came from, if it was not published here.

@@ -46,9 +46,7 @@ pub struct FlowTarget {
     pub link: HostLink,
     /// `FlowName::stream` of its flows.
     pub stream: u64,
-    /// Publishers whose flows are opened there.
     pub publishers: Vec<Arc<FlowDescription>>,
-    /// What was sent there, and what was not.
     pub counts: Arc<HostCounts>,
     pub limits: FlowLimits,
     /// The messages come from another host, which holds them for hosts behind this one.
@@ -240,7 +238,7 @@ impl Thread {
             if topic.asks() {
                 let _ = self.events.send((None, ConductorEvent::Unknown));
             }
-            if let Some(bytes) = topic.take_unplanned() {
+            if let Some(bytes) = topic.unplanned.take() {
                 let event = ConductorEvent::Unplanned(name.clone(), bytes);
                 let _ = self.events.send((None, event));
             }

@@ -31,7 +31,6 @@ pub struct Publisher {
     /// Messages from this one on are retained, and so many bytes.
     retained_from: u64,
     pub retained_bytes: u64,
-    /// As it was described last.
     pub description: Option<Arc<FlowDescription>>,
     pub has_ended: bool,
 }

@@ -41,7 +41,7 @@ pub struct EgressTopic {
     /// Bytes of the largest message that its routes are for. A larger one waits until the conductor has planned routes for it.
     planned: u64,
     /// Bytes of a message that waits for that, of which the conductor does not know yet.
-    unplanned: Option<u64>,
+    pub unplanned: Option<u64>,
 }
 
 enum Next {
@@ -176,12 +176,7 @@ impl EgressTopic {
     /// Whether the conductor has to look for a publisher that is unknown. Asking resets it.
     pub fn asks(&mut self) -> bool {
         let all = self.host_flows.iter_mut();
-        all.fold(false, |asks, host_flow| host_flow.asks() | asks)
-    }
-
-    /// Bytes of a message that waits until the conductor has planned routes for it; once.
-    pub fn take_unplanned(&mut self) -> Option<u64> {
-        self.unplanned.take()
+        all.fold(false, |asks, of| std::mem::take(&mut of.asks) | asks)
     }
 
     pub fn is_growing(&self) -> bool {

@@ -78,7 +78,6 @@ pub(super) fn receive_buffer(
     BufferReply::Buffer(Box::new(message))
 }
 
-/// Whether a quota forbids a message of this length.
 fn is_too_long(landing: &RemotePublisher, bytes: u64, issues: &TopicIssues) -> bool {
     let limit = landing.limits.message_max.as_ref();
     let Some((_, quota)) = limit.filter(|(max, _)| bytes > *max) else {

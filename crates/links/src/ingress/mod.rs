@@ -117,7 +117,7 @@ impl LinkIngress {
     }
 
     pub fn is_source(&self, source: &EventSource) -> bool {
-        self.room.reporter.is_source(source)
+        self.room.reporter.source == *source
     }
 
     fn bound(&self, flow: FlowId) -> Option<Bound> {
@@ -134,7 +134,6 @@ impl LinkIngress {
         }
     }
 
-    /// The position of a flow that has just been accepted.
     pub fn new_position(&self) -> Arc<FlowPosition> {
         Arc::new(FlowPosition {
             next: AtomicU64::new(0),
