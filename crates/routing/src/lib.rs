@@ -9,13 +9,14 @@
 //! | [`PathTable`] | every host | path vectors: which hosts are reached, and through which others; the graph |
 //! | [`Channels`], [`InterestTable`] | every host | control messages between any two hosts; what each host wants |
 //! | [`Delivery`] | the origin, per publisher | knows what is confirmed, what is to be retained, and what each flow has to send |
+//! | [`TransitFlow`] | hosts between, per flow | decides in what order messages go on, and how the children's flows end |
 //! | [`build()`] | the origin | builds a tree over the graph |
 //!
 //! Every piece has one owner and shares nothing. Its user calls it with what happened, then asks it what is to be done. The
 //! simulation in `tests/sim/node.rs` shows how they are put together.
 //!
-//! Which flows there are, the origin's user decides: links by rules, quotas and refusals, the simulation by the graph alone. What hosts
-//! between and final hosts do is their user's, too.
+//! Which flows there are, the origin's user decides: links by rules, quotas and refusals, the simulation by the graph alone. A final host
+//! delivers what is not below its position; its user keeps that.
 //!
 //! The crate does no I/O. It knows hosts, publishers and numbers, and no sockets, pools or types; its user passes time in. See
 //! decision 0038.
@@ -28,6 +29,7 @@ mod graph;
 mod ids;
 mod interest;
 mod paths;
+mod transit;
 mod tree;
 
 pub use build::{
@@ -42,4 +44,5 @@ pub use graph::Graph;
 pub use ids::{FlowId, FlowName, HostId, Life, Publisher, Time};
 pub use interest::{HostInterest, InterestTable, Wants, MAX_TOPICS};
 pub use paths::{Path, PathError, PathTable, MAX_HOPS, MAX_PATHS, SETTLE_AFTER, WITHDRAW_AFTER};
+pub use transit::{TransitAction, TransitFlow};
 pub use tree::{Tree, MAX_TREE_HOSTS};

@@ -71,6 +71,7 @@ impl Switch {
             traffic.load = load;
             traffic.is_subscriber = at > 0;
             traffic.window = 8;
+            traffic.has_large = false;
             traffic.retained_max = (2 * load.message_bytes / chunk_bytes) as usize;
             traffic
         };
@@ -301,7 +302,7 @@ fn measure(hosts: usize, message_bytes: u64, messages: u64, dies: bool) -> Figur
             .disk
             .finals
             .values()
-            .map(|record| record.delivered)
+            .map(|record| record.delivered.len() as u64)
             .sum();
         assert!(
             chunks == switch.chunks || at == inner && dies,

@@ -8,11 +8,7 @@
 //!
 //! The thread is one of its own because links that call each other with their locks held would wait for each other: messages go
 //! on in both directions. A large message is sent as soon as it is requested, so its bytes leave while others arrive.
-//! A small one is sent when it is delivered. Children get the messages of a flow in order, or not at all.
-//!
-//! Nothing here has to survive: what a final host has not confirmed, its origin still holds, and sends again. So a child must take
-//! nothing for a gap that its origin did not leave. A message of which a part went on, and of which nothing more comes, waits: for the
-//! origin to give it up, for which the child gets a gap, or for the end of its flow, which then *cuts* the child's flow before it.
+//! A small one is sent when it is delivered. [`TransitFlow`] decides in what order, and how the children's flows end.
 
 use super::host_flow::HostFlow;
 use super::message::{MessageInfo, OutgoingMessage, RetainedMessage};
@@ -20,11 +16,11 @@ use super::{FlowTarget, HELD_UP};
 use crate::event::{ConductorEvent, LinkReporter};
 use crate::host_link::Sent;
 use crate::lock;
-use rgaps_routing::FlowName;
+use rgaps_routing::{FlowName, TransitAction, TransitFlow};
 use rgaps_sync::monotonic_ns;
 use rgaps_transport::machine::PrefixMemory;
 use rgaps_transport::{Description, Payload};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex};
@@ -32,24 +28,16 @@ use std::sync::{Arc, Mutex};
 /// Messages from this size on are sent while they arrive.
 const GROWING_BYTES_MIN: u64 = 64 << 10;
 
-/// What the thread is to do for a flow, which has a number.
+/// What the thread is to do.
 pub enum TransitCommand {
-    /// The flow's topic, and the hosts that its messages go on to from now on.
+    /// The flow with this number has this topic, and its messages go on to these hosts from now on.
     Children(u64, String, Vec<FlowTarget>),
-    /// No message follows.
-    Close(u64),
-    /// Nothing follows, and no part of a message that is not complete.
-    Cut(u64),
     /// All children's flows have ended.
     Forget(u64),
-    /// A message is to be sent.
-    Message(u64, OutgoingMessage),
     /// So many bytes of a message are there.
     Ready(u64, u64, u64),
-    /// Its origin has given up a message that was sent in part.
-    GiveUp(u64, u64),
-    /// Messages below this one that were not sent never come.
-    Skip(u64, u64),
+    /// The flow decided so.
+    Act(u64, TransitAction<OutgoingMessage>),
 }
 
 /// A flow of another host whose messages go on from here.
@@ -65,20 +53,7 @@ pub struct Transit {
     bytes_max: u64,
     /// A message was refused memory.
     is_full: AtomicBool,
-    order: Mutex<Order>,
-}
-
-#[derive(Default)]
-struct Order {
-    /// The next message to send.
-    next: u64,
-    /// Messages that wait for those before them.
-    reordered: BTreeMap<u64, OutgoingMessage>,
-    /// Messages below this one were delivered here, or never come.
-    settled: u64,
-    /// Messages that went on in part, and of which nothing more comes: whether their origin has given them up is not known.
-    incomplete: BTreeSet<u64>,
-    is_closed: bool,
+    flow: Mutex<TransitFlow<OutgoingMessage>>,
 }
 
 /// The bytes of a message in transit, until all children have them.
@@ -137,13 +112,26 @@ impl Transit {
             bytes: AtomicU64::new(0),
             bytes_max,
             is_full: AtomicBool::new(false),
-            order: Mutex::default(),
+            flow: Mutex::default(),
         })
     }
 
-    fn command(&self, command: TransitCommand) {
-        // The thread ends after all flows.
-        let _ = self.commands.send(command);
+    /// Does what the flow decides. Under its lock, so that the thread hears of it in order.
+    fn decide<R>(
+        &self,
+        call: impl FnOnce(
+            &mut TransitFlow<OutgoingMessage>,
+            &mut dyn FnMut(TransitAction<OutgoingMessage>),
+        ) -> R,
+    ) -> R {
+        call(&mut lock(&self.flow), &mut |action| {
+            if let TransitAction::Break = action {
+                let broken = ConductorEvent::TransitBroken(self.number);
+                return self.reporter.report(broken);
+            }
+            // The thread ends after all flows.
+            let _ = self.commands.send(TransitCommand::Act(self.number, action));
+        })
     }
 
     /// Memory for a message that is about to arrive; none now.
@@ -192,96 +180,39 @@ impl Transit {
             sequence,
             unsent: Some(message),
         };
-        if is_growing {
-            self.send(in_transit.unsent.take());
+        if let Some(message) = in_transit.unsent.take_if(|_| is_growing) {
+            self.decide(|flow, mut act| flow.begin(sequence, message, &mut act));
         }
         Some(in_transit)
     }
 
-    fn send(&self, message: Option<OutgoingMessage>) {
-        let mut order = lock(&self.order);
-        if let Some(message) = message {
-            order.reordered.insert(message.info.sequence, message);
-        }
-        let Order {
-            next, reordered, ..
-        } = &mut *order;
-        while reordered
-            .first_key_value()
-            .is_some_and(|(first, _)| first <= next)
-        {
-            if let Some((sequence, message)) = reordered.pop_first() {
-                *next = (*next).max(sequence + 1);
-                self.command(TransitCommand::Message(self.number, message));
-            }
-        }
-    }
-
     /// Messages below `next` that have not come never come.
     pub fn miss(&self, next: u64) {
-        let mut order = lock(&self.order);
-        order.next = order.next.max(next);
-        order.settled = order.settled.max(next);
-        let incomplete = order.incomplete.split_off(&next);
-        let given_up = std::mem::replace(&mut order.incomplete, incomplete);
-        drop(order);
-        for sequence in given_up {
-            self.command(TransitCommand::GiveUp(self.number, sequence));
-        }
-        self.command(TransitCommand::Skip(self.number, next));
-        self.send(None);
+        self.decide(|flow, mut act| flow.miss(next, &mut act));
     }
 
     /// No message follows.
     pub fn close(&self) {
-        let mut order = lock(&self.order);
-        order.is_closed = true;
-        let is_whole = order.incomplete.is_empty();
-        drop(order);
-        self.command(match is_whole {
-            true => TransitCommand::Close(self.number),
-            false => TransitCommand::Cut(self.number),
-        });
+        self.decide(|flow, mut act| flow.close(&mut act));
     }
 }
 
 impl InTransit {
     /// It is complete, and its turn: it is sent, if it was not.
     pub fn deliver(&mut self) {
-        let transit = &self.transit;
-        let mut order = lock(&transit.order);
-        order.settled = order.settled.max(self.sequence + 1);
-        let is_broken = order.incomplete.contains(&self.sequence);
-        drop(order);
-        if is_broken {
-            let broken = ConductorEvent::TransitBroken(transit.number);
-            transit.reporter.report(broken);
-        }
-        if let Some(message) = self.unsent.take() {
-            transit.send(Some(message));
-        }
+        let unsent = self.unsent.take();
+        self.transit
+            .decide(|flow, mut act| flow.deliver(self.sequence, unsent, &mut act));
     }
 }
 
 impl Drop for InTransit {
     fn drop(&mut self) {
-        let (number, sequence) = (self.transit.number, self.sequence);
         let is_complete = self.memory.ready() == self.memory.bytes();
-        let mut order = lock(&self.transit.order);
-        let unsent = order.reordered.remove(&sequence);
-        let is_sent = order.next > sequence;
-        let command = match (order.settled > sequence, order.is_closed) {
-            _ if is_complete || !is_sent => None,
-            (true, _) => Some(TransitCommand::GiveUp(number, sequence)),
-            (false, true) => Some(TransitCommand::Cut(number)),
-            (false, false) => {
-                order.incomplete.insert(sequence);
-                None
-            }
-        };
-        drop(order);
+        let unsent = self
+            .transit
+            .decide(|flow, mut act| flow.dropped(self.sequence, is_complete, &mut act));
         drop(unsent);
-        command.into_iter().for_each(|of| self.transit.command(of));
     }
 }
 
@@ -337,52 +268,57 @@ fn run(received: &Receiver<TransitCommand>) {
 }
 
 fn perform(flows: &mut BTreeMap<u64, Children>, command: TransitCommand) {
-    let mut each = |number, act: &mut dyn FnMut(&mut Child)| {
-        let children = flows.get_mut(&number).into_iter();
-        children.flat_map(|of| &mut of.all).for_each(act);
-    };
     match command {
         TransitCommand::Children(number, topic, all) => {
             let children = flows.entry(number).or_default();
             children.topic = topic;
             children.set(all);
         }
-        TransitCommand::Close(number) => {
-            if let Some(children) = flows.get_mut(&number) {
-                children.is_closing = true;
-            }
-        }
-        TransitCommand::Cut(number) => each(number, &mut |child| child.cut()),
         TransitCommand::Forget(number) => {
             let rest = flows.remove(&number).into_iter().flat_map(|of| of.all);
             let open = rest.filter(|child| !child.is_closed);
             open.for_each(|mut child| child.cut());
         }
-        TransitCommand::Message(number, message) => {
-            let message = Arc::new(message);
-            each(number, &mut |child| {
-                child.next = child.next.max(message.info.sequence + 1);
-                child.queue.push_back(message.clone());
-            });
-        }
         TransitCommand::Ready(number, sequence, ready) => {
-            each(number, &mut |child| {
+            for child in flows.get(&number).into_iter().flat_map(|of| &of.all) {
                 child.for_flows(|link, flow| link.ready(flow, sequence, ready));
-            });
+            }
         }
-        TransitCommand::GiveUp(number, sequence) => {
-            each(number, &mut |child| {
-                child.queue.retain(|of| of.info.sequence != sequence);
-                child.for_flows(|link, flow| link.give_up(flow, sequence));
-            });
-        }
-        TransitCommand::Skip(number, next) => {
-            each(number, &mut |child| child.next = child.next.max(next));
+        TransitCommand::Act(number, action) => {
+            if let Some(children) = flows.get_mut(&number) {
+                children.act(action);
+            }
         }
     }
 }
 
 impl Children {
+    fn act(&mut self, action: TransitAction<OutgoingMessage>) {
+        match action {
+            TransitAction::Send(sequence, message) => {
+                let message = Arc::new(message);
+                for child in &mut self.all {
+                    child.next = child.next.max(sequence + 1);
+                    child.queue.push_back(message.clone());
+                }
+            }
+            TransitAction::GiveUp(sequence) => {
+                for child in &mut self.all {
+                    child.queue.retain(|of| of.info.sequence != sequence);
+                    child.for_flows(|link, flow| link.give_up(flow, sequence));
+                }
+            }
+            TransitAction::Skip(next) => {
+                for child in &mut self.all {
+                    child.next = child.next.max(next);
+                }
+            }
+            TransitAction::Close => self.is_closing = true,
+            // The conductor cuts the flows of a broken one, child by child.
+            TransitAction::Cut | TransitAction::Break => self.all.iter_mut().for_each(Child::cut),
+        }
+    }
+
     fn set(&mut self, all: Vec<FlowTarget>) {
         let mut before = std::mem::take(&mut self.all);
         for target in all {
@@ -478,7 +414,7 @@ mod tests {
     /// The messages that were sent since.
     fn sent(commands: &Receiver<TransitCommand>) -> Vec<u64> {
         let messages = commands.try_iter().filter_map(|command| match command {
-            TransitCommand::Message(_, message) => Some(message.info.sequence),
+            TransitCommand::Act(_, TransitAction::Send(sequence, _)) => Some(sequence),
             _ => None,
         });
         messages.collect()
@@ -505,14 +441,15 @@ mod tests {
 
     #[test]
     fn a_message_that_went_on_in_part_is_a_gap_only_when_its_origin_gives_it_up() {
-        use TransitCommand::{GiveUp, Message, Skip};
+        use TransitAction::{GiveUp, Send, Skip};
+        use TransitCommand::Act;
         let sides = begin(u64::MAX);
         drop(sides.transit.receive(0, &[], LARGE));
         let commands: Vec<TransitCommand> = sides.commands.try_iter().collect();
-        assert!(matches!(commands[..], [Message(..)]));
+        assert!(matches!(commands[..], [Act(_, Send(..))]));
         sides.transit.miss(1);
         let commands: Vec<TransitCommand> = sides.commands.try_iter().collect();
-        assert!(matches!(commands[..], [GiveUp(1, 0), Skip(1, 1)]));
+        assert!(matches!(commands[..], [Act(1, GiveUp(0)), Act(1, Skip(1))]));
         // Its memory may outlive that.
         let second = sides.transit.receive(1, &[], LARGE);
         sides.transit.miss(2);
@@ -520,24 +457,28 @@ mod tests {
         let commands: Vec<TransitCommand> = sides.commands.try_iter().collect();
         assert!(matches!(
             commands[..],
-            [Message(..), Skip(1, 2), GiveUp(1, 1)]
+            [Act(_, Send(..)), Act(1, Skip(2)), Act(1, GiveUp(1))]
         ));
     }
 
     #[test]
     fn the_end_of_a_flow_cuts_what_went_on_in_part() {
-        use TransitCommand::{Close, Cut, Message};
+        use TransitAction::{Close, Cut, Send};
+        use TransitCommand::Act;
         let sides = begin(u64::MAX);
         drop(sides.transit.receive(0, &[], LARGE));
         sides.transit.close();
         let commands: Vec<TransitCommand> = sides.commands.try_iter().collect();
-        assert!(matches!(commands[..], [Message(..), Cut(1)]));
+        assert!(matches!(commands[..], [Act(_, Send(..)), Act(1, Cut)]));
         let sides = begin(u64::MAX);
         let first = sides.transit.receive(0, &[], LARGE);
         sides.transit.close();
         drop(first);
         let commands: Vec<TransitCommand> = sides.commands.try_iter().collect();
-        assert!(matches!(commands[..], [Message(..), Close(1), Cut(1)]));
+        assert!(matches!(
+            commands[..],
+            [Act(_, Send(..)), Act(1, Close), Act(1, Cut)]
+        ));
     }
 
     #[test]

@@ -7,11 +7,12 @@ pub mod traffic;
 pub mod transit;
 pub mod world;
 
-/// Runs a test with many seeds: `SEEDS=n` of them, `SEED=s` that one alone. A seed that fails says how to repeat it.
+/// Runs a test with many seeds: `SEEDS=n` of them, from `FIRST=s` on, `SEED=s` that one alone. A seed that fails says how to repeat it.
 pub fn seeds(test: &str, file: &str, count: u64, run: impl Fn(u64) + Sync) {
     let one = number("SEED");
     let count = number("SEEDS").unwrap_or(count);
-    let seeds = one.map_or(0..count, |seed| seed..seed + 1);
+    let first = number("FIRST").unwrap_or(0);
+    let seeds = one.map_or(first..first + count, |seed| seed..seed + 1);
     let next = std::sync::atomic::AtomicU64::new(seeds.start);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {

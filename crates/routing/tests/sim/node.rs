@@ -135,6 +135,9 @@ impl Node {
         let version = self.paths.version();
         self.traffic
             .plan(|| self.paths.graph().into(), version, now, out);
+        if let Some(origin) = &mut self.traffic.origin {
+            origin.finish(out);
+        }
         self.traffic.pump(now, out);
         for (origin, flow, next) in self.traffic.confirmations() {
             let confirm = ControlMessage::Confirm { flow, next };

@@ -24,6 +24,8 @@ struct OriginFlow {
     /// The link retains these.
     acknowledged: u64,
     sent: u64,
+    /// Messages of which it has the beginning.
+    partial: BTreeSet<u64>,
 }
 
 /// An origin's delivery, and what it gave up.
@@ -36,6 +38,8 @@ pub struct Origin {
     /// All messages, and those that are still there.
     pub numbers: BTreeSet<u64>,
     pub kept: BTreeSet<u64>,
+    /// Messages that the origin gave up. Some hosts may have them.
+    pub withdrawn: BTreeSet<u64>,
     hosts: BTreeMap<HostId, Served>,
     flows: BTreeMap<FlowId, OriginFlow>,
     flows_opened: u64,
@@ -55,6 +59,7 @@ impl Origin {
             planned: 0,
             numbers: BTreeSet::new(),
             kept: BTreeSet::new(),
+            withdrawn: BTreeSet::new(),
             hosts: BTreeMap::new(),
             flows: BTreeMap::new(),
             flows_opened: 0,
@@ -206,6 +211,7 @@ impl Origin {
             is_broken: false,
             acknowledged: first,
             sent: first,
+            partial: BTreeSet::new(),
         };
         self.flows.insert(id, flow);
         let open = FlowFrame::Open(FlowDescription { first, tree });
@@ -215,15 +221,42 @@ impl Origin {
 
     fn close(&mut self, id: FlowId, out: &mut Out) {
         self.delivery.close(id);
-        let flow = self.flows.remove(&id).expect("it is there");
+        let mut flow = self.flows.remove(&id).expect("it is there");
         if flow.is_linked {
+            finish((self.publisher, id), &mut flow, out);
             send(out, flow.tree.life, (self.publisher, id), FlowFrame::Close);
         }
     }
 
-    /// Sends what is due, as far as links take it, and drops messages that nobody needs any more.
-    pub fn pump(&mut self, window: u64, out: &mut Out) {
+    /// Gives up one of the messages that it keeps, the last one if there are fewer.
+    pub fn give_up(&mut self, at: usize, out: &mut Out) {
+        let at = at.min(self.kept.len().saturating_sub(1));
+        let Some(number) = self.kept.iter().nth(at).copied() else {
+            return;
+        };
+        self.kept.remove(&number);
+        self.numbers.remove(&number);
+        self.withdrawn.insert(number);
         for (id, flow) in &mut self.flows {
+            if flow.partial.remove(&number) && flow.is_linked {
+                let to = flow.tree.life;
+                send(out, to, (self.publisher, *id), FlowFrame::GiveUp(number));
+            }
+        }
+    }
+
+    /// Sends the rest of the messages that began.
+    pub fn finish(&mut self, out: &mut Out) {
+        for (id, flow) in &mut self.flows {
+            finish((self.publisher, *id), flow, out);
+        }
+    }
+
+    /// Sends what is due, as far as links take it, and drops messages that nobody needs any more.
+    pub fn pump(&mut self, window: u64, has_large: bool, out: &mut Out) {
+        for (id, flow) in &mut self.flows {
+            let mut send = |life, frame| send(out, life, (self.publisher, *id), frame);
+            let life = flow.tree.life;
             while let Some(due) = self.delivery.due(*id) {
                 let is_full = flow.sent - flow.acknowledged >= window;
                 if flow.is_linked && is_full {
@@ -234,13 +267,27 @@ impl Origin {
                 assert_eq!(number, expected, "it was let go");
                 let Some(number) = number else {
                     self.delivery.sent(*id, due.end - 1, false);
+                    flow.sent = due.end;
+                    if flow.is_linked {
+                        send(life, FlowFrame::Miss(due.end));
+                    }
                     break;
                 };
+                let missed = flow.sent < number;
                 flow.sent = number + 1;
                 self.delivery.sent(*id, number, true);
-                if flow.is_linked {
-                    let message = FlowFrame::Message(number, bytes(self.publisher, number));
-                    send(out, flow.tree.life, (self.publisher, *id), message);
+                if !flow.is_linked {
+                    continue;
+                }
+                if missed {
+                    send(life, FlowFrame::Miss(number));
+                }
+                if has_large && number % 3 == 0 {
+                    flow.partial.insert(number);
+                    send(life, FlowFrame::Begin(number));
+                } else {
+                    let content = bytes(self.publisher, number);
+                    send(life, FlowFrame::Message(number, content));
                 }
             }
         }
@@ -250,6 +297,16 @@ impl Origin {
             let mut flows = flows.values();
             *number >= retained || flows.any(|flow| (flow.acknowledged..flow.sent).contains(number))
         });
+    }
+}
+
+/// Sends the rest of the messages of a flow that began.
+fn finish(key: (Publisher, FlowId), flow: &mut OriginFlow, out: &mut Out) {
+    for number in std::mem::take(&mut flow.partial) {
+        if flow.is_linked {
+            let message = FlowFrame::Message(number, bytes(key.0, number));
+            send(out, flow.tree.life, key, message);
+        }
     }
 }
 

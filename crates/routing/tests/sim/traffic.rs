@@ -3,7 +3,7 @@
 //! A link takes a few messages of each flow; more wait until it acknowledges some. The bytes of a message are a hash of its number.
 use super::node::{Frame, Out};
 use super::origin::Origin;
-use super::transit::{FlowDescription, Transit};
+use super::transit::{FlowDescription, Frames, Transit};
 use rgaps_routing::{FlowId, FlowName, Graph, HostId, Life, Load, Publisher, Time};
 use rgaps_testkit::mix;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,7 +21,14 @@ pub type FlowKey = (Publisher, FlowId);
 
 pub enum FlowFrame {
     Open(FlowDescription),
+    /// A large message begins to arrive.
+    Begin(u64),
+    /// A message is whole.
     Message(u64, u64),
+    /// A message that began is missed.
+    GiveUp(u64),
+    /// Messages below this number that did not come are missed.
+    Miss(u64),
     Close,
     Cancel,
     Acknowledged(u64),
@@ -40,16 +47,9 @@ pub struct Disk {
 pub struct Record {
     pub first: u64,
     pub next: u64,
-    pub delivered: u64,
+    pub delivered: BTreeSet<u64>,
     /// Ranges.
     pub missed: Vec<(u64, u64)>,
-}
-
-struct Incoming {
-    from: Life,
-    is_final: bool,
-    transit: Transit,
-    held: BTreeMap<u64, u64>,
 }
 
 pub struct Traffic {
@@ -62,7 +62,9 @@ pub struct Traffic {
     pub is_subscriber: bool,
     pub window: u64,
     pub retained_max: usize,
-    incoming: BTreeMap<FlowKey, Incoming>,
+    /// Every third message is large.
+    pub has_large: bool,
+    incoming: BTreeMap<FlowKey, Transit>,
     blocked_until: Time,
 }
 
@@ -86,6 +88,7 @@ impl Traffic {
             is_subscriber: false,
             window: WINDOW,
             retained_max: RETAINED_MAX,
+            has_large: true,
             incoming: BTreeMap::new(),
             blocked_until: Duration::ZERO,
         }
@@ -116,15 +119,34 @@ impl Traffic {
 
     /// It forgets all flows that it forwards.
     pub fn drop_transit(&mut self, out: &mut Out) {
-        for (key, incoming) in std::mem::take(&mut self.incoming) {
-            send(out, incoming.from, key, FlowFrame::Broken(self.life.host));
-            cancel(&incoming, key, out);
+        let keys: Vec<FlowKey> = self.incoming.keys().copied().collect();
+        for key in keys {
+            self.end(key, out);
+            if let Some(transit) = self.incoming.get(&key) {
+                send(out, transit.from, key, FlowFrame::Broken(self.life.host));
+            }
+        }
+    }
+
+    /// The origin gives up one of its messages.
+    pub fn give_up(&mut self, at: usize, out: &mut Out) {
+        if let Some(origin) = &mut self.origin {
+            origin.give_up(at, out);
+        }
+    }
+
+    /// The link with a host has no lanes for a moment.
+    pub fn lanes_lost(&mut self, from: Life, mut is_lost: impl FnMut() -> bool, out: &mut Out) {
+        let incoming = self.incoming.iter_mut();
+        for (key, transit) in incoming.filter(|(_, transit)| transit.from == from) {
+            let mut frames = Vec::new();
+            transit.lanes_lost(&mut is_lost, &mut frames);
+            send_all(out, *key, frames);
         }
     }
 
     pub fn incoming(&self) -> impl Iterator<Item = (FlowKey, &Transit)> {
-        let incoming = self.incoming.iter();
-        incoming.map(|(key, incoming)| (*key, &incoming.transit))
+        self.incoming.iter().map(|(key, transit)| (*key, transit))
     }
 
     pub fn confirmed(&mut self, from: Life, flow: FlowId, next: u64) {
@@ -166,19 +188,27 @@ impl Traffic {
         let keys: Vec<FlowKey> = self.incoming.keys().copied().collect();
         for key in keys {
             if self.incoming[&key].from == life {
-                let incoming = self.incoming.remove(&key).expect("it is there");
-                cancel(&incoming, key, out);
+                self.end(key, out);
             } else {
                 self.broken(key, life, life.host, out);
             }
         }
     }
 
+    fn end(&mut self, key: FlowKey, out: &mut Out) {
+        if let Some(transit) = self.incoming.get_mut(&key) {
+            let mut frames = Vec::new();
+            transit.end(&mut frames);
+            send_all(out, key, frames);
+        }
+    }
+
     fn broken(&mut self, key: FlowKey, from: Life, host: HostId, out: &mut Out) {
-        if let Some(incoming) = self.incoming.get_mut(&key) {
-            let has = |child: Life| incoming.transit.children().any(|tree| tree.life == child);
-            if has(from) && incoming.transit.broken(host) {
-                send(out, incoming.from, key, FlowFrame::Broken(host));
+        if let Some(transit) = self.incoming.get_mut(&key) {
+            if transit.has_child(from) {
+                let mut frames = Vec::new();
+                transit.broken(host, &mut frames);
+                send_all(out, key, frames);
             }
         }
     }
@@ -193,21 +223,25 @@ impl Traffic {
     ) {
         match frame {
             FlowFrame::Open(description) => self.open(from, key, description, is_neighbour, out),
-            FlowFrame::Message(..) | FlowFrame::Close | FlowFrame::Cancel => {
-                self.forwards(from, key, frame, out);
+            FlowFrame::Acknowledged(_) | FlowFrame::Closed | FlowFrame::Broken(_) => {
+                self.answer(from, key, frame, out);
             }
-            _ if key.0.origin == self.life => self.answer_to_origin(key, frame),
-            FlowFrame::Acknowledged(next) => {
-                if let Some(incoming) = self.incoming.get_mut(&key) {
-                    incoming.transit.child_acknowledged(from, next);
-                }
+            _ => self.forwards(from, key, frame, out),
+        }
+    }
+
+    fn answer(&mut self, from: Life, key: FlowKey, frame: FlowFrame, out: &mut Out) {
+        if key.0.origin == self.life {
+            return self.answer_to_origin(key, frame);
+        }
+        let transit = self.incoming.get_mut(&key);
+        match (frame, transit) {
+            (FlowFrame::Broken(host), _) => self.broken(key, from, host, out),
+            (FlowFrame::Acknowledged(next), Some(transit)) => {
+                transit.child_acknowledged(from, next)
             }
-            FlowFrame::Closed => {
-                if let Some(incoming) = self.incoming.get_mut(&key) {
-                    incoming.transit.child_closed(from);
-                }
-            }
-            FlowFrame::Broken(host) => self.broken(key, from, host, out),
+            (_, Some(transit)) => transit.child_closed(from),
+            (_, None) => {}
         }
     }
 
@@ -247,50 +281,27 @@ impl Traffic {
                 record.next = first;
             }
         }
-        let (transit, broken) = Transit::open(self.life, description, is_neighbour);
-        for host in broken {
-            send(out, from, key, FlowFrame::Broken(host));
-        }
-        for tree in transit.children() {
-            let tree = tree.clone();
-            let description = FlowDescription { first, tree };
-            send(
-                out,
-                description.tree.life,
-                key,
-                FlowFrame::Open(description),
-            );
-        }
-        let held = BTreeMap::new();
-        let incoming = Incoming {
-            from,
-            is_final,
-            transit,
-            held,
-        };
-        let other = self.incoming.insert(key, incoming);
+        let mut frames = Vec::new();
+        let ends = (from, self.life);
+        let transit = Transit::open(ends, description, is_neighbour, &mut frames);
+        send_all(out, key, frames);
+        let other = self.incoming.insert(key, transit);
         assert!(other.is_none(), "a flow came twice");
         self.confirm_all(|publisher| *publisher == key.0);
     }
 
     fn forwards(&mut self, from: Life, key: FlowKey, frame: FlowFrame, out: &mut Out) {
         let known = self.incoming.get_mut(&key);
-        let Some(incoming) = known.filter(|incoming| incoming.from == from) else {
+        let Some(transit) = known.filter(|transit| transit.from == from && !transit.is_ended())
+        else {
             return;
         };
-        match frame {
-            FlowFrame::Message(number, content) => {
-                incoming.transit.receive(number);
-                incoming.held.insert(number, content);
-                let held = incoming.held.len() as u64;
-                assert!(held <= 2 * self.window, "too much in transit");
-            }
-            FlowFrame::Close => incoming.transit.close(),
-            _ => {
-                let incoming = self.incoming.remove(&key).expect("it is there");
-                cancel(&incoming, key, out);
-            }
+        if let FlowFrame::Cancel = frame {
+            return self.end(key, out);
         }
+        let mut frames = Vec::new();
+        transit.receive(frame, &mut frames);
+        send_all(out, key, frames);
     }
 
     /// Serves these lives, if not yet.
@@ -320,59 +331,35 @@ impl Traffic {
     /// Moves all messages as far as they go.
     pub fn pump(&mut self, now: Time, out: &mut Out) {
         if let Some(origin) = &mut self.origin {
-            origin.pump(self.window, out);
+            origin.pump(self.window, self.has_large, out);
         }
         let keys: Vec<FlowKey> = self.incoming.keys().copied().collect();
         for key in keys {
-            if now >= self.blocked_until {
-                self.deliver(key);
-            }
-            self.forward(key, out);
+            self.go_on(key, now, out);
         }
     }
 
-    /// Delivers what a flow has for this host, but for duplicates.
-    fn deliver(&mut self, key: FlowKey) {
-        let incoming = self.incoming.get_mut(&key).expect("it is there");
-        let Some(due) = incoming.transit.due_here().filter(|due| !due.is_empty()) else {
-            return;
-        };
-        let record = self.disk.finals.get_mut(&key.0).expect("it is open");
-        for (number, content) in incoming.held.range(due.clone()) {
-            if *number >= record.next {
-                assert_eq!(*content, bytes(key.0, *number));
-                record.next = number + 1;
-                record.delivered += 1;
-            }
-        }
-        incoming.transit.taken_here(due.end);
-        self.confirm_all(|publisher| *publisher == key.0);
-    }
-
-    fn forward(&mut self, key: FlowKey, out: &mut Out) {
-        let incoming = self.incoming.get_mut(&key).expect("it is there");
-        let (transit, held) = (&mut incoming.transit, &incoming.held);
-        let children: Vec<Life> = transit.children().map(|tree| tree.life).collect();
-        for child in children {
-            while let Some((due, _)) = transit.due(child).filter(|due| due.1 < self.window) {
-                let Some((number, content)) = held.range(due).next() else {
-                    break;
-                };
-                send(out, child, key, FlowFrame::Message(*number, *content));
-                transit.taken(child, number + 1);
-            }
-        }
-        if let Some(next) = transit.acknowledgement() {
-            send(out, incoming.from, key, FlowFrame::Acknowledged(next));
-        }
-        for child in transit.closing_children() {
-            send(out, child, key, FlowFrame::Close);
-        }
-        let first = transit.held().start;
-        incoming.held.retain(|number, _| *number >= first);
-        if transit.is_closed() {
-            send(out, incoming.from, key, FlowFrame::Closed);
+    /// Moves the messages of a flow.
+    fn go_on(&mut self, key: FlowKey, now: Time, out: &mut Out) {
+        let transit = self.incoming.get_mut(&key).expect("it is there");
+        let record = self.disk.finals.get_mut(&key.0);
+        let record = record.filter(|_| transit.is_final);
+        let before = record.as_ref().map(|record| record.next);
+        let check = |number, content| assert_eq!(content, bytes(key.0, number));
+        let held_max = 2 * self.window as usize;
+        let is_blocked = now < self.blocked_until;
+        let mut frames = Vec::new();
+        transit.deliver(record, is_blocked, held_max, check, &mut frames);
+        transit.send(self.window as usize, &mut frames);
+        let is_closed = transit.is_closed();
+        if is_closed {
+            frames.push((transit.from, FlowFrame::Closed));
             self.incoming.remove(&key);
+        }
+        send_all(out, key, frames);
+        let record = self.disk.finals.get(&key.0);
+        if before.is_some_and(|before| record.is_some_and(|record| record.next > before)) {
+            self.confirm_all(|publisher| *publisher == key.0);
         }
     }
 }
@@ -381,8 +368,8 @@ pub fn send(out: &mut Out, to: Life, key: FlowKey, frame: FlowFrame) {
     out.push((to.host, Frame::Flow(key, frame)));
 }
 
-fn cancel(incoming: &Incoming, key: FlowKey, out: &mut Out) {
-    for tree in incoming.transit.children() {
-        send(out, tree.life, key, FlowFrame::Cancel);
+fn send_all(out: &mut Out, key: FlowKey, frames: Frames) {
+    for (to, frame) in frames {
+        send(out, to, key, frame);
     }
 }

@@ -1,25 +1,24 @@
-//! A flow as a host below the origin sees it: the host forwards to the children that the tree names, and delivers here if the tree
-//! says so.
-//!
-//! Messages arrive in order. Each *taker* (a child's flow, and the delivery here) takes them in order at its own pace.
+//! A flow as a host below the origin sees it: messages arrive over a link, are delivered here if the tree says so, and go on to the
+//! children that it names, as `TransitFlow` decides. The link and the children's flows are simulated.
 //!
 //! | event | action |
 //! |---|---|
 //! | OPEN | open a flow to each child that is a neighbour; report each other child as broken |
-//! | a message has arrived whole | each taker may take it |
-//! | all takers have taken a message | acknowledge it to the host before |
+//! | a large message begins | it goes on |
+//! | a message is whole, and its turn | deliver it here; it goes on, if it did not; acknowledge it to the host before |
+//! | the lanes of the link are lost | the memory of a message that is not whole may be lost with them: it begins again |
 //! | CLOSE | forward it to a child once that has taken all |
-//! | every child has answered CLOSE, and all is delivered here | answer CLOSE, and forget the flow |
+//! | every child has answered CLOSE | answer CLOSE, and forget the flow |
 //! | the link to a child ended | drop the child; report it as broken to the host before |
 //! | a child reports a host below it as broken | drop it from the tree; report it to the host before |
-//! | the host before cancels the flow, or the link to it ended | cancel the children's flows, and forget the flow |
+//! | the host before cancels the flow, or the link to it ended | close the children's flows, or cut them before a message that is not whole |
 //!
-//! So an acknowledgement says that the message has left this host's hands, not that it has arrived; that is for the final hosts to
-//! confirm. But an open flow tells its origin of every host that breaks, and CLOSE is answered only when all below have everything.
+//! So an acknowledgement says that the message was delivered here, not that it arrived below; that is for the final hosts to confirm.
 //! Nothing of this must survive: when this host ends, the host before reports it as broken, and the origin retransmits.
 
-use rgaps_routing::{HostId, Life, Tree};
-use std::ops::Range;
+use super::traffic::{FlowFrame, Record};
+use rgaps_routing::{HostId, Life, TransitAction, TransitFlow, Tree};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What OPEN says of a flow.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,106 +29,313 @@ pub struct FlowDescription {
     pub tree: Tree,
 }
 
+/// What arrived, and waits for its turn.
+enum Arrived {
+    Message {
+        number: u64,
+        /// If it is whole.
+        content: Option<u64>,
+        /// It goes on while it arrives.
+        is_large: bool,
+        is_lost: bool,
+    },
+    Miss(u64),
+    /// This message is missed, and its memory is still there.
+    GivenUp(u64),
+    Close,
+}
+
 /// A flow that a child gets.
-#[derive(Debug)]
 struct Child {
     tree: Tree,
-    /// The next number that it takes.
+    /// Messages that its link has not taken.
+    queue: VecDeque<u64>,
+    /// Those of which it has only the beginning.
+    partial: BTreeSet<u64>,
+    /// Those that it has not acknowledged.
+    flight: VecDeque<u64>,
+    /// All below is sent or in the queue, or never comes; and the part of that which the child knows of.
     next: u64,
-    /// It needs nothing below this number again.
-    acknowledged: u64,
+    announced: u64,
+    is_closing: bool,
     close_sent: bool,
     is_closed: bool,
 }
 
 /// A flow that arrives at this host.
-#[derive(Debug)]
 pub struct Transit {
-    /// The next number that arrives.
-    received: u64,
-    is_closing: bool,
-    /// The next number to deliver here, if this is a final host.
-    local: Option<u64>,
+    pub from: Life,
+    pub is_final: bool,
+    flow: TransitFlow<()>,
+    arrived: VecDeque<Arrived>,
+    /// Messages that are whole, as long as a child needs them.
+    whole: BTreeMap<u64, u64>,
     children: Vec<Child>,
+    /// All below is delivered here, or missed; and what the host before knows of that.
+    next: u64,
     acknowledged: u64,
+    is_closing: bool,
 }
 
+/// Frames to send, to the host before or to children.
+pub type Frames = Vec<(Life, FlowFrame)>;
+
 impl Transit {
-    /// A flow opens. Returns the children that cannot be reached from here, too.
+    /// A flow opens.
     pub fn open(
-        own: Life,
+        (from, own): (Life, Life),
         description: FlowDescription,
         is_neighbour: impl Fn(Life) -> bool,
-    ) -> (Transit, Vec<HostId>) {
+        out: &mut Frames,
+    ) -> Transit {
         let FlowDescription { first, tree } = description;
         assert!(tree.life == own && tree.is_valid());
         let children = tree.children.into_iter();
         let (near, broken): (Vec<Tree>, Vec<Tree>) =
             children.partition(|child| is_neighbour(child.life));
+        let broken = broken.iter().map(|child| child.life.host);
+        out.extend(broken.map(|host| (from, FlowFrame::Broken(host))));
+        for tree in &near {
+            let tree = tree.clone();
+            let description = FlowDescription { first, tree };
+            out.push((description.tree.life, FlowFrame::Open(description)));
+        }
         let child = |tree| Child {
             tree,
+            queue: VecDeque::new(),
+            partial: BTreeSet::new(),
+            flight: VecDeque::new(),
             next: first,
-            acknowledged: first,
+            announced: first,
+            is_closing: false,
             close_sent: false,
             is_closed: false,
         };
-        let transit = Transit {
-            received: first,
-            is_closing: false,
-            local: tree.is_final.then_some(first),
+        let mut transit = Transit {
+            from,
+            is_final: tree.is_final,
+            flow: TransitFlow::default(),
+            arrived: VecDeque::new(),
+            whole: BTreeMap::new(),
             children: near.into_iter().map(child).collect(),
+            next: first,
             acknowledged: first,
+            is_closing: false,
         };
-        let broken = broken.iter().map(|child| child.life.host);
-        (transit, broken.collect())
+        transit.act(out, |flow, mut act| flow.miss(first, &mut act));
+        transit
     }
 
-    /// The flows to open to children: the tree of each.
-    pub fn children(&self) -> impl Iterator<Item = &Tree> {
-        self.children.iter().map(|child| &child.tree)
+    /// Calls the shipped state machine, and does what it says.
+    fn act(
+        &mut self,
+        out: &mut Frames,
+        call: impl FnOnce(&mut TransitFlow<()>, &mut dyn FnMut(TransitAction<()>)),
+    ) {
+        let mut actions = Vec::new();
+        call(&mut self.flow, &mut |action| actions.push(action));
+        for action in actions {
+            if let TransitAction::Break = action {
+                for child in self.children.drain(..) {
+                    out.push((child.tree.life, FlowFrame::Cancel));
+                    out.push((self.from, FlowFrame::Broken(child.tree.life.host)));
+                }
+            }
+            for child in &mut self.children {
+                child.act(&action, out);
+            }
+            if let TransitAction::Cut = action {
+                self.children.clear();
+            }
+        }
     }
 
-    /// A message has arrived whole.
-    pub fn receive(&mut self, number: u64) {
-        assert!(number >= self.received && !self.is_closing, "out of order");
-        self.received = number + 1;
+    pub fn has_child(&self, life: Life) -> bool {
+        self.children.iter().any(|child| child.tree.life == life)
     }
 
-    /// No message follows.
-    pub fn close(&mut self) {
+    /// A frame of the host before.
+    pub fn receive(&mut self, frame: FlowFrame, out: &mut Frames) {
+        match frame {
+            FlowFrame::Begin(number) => {
+                self.arrive(number, None);
+                self.act(out, |flow, mut act| flow.begin(number, (), &mut act));
+            }
+            FlowFrame::Message(number, content) => self.message(number, content, out),
+            FlowFrame::GiveUp(number) => {
+                let gap = self.arrived.iter_mut().find(|arrived| {
+                    matches!(arrived, Arrived::Message { number: of, content: None, .. } if *of == number)
+                });
+                // Its memory goes before its turn, or after it.
+                let is_late = number % 2 == 0;
+                if let Some(gap) = gap {
+                    *gap = match is_late {
+                        true => Arrived::GivenUp(number),
+                        false => Arrived::Miss(number + 1),
+                    };
+                    if !is_late {
+                        self.act(out, |flow, mut act| {
+                            flow.dropped(number, false, &mut act);
+                        });
+                    }
+                }
+            }
+            FlowFrame::Miss(next) => self.arrived.push_back(Arrived::Miss(next)),
+            FlowFrame::Close => self.arrived.push_back(Arrived::Close),
+            _ => unreachable!("these go the other direction"),
+        }
+    }
+
+    fn arrive(&mut self, number: u64, content: Option<u64>) {
+        self.arrived.push_back(Arrived::Message {
+            number,
+            content,
+            is_large: content.is_none(),
+            is_lost: false,
+        });
+    }
+
+    fn message(&mut self, number: u64, whole: u64, out: &mut Frames) {
+        let begun = self.arrived.iter_mut().find_map(|arrived| match arrived {
+            Arrived::Message {
+                number: of,
+                content,
+                is_lost,
+                ..
+            } if *of == number => Some((content, std::mem::take(is_lost))),
+            _ => None,
+        });
+        let Some((content, was_lost)) = begun else {
+            return self.arrive(number, Some(whole));
+        };
+        *content = Some(whole);
+        self.whole.insert(number, whole);
+        if was_lost {
+            self.act(out, |flow, mut act| flow.begin(number, (), &mut act));
+        }
+    }
+
+    /// The link has no lanes for a moment. Memory of messages that are not whole is lost, of those that `is_lost` says.
+    pub fn lanes_lost(&mut self, mut is_lost: impl FnMut() -> bool, out: &mut Frames) {
+        let mut dropped = Vec::new();
+        for arrived in &mut self.arrived {
+            if let Arrived::Message {
+                number,
+                content: None,
+                is_lost: lost @ false,
+                ..
+            } = arrived
+            {
+                *lost = is_lost();
+                dropped.extend(lost.then_some(*number));
+            }
+        }
+        for number in dropped {
+            self.act(out, |flow, mut act| {
+                flow.dropped(number, false, &mut act);
+            });
+        }
+    }
+
+    /// Delivers what has its turn; on this host if it has a record, but for duplicates. `held_max`: messages that wait for children.
+    pub fn deliver(
+        &mut self,
+        mut record: Option<&mut Record>,
+        is_blocked: bool,
+        held_max: usize,
+        check: impl Fn(u64, u64),
+        out: &mut Frames,
+    ) {
+        while let Some(arrived) = self.arrived.front() {
+            match *arrived {
+                Arrived::Message {
+                    number,
+                    content: Some(content),
+                    is_large,
+                    ..
+                } => {
+                    if self.held() >= held_max {
+                        return;
+                    }
+                    if !self.children.is_empty() {
+                        self.whole.insert(number, content);
+                    }
+                    let small = (!is_large).then_some(());
+                    self.act(out, |flow, mut act| flow.deliver(number, small, &mut act));
+                    if is_blocked && record.is_some() {
+                        return;
+                    }
+                    if let Some(record) = &mut record {
+                        if number >= record.next {
+                            check(number, content);
+                            record.next = number + 1;
+                            assert!(record.delivered.insert(number), "delivered twice");
+                        }
+                    }
+                    self.next = number + 1;
+                    self.act(out, |flow, mut act| {
+                        flow.dropped(number, true, &mut act);
+                    });
+                }
+                Arrived::Message { .. } => return,
+                Arrived::Miss(next) => self.miss(next, record.as_deref_mut(), out),
+                Arrived::GivenUp(number) => {
+                    self.miss(number + 1, record.as_deref_mut(), out);
+                    self.act(out, |flow, mut act| {
+                        flow.dropped(number, false, &mut act);
+                    });
+                }
+                Arrived::Close => {
+                    self.is_closing = true;
+                    self.act(out, |flow, mut act| flow.close(&mut act));
+                }
+            }
+            self.arrived.pop_front();
+        }
+    }
+
+    fn miss(&mut self, next: u64, record: Option<&mut Record>, out: &mut Frames) {
+        self.next = self.next.max(next);
+        if let Some(record) = record {
+            record.next = record.next.max(next);
+        }
+        self.act(out, |flow, mut act| flow.miss(next, &mut act));
+    }
+
+    /// The host before has cut the flow, or is gone. What is not delivered never will be, in this flow.
+    pub fn end(&mut self, out: &mut Frames) {
         self.is_closing = true;
-    }
-
-    /// The messages to deliver here.
-    pub fn due_here(&self) -> Option<Range<u64>> {
-        Some(self.local?..self.received)
-    }
-
-    /// All below this number is delivered here, or a duplicate.
-    pub fn taken_here(&mut self, next: u64) {
-        self.local = Some(next);
-    }
-
-    /// The messages for a child, and the span of those that it has taken and not acknowledged.
-    pub fn due(&self, child: Life) -> Option<(Range<u64>, u64)> {
-        let child = self
-            .children
-            .iter()
-            .find(|known| known.tree.life == child)?;
-        Some((child.next..self.received, child.next - child.acknowledged))
-    }
-
-    /// A child's flow has taken all below this number.
-    pub fn taken(&mut self, child: Life, next: u64) {
-        if let Some(child) = self.child(child) {
-            child.next = next;
+        let rest: Vec<(u64, bool)> = self
+            .arrived
+            .drain(..)
+            .filter_map(|arrived| {
+                let (number, content) = unfinished(arrived)?;
+                // Children may have begun with it.
+                content.map(|content| self.whole.insert(number, content));
+                Some((number, content.is_some()))
+            })
+            .collect();
+        // In either order.
+        let (before, after) = rest.split_at(rest.len() / 2);
+        for &(number, is_whole) in before {
+            self.act(out, |flow, mut act| {
+                flow.dropped(number, is_whole, &mut act);
+            });
+        }
+        self.act(out, |flow, mut act| flow.close(&mut act));
+        for &(number, is_whole) in after {
+            self.act(out, |flow, mut act| {
+                flow.dropped(number, is_whole, &mut act);
+            });
         }
     }
 
     /// A child has acknowledged all messages below a number.
     pub fn child_acknowledged(&mut self, child: Life, next: u64) {
         if let Some(child) = self.child(child) {
-            child.acknowledged = child.acknowledged.max(next.min(child.next));
+            while child.flight.front().is_some_and(|number| *number < next) {
+                child.flight.pop_front();
+            }
         }
     }
 
@@ -140,53 +346,129 @@ impl Transit {
         }
     }
 
-    /// A host broke off, a child or one below. Whether it was in the tree; then the host before has to know.
-    pub fn broken(&mut self, host: HostId) -> bool {
+    /// A host broke off, a child or one below; the host before has to know.
+    pub fn broken(&mut self, host: HostId, out: &mut Frames) {
         let count = self.children.len();
         self.children.retain(|child| child.tree.life.host != host);
         let mut trees = self.children.iter_mut().map(|child| &mut child.tree);
         let was_below = trees.any(|tree| tree.prune(host).is_some());
-        was_below || self.children.len() < count
+        if was_below || self.children.len() < count {
+            out.push((self.from, FlowFrame::Broken(host)));
+        }
     }
 
-    /// Up to where the host before is to be sent an acknowledgement, if it rose.
-    pub fn acknowledgement(&mut self) -> Option<u64> {
-        let children = self.children.iter().map(|child| child.next);
-        let taken = children.chain(self.local).min().unwrap_or(self.received);
-        let rose = taken > self.acknowledged;
-        self.acknowledged = taken;
-        rose.then_some(taken)
+    /// Sends to the children what they take, and to the host before what it has to know.
+    pub fn send(&mut self, window: usize, out: &mut Frames) {
+        for child in &mut self.children {
+            child.send(&self.whole, window, out);
+        }
+        let children = &self.children;
+        self.whole
+            .retain(|number, _| children.iter().any(|child| child.needs(*number)));
+        if self.acknowledged < self.next {
+            self.acknowledged = self.next;
+            out.push((self.from, FlowFrame::Acknowledged(self.next)));
+        }
     }
 
-    /// Children that are to be sent CLOSE now.
-    pub fn closing_children(&mut self) -> Vec<Life> {
-        let (received, is_closing) = (self.received, self.is_closing);
-        let children = self.children.iter_mut();
-        let due = children.filter(|child| is_closing && child.next == received);
-        due.filter(|child| !child.close_sent)
-            .map(|child| {
-                child.close_sent = true;
-                child.tree.life
-            })
-            .collect()
+    /// The host before sends nothing more.
+    pub fn is_ended(&self) -> bool {
+        self.is_closing
     }
 
     /// Whether CLOSE can be answered: then the flow is to be forgotten.
     pub fn is_closed(&self) -> bool {
-        let here = self.local.is_none_or(|next| next == self.received);
-        self.is_closing && here && self.children.iter().all(|child| child.is_closed)
+        self.is_closing && self.children.iter().all(|child| child.is_closed)
     }
 
-    /// Messages from this number on have to be kept here, up to the last one that arrived.
-    pub fn held(&self) -> Range<u64> {
-        let children = self.children.iter().map(|child| child.acknowledged);
-        let first = children.chain(self.local).min().unwrap_or(self.received);
-        first..self.received
+    /// Messages that children have not acknowledged.
+    pub fn held(&self) -> usize {
+        self.whole.len()
     }
 
     fn child(&mut self, life: Life) -> Option<&mut Child> {
         self.children
             .iter_mut()
             .find(|child| child.tree.life == life)
+    }
+}
+
+/// The number of a message that has memory, and its content if it is whole.
+fn unfinished(arrived: Arrived) -> Option<(u64, Option<u64>)> {
+    match arrived {
+        Arrived::Message {
+            number,
+            content,
+            is_lost: false,
+            ..
+        } => Some((number, content)),
+        Arrived::GivenUp(number) => Some((number, None)),
+        _ => None,
+    }
+}
+
+impl Child {
+    fn act(&mut self, action: &TransitAction<()>, out: &mut Frames) {
+        match *action {
+            TransitAction::Send(number, ()) => {
+                assert!(number >= self.next, "sent twice");
+                self.next = number + 1;
+                self.queue.push_back(number);
+            }
+            TransitAction::GiveUp(number) => {
+                self.queue.retain(|of| *of != number);
+                if self.partial.remove(&number) {
+                    out.push((self.tree.life, FlowFrame::GiveUp(number)));
+                }
+            }
+            TransitAction::Skip(next) => self.next = self.next.max(next),
+            TransitAction::Close => self.is_closing = true,
+            TransitAction::Cut => out.push((self.tree.life, FlowFrame::Cancel)),
+            TransitAction::Break => {}
+        }
+    }
+
+    fn send(&mut self, whole: &BTreeMap<u64, u64>, window: usize, out: &mut Frames) {
+        let life = self.tree.life;
+        let mut send = |frame| out.push((life, frame));
+        let partial = std::mem::take(&mut self.partial);
+        for number in partial {
+            match whole.get(&number) {
+                Some(content) => send(FlowFrame::Message(number, *content)),
+                None => {
+                    self.partial.insert(number);
+                }
+            }
+        }
+        while self.flight.len() < window {
+            let Some(number) = self.queue.pop_front() else {
+                break;
+            };
+            if self.announced < number {
+                send(FlowFrame::Miss(number));
+            }
+            self.announced = number + 1;
+            self.flight.push_back(number);
+            match whole.get(&number) {
+                Some(content) => send(FlowFrame::Message(number, *content)),
+                None => {
+                    self.partial.insert(number);
+                    send(FlowFrame::Begin(number));
+                }
+            }
+        }
+        if self.queue.is_empty() && self.announced < self.next {
+            self.announced = self.next;
+            send(FlowFrame::Miss(self.next));
+        }
+        let has_all = self.queue.is_empty() && self.partial.is_empty();
+        if self.is_closing && has_all && !self.close_sent {
+            self.close_sent = true;
+            send(FlowFrame::Close);
+        }
+    }
+
+    fn needs(&self, number: u64) -> bool {
+        self.queue.contains(&number) || self.flight.contains(&number)
     }
 }

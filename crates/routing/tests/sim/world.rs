@@ -27,6 +27,8 @@ pub struct World {
     pub network: Network,
     pub hosts: Vec<Option<Node>>,
     pub roles: Vec<Role>,
+    /// Origins give up some of their messages.
+    pub gives_up: bool,
     /// How often each message crossed each cable, in each direction, if that is counted.
     pub copies: Option<BTreeMap<(usize, HostId, Publisher, u64), u64>>,
     /// Of hosts that do not run.
@@ -51,6 +53,7 @@ impl World {
         let roles = (0..count).map(|at| role(at, &mut random)).collect();
         let mut world = World {
             roles,
+            gives_up: true,
             copies: None,
             disks: (0..count).map(|_| Disk::default()).collect(),
             network: Network::new(cables),
@@ -118,6 +121,9 @@ impl World {
         if let Some(node) = &mut self.hosts[at] {
             let gap = self.random.below(3);
             node.traffic.publish(gap, self.network.now, &mut self.out);
+            if self.gives_up && self.random.one_in(16) {
+                node.traffic.give_up(usize::MAX, &mut self.out);
+            }
             self.after(at);
         }
     }
@@ -138,7 +144,7 @@ impl World {
         let cables = self.network.cables.len() as u64;
         let cable = self.random.below(cables) as usize;
         let at = self.random.below(self.hosts.len() as u64) as usize;
-        match self.random.below(13) {
+        match self.random.below(14) {
             0 => self.stop(at),
             1 if self.hosts[at].is_some() => {
                 self.stop(at);
@@ -155,6 +161,13 @@ impl World {
             10 => {
                 if let Some(node) = &mut self.hosts[at] {
                     node.traffic.drop_transit(&mut self.out);
+                    self.after(at);
+                }
+            }
+            11 => {
+                let number = self.random.below(48) as usize;
+                if let Some(node) = &mut self.hosts[at] {
+                    node.traffic.give_up(number, &mut self.out);
                     self.after(at);
                 }
             }
@@ -254,10 +267,14 @@ impl World {
         let goes_on = self.network.cables[cable].session.is_some();
         for (own, other) in [(a, two), (b, one)] {
             let node = self.hosts[own].as_mut().expect("it runs");
-            if !goes_on {
+            if goes_on {
+                let random = &mut self.random;
+                node.traffic
+                    .lanes_lost(other, || random.one_in(2), &mut self.out);
+            } else {
                 node.paths.link_ended(other.host);
-                self.after(own);
             }
+            self.after(own);
             let node = self.hosts[own].as_mut().expect("it runs");
             node.paths.link_up(other);
             self.after(own);
