@@ -1,9 +1,8 @@
 //! The control plane: who is there, and how to reach them. Zenoh carries it.
 //!
-//! Nothing here waits for another host but [`ControlPlane::ask_address`], which runs on a thread of its own and tells
-//! what came of it as news.
+//! Only [`ControlPlane::ask_address`] waits for another host: on a thread of its own, which reports the answer as an event.
 
-use crate::keys::{Node, Token, PLANE_VERSION};
+use crate::keys::{is_host, Node, Token, PLANE_VERSION};
 use crate::lock;
 use crate::wire::exactly;
 use anyhow::{anyhow, bail, Context};
@@ -32,7 +31,7 @@ const MAX_ADDRESSES: usize = 16;
 #[derive(Clone, Debug, PartialEq)]
 pub enum PlaneEvent {
     /// One is there, and speaks this version.
-    Appeared(Node, u32),
+    Appeared(Token),
     /// One is gone, for now at least.
     Left(Node),
     /// One wants to know how to reach us, and was told.
@@ -67,57 +66,38 @@ pub struct Address {
     pub secret: LaneSecret,
 }
 
-/// Asks for an address.
-#[derive(Debug, Serialize, Deserialize)]
-struct Question {
-    protocol: u32,
-    host: String,
-    incarnation: u64,
-}
-
-/// Answers it.
-#[derive(Debug, Serialize, Deserialize)]
-enum Reply {
-    Address(Address),
-    /// Why not, in words.
-    Refused(String),
-}
+/// The answer to a host that asks for an address: or why it gets none.
+type Reply = Result<Address, String>;
 
 /// Gives out secrets: the same for the same life of a host.
 #[derive(Default)]
 struct Secrets(Mutex<BTreeMap<Node, LaneSecret>>);
 
-/// Lives of hosts whose secrets are remembered.
 const MAX_SECRETS: usize = 1024;
 
 impl Secrets {
-    fn of(&self, node: &Node) -> anyhow::Result<LaneSecret> {
+    fn of(&self, node: &Node) -> LaneSecret {
         let mut known = lock(&self.0);
-        if let Some(secret) = known.get(node) {
-            return Ok(*secret);
-        }
-        if known.len() >= MAX_SECRETS {
+        if known.len() >= MAX_SECRETS && !known.contains_key(node) {
             known.pop_first();
         }
-        let secret = LaneSecret(random_bytes()?);
-        known.insert(node.clone(), secret);
-        Ok(secret)
+        let secret = known.entry(node.clone());
+        *secret.or_insert_with(|| LaneSecret(random_bytes()))
     }
 }
 
-/// Random bytes of the kernel's.
-pub(crate) fn random_bytes<const N: usize>() -> anyhow::Result<[u8; N]> {
+fn random_bytes<const N: usize>() -> [u8; N] {
     use std::io::Read;
     let mut bytes = [0; N];
     std::fs::File::open("/dev/urandom")
         .and_then(|mut file| file.read_exact(&mut bytes))
-        .context("/dev/urandom")?;
-    Ok(bytes)
+        .expect("nothing can be kept secret without /dev/urandom");
+    bytes
 }
 
 /// A random number that is not 0.
-pub fn random_u64() -> anyhow::Result<u64> {
-    Ok(u64::from_le_bytes(random_bytes()?).max(1))
+pub fn random_u64() -> u64 {
+    u64::from_le_bytes(random_bytes()).max(1)
 }
 
 /// This host's part in the control plane; leaving it takes its tokens away.
@@ -135,8 +115,7 @@ pub struct ControlPlane {
 }
 
 impl ControlPlane {
-    /// Joins the realm's control plane. `lanes`: where this host accepts lanes. What happens is told
-    /// through `listener`, from threads of Zenoh's.
+    /// Joins the realm's control plane. `lanes`: where this host accepts lanes. Zenoh's threads call `listener`.
     pub fn join(
         realm: &str,
         links: &Links,
@@ -178,8 +157,8 @@ impl ControlPlane {
             .map_err(|error| anyhow!("other hosts cannot be listened for: {error}"))
     }
 
-    /// Goes on in another session. Two sessions that are connected anew while their former connection is still being closed
-    /// may not pass on each other's questions for ever (Zenoh's issue 1886); a new one is not mistaken for the old one.
+    /// Goes on in another session. Two sessions that connect again while their former connection is still closing may never pass
+    /// on each other's questions (Zenoh's issue 1886).
     pub fn reopen(&mut self) -> anyhow::Result<()> {
         let was_announced = self.node.take().is_some();
         rgaps_bridge::close_session(self.session.clone());
@@ -192,8 +171,7 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// Announces this host, once: when it knows what it wants. Whoever knew a former life of it forgets a moment later what that one
-    /// wanted and this one does not.
+    /// Announces this host, once: when it knows what it wants. Other hosts then forget what only its former life wanted.
     pub fn announce(&mut self) -> anyhow::Result<()> {
         if self.node.is_some() {
             return Ok(());
@@ -217,14 +195,15 @@ impl ControlPlane {
             .declare_queryable(key)
             .callback(move |query| {
                 let asked = query.payload().map(|payload| payload.to_bytes());
-                let reply = match answer(asked.as_deref().unwrap_or_default(), &lanes, &secrets) {
+                let answer = answer(asked.as_deref().unwrap_or_default(), &lanes, &secrets);
+                let reply: Reply = match answer {
                     Ok((node, address)) => {
                         listener(PlaneEvent::AddressAsked(node, address.secret));
-                        Reply::Address(address)
+                        Ok(address)
                     }
                     Err(error) => {
                         tracing::warn!("refused a host: {error:#}");
-                        Reply::Refused(format!("{error:#}"))
+                        Err(format!("{error:#}"))
                     }
                 };
                 let bytes = postcard::to_stdvec(&reply).unwrap_or_default();
@@ -244,12 +223,7 @@ impl ControlPlane {
 
     /// Asks another host how to reach it; the answer comes as [`PlaneEvent::AddressAnswer`], or [`PlaneEvent::NoAnswer`].
     pub fn ask_address(&self, node: &Node) -> anyhow::Result<()> {
-        let question = Question {
-            protocol: PLANE_VERSION,
-            host: self.own.host.clone(),
-            incarnation: self.own.incarnation,
-        };
-        let payload = postcard::to_stdvec(&question)?;
+        let payload = postcard::to_stdvec(&token(self.own.clone()))?;
         let (session, listener) = (self.session.clone(), self.listener.clone());
         let (key, node) = (node.address_key(&self.realm), node.clone());
         std::thread::Builder::new()
@@ -296,20 +270,16 @@ fn ask(session: &Session, key: &str, payload: Vec<u8>) -> anyhow::Result<Vec<u8>
     Ok(sample.payload().to_bytes().into_owned())
 }
 
-/// What a host answered that was asked for its lanes.
-///
-/// # Errors
-/// It refuses, or said what is no answer.
+/// A host's answer to the question for its lanes; an error if it refuses, or if this is no valid answer.
 pub fn read_reply(bytes: &[u8]) -> anyhow::Result<Address> {
-    match decode(bytes)? {
-        Reply::Address(address) => {
-            if address.lanes.is_empty() || address.lanes.len() > MAX_ADDRESSES {
-                bail!("it named {} addresses", address.lanes.len());
-            }
-            Ok(address)
-        }
-        Reply::Refused(why) => bail!("it refuses: {}", why.chars().take(200).collect::<String>()),
+    let address = match decode::<Reply>(bytes)? {
+        Ok(address) => address,
+        Err(why) => bail!("it refuses: {}", why.chars().take(200).collect::<String>()),
+    };
+    if address.lanes.is_empty() || address.lanes.len() > MAX_ADDRESSES {
+        bail!("it named {} addresses", address.lanes.len());
     }
+    Ok(address)
 }
 
 fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> anyhow::Result<T> {
@@ -325,33 +295,25 @@ fn answer(
     secrets: &Secrets,
 ) -> anyhow::Result<(Node, Address)> {
     let node = read_question(asked)?;
-    let secret = secrets.of(&node)?;
+    let secret = secrets.of(&node);
     let lanes = lanes.to_vec();
     Ok((node, Address { lanes, secret }))
 }
 
-/// Who asks for this host's lanes.
-///
-/// # Errors
-/// It speaks another version, cannot be, or asked nothing.
+/// Who asks for this host's lanes; an error if it speaks another version, or if this is no valid question.
 pub fn read_question(asked: &[u8]) -> anyhow::Result<Node> {
-    let question: Question = decode(asked)?;
-    if question.protocol != PLANE_VERSION {
-        bail!("{}", versions(&question.host, question.protocol));
+    let Token { protocol, node } = decode(asked)?;
+    if protocol != PLANE_VERSION {
+        bail!("{}", versions(&node.host, protocol));
     }
-    let node = Node {
-        host: question.host,
-        incarnation: question.incarnation,
-    };
-    // Checked as a token's is.
-    let key = token(node.clone()).key("r");
-    if Token::parse("r", &key).is_none() {
+    if !is_host(&node.host) || node.incarnation == 0 {
         bail!("a host of that name there cannot be");
     }
     Ok(node)
 }
 
-fn token(node: Node) -> Token {
+/// The token of a host that speaks this version.
+pub(crate) fn token(node: Node) -> Token {
     let protocol = PLANE_VERSION;
     Token { node, protocol }
 }
@@ -366,13 +328,11 @@ pub fn versions(host: &str, theirs: u32) -> String {
 
 /// What a token that came or went says; none: nothing of another host.
 fn read_token(realm: &str, this: &str, key: &str, there: bool) -> Option<PlaneEvent> {
-    let Token { node, protocol } = Token::parse(realm, key)?;
-    let is_other = node.host != this;
-    let event = match there {
-        true => PlaneEvent::Appeared(node, protocol),
-        false => PlaneEvent::Left(node),
-    };
-    is_other.then_some(event)
+    let token = Token::parse(realm, key).filter(|token| token.node.host != this)?;
+    Some(match there {
+        true => PlaneEvent::Appeared(token),
+        false => PlaneEvent::Left(token.node),
+    })
 }
 
 /// An endpoint that is listened at, with the limit for TLS handshakes where it names none itself.
@@ -435,12 +395,12 @@ mod tests {
 
     #[test]
     fn a_meeting_names_both_versions() {
-        let question = Question {
-            protocol: PLANE_VERSION + 6,
+        let node = Node {
             host: "old".to_owned(),
             incarnation: 3,
         };
-        let asked = postcard::to_stdvec(&question).unwrap();
+        let protocol = PLANE_VERSION + 6;
+        let asked = postcard::to_stdvec(&Token { protocol, node }).unwrap();
         let refused = answer(&asked, &[], &Secrets::default()).unwrap_err();
         let text = refused.to_string();
         for part in [
@@ -456,12 +416,11 @@ mod tests {
     fn what_is_no_question_is_refused() {
         let secrets = Secrets::default();
         for (host, incarnation) in [("", 1), ("a/b", 1), ("a", 0)] {
-            let question = Question {
-                protocol: PLANE_VERSION,
+            let node = Node {
                 host: host.to_owned(),
                 incarnation,
             };
-            let asked = postcard::to_stdvec(&question).unwrap();
+            let asked = postcard::to_stdvec(&token(node)).unwrap();
             answer(&asked, &[], &secrets).unwrap_err();
         }
         for length in 0..64 {
@@ -477,11 +436,11 @@ mod tests {
             host: "a".to_owned(),
             incarnation,
         };
-        let first = secrets.of(&node(1)).unwrap();
-        assert_eq!(secrets.of(&node(1)).unwrap(), first);
-        assert_ne!(secrets.of(&node(2)).unwrap(), first);
+        let first = secrets.of(&node(1));
+        assert_eq!(secrets.of(&node(1)), first);
+        assert_ne!(secrets.of(&node(2)), first);
         for life in 3..2 * MAX_SECRETS as u64 {
-            secrets.of(&node(life)).unwrap();
+            secrets.of(&node(life));
         }
         assert!(secrets.0.lock().unwrap().len() <= MAX_SECRETS);
     }

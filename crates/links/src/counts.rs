@@ -3,8 +3,9 @@
 use crate::issues::TopicIssues;
 use crate::traces::LinkTraces;
 use rgaps_client::links::HISTOGRAM_BUCKETS;
-use rgaps_client::{Histogram, Stage};
+use rgaps_client::{Histogram, LinkFigures, RdmaFigures, Stage};
 use rgaps_sync::wall_ns;
+use rgaps_transport::{LinkCounts, LinkStatus};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::Arc;
 
@@ -23,7 +24,6 @@ impl Times {
         self.counts[Histogram::bucket(ns)].fetch_add(1, Relaxed);
     }
 
-    /// As it is now.
     pub fn read(&self) -> Histogram {
         Histogram {
             sum_ns: self.sum_ns.load(Relaxed),
@@ -35,32 +35,22 @@ impl Times {
 /// What is counted of one host, as long as it is known.
 #[derive(Default)]
 pub struct HostCounts {
-    /// Messages that went there.
     pub messages_out: AtomicU64,
-    /// Their bytes.
     pub bytes_out: AtomicU64,
     /// Messages for it for which there was no room.
     pub skipped: AtomicU64,
-    /// Messages for it that were given up.
     pub given_up: AtomicU64,
-    /// Messages that came.
     pub messages_in: AtomicU64,
-    /// Their bytes.
     pub bytes_in: AtomicU64,
-    /// Messages that never came.
     pub missed: AtomicU64,
-    /// How often the link came up.
     pub connects: AtomicU64,
     /// How long stages took, in their order.
     times: [Times; Stage::ALL.len()],
-    /// What is told of single messages.
     pub traces: Option<LinkTraces>,
-    /// What did not come across, by topic.
     pub issues: TopicIssues,
 }
 
 impl HostCounts {
-    /// Nothing yet.
     pub fn new(traces: Option<LinkTraces>) -> Arc<HostCounts> {
         Arc::new(HostCounts {
             traces,
@@ -68,16 +58,69 @@ impl HostCounts {
         })
     }
 
-    /// How long a stage took.
     pub fn times(&self, stage: Stage) -> &Times {
         &self.times[stage as usize]
     }
 
-    /// A message that had a place, and then its turn, is published here now; elsewhere it was at that time of the wall clock. Where
-    /// the clocks are apart by more than that took, it took no time.
+    /// A message that had memory, and then its turn, is published here now; on its own host it was at that time of the wall clock.
     pub fn published(&self, [placed_ns, turn_ns, now_ns]: [u64; 3], published_wall_ns: u64) {
         self.times(Stage::Land).span(placed_ns, turn_ns);
         self.times(Stage::Publish).span(turn_ns, now_ns);
         self.times(Stage::Total).span(published_wall_ns, wall_ns());
+    }
+
+    /// With what is known of the link, if there is one.
+    pub fn figures(&self, host: &str, status: Option<&LinkStatus>) -> LinkFigures {
+        let counts = status.map(|status| status.counts).unwrap_or_default();
+        LinkFigures {
+            host: host.to_owned(),
+            lanes: status.map_or(0, |status| status.lanes.len() as u32),
+            messages_out: self.messages_out.load(Relaxed),
+            messages_in: self.messages_in.load(Relaxed),
+            bytes_out: self.bytes_out.load(Relaxed),
+            bytes_in: self.bytes_in.load(Relaxed),
+            wire_bytes_out: counts.wire_bytes_out,
+            wire_bytes_in: counts.wire_bytes_in,
+            skipped: self.skipped.load(Relaxed),
+            given_up: self.given_up.load(Relaxed),
+            missed: self.missed.load(Relaxed),
+            resent: counts.resent,
+            duplicates: counts.duplicates,
+            connects: self.connects.load(Relaxed),
+            lanes_ended: counts.lanes_ended,
+            violations: counts.disconnected,
+            // Both name the reasons in this order.
+            ends: counts.ends,
+            rdma: rdma(&counts),
+            retained_bytes: status.map_or(0, |status| status.retained_bytes),
+            stages: Stage::ALL.map(|stage| self.times(stage).read()),
+        }
+    }
+}
+
+fn rdma(counts: &LinkCounts) -> RdmaFigures {
+    let lanes = &counts.rdma;
+    RdmaFigures {
+        opened: counts.rdma_opened,
+        failed: counts.rdma_failed,
+        ring_bytes_out: lanes.ring_bytes_out,
+        ring_bytes_in: lanes.ring_bytes_in,
+        direct_bytes_out: lanes.direct_bytes_out,
+        direct_bytes_in: lanes.direct_bytes_in,
+        works: lanes.works,
+        doorbells: lanes.doorbells,
+        stalls_ring: lanes.stalls_ring,
+        stalls_receives: lanes.stalls_receives,
+        stalls_sends: lanes.stalls_sends,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn reasons_for_which_lanes_end_are_counted_in_the_order_in_which_they_are_shown() {
+        let counted = rgaps_transport::LaneEnd::ALL.map(|end| format!("{end:?}"));
+        let shown = rgaps_client::LaneEnd::ALL.map(|end| format!("{end:?}"));
+        assert_eq!(counted, shown);
     }
 }

@@ -1,21 +1,18 @@
-//! How far each publisher's messages were published here, in a file beside the socket, so that what a
-//! former life of the links had published is not published again.
+//! Delivered positions, in a file beside the socket: the next life of the links does not publish again what this one has published.
 //!
 //! The file has a word that names its form, then records of a cache line: the publisher's incarnation; the sequence
 //! below which everything was published or counted as missed; the publisher that stands for it here, how many messages
 //! that one had published, and the sequence that was to be published then. The last three count only if that sequence
 //! is not below the record's next one. They are stored before a message is published, the next sequence after: a single
-//! word, so that a kill between any two stores leaves a record that is right. A kill between them also leaves open
-//! whether the message was published; the daemon knows, for it counts what publishers that died had published.
-//!
-//! Two more words say what counts as missed: the topic, and whether nobody here has subscribed to it since. The next
-//! message after that begins anew.
+//! word, so a kill between any two stores leaves a correct record. Whether the message was published then, the daemon knows: it
+//! counts the messages of publishers that died. Two more words hold the topic, and whether it had no subscriber here since: then
+//! the next message begins anew, and none before it counts as missed.
 
 use crate::keys::number_of;
 use crate::lock;
 use anyhow::Context;
 use rgaps_pool::WordFile;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -26,7 +23,6 @@ const RECORD_WORDS: usize = 8;
 /// The form of the file: "rgaps" and its version.
 const FORM: u64 = u64::from_le_bytes(*b"rgaps\0\0\x03");
 
-/// Words of a record.
 #[derive(Clone, Copy)]
 enum Word {
     Incarnation,
@@ -39,31 +35,14 @@ enum Word {
 }
 
 /// The file, and what it says.
-#[derive(Clone)]
-pub struct DeliveredFile(Arc<Inner>);
-
-struct Inner {
-    file: WordFile,
-    index: Mutex<Index>,
+pub struct DeliveredFile {
+    file: Arc<WordFile>,
+    /// Rises with each record that is looked for: its number then.
+    used: Mutex<Vec<u64>>,
 }
 
-#[derive(Default)]
-struct Index {
-    /// Incarnations to records, and when they were looked for last.
-    known: BTreeMap<u64, Known>,
-    clock: u64,
-}
-
-#[derive(Clone, Copy)]
-struct Known {
-    record: usize,
-    used: u64,
-}
-
-/// One publisher's record.
 pub struct DeliveredRecord {
-    committed: DeliveredFile,
-    incarnation: u64,
+    file: Arc<WordFile>,
     record: usize,
 }
 
@@ -72,8 +51,7 @@ fn word(file: &WordFile, record: usize, word: Word) -> &AtomicU64 {
 }
 
 impl DeliveredFile {
-    /// The file at `path`, made if it is not there. `departed`: how many messages publishers of former
-    /// links had published.
+    /// Opens or creates the file. `departed`: how many messages publishers of former links had published.
     pub fn open(path: &Path, departed: &HashMap<u64, u64>) -> anyhow::Result<DeliveredFile> {
         let file = WordFile::open(path, (1 + RECORDS) * RECORD_WORDS)
             .with_context(|| path.display().to_string())?;
@@ -84,33 +62,27 @@ impl DeliveredFile {
                 .for_each(|word| word.store(0, Ordering::Relaxed));
             words[0].store(FORM, Ordering::Relaxed);
         }
-        let mut index = Index::default();
         for record in 0..RECORDS {
             let word = |at| word(&file, record, at).load(Ordering::Relaxed);
-            let (incarnation, next) = (word(Word::Incarnation), word(Word::Next));
-            if incarnation == 0 {
-                continue;
-            }
             // Whether the one that was being published was published.
-            let begun = Some(word(Word::Begun)).filter(|begun| (next..u64::MAX).contains(begun));
+            let open = word(Word::Next)..u64::MAX;
+            let begun = Some(word(Word::Begun)).filter(|begun| open.contains(begun));
             let count = departed.get(&word(Word::Publisher));
             let was = count.is_some_and(|count| *count > word(Word::Before));
-            if let Some(begun) = begun.filter(|_| was) {
+            if let Some(begun) = begun.filter(|_| was && word(Word::Incarnation) != 0) {
                 self::word(&file, record, Word::Next).store(begun + 1, Ordering::Release);
             }
-            index.known.insert(incarnation, Known { record, used: 0 });
         }
-        Ok(DeliveredFile(Arc::new(Inner {
-            file,
-            index: Mutex::new(index),
-        })))
+        Ok(DeliveredFile {
+            file: Arc::new(file),
+            used: Mutex::new(vec![0; RECORDS]),
+        })
     }
 
     /// Nobody here has subscribed to topics but these.
     pub fn forget_unwanted(&self, wanted: &BTreeSet<u64>) {
-        let index = lock(&self.0.index);
-        for known in index.known.values() {
-            let word = |at| word(&self.0.file, known.record, at);
+        for record in 0..RECORDS {
+            let word = |at| word(&self.file, record, at);
             if !wanted.contains(&word(Word::Topic).load(Ordering::Acquire)) {
                 word(Word::Unwanted).store(1, Ordering::Release);
             }
@@ -119,39 +91,21 @@ impl DeliveredFile {
 
     /// A publisher's record, and the sequence below which everything was published or counted as missed.
     pub fn mark(&self, incarnation: u64, topic: &str) -> (DeliveredRecord, u64) {
-        let mut index = lock(&self.0.index);
-        index.clock += 1;
-        let clock = index.clock;
-        let known = index.known.get_mut(&incarnation).map(|known| {
-            known.used = clock;
-            *known
-        });
-        let known = known.unwrap_or_else(|| {
-            let record = if index.known.len() < RECORDS {
-                let taken: BTreeSet<usize> =
-                    index.known.values().map(|known| known.record).collect();
-                (0..RECORDS).find(|record| !taken.contains(record))
-            } else {
-                let oldest = index.known.iter().min_by_key(|(_, known)| known.used);
-                let oldest = oldest.map(|(incarnation, known)| (*incarnation, known.record));
-                oldest.map(|(incarnation, record)| {
-                    index.known.remove(&incarnation);
-                    record
-                })
-            };
-            let known = Known {
-                record: record.unwrap_or(0),
-                used: clock,
-            };
-            index.known.insert(incarnation, known);
-            known
-        });
+        let mut used = lock(&self.used);
+        let of =
+            |record: usize| word(&self.file, record, Word::Incarnation).load(Ordering::Relaxed);
+        let known = (0..RECORDS).find(|record| of(*record) == incarnation);
+        // A free one, or else the one that was not looked for the longest.
+        let other = || (0..RECORDS).min_by_key(|record| (of(*record) != 0, used[*record]));
+        let record = known.or_else(other).expect("there are records");
+        used[record] = 1 + used.iter().max().expect("there are records");
         let mark = DeliveredRecord {
-            committed: self.clone(),
-            incarnation,
-            record: known.record,
+            file: self.file.clone(),
+            record,
         };
-        mark.claim(number_of(topic));
+        if known.is_none() {
+            mark.claim(incarnation, number_of(topic));
+        }
         let next = mark.word(Word::Next).load(Ordering::Acquire);
         (mark, next)
     }
@@ -159,16 +113,17 @@ impl DeliveredFile {
 
 impl DeliveredRecord {
     /// The record is this publisher's from now on.
-    fn claim(&self, topic: u64) {
-        if self.word(Word::Incarnation).load(Ordering::Relaxed) != self.incarnation {
-            // Nobody's, until all of it is right.
-            self.word(Word::Incarnation).store(0, Ordering::Release);
-            self.word(Word::Begun).store(u64::MAX, Ordering::Release);
-            self.word(Word::Next).store(0, Ordering::Release);
-            self.word(Word::Topic).store(topic, Ordering::Release);
-            self.word(Word::Unwanted).store(0, Ordering::Release);
-            self.word(Word::Incarnation)
-                .store(self.incarnation, Ordering::Release);
+    fn claim(&self, incarnation: u64, topic: u64) {
+        // Nobody's, until all of it is right.
+        for (at, value) in [
+            (Word::Incarnation, 0),
+            (Word::Begun, u64::MAX),
+            (Word::Next, 0),
+            (Word::Topic, topic),
+            (Word::Unwanted, 0),
+            (Word::Incarnation, incarnation),
+        ] {
+            self.word(at).store(value, Ordering::Release);
         }
     }
 
@@ -197,7 +152,7 @@ impl DeliveredRecord {
     }
 
     fn word(&self, at: Word) -> &AtomicU64 {
-        word(&self.committed.0.file, self.record, at)
+        word(&self.file, self.record, at)
     }
 }
 
@@ -306,7 +261,7 @@ mod tests {
         let (mark, _) = committed.mark(11, "t");
         mark.begin(4, 77, 3);
         mark.set(5);
-        let file = &committed.0.file;
+        let file = &committed.file;
         let states: [(Word, u64, u64, u64); 5] = [
             // What is stored, how many messages the daemon counted then, and the next one.
             (Word::Begun, u64::MAX, 4, 5),
@@ -345,8 +300,7 @@ mod tests {
         }
         committed.mark(1, "t");
         committed.mark(RECORDS as u64 + 1, "t").0.set(1);
-        let index = lock(&committed.0.index);
-        assert_eq!(index.known.len(), RECORDS);
-        assert!(index.known.contains_key(&1) && !index.known.contains_key(&2));
+        let next = |incarnation| committed.mark(incarnation, "t").1;
+        assert_eq!((next(1), next(3), next(2)), (1, 1, 0));
     }
 }

@@ -1,33 +1,28 @@
 //! Events that links, and the threads that send to them, report to the conductor.
 
 use crate::control_plane::PlaneEvent;
-use crate::host_link::HostEvent;
 use crate::wire::FlowDescription;
 use rgaps_routing::FlowName;
+use rgaps_transport::LinkEvent;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 
-/// The link that an event is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EventSource {
-    /// The host at its other end.
     pub host: String,
     /// Numbers all links. An event of a link that another has replaced is out of date.
     pub link: u64,
 }
 
-/// An event, and the link that it is about.
 pub type SourcedEvent = (Option<EventSource>, ConductorEvent);
 
-/// Reports events of one link.
 #[derive(Clone)]
 pub struct LinkReporter {
-    source: EventSource,
-    to: Sender<SourcedEvent>,
+    pub source: EventSource,
+    pub to: Sender<SourcedEvent>,
 }
 
 impl LinkReporter {
-    /// Reports for the next link with a host.
     pub fn new(host: &str, to: Sender<SourcedEvent>) -> LinkReporter {
         static LINKS: AtomicU64 = AtomicU64::new(0);
         let host = host.to_owned();
@@ -36,33 +31,27 @@ impl LinkReporter {
         LinkReporter { source, to }
     }
 
-    /// The same for the link that replaces this one.
-    pub fn next(&self) -> LinkReporter {
-        LinkReporter::new(&self.source.host, self.to.clone())
-    }
-
     /// Reports an event. After the conductor's end nobody is interested.
     pub fn report(&self, event: ConductorEvent) {
         let _ = self.to.send((Some(self.source.clone()), event));
     }
 
-    /// The host at the link's other end.
     pub fn host(&self) -> &str {
         &self.source.host
-    }
-
-    /// Whether an event is about this link.
-    pub fn is_source(&self, source: &EventSource) -> bool {
-        self.source == *source
     }
 }
 
 /// What links, and the threads that send to them, tell the conductor.
 #[derive(Debug)]
 pub enum ConductorEvent {
-    /// Something happened.
-    Event(HostEvent),
-    /// The peer said something.
+    /// Something happened to the link, and to no flow of it.
+    Link(LinkEvent),
+    /// The host takes the messages of a flow that is sent there; or it takes nothing, for this reason, and the flow has ended.
+    Answered(FlowName, Result<(), String>),
+    /// All of a flow that arrives was delivered, and nothing follows.
+    Closed(FlowName),
+    /// The host has acknowledged all of a flow that is sent there, and knows that nothing follows.
+    Ended(FlowName),
     LinkMessage(Vec<u8>),
     /// A message that waited for memory may have some.
     Room,

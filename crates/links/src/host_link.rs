@@ -14,7 +14,10 @@
 //!
 //! **Locks.** The link's comes first, then `Sending`; neither is held while topics learn what happened.
 
+use crate::counts::HostCounts;
+use crate::event::ConductorEvent;
 use crate::lock;
+use crate::wire::{clip, FlowDescription};
 use rgaps_routing::FlowName;
 use rgaps_transport::machine::frame::Description;
 use rgaps_transport::machine::{LinkMachine, FLOWS_MAX};
@@ -24,6 +27,7 @@ use rgaps_transport::{
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -32,20 +36,14 @@ use std::time::{Duration, Instant};
 pub struct Group {
     /// No other group of this link has it.
     pub number: u32,
-    /// How many flows.
     pub flows: u16,
 }
 
-/// A flow that begins.
 pub struct NewFlow {
-    /// Its name.
     pub flow: FlowName,
-    /// It retains no more bytes than this.
     pub retained_max: u64,
-    /// What the receiver is told of it.
-    pub description: Vec<u8>,
-    /// The host sends its messages on. Its next life needs more of them than the flow retains, and in their order: so it gets none of
-    /// this flow, and another takes its place.
+    pub description: Arc<FlowDescription>,
+    /// The host sends its messages on. Its next life needs more of them than the flow retains, so another flow takes this one's place.
     pub leads_on: bool,
 }
 
@@ -56,51 +54,35 @@ fn encode_open(flow: FlowName, group: Group, description: &[u8]) -> Option<Descr
     Description::new(&to)
 }
 
-/// What OPEN carried.
 pub fn decode_open(from: &[u8]) -> Option<(FlowName, Group, &[u8])> {
     let ((flow, group), rest) = postcard::take_from_bytes::<(FlowName, Group)>(from).ok()?;
     (group.flows > 0).then_some((flow, group, rest))
 }
 
-/// What happened on the link with a host.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum HostEvent {
-    /// A message that was sent was given up; the host misses it.
-    GaveUp(FlowName),
-    /// The host takes the messages of a flow that is sent there.
-    Accepted(FlowName),
-    /// The host takes nothing of a flow, which has ended: why, and how many messages it does not have.
-    Refused(FlowName, String, u64),
-    /// All of a flow that arrives was delivered, and nothing follows.
-    Closed(FlowName),
-    /// The host has acknowledged all of a flow that is sent there, and knows that nothing follows.
-    Ended(FlowName),
-    /// To the link, and to no flow of it.
-    Link(LinkEvent),
-}
-
-/// Where messages from a host arrive; and what hears of events, without blocking.
-pub type LinkEnds = (Arc<dyn FlowReceiver>, Box<dyn Fn(HostEvent) + Send + Sync>);
+/// Where messages from a host arrive, the listener for events, which does not block, and the host's counts.
+pub type LinkEnds = (
+    Arc<dyn FlowReceiver>,
+    Box<dyn Fn(ConductorEvent) + Send + Sync>,
+    Arc<HostCounts>,
+);
 
 /// How long messages are retained, and how many.
 #[derive(Clone, Copy, Debug)]
 pub struct RetainLimits {
     /// Bytes of a flow, as long as the host has lanes.
     pub in_flight_max: u64,
-    /// The same while it has none.
     pub outage_max: u64,
     /// A host that has no lanes for so long gets nothing of what was retained.
     pub outage: Duration,
 }
 
-/// The result of sending a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sent {
     /// It is retained until it is acknowledged or given up.
     Taken,
     /// Not now: a reliable publisher waits.
     Full,
-    /// Never: the flow is closed, or the message is empty, too large or too late.
+    /// Never: the flow is closed, there is no room for a best-effort message, or the message is empty, too large or too late.
     Never,
 }
 
@@ -109,9 +91,9 @@ pub enum Sent {
 pub struct HostLink {
     link: Link,
     user: Arc<HostUser>,
+    pub limits: RetainLimits,
 }
 
-/// A flow that is sent.
 struct SentFlow {
     id: FlowId,
     of: NewFlow,
@@ -119,14 +101,25 @@ struct SentFlow {
     is_closing: bool,
     /// It closes when the host has answered to this flow.
     successor: Option<FlowName>,
+    /// What it retains is sent in another flow, too.
+    has_moved: bool,
 }
 
-/// All flows that are sent to the host.
+impl SentFlow {
+    fn gave_up(&self, messages: usize, counts: &HostCounts) {
+        if messages > 0 && !self.has_moved {
+            let messages = messages as u64;
+            counts.given_up.fetch_add(messages, Ordering::Relaxed);
+            let topic = &self.of.description.topic;
+            counts.issues.gave_up(topic, messages);
+        }
+    }
+}
+
+#[derive(Default)]
 struct Sending {
-    limits: RetainLimits,
     flows: BTreeMap<FlowName, SentFlow>,
     names: HashMap<FlowId, FlowName>,
-    /// Since when the host has no lanes.
     down_since: Option<Instant>,
     /// The last group that was opened.
     groups: u32,
@@ -161,8 +154,7 @@ impl Sending {
         }
     }
 
-    /// The host is another life: it gets all flows with what they retain, but for those that lead on, which take messages until they
-    /// are closed, and send none. What is returned is to be dropped without locks.
+    /// Opens flows again for the host's next life, but for those that lead on. The caller drops the result without locks.
     fn begin_again(&mut self, link: &mut LinkMachine) -> Vec<Arc<dyn Payload>> {
         self.close_replaced(None, link);
         let mut dropped = Vec::new();
@@ -181,7 +173,7 @@ impl Sending {
             let group = self.group(flows.len());
             for flow in flows {
                 let SentFlow { id, of, .. } = &self.flows[&flow];
-                if let Some(description) = encode_open(flow, group, &of.description) {
+                if let Some(description) = encode_open(flow, group, &of.description.encode()) {
                     link.reopen(*id, description);
                 }
             }
@@ -198,34 +190,21 @@ impl Sending {
         })
     }
 
-    /// The host has accepted a flow.
     fn accepted(&mut self, id: FlowId) -> Option<FlowName> {
         let flow = self.names.get(&id)?;
         self.flows.get_mut(flow)?.is_accepted = true;
         Some(*flow)
     }
 
-    /// A flow has ended, or the host refused it.
-    fn end(&mut self, id: FlowId) -> Option<FlowName> {
-        let flow = self.names.remove(&id)?;
-        self.flows.remove(&flow).map(|_| flow)
+    fn end(&mut self, id: FlowId) -> Option<SentFlow> {
+        self.flows.remove(&self.names.remove(&id)?)
     }
 }
 
-/// The user of the link.
 struct HostUser {
-    report: Box<dyn Fn(HostEvent) + Send + Sync>,
+    report: Box<dyn Fn(ConductorEvent) + Send + Sync>,
+    counts: Arc<HostCounts>,
     sending: Mutex<Sending>,
-}
-
-impl HostUser {
-    /// Messages of a flow were given up.
-    fn gave_up(&self, flow: FlowName, given_up: Vec<Arc<dyn Payload>>) {
-        for payload in given_up {
-            drop(payload);
-            (self.report)(HostEvent::GaveUp(flow));
-        }
-    }
 }
 
 impl LinkUser for HostUser {
@@ -233,20 +212,25 @@ impl LinkUser for HostUser {
         let event = match event {
             FlowEvent::Acknowledged { .. } => return,
             FlowEvent::Accepted { flow } => {
-                lock(&self.sending).accepted(flow).map(HostEvent::Accepted)
+                let flow = lock(&self.sending).accepted(flow);
+                flow.map(|flow| ConductorEvent::Answered(flow, Ok(())))
             }
             FlowEvent::Refused { flow, why, dropped } => {
-                lock(&self.sending).end(flow).map(|flow| {
-                    let why = String::from_utf8_lossy(why.as_slice()).into_owned();
-                    HostEvent::Refused(flow, why, dropped.len() as u64)
+                let ended = lock(&self.sending).end(flow);
+                ended.map(|SentFlow { of, .. }| {
+                    let why = clip(&String::from_utf8_lossy(why.as_slice()));
+                    let (topic, dropped) = (&of.description.topic, dropped.len() as u64);
+                    self.counts.issues.refused(topic, dropped, &why);
+                    ConductorEvent::Answered(of.flow, Err(why))
                 })
             }
-            FlowEvent::Ended { flow } => lock(&self.sending).end(flow).map(HostEvent::Ended),
+            FlowEvent::Ended { flow } => {
+                let ended = lock(&self.sending).end(flow);
+                ended.map(|sent| ConductorEvent::Ended(sent.of.flow))
+            }
         };
         let Some(event) = event else { return };
-        if let HostEvent::Accepted(flow) | HostEvent::Refused(flow, ..) | HostEvent::Ended(flow) =
-            event
-        {
+        if let ConductorEvent::Answered(flow, _) | ConductorEvent::Ended(flow) = event {
             link.change(|link| lock(&self.sending).close_replaced(Some(flow), link));
         }
         (self.report)(event);
@@ -262,31 +246,37 @@ impl LinkUser for HostUser {
             }
             _ => {}
         }
-        (self.report)(HostEvent::Link(event));
+        (self.report)(ConductorEvent::Link(event));
     }
 }
 
 impl HostLink {
-    /// The link with a host of this name.
     pub fn new(
         endpoint: &Endpoint,
         host: &str,
         (config, limits): (LinkConfig, RetainLimits),
         peer: Peer,
-        (receiver, report): LinkEnds,
+        (receiver, report, counts): LinkEnds,
     ) -> Result<HostLink, EndpointError> {
         let user = Arc::new(HostUser {
             report,
+            counts,
             sending: Mutex::new(Sending {
-                limits,
-                flows: BTreeMap::new(),
-                names: HashMap::new(),
                 down_since: Some(Instant::now()),
-                groups: 0,
+                ..Sending::default()
             }),
         });
         let link = endpoint.link(host, config, peer, (receiver, user.clone()))?;
-        Ok(HostLink { link, user })
+        Ok(HostLink { link, user, limits })
+    }
+
+    /// Bytes of the longest message that can be in flight, and is kept for a host that is away for a while; and the key that says so.
+    pub fn longest(&self) -> (u64, &'static str) {
+        let keys = [
+            (self.limits.in_flight_max, "links.in_flight_max"),
+            (self.limits.outage_max, "links.outage_max"),
+        ];
+        keys.into_iter().min().expect("there are two")
     }
 
     /// Says something to the host, in its turn. A host that restarts does not hear what it had not heard. False: too much waits.
@@ -308,16 +298,17 @@ impl HostLink {
             }
             let group = sending.group(flows.len());
             for new in flows {
-                let description = encode_open(new.flow, group, &new.description);
+                let description = encode_open(new.flow, group, &new.description.encode());
                 let id = description.and_then(|description| link.open(0, description));
                 if let Some(id) = id {
                     sending.names.insert(id, new.flow);
                     let sent = SentFlow {
                         id,
+                        of: new,
                         is_accepted: false,
                         is_closing: false,
                         successor: None,
-                        of: new,
+                        has_moved: false,
                     };
                     sending.flows.insert(sent.of.flow, sent);
                 }
@@ -325,8 +316,8 @@ impl HostLink {
         });
     }
 
-    /// Sends a message; it does not block. Sequences ascend, and the host misses those that are left out. `reliable`: it is not
-    /// to miss any for want of room. It leaves with [`settle`](Self::settle).
+    /// Sends a message without blocking: it leaves with [`settle`](Self::settle). Sequences ascend, and the host misses those between.
+    /// `reliable`: not for want of room.
     pub fn send(
         &self,
         (flow, reliable): (FlowName, bool),
@@ -335,15 +326,14 @@ impl HostLink {
         description: Description,
     ) -> Sent {
         let mut given_up = Vec::new();
-        let sent = self.link.change_unsettled(|link| {
+        let outcome = self.link.change_unsettled(|link| {
             let sending = lock(&self.user.sending);
-            let limits = sending.limits;
             let Some(sent) = sending.flows.get(&flow) else {
                 return Sent::Never;
             };
             let bytes = payload.bytes() as u64;
-            let [all, outage] =
-                [limits.in_flight_max, limits.outage_max].map(|max| max.min(sent.of.retained_max));
+            let [all, outage] = [self.limits.in_flight_max, self.limits.outage_max]
+                .map(|max| max.min(sent.of.retained_max));
             if bytes > all.min(outage) {
                 return Sent::Never;
             }
@@ -359,17 +349,18 @@ impl HostLink {
                     false => link.oldest_unsent(sent.id),
                 };
                 let Some(oldest) = oldest else {
-                    return Sent::Full;
+                    return if reliable { Sent::Full } else { Sent::Never };
                 };
                 given_up.extend(link.cancel(sent.id, oldest));
             }
+            sent.gave_up(given_up.len(), &self.user.counts);
             match link.send(sent.id, sequence, payload, description) {
                 true => Sent::Taken,
                 false => Sent::Never,
             }
         });
-        self.user.gave_up(flow, given_up);
-        sent
+        drop(given_up);
+        outcome
     }
 
     /// Has the link's lanes write what was sent.
@@ -377,47 +368,45 @@ impl HostLink {
         self.link.settle();
     }
 
-    /// Changes a flow that is there.
     fn change<T: Default>(
         &self,
         flow: FlowName,
-        act: impl FnOnce(&mut LinkMachine, FlowId) -> T,
+        act: impl FnOnce(&mut LinkMachine, &SentFlow) -> T,
     ) -> T {
         self.link.change(|link| {
-            let id = lock(&self.user.sending)
-                .flows
-                .get(&flow)
-                .map(|sent| sent.id);
-            id.map_or_else(T::default, |id| act(link, id))
+            let sending = lock(&self.user.sending);
+            let sent = sending.flows.get(&flow);
+            sent.map_or_else(T::default, |sent| act(link, sent))
         })
     }
 
     /// So many bytes of a message that was sent while it grew are there now; see [`Payload::ready`].
     pub fn ready(&self, flow: FlowName, sequence: u64, ready: u64) {
-        self.change(flow, |link, id| link.ready(id, sequence, ready));
+        self.change(flow, |link, sent| link.ready(sent.id, sequence, ready));
     }
 
     /// A message that was sent while it grew never will be complete: the host misses it. A complete one goes on.
     pub fn give_up(&self, flow: FlowName, sequence: u64) {
-        let given_up = self.change(flow, |link, id| {
-            let is_growing = link.is_growing(id, sequence);
-            is_growing.then(|| link.cancel(id, sequence))?
+        let given_up = self.change(flow, |link, sent| {
+            let is_growing = link.is_growing(sent.id, sequence);
+            let given_up = is_growing.then(|| link.cancel(sent.id, sequence))?;
+            sent.gave_up(given_up.iter().count(), &self.user.counts);
+            given_up
         });
-        self.user.gave_up(flow, given_up.into_iter().collect());
+        drop(given_up);
     }
 
-    /// Messages of a flow below this one are acknowledged.
     pub fn acknowledged(&self, flow: FlowName) -> u64 {
-        self.change(flow, |link, id| link.acknowledged(id))
+        self.change(flow, |link, sent| link.acknowledged(sent.id))
     }
 
     /// The host misses the messages of a flow below this one that were not sent.
     pub fn skip(&self, flow: FlowName, next: u64) {
-        self.change(flow, |link, id| link.skip(id, next));
+        self.change(flow, |link, sent| link.skip(sent.id, next));
     }
 
-    /// No message of a flow follows. It closes when the host has answered to the one that replaces it, and ends when all that it retains is acknowledged or given up; one that is cut ends at once, before
-    /// what the host has not delivered, for which there is no gap: it comes in another flow.
+    /// No message of a flow follows. It closes when the host has answered to the flow that replaces it, and ends when all that it retains is acknowledged or given up. One that is cut ends at once; the
+    /// host misses nothing of it, since the rest comes in another flow.
     pub fn end_flow(&self, flow: FlowName, is_cut: bool) {
         let dropped = self.link.change(|link| {
             let mut sending = lock(&self.user.sending);
@@ -443,11 +432,8 @@ impl HostLink {
 
     /// Gives up all that is retained for a host that has had no lanes for too long. To be called now and then.
     pub fn give_up_outage(&self) {
-        let sending = lock(&self.user.sending);
-        let outage = sending.limits.outage;
-        let is_over = sending.down_since.is_some_and(|at| at.elapsed() >= outage);
-        drop(sending);
-        if !is_over {
+        let down_since = lock(&self.user.sending).down_since;
+        if down_since.is_none_or(|at| at.elapsed() < self.limits.outage) {
             return;
         }
         let given_up = self.link.change(|link| {
@@ -455,13 +441,22 @@ impl HostLink {
                 return Vec::new();
             }
             let sending = lock(&self.user.sending);
-            let flows = sending.flows.iter();
-            let given_up = flows.map(|(flow, sent)| (*flow, link.cancel_all(sent.id)));
-            given_up.collect::<Vec<_>>()
+            let flows = sending.flows.values();
+            let given_up = flows.flat_map(|sent| {
+                let given_up = link.cancel_all(sent.id);
+                sent.gave_up(given_up.len(), &self.user.counts);
+                given_up
+            });
+            given_up.collect()
         });
-        for (flow, given_up) in given_up {
-            self.user.gave_up(flow, given_up);
-        }
+        drop(given_up);
+    }
+
+    /// What a stream's flows retain is sent in another stream, too.
+    pub fn move_stream(&self, stream: u64) {
+        let mut sending = lock(&self.user.sending);
+        let flows = sending.flows.range_mut(FlowName::all_of(stream));
+        flows.for_each(|(_, sent)| sent.has_moved = true);
     }
 
     /// There may be memory again, or a subscriber may take more.
@@ -469,12 +464,10 @@ impl HostLink {
         self.link.buffer_free();
     }
 
-    /// What the control plane says of the host.
     pub fn set_peer(&self, peer: Peer) -> Result<(), EndpointError> {
         self.link.set_peer(peer)
     }
 
-    /// Its state.
     pub fn status(&self) -> LinkStatus {
         self.link.status()
     }

@@ -1,15 +1,13 @@
 //! What a peer says in OPEN, true or not, over links on loopback.
 
 use super::*;
-use crate::counts::HostCounts;
-use crate::event::{ConductorEvent, SourcedEvent};
+use crate::event::SourcedEvent;
 use crate::ingress::LinkIngress;
-use crate::wire::{FlowDescription, Takes, Tree};
+use crate::wire::{Takes, Tree};
 use rgaps_client::links::Offer;
 use rgaps_client::History;
 use rgaps_transport::machine::BufferReply;
 use rgaps_transport::{EndpointConfig, LaneEnd, LaneKey, Security};
-use std::sync::atomic::Ordering;
 use std::sync::mpsc::{channel, Receiver};
 
 const LIMIT: Duration = Duration::from_secs(120);
@@ -140,10 +138,10 @@ fn wait<T>(heard: &Receiver<SourcedEvent>, is: impl Fn(ConductorEvent) -> Option
 
 fn is_violation(heard: ConductorEvent) -> Option<()> {
     match heard {
-        ConductorEvent::Event(HostEvent::Link(LinkEvent::LaneEnded {
+        ConductorEvent::Link(LinkEvent::LaneEnded {
             end: LaneEnd::ProtocolViolation,
             ..
-        })) => Some(()),
+        }) => Some(()),
         _ => None,
     }
 }
@@ -252,7 +250,7 @@ fn a_host_that_lies_in_open_is_disconnected_and_harms_nobody_else() {
         friend.open(vec![NewFlow {
             flow: flow(publisher),
             retained_max: u64::MAX,
-            description: honest.clone(),
+            description: Arc::new(described()),
             leads_on: false,
         }]);
     };
@@ -299,7 +297,7 @@ fn flows_that_are_opened_together_are_one_group_and_again_after_a_restart() {
     let quiet = LinkIngress::new("1", to, channel().0, HostCounts::new(None));
     let config = (LinkConfig::default(), limits());
     let from = HostLink::new(&sender, "1", config, dial(&sender, &at, 2), quiet.ends()).unwrap();
-    let description = described().encode();
+    let description = Arc::new(described());
     let new = |publisher| NewFlow {
         flow: flow(publisher),
         retained_max: u64::MAX,
@@ -313,10 +311,10 @@ fn flows_that_are_opened_together_are_one_group_and_again_after_a_restart() {
     groups.sort();
     assert_eq!(groups, [vec![1, 2, 3], vec![4]]);
     // A refused flow has ended, and may begin again.
-    landings.refuse(flow(4), "a rule");
+    landings.answer(flow(4), Err("a rule".to_owned()));
     link.buffer_free();
     let refused = wait(&answers, |heard| match heard {
-        ConductorEvent::Event(HostEvent::Refused(flow, why, _)) => Some((flow, why)),
+        ConductorEvent::Answered(flow, Err(why)) => Some((flow, why)),
         _ => None,
     });
     assert_eq!(refused, (flow(4), "a rule".to_owned()));
@@ -344,7 +342,7 @@ fn no_more_flows_are_opened_than_a_link_has_and_each_group_comes_whole() {
     let quiet = LinkIngress::new("1", channel().0, channel().0, HostCounts::new(None));
     let config = (LinkConfig::default(), limits());
     let from = HostLink::new(&sender, "1", config, dial(&sender, &at, 2), quiet.ends()).unwrap();
-    let description = described().encode();
+    let description = Arc::new(described());
     let new = |publisher| NewFlow {
         flow: flow(publisher),
         retained_max: u64::MAX,
@@ -370,7 +368,7 @@ fn a_link_that_was_replaced_is_out_of_date() {
     let first = LinkIngress::new("peer", to, channel().0, HostCounts::new(None));
     let second = first.next();
     let source = |ingress: &LinkIngress| {
-        ingress.event(HostEvent::Link(LinkEvent::Up));
+        ingress.event(ConductorEvent::Link(LinkEvent::Up));
         let (source, _) = heard.recv_timeout(LIMIT).unwrap();
         source.expect("it is of a link")
     };
@@ -385,8 +383,7 @@ fn a_link_that_was_replaced_is_out_of_date() {
 fn a_best_effort_flow_keeps_only_its_newest_message_while_the_host_is_away() {
     // Nobody listens, so there are no lanes.
     let sender = endpoint(2);
-    let (to, heard) = channel();
-    let quiet = LinkIngress::new("1", to, channel().0, HostCounts::new(None));
+    let quiet = LinkIngress::new("1", channel().0, channel().0, HostCounts::new(None));
     let peer = Peer {
         incarnation: 1,
         key: key(2),
@@ -397,7 +394,7 @@ fn a_best_effort_flow_keeps_only_its_newest_message_while_the_host_is_away() {
     let new = |publisher| NewFlow {
         flow: flow(publisher),
         retained_max: u64::MAX,
-        description: described().encode(),
+        description: Arc::new(described()),
         leads_on: false,
     };
     link.open(vec![new(1), new(2)]);
@@ -414,11 +411,12 @@ fn a_best_effort_flow_keeps_only_its_newest_message_while_the_host_is_away() {
         }
     }
     assert_eq!(link.status().retained_bytes, 100 + 10 * 100);
-    for _ in 0..9 {
-        let given_up = wait(&heard, |heard| match heard {
-            ConductorEvent::Event(HostEvent::GaveUp(flow)) => Some(flow),
-            _ => None,
-        });
-        assert_eq!(given_up, flow(1));
-    }
+    let counts = &quiet.counts;
+    assert_eq!(counts.given_up.load(Ordering::Relaxed), 9);
+    assert_eq!(counts.issues.rows(1)[0].gave_up, 9);
+    // What comes in another stream is not given up.
+    link.move_stream(flow(1).stream);
+    let payload = Arc::new(vec![0_u8; 100]);
+    link.send((flow(1), false), 10, payload, Description::default());
+    assert_eq!(counts.given_up.load(Ordering::Relaxed), 9);
 }

@@ -12,7 +12,6 @@ const MAX_TOPICS: usize = 1024;
 /// How often the log says of a topic that messages were missed: they may be all of a fast publisher's.
 const SAY: Duration = Duration::from_secs(1);
 
-/// Counts, for one host.
 #[derive(Default)]
 pub struct TopicIssues(Mutex<BTreeMap<String, TopicIssue>>);
 
@@ -25,10 +24,6 @@ struct TopicIssue {
 }
 
 impl TopicIssues {
-    fn change(&self, topic: &str, change: impl FnOnce(&mut PeerTopic)) {
-        self.note(topic, |note| change(&mut note.row));
-    }
-
     fn note(&self, topic: &str, change: impl FnOnce(&mut TopicIssue)) {
         let mut issues = lock(&self.0);
         if !issues.contains_key(topic) && issues.len() >= MAX_TOPICS {
@@ -39,30 +34,32 @@ impl TopicIssues {
         change(note);
     }
 
-    /// Messages for that host were given up.
     pub fn gave_up(&self, topic: &str, messages: u64) {
-        self.change(topic, |row| row.gave_up += messages);
+        self.note(topic, |note| note.row.gave_up += messages);
     }
 
-    /// Messages from that host never came. How many the log is to tell of now: those since it last did.
+    /// Messages from that host never came. The log says so now and then: how many since it last did.
     pub fn missed(&self, topic: &str, messages: u64) -> Option<u64> {
-        let mut say = None;
+        let mut unsaid = None;
         self.note(topic, |note| {
             note.row.missed += messages;
             note.unsaid += messages;
             if note.logged.is_none_or(|logged| logged.elapsed() >= SAY) {
                 note.logged = Some(Instant::now());
-                say = Some(std::mem::take(&mut note.unsaid));
+                unsaid = Some(std::mem::take(&mut note.unsaid));
             }
         });
-        say
+        if let Some(missed) = unsaid {
+            tracing::warn!(topic, missed, "messages of another host were lost");
+        }
+        unsaid
     }
 
     /// That host did, or we would have done, what may not be. True: not for this reason before.
     pub fn refused(&self, topic: &str, times: u64, why: &str) -> bool {
         let why = clip(why);
         let mut is_new = false;
-        self.change(topic, |row| {
+        self.note(topic, |TopicIssue { row, .. }| {
             row.refused += times;
             is_new = row.why != why;
             row.why = why;
@@ -70,7 +67,13 @@ impl TopicIssues {
         is_new
     }
 
-    /// There is no reason any more.
+    /// The same; the log says what does not happen, if it was not for this reason before.
+    pub fn warn_refused(&self, topic: &str, times: u64, what: &str, why: &str) {
+        if self.refused(topic, times, why) {
+            tracing::warn!(topic, "{what}: {why}");
+        }
+    }
+
     pub fn allowed(&self, topic: &str) {
         let mut issues = lock(&self.0);
         if let Some(note) = issues.get_mut(topic) {

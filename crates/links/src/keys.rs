@@ -11,7 +11,7 @@ use rgaps_session::MAX_HOST_NAME;
 use serde::{Deserialize, Serialize};
 
 /// Version of all that hosts say to each other: these keys, the meeting, and what is said over links.
-pub const PLANE_VERSION: u32 = 7;
+pub const PLANE_VERSION: u32 = 8;
 /// Longest key that is looked at.
 const MAX_KEY_BYTES: usize = 300;
 /// Subscribers of a topic on a host that are believed at most.
@@ -35,13 +35,13 @@ pub struct TopicInterest {
     pub demand: Demand,
 }
 
-/// The token of a host that is there.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The token of a host that is there. A host that asks another for its lanes sends its own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Token {
-    /// The host.
-    pub node: Node,
     /// The version that it speaks.
     pub protocol: u32,
+    /// The host.
+    pub node: Node,
 }
 
 impl Token {

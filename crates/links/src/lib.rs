@@ -1,12 +1,10 @@
 //! The links of a host: carries topics between the hosts of a realm.
 //!
-//! A process of its own beside the daemon, and to it a client like others. Of each topic that other hosts
-//! want it is *one* subscriber, whatever their number: a sample is held, where it is, until each of
-//! those hosts has acknowledged it. Of each publisher elsewhere it is a publisher here: what comes lands in
-//! its loans, is published once, and fans out without copies. Hosts find each other over Zenoh ([`control_plane`]);
-//! messages, what is said about them, routes and interest go through lanes
-//! (`rgaps-transport`, `rgaps-routing`). What is for hosts behind this one goes on while it
-//! arrives, over a tree that its origin names. See `docs/decisions/0016-links-process.md`, `0018-relay.md` and `0038-house.md`.
+//! The process `rgaps-links` is a client of the daemon. It has *one* subscriber per topic, however many hosts want it, and
+//! holds a sample where it is until each of those hosts has acknowledged it. For each publisher of another host it has a publisher here:
+//! messages land in its loans, are published once, and fan out without copies. Hosts find each other over Zenoh ([`control_plane`]);
+//! messages, routes and interest go through lanes (`rgaps-transport`, `rgaps-routing`). A message for hosts behind this one goes on while
+//! it arrives, over a tree that its origin names. See `docs/decisions/0016-links-process.md`, `0018-relay.md` and `0038-house.md`.
 #![deny(unsafe_code)]
 
 mod conductor;
@@ -15,7 +13,6 @@ mod counts;
 mod delivered;
 mod egress;
 mod event;
-mod figures;
 mod host_link;
 mod ingress;
 mod issues;

@@ -7,15 +7,14 @@
 //! | interest | each host that is reached is asked for all of it over its control channel ([`LinkMessage::Datagram`]), and then says what changes |
 //! | how far messages are | final hosts confirm, or refuse, flows of this host over the same channels ([`FlowReport`]) |
 //!
-//! Interest that a host withdraws stays for [`WITHDRAWN_FOR`]: subscribers that leave with their daemon are back in a moment. A host
-//! that cannot be reached for `outage_ms` is forgotten.
+//! Withdrawn interest stays for [`WITHDRAWN_FOR`], since subscribers are back a moment after their daemon restarts. The network
+//! forgets a host that cannot be reached for `outage_ms`.
 //!
-//! Hosts are numbered by a hash of their names, which all hosts compute alike. It does no I/O: [`Network::poll`] has what is to be
-//! sent.
+//! A hash of its name numbers each host. The network does no I/O: [`Network::poll`] has what is to be sent.
 
 use crate::keys::{number_of, Node, TopicInterest, MAX_WANTED};
-use crate::wire::{clip, LinkMessage};
-use anyhow::{bail, ensure, Context};
+use crate::wire::{clip, exactly, LinkMessage};
+use anyhow::{ensure, Context};
 use rgaps_routing::{
     build, ChannelEvent, Channels, ControlMessage, Datagram, FlowName, Hop, HostId, InterestTable,
     Life, Load, Path, PathTable, Time, Tree, MAX_TOPICS,
@@ -24,7 +23,6 @@ use rgaps_session::check_topic_name;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// How long interest that was withdrawn stays.
 const WITHDRAWN_FOR: Duration = Duration::from_secs(1);
 
 /// A host that reaches others, and is reached.
@@ -49,9 +47,7 @@ pub struct Network {
 /// What a host says of a flow of this one.
 #[derive(Debug, PartialEq)]
 pub struct FlowReport {
-    /// Who says so.
     pub from: HostId,
-    /// The flow.
     pub flow: FlowName,
     /// The host that its messages are for.
     pub host: HostId,
@@ -65,18 +61,15 @@ struct KnownWant {
     withdrawn: Option<Instant>,
 }
 
-/// What became of a datagram.
 #[derive(Debug, Default, PartialEq)]
 pub struct Received {
     /// It goes on to this host.
     pub egress: Option<(String, LinkMessage)>,
     /// It has changed what is known of its sender's interest.
     pub is_changed: bool,
-    /// What it says of flows.
     pub reports: Vec<FlowReport>,
 }
 
-/// The number of a host.
 pub fn id(host: &str) -> HostId {
     HostId(number_of(host))
 }
@@ -89,7 +82,6 @@ fn life(node: &Node) -> Life {
 }
 
 impl Network {
-    /// A host without links, which wants nothing yet.
     pub fn new(own: &Node) -> Network {
         let life = life(own);
         Network {
@@ -111,7 +103,6 @@ impl Network {
         self.start.elapsed()
     }
 
-    /// The link with a host has lanes.
     pub fn link_up(&mut self, node: &Node) -> anyhow::Result<()> {
         let life = life(node);
         self.note_name(node)?;
@@ -126,7 +117,6 @@ impl Network {
         Ok(())
     }
 
-    /// The link with a host has lost its last lane.
     pub fn lanes_lost(&mut self, host: &str) {
         let now = self.now();
         self.paths.lanes_lost(id(host), now);
@@ -137,7 +127,6 @@ impl Network {
         self.restarted.insert(id(host));
     }
 
-    /// The host is given up.
     pub fn link_ended(&mut self, host: &str) {
         self.advertised.remove(&id(host));
         self.paths.link_ended(id(host));
@@ -179,7 +168,7 @@ impl Network {
         Ok(())
     }
 
-    /// Takes what another host says over a control channel, or finds out where it goes on to. `relays`: this host forwards.
+    /// Takes what another host sends over a control channel, or finds out where it goes on to. `relays`: this host forwards.
     pub fn receive(&mut self, datagram: Datagram, relays: bool) -> anyhow::Result<Received> {
         let mut received = Received::default();
         match datagram.hop(self.own.host) {
@@ -189,12 +178,12 @@ impl Network {
                 received.egress = name.map(|name| (name.clone(), LinkMessage::Datagram(datagram)));
             }
             Hop::Deliver(segment) => {
-                let now = self.now();
-                for event in self.channels.receive(segment, now) {
-                    match flow_report(&event) {
-                        Some(report) => received.reports.push(report),
-                        None => received.is_changed |= self.control(event)?,
-                    }
+                let from = segment.from.life.host;
+                for event in self.channels.receive(segment, self.now()) {
+                    self.channel_event(event, &mut received)?;
+                }
+                if received.is_changed {
+                    self.note_wants(from)?;
                 }
             }
             Hop::Forward(..) | Hop::Drop => {}
@@ -202,53 +191,53 @@ impl Network {
         Ok(received)
     }
 
-    /// Whether what is known of a host's interest has changed.
-    fn control(&mut self, event: ChannelEvent) -> anyhow::Result<bool> {
+    fn channel_event(&mut self, event: ChannelEvent, to: &mut Received) -> anyhow::Result<()> {
         let (from, message) = match event {
             ChannelEvent::Restarted(life) => {
                 self.interest.restarted(life, &mut self.channels);
                 self.renewed.insert(life.host);
-                return Ok(false);
+                return Ok(());
             }
             ChannelEvent::Message(from, message) => (from, message),
         };
-        let want = match &message {
-            ControlMessage::Interest { topic, want } => {
-                check_topic_name(topic)?;
-                Some((
-                    topic.to_string(),
-                    want.as_deref().map(decode_want).transpose()?,
-                ))
-            }
-            _ => None,
-        };
-        if !self.interest.receive(from, &message, &mut self.channels) {
-            return Ok(false);
-        }
-        let Some(said) = self.interest.host(from.host) else {
-            return Ok(false);
-        };
-        let known = self.wants.entry(from.host).or_default();
-        match want {
-            Some((topic, Some(want))) if known.len() < 2 * MAX_TOPICS => {
-                let withdrawn = None;
-                known.insert(topic, KnownWant { want, withdrawn });
-            }
-            Some((topic, _)) => {
-                if let Some(known) = known.get_mut(&topic) {
-                    known.withdrawn.get_or_insert_with(Instant::now);
+        let (flow, host, outcome) = match message {
+            ControlMessage::Confirm { flow, next } => (flow, from.host, Ok(next)),
+            ControlMessage::Refused { flow, host, reason } => (flow, host, Err(clip(&reason))),
+            message => {
+                if let ControlMessage::Interest { topic, want } = &message {
+                    check_topic_name(topic)?;
+                    want.as_deref().map(decode_want).transpose()?;
                 }
+                let channels = &mut self.channels;
+                to.is_changed |= self.interest.receive(from, &message, channels);
+                return Ok(());
             }
-            // All has been said: whatever else was known, a former life wanted.
-            None => {
-                for (topic, known) in known {
-                    if !said.wants.contains_key(&topic[..]) {
-                        known.withdrawn.get_or_insert_with(Instant::now);
-                    }
-                }
+        };
+        to.reports.push(FlowReport {
+            from: from.host,
+            flow,
+            host,
+            outcome,
+        });
+        Ok(())
+    }
+
+    /// Takes over what a host wants now. What it does not want any more stays for a moment.
+    fn note_wants(&mut self, host: HostId) -> anyhow::Result<()> {
+        let wants = self.interest.host(host).map(|host| &host.wants);
+        let known = self.wants.entry(host).or_default();
+        for (topic, known) in known.iter_mut() {
+            if wants.is_none_or(|wants| !wants.contains_key(&topic[..])) {
+                known.withdrawn.get_or_insert_with(Instant::now);
             }
         }
-        Ok(true)
+        for (topic, want) in wants.into_iter().flatten() {
+            let (want, withdrawn) = (decode_want(want)?, None);
+            if known.len() < 2 * MAX_TOPICS || known.contains_key(&topic[..]) {
+                known.insert(topic.to_string(), KnownWant { want, withdrawn });
+            }
+        }
+        Ok(())
     }
 
     /// Tells a flow's origin how far its messages are here.
@@ -277,7 +266,6 @@ impl Network {
         std::mem::take(&mut self.renewed)
     }
 
-    /// The life of a host that is reached.
     pub fn incarnation(&self, host: &str) -> Option<u64> {
         Some(self.paths.path(id(host))?.end().incarnation)
     }
@@ -317,18 +305,20 @@ impl Network {
     }
 
     /// Changes what this host wants of a topic; none: nothing any more.
-    pub fn want(&mut self, topic: &str, want: Option<TopicInterest>) {
+    fn want(&mut self, topic: &str, want: Option<TopicInterest>) {
         let want = want.map(|want| encode_want(want).into());
         self.interest.set(topic, want, &mut self.channels);
     }
 
-    /// The topics that this host wants.
-    pub fn wanted(&self) -> Vec<String> {
-        self.interest
-            .own()
-            .keys()
-            .map(|topic| topic.to_string())
-            .collect()
+    /// This host wants these topics, and no others.
+    pub fn set_wants(&mut self, wants: BTreeMap<&str, TopicInterest>) {
+        let own: Vec<Box<str>> = self.interest.own().keys().cloned().collect();
+        for topic in own.iter().filter(|topic| !wants.contains_key(&topic[..])) {
+            self.want(topic, None);
+        }
+        for (topic, want) in wants {
+            self.want(topic, Some(want));
+        }
     }
 
     /// It rises whenever routes may have changed.
@@ -336,7 +326,6 @@ impl Network {
         self.paths.version()
     }
 
-    /// The hosts that are reached.
     pub fn reached(&self) -> impl Iterator<Item = &String> {
         self.paths
             .paths()
@@ -377,21 +366,18 @@ impl Network {
         paths
     }
 
-    /// What a host wants.
     pub fn wants(&self, host: &str) -> impl Iterator<Item = (&String, &TopicInterest)> {
         let wants = self.wants.get(&id(host)).into_iter().flatten();
         wants.map(|(topic, known)| (topic, &known.want))
     }
 
-    /// Whether a host has said all that it wants.
     pub fn knows_wants(&self, host: &str) -> bool {
         self.interest
             .host(id(host))
             .is_some_and(|host| host.is_complete)
     }
 
-    /// Forgets what was withdrawn, and hosts that have not been reached for `outage`, but for those that are still `kept`. Whether
-    /// anybody wants less now.
+    /// Forgets withdrawn interest, and hosts but `kept` ones that were not reached for `outage`. Whether anybody wants less now.
     pub fn expire<'a>(&mut self, outage: Duration, kept: impl Iterator<Item = &'a String>) -> bool {
         let kept: BTreeSet<HostId> = kept.map(|host| id(host)).collect();
         let mut is_changed = false;
@@ -408,13 +394,10 @@ impl Network {
         for host in hosts {
             if self.paths.path(host).is_some() || kept.contains(&host) {
                 self.unreachable.remove(&host);
-            } else if self
-                .unreachable
-                .entry(host)
-                .or_insert_with(Instant::now)
-                .elapsed()
-                >= outage
-            {
+                continue;
+            }
+            let since = *self.unreachable.entry(host).or_insert_with(Instant::now);
+            if since.elapsed() >= outage {
                 self.unreachable.remove(&host);
                 self.channels.forget(host);
                 self.renewed.insert(host);
@@ -426,33 +409,14 @@ impl Network {
     }
 }
 
-fn flow_report(event: &ChannelEvent) -> Option<FlowReport> {
-    let ChannelEvent::Message(from, message) = event else {
-        return None;
-    };
-    let (flow, host, outcome) = match message {
-        ControlMessage::Confirm { flow, next } => (flow, from.host, Ok(*next)),
-        ControlMessage::Refused { flow, host, reason } => (flow, *host, Err(clip(reason))),
-        _ => return None,
-    };
-    Some(FlowReport {
-        from: from.host,
-        flow: *flow,
-        host,
-        outcome,
-    })
-}
-
 fn encode_want(want: TopicInterest) -> Vec<u8> {
     postcard::to_stdvec(&want).expect("it has only what can be written")
 }
 
 fn decode_want(from: &[u8]) -> anyhow::Result<TopicInterest> {
-    let (want, rest) =
-        postcard::take_from_bytes::<TopicInterest>(from).context("its interest does not decode")?;
-    if !rest.is_empty() || !(1..=MAX_WANTED).contains(&want.subscribers) {
-        bail!("its interest cannot be");
-    }
+    let want = exactly::<TopicInterest>(from).context("its interest does not decode")?;
+    let is_possible = (1..=MAX_WANTED).contains(&want.subscribers);
+    ensure!(is_possible, "its interest cannot be");
     Ok(want)
 }
 

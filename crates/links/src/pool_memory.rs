@@ -1,5 +1,4 @@
-//! Memory that has to be had from the daemon before a message can land. A thread of its own asks for it: that takes as
-//! long as the kernel needs to provide the pages, and lanes of the link go on meanwhile.
+//! A thread asks the daemon for memory that messages land in, since that takes as long as the kernel needs to provide the pages.
 
 use crate::event::ConductorEvent;
 use crate::ingress::{MemoryRequest, RemotePublisher};
@@ -31,8 +30,10 @@ fn run(received: &Receiver<MemoryRequest>) {
         };
         match wanted {
             Ok(wanted) => {
+                if wanted.landing.fetch(wanted.bytes) {
+                    wanted.reporter.report(ConductorEvent::Room);
+                }
                 let landing = Arc::downgrade(&wanted.landing);
-                fetch(wanted);
                 given.push_back((Instant::now() + KEPT, landing));
             }
             Err(RecvTimeoutError::Timeout) => {}
@@ -43,16 +44,5 @@ fn run(received: &Receiver<MemoryRequest>) {
             let landing = given.pop_front().and_then(|(_, landing)| landing.upgrade());
             landing.inspect(|landing| landing.give_back(KEPT));
         }
-    }
-}
-
-fn fetch(wanted: MemoryRequest) {
-    let MemoryRequest {
-        landing,
-        bytes,
-        reporter,
-    } = wanted;
-    if landing.fetch(bytes) {
-        reporter.report(ConductorEvent::Room);
     }
 }

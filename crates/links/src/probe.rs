@@ -16,50 +16,53 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use zenoh::{Session, Wait};
 
-/// Pause between two looks.
 const LOOK: Duration = Duration::from_secs(2);
 /// How long one endpoint, or the question for realms, may take.
 const LIMIT: Duration = Duration::from_secs(2);
-/// An endpoint is reported after so many looks in a row that reached it while no host was there: Zenoh needs a moment after
-/// a cable is back.
+/// Looks in a row that reach an endpoint without a host before it is reported: Zenoh needs a moment after a cable is back.
 const REACHED: u32 = 3;
 const STRANGE: &str = "it is reached, and nobody who speaks as this host does answers: do both have tls/, or both tcp/?";
 
 /// Looks at endpoints until it is dropped.
 pub struct Probe {
-    board: Arc<Mutex<BTreeMap<String, String>>>,
-    knows_hosts: Arc<AtomicBool>,
-    session: Arc<Mutex<Session>>,
+    shared: Arc<Shared>,
     // Gone when this is dropped, which ends the thread in its next pause.
     _stop: Sender<()>,
 }
 
+struct Shared {
+    session: Mutex<Session>,
+    /// This host knows another host of its realm.
+    knows_hosts: AtomicBool,
+    /// The endpoints that are not reached, and why.
+    board: Mutex<BTreeMap<String, String>>,
+}
+
 impl Probe {
-    /// Starts to look at the endpoints `connect` for hosts of `realm`.
     pub fn start(
         session: Session,
         realm: &str,
         connect: &[String],
         tls: Option<Tls>,
     ) -> anyhow::Result<Probe> {
-        let board = Arc::new(Mutex::new(BTreeMap::new()));
-        let knows_hosts = Arc::new(AtomicBool::new(false));
-        let session = Arc::new(Mutex::new(session));
+        let shared = Arc::new(Shared {
+            session: Mutex::new(session),
+            knows_hosts: AtomicBool::new(false),
+            board: Mutex::default(),
+        });
         let (stop, stopped) = channel::<()>();
         let mut prober = Prober {
-            session: session.clone(),
+            shared: shared.clone(),
             realm: realm.to_owned(),
             endpoints: connect.iter().map(|of| (of.clone(), 0)).collect(),
             tls,
-            knows_hosts: knows_hosts.clone(),
         };
-        let reported = board.clone();
         std::thread::Builder::new()
             .name("rgaps-probe".to_owned())
             .spawn(move || {
                 while stopped.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
                     let found = prober.look();
-                    let mut board = lock(&reported);
+                    let mut board = lock(&prober.shared.board);
                     for (endpoint, why) in &found {
                         if board.get(endpoint) != Some(why) {
                             tracing::warn!(endpoint, "cannot reach a host: {why}");
@@ -70,26 +73,25 @@ impl Probe {
             })
             .context("creating a thread")?;
         Ok(Probe {
-            board,
-            knows_hosts,
-            session,
+            shared,
             _stop: stop,
         })
     }
 
     /// Tells the probe whether this host knows another host of its realm.
     pub fn set_knows_hosts(&self, knows_hosts: bool) {
-        self.knows_hosts.store(knows_hosts, Ordering::Relaxed);
+        self.shared
+            .knows_hosts
+            .store(knows_hosts, Ordering::Relaxed);
     }
 
-    /// The control plane has another session.
     pub fn set_session(&self, session: Session) {
-        *lock(&self.session) = session;
+        *lock(&self.shared.session) = session;
     }
 
     /// The endpoints that are not reached, and why.
     pub fn not_reached(&self) -> Vec<NotReached> {
-        let board = lock(&self.board);
+        let board = lock(&self.shared.board);
         let rows = board.iter().map(|(endpoint, why)| NotReached {
             endpoint: clip(endpoint),
             reason: clip(why),
@@ -98,14 +100,12 @@ impl Probe {
     }
 }
 
-/// What the probe's thread has.
 struct Prober {
-    session: Arc<Mutex<Session>>,
+    shared: Arc<Shared>,
     realm: String,
     /// With the number of looks in a row that reached the endpoint while no host was there.
     endpoints: Vec<(String, u32)>,
     tls: Option<Tls>,
-    knows_hosts: Arc<AtomicBool>,
 }
 
 impl Prober {
@@ -127,7 +127,7 @@ impl Prober {
                 found.insert(endpoint.clone(), STRANGE.to_owned());
             }
         }
-        if before > 0 && !self.knows_hosts.load(Ordering::Relaxed) {
+        if before > 0 && !self.shared.knows_hosts.load(Ordering::Relaxed) {
             if let Some(why) = self.other_realm() {
                 for (endpoint, _) in &self.endpoints {
                     found.entry(endpoint.clone()).or_insert_with(|| why.clone());
@@ -139,11 +139,8 @@ impl Prober {
 
     /// How many hosts Zenoh is connected with, of any realm.
     fn hosts(&self) -> usize {
-        self.session().info().peers_zid().wait().count()
-    }
-
-    fn session(&self) -> Session {
-        lock(&self.session).clone()
+        let session = lock(&self.shared.session).clone();
+        session.info().peers_zid().wait().count()
     }
 
     /// The endpoints that accept no connection, and why.
@@ -157,7 +154,7 @@ impl Prober {
 
     /// Whether a host of another realm answers, in words.
     fn other_realm(&self) -> Option<String> {
-        let session = self.session();
+        let session = lock(&self.shared.session).clone();
         let tokens = session.liveliness().get("rgaps/*/node/**");
         let replies = tokens.timeout(LIMIT).wait().ok()?;
         let (realm, host) = replies.iter().find_map(|reply| {

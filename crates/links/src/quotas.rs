@@ -1,79 +1,39 @@
-//! What topics may use together: each publisher needs so much, and what is not there is refused by name.
-//!
-//! A publisher needs the longest message of its quota times the messages that it keeps, or the bytes that it
-//! keeps; on the host that it publishes on for what is on its way (*staging*), and where it lands.
+//! Limits that topics share. A publisher reserves the longest message of its quota times the messages that it keeps, or the bytes
+//! that it keeps: on its own host for messages on their way (*staging*), and on the host where they land.
 
 use crate::lock;
 use rgaps_client::links::{Links, Offer, Quota};
 use rgaps_client::History;
 use rgaps_session::ByteSize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
-/// Which memory of a quota.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
-    /// Of what goes to other hosts.
-    Staging,
-    /// Of what comes from them.
-    RemotePublisher,
-}
+/// One of a quota's limits in bytes, and its key.
+pub type Limit = (&'static str, Option<ByteSize>);
 
-/// What publishers have of each quota.
-type Books = Mutex<BTreeMap<(String, Kind), BTreeMap<u64, u64>>>;
+type Books = Mutex<BTreeMap<(String, &'static str), u64>>;
 
-/// All quotas of this host.
 #[derive(Default)]
-pub struct Quotas {
-    books: Arc<Books>,
-    /// Per host, and topic: bytes a second.
-    rates: BTreeMap<String, BTreeMap<String, u64>>,
-}
+pub struct Quotas(Arc<Books>);
 
-/// What a publisher has of a quota, until it is dropped.
+/// A publisher's part of a quota, until it is dropped.
 pub struct Reserved {
     books: Arc<Books>,
-    key: (String, Kind),
-    publisher: u64,
-    /// How much that is.
+    key: (String, &'static str),
     pub bytes: u64,
 }
 
 impl Drop for Reserved {
     fn drop(&mut self) {
-        if let Some(reserves) = lock(&self.books).get_mut(&self.key) {
-            reserves.remove(&self.publisher);
+        if let Some(reserved) = lock(&self.books).get_mut(&self.key) {
+            *reserved -= self.bytes;
         }
     }
 }
 
-/// What publishers that are sent have of quotas.
-#[derive(Default)]
-pub struct Staged(BTreeMap<(String, u64), Reserved>);
+/// The parts of publishers that are sent, by quotas and publishers.
+pub type Staged = BTreeMap<(String, u64), Reserved>;
 
-impl Staged {
-    /// What a publisher has of a quota, or gets now. See [`Quotas::reserve`].
-    pub fn reserve(
-        &mut self,
-        (quotas, quota): (&Quotas, &Quota),
-        publisher: u64,
-        offer: &Offer,
-    ) -> Result<Option<u64>, String> {
-        let key = (quota.name.clone(), publisher);
-        if !self.0.contains_key(&key) {
-            let new = quotas.reserve(quota, Kind::Staging, publisher, offer)?;
-            self.0.extend(new.map(|new| (key.clone(), new)));
-        }
-        Ok(self.0.get(&key).map(|reserved| reserved.bytes))
-    }
-
-    /// Gives back what others have than these: quotas and publishers.
-    pub fn retain(&mut self, is_used: impl Fn(&(String, u64)) -> bool) {
-        self.0.retain(|key, _| is_used(key));
-    }
-}
-
-/// What a publisher needs.
 fn needs(offer: &Offer, message_max: u64) -> u64 {
     match offer.history {
         History::KeepLast(depth) => message_max.saturating_mul(u64::from(depth)),
@@ -86,81 +46,50 @@ impl Quotas {
     pub fn reserve(
         &self,
         quota: &Quota,
-        kind: Kind,
-        publisher: u64,
+        (name, total): Limit,
         offer: &Offer,
     ) -> Result<Option<Reserved>, String> {
-        let (name, total) = match kind {
-            Kind::Staging => ("staging_max", quota.staging_max),
-            Kind::RemotePublisher => ("landing_max", quota.landing_max),
-        };
         let (Some(total), Some(message_max)) = (total, quota.message_max) else {
             return Ok(None);
         };
         let bytes = needs(offer, message_max.0);
-        let key = (quota.name.clone(), kind);
-        let mut books = lock(&self.books);
-        let reserves = books.entry(key.clone()).or_default();
-        let refused = |why: String| Err(format!("quota '{}': {name}: {why}", quota.name));
-        if reserves.contains_key(&publisher) {
-            return refused(format!("publisher {publisher} already has a part of it"));
-        }
-        let left = total.0.saturating_sub(reserves.values().sum());
+        let key = (quota.name.clone(), name);
+        let mut books = lock(&self.0);
+        let reserved = books.entry(key.clone()).or_default();
+        let left = total.0.saturating_sub(*reserved);
         if bytes > left {
             let (bytes, left) = (ByteSize(bytes), ByteSize(left));
-            return refused(format!("topic needs {bytes}, {left} left of {total}"));
+            return Err(format!(
+                "quota '{}': {name}: topic needs {bytes}, {left} left of {total}",
+                quota.name
+            ));
         }
-        reserves.insert(publisher, bytes);
-        drop(books);
-        Ok(Some(Reserved {
-            books: self.books.clone(),
-            key,
-            publisher,
-            bytes,
-        }))
+        *reserved += bytes;
+        let books = self.0.clone();
+        Ok(Some(Reserved { books, key, bytes }))
     }
+}
 
-    /// A topic's bytes a second to a host, which stay its own until [`Quotas::give`]; none: as many as there are.
-    pub fn rate(
-        &mut self,
-        links: &Links,
-        quota: &Quota,
-        host: &str,
-        topic: &str,
-    ) -> Result<Option<u64>, String> {
-        let Some(rate) = quota.rate_max else {
-            return Ok(None);
-        };
-        let topics = self.rates.entry(host.to_owned()).or_default();
-        if topics.contains_key(topic) {
-            return Ok(Some(rate.0));
-        }
-        if let Some(all) = links.rate_max {
-            let taken = topics
-                .values()
-                .fold(0u64, |sum, rate| sum.saturating_add(*rate));
-            let left = all.0.saturating_sub(taken);
-            if rate.0 > left {
-                return Err(format!(
-                    "quota '{}': rate_max: topic needs {rate} a second, {} left of links.rate_max = {all}",
-                    quota.name,
-                    ByteSize(left)
-                ));
-            }
-        }
-        topics.insert(topic.to_owned(), rate.0);
-        Ok(Some(rate.0))
+/// Whether a topic may have its bytes a second to a host besides the other topics that go there.
+pub fn check_rate<'a>(
+    links: &Links,
+    (host, topic): (&str, &str),
+    others: impl FnOnce() -> BTreeSet<&'a String>,
+) -> Result<(), String> {
+    let rate_of = |topic: &str| links.quota(host, topic)?.rate_max;
+    let (Some(all), Some(rate)) = (links.rate_max, rate_of(topic)) else {
+        return Ok(());
+    };
+    let others = others().into_iter().filter_map(|topic| rate_of(topic));
+    let taken = others.fold(0u64, |sum, rate| sum.saturating_add(rate.0));
+    let left = ByteSize(all.0.saturating_sub(taken));
+    if rate.0 <= left.0 {
+        return Ok(());
     }
-
-    /// A topic goes to a host no more.
-    pub fn give(&mut self, host: &str, topic: &str) {
-        if let Some(topics) = self.rates.get_mut(host) {
-            topics.remove(topic);
-            if topics.is_empty() {
-                self.rates.remove(host);
-            }
-        }
-    }
+    let quota = links.quota(host, topic).map_or("", |quota| &quota.name);
+    Err(format!(
+        "quota '{quota}': rate_max: topic needs {rate} a second, {left} left of links.rate_max = {all}"
+    ))
 }
 
 #[cfg(test)]
@@ -181,6 +110,14 @@ mod tests {
         }
     }
 
+    fn landing(quota: &Quota) -> Limit {
+        ("landing_max", quota.landing_max)
+    }
+
+    fn staging(quota: &Quota) -> Limit {
+        ("staging_max", quota.staging_max)
+    }
+
     fn offer(history: History) -> Offer {
         Offer {
             history,
@@ -194,29 +131,25 @@ mod tests {
     fn what_is_not_there_is_refused_by_name_until_somebody_leaves() {
         let (quotas, quota) = (Quotas::default(), quota());
         let three = offer(History::KeepLast(3));
-        let first = quotas.reserve(&quota, Kind::RemotePublisher, 1, &three);
+        let first = quotas.reserve(&quota, landing(&quota), &three);
         let first = first.unwrap().unwrap();
         assert_eq!(first.bytes, 3 * MIB);
-        let why = quotas
-            .reserve(&quota, Kind::RemotePublisher, 2, &three)
-            .err();
+        let why = quotas.reserve(&quota, landing(&quota), &three).err();
         assert_eq!(
             why.unwrap(),
             "quota 'cameras': landing_max: topic needs 3MiB, 1MiB left of 4MiB"
         );
         // The other kind is another account.
-        let staged = quotas.reserve(&quota, Kind::Staging, 2, &three);
+        let staged = quotas.reserve(&quota, staging(&quota), &three);
         assert!(staged.unwrap().is_some());
         drop(first);
         assert!(quotas
-            .reserve(&quota, Kind::RemotePublisher, 2, &three)
+            .reserve(&quota, landing(&quota), &three)
             .unwrap()
             .is_some());
         // More than there ever is.
         let five = offer(History::KeepLast(5));
-        let why = quotas
-            .reserve(&quota, Kind::RemotePublisher, 3, &five)
-            .err();
+        let why = quotas.reserve(&quota, landing(&quota), &five).err();
         assert_eq!(
             why.unwrap(),
             "quota 'cameras': landing_max: topic needs 5MiB, 4MiB left of 4MiB"
@@ -225,36 +158,33 @@ mod tests {
             messages: 1000,
             bytes: 2 * MIB,
         });
-        let log = quotas
-            .reserve(&quota, Kind::RemotePublisher, 4, &bytes)
-            .unwrap();
+        let log = quotas.reserve(&quota, landing(&quota), &bytes).unwrap();
         assert_eq!(log.unwrap().bytes, 2 * MIB);
         let none = Quota {
             landing_max: None,
             ..quota
         };
         assert!(quotas
-            .reserve(&none, Kind::RemotePublisher, 5, &five)
+            .reserve(&none, landing(&none), &five)
             .unwrap()
             .is_none());
     }
 
     #[test]
     fn rates_add_up_to_no_more_than_the_link_has() {
-        let (mut quotas, quota) = (Quotas::default(), quota());
         let links = Links {
             rate_max: Some(ByteSize(1000)),
+            quotas: vec![quota()],
             ..Links::default()
         };
-        assert_eq!(quotas.rate(&links, &quota, "b", "camera/1"), Ok(Some(600)));
-        assert_eq!(quotas.rate(&links, &quota, "b", "camera/1"), Ok(Some(600)));
+        let check = |other: &str| {
+            let others = [other.to_owned()];
+            check_rate(&links, ("b", "camera/2"), || others.iter().collect())
+        };
+        assert_eq!(check("other"), Ok(()));
         assert_eq!(
-            quotas.rate(&links, &quota, "b", "camera/2").unwrap_err(),
+            check("camera/1").unwrap_err(),
             "quota 'cameras': rate_max: topic needs 600 a second, 400 left of links.rate_max = 1000"
         );
-        // Each host has a link of its own.
-        quotas.rate(&links, &quota, "c", "camera/2").unwrap();
-        quotas.give("b", "camera/1");
-        quotas.rate(&links, &quota, "b", "camera/2").unwrap();
     }
 }

@@ -20,7 +20,6 @@ use std::sync::{Arc, Mutex};
 pub struct CardPreference {
     /// GPUs that messages land on, or else all there are.
     pub gpus: Vec<Location>,
-    /// The GPUs come first.
     pub lands_on_gpus: bool,
     /// The NUMA node of the host's memory, if that is configured.
     pub numa_node: Option<u32>,
@@ -81,7 +80,6 @@ fn rails(links: &Links, near: &CardPreference) -> Result<Vec<Arc<Device>>, Strin
     Ok(rails)
 }
 
-/// What the cards are called.
 pub fn names(rdma: &Rdma) -> String {
     let names: Vec<&str> = rdma.rails.iter().map(|rail| rail.name()).collect();
     names.join(", ")
@@ -119,8 +117,7 @@ fn choose<'a>(
     Ok(ready)
 }
 
-/// Makes the host's memory known to the cards: segments to read from, leases to write to. As long as a lease lasts,
-/// peers may write there; afterwards the card refuses them.
+/// Registers the host's memory with the cards: segments to read from, and leases, which peers may write as long as they last.
 pub struct CardMemory {
     registrar: Registrar,
     /// What came of the last range of host memory that lies in a dma-buf.
@@ -142,7 +139,6 @@ impl fmt::Debug for CardMemory {
 }
 
 impl CardMemory {
-    /// Memory is made known with this.
     pub fn new(registrar: Registrar) -> Arc<CardMemory> {
         Arc::new(CardMemory {
             registrar,

@@ -17,7 +17,6 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// With a full bucket.
     pub fn new(bytes_s: u64, now_ns: u64) -> Self {
         let mut rate = Self {
             bytes_s: bytes_s.max(1),
@@ -28,16 +27,10 @@ impl Rate {
         rate
     }
 
-    /// Bytes a second.
-    pub fn bytes_s(&self) -> u64 {
-        self.bytes_s
-    }
-
     fn bucket(&self) -> i128 {
         i128::from((self.bytes_s / BUCKET_PART).max(1)) * NS
     }
 
-    /// Whether something may be sent now.
     pub fn is_open(&mut self, now_ns: u64) -> bool {
         let confirmed = now_ns.saturating_sub(self.at_ns);
         self.at_ns = self.at_ns.max(now_ns);
@@ -46,7 +39,6 @@ impl Rate {
         self.credit > 0
     }
 
-    /// So many bytes were sent.
     pub fn spend(&mut self, bytes: u64) {
         self.credit -= i128::from(bytes) * NS;
     }

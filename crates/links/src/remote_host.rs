@@ -1,11 +1,12 @@
 //! Another host as the conductor knows it.
 
-use crate::host_link::{HostEvent, HostLink};
+use crate::control_plane::versions;
+use crate::host_link::HostLink;
 use crate::ingress::{FlowPosition, LinkIngress, RemotePublisher};
-use crate::keys::Node;
+use crate::keys::{Node, PLANE_VERSION};
 use crate::network::Network;
 use crate::wire::{clip, clip_to, FlowDescription, LinkMessage, Tree};
-use rgaps_client::{LinkFigures, PathKind, PeerRow, PeerState};
+use rgaps_client::{PathKind, PeerRow, PeerState};
 use rgaps_routing::FlowName;
 use rgaps_session::MAX_PEER_TOPICS;
 use rgaps_transport::{LaneKind, LaneStatus, LinkStatus};
@@ -20,23 +21,16 @@ const REPORT_GIVEN_UP: Duration = Duration::from_secs(1);
 const OPEN_AGAIN: Duration = Duration::from_millis(900);
 /// How long a stream of which a branch is broken waits for other routes.
 const BROKEN_LIMIT: Duration = Duration::from_secs(5);
-/// Streams whose topics are known.
-const MAX_NAMES: usize = 16384;
 
 /// A publisher of theirs whose messages come here.
 pub struct IngressPlan {
     /// What OPEN said of it, and what was said since.
     pub description: FlowDescription,
-    /// Where its messages land.
     pub landing: Option<Arc<RemotePublisher>>,
     /// Why they do not, and since when.
     pub refused: Option<(String, Instant)>,
     /// Since when it waits for others to leave the topic; until that is given up nothing is answered.
     pub waits: Option<Instant>,
-    /// Since when the life of the host that it came from is over.
-    pub orphaned: Option<Instant>,
-    /// What was told of whether cards write them where they land.
-    pub written: Option<Result<(), String>>,
     /// How far its messages are, if its origin is not the host that they come from.
     pub position: Option<Arc<FlowPosition>>,
     /// The position that its origin was told last.
@@ -45,14 +39,12 @@ pub struct IngressPlan {
 
 impl IngressPlan {
     /// One that nothing is known of but what OPEN says.
-    pub fn new(description: FlowDescription, landing: Option<Arc<RemotePublisher>>) -> IngressPlan {
+    pub fn new(description: FlowDescription) -> IngressPlan {
         IngressPlan {
             description,
-            landing,
+            landing: None,
             refused: None,
             waits: None,
-            orphaned: None,
-            written: None,
             position: None,
             confirmed: None,
         }
@@ -60,8 +52,7 @@ impl IngressPlan {
 
     /// What its origin is to learn: below which number its messages are delivered here, or never come.
     pub fn unconfirmed(&self) -> Option<u64> {
-        let landing = self.landing.as_ref().filter(|_| self.orphaned.is_none());
-        let (position, landing) = (self.position.as_ref()?, landing?);
+        let (position, landing) = (self.position.as_ref()?, self.landing.as_ref()?);
         let next = match self.description.tree.is_reliable_here() {
             true => position.next().max(landing.position()),
             false => 0,
@@ -70,9 +61,8 @@ impl IngressPlan {
     }
 }
 
-/// What of a topic goes there.
 pub struct OutgoingStream {
-    /// Publishers whose flows are opened.
+    pub topic: String,
     pub publishers: BTreeMap<u64, OutgoingFlow>,
     /// The hosts that messages go to there.
     pub tree: Tree,
@@ -82,30 +72,29 @@ pub struct OutgoingStream {
     lives: BTreeMap<String, Option<u64>>,
     /// A host of the tree is not sent to there any more.
     pub is_broken: bool,
-    /// What was said of it since.
-    pub reported: Option<LinkMessage>,
+    /// Network cards read its messages on the GPU that they live on.
+    pub is_read: bool,
     /// What the host said of whether cards write there what they read here.
     pub written: Option<Result<(), String>>,
 }
 
 impl OutgoingStream {
-    /// One that begins now.
     pub fn new(tree: Tree, network: &Network) -> OutgoingStream {
         let below = tree.ends_below();
         let lives = below.map(|end| (end.clone(), network.incarnation(end)));
         OutgoingStream {
+            topic: String::new(),
             lives: lives.collect(),
             publishers: BTreeMap::new(),
             tree,
             begun: (Instant::now(), network.version()),
             is_broken: false,
-            reported: None,
+            is_read: false,
             written: None,
         }
     }
 
-    /// Whether its messages are to go to other hosts, or on other paths, than OPEN named; or it is broken, and routes have changed since; or
-    /// a host behind is another life now, which does not confirm what a former one had.
+    /// Whether another stream is to replace it: its tree has changed, it is broken and routes have changed, or a host behind has restarted.
     pub fn is_to_begin_again(&self, wanted: &Tree, network: &Network) -> bool {
         let (at, before) = self.begun;
         let has_changed = network.version() != before;
@@ -118,81 +107,62 @@ impl OutgoingStream {
     }
 }
 
-/// A publisher whose flow is opened.
 pub struct OutgoingFlow {
-    /// As it is described.
     pub description: Arc<FlowDescription>,
-    /// What the host answered: it takes its messages, or why not, and when it said so.
-    pub answer: Option<Result<(), (String, Instant)>>,
-    /// What the hosts below it have answered.
-    pub below: BTreeMap<String, Result<(), String>>,
+    /// What the host, and those below it, answered last: they take its messages, or why not; and when.
+    pub answers: BTreeMap<String, (Result<(), String>, Instant)>,
 }
 
 impl OutgoingFlow {
-    /// One that nobody has answered yet.
     pub fn new(description: Arc<FlowDescription>) -> OutgoingFlow {
         OutgoingFlow {
             description,
-            answer: None,
-            below: BTreeMap::new(),
+            answers: BTreeMap::new(),
         }
     }
 
-    /// What the host answered, or one below it.
-    fn answered(&self, below: Option<&str>) -> Option<Result<(), &str>> {
-        match below {
-            None => {
-                let answer = self.answer.as_ref()?.as_ref().copied();
-                Some(answer.map_err(|(why, _)| &why[..]))
-            }
-            Some(host) => {
-                let answer = self.below.get(host)?.as_ref().copied();
-                Some(answer.map_err(String::as_str))
-            }
-        }
+    fn answer(&self, host: &str) -> Option<Result<(), &str>> {
+        let (answer, _) = self.answers.get(host)?;
+        Some(answer.as_ref().copied().map_err(String::as_str))
+    }
+
+    /// When a host refused it, if that is its last answer.
+    fn refused_at(&self, host: &str) -> Option<Instant> {
+        let (answer, at) = self.answers.get(host)?;
+        answer.is_err().then_some(*at)
     }
 }
 
-/// Another host.
 pub struct RemoteHost {
     /// Its last life.
     pub node: Node,
-    /// The version that it speaks.
     pub protocol: u32,
     /// When it was there last: its token came, or it asked for lanes.
     pub seen: Instant,
     /// Since when it is gone.
     pub lost: Option<Instant>,
-    /// Why it is not linked with.
-    pub refused: Option<String>,
     /// The link, with which of its lives.
-    pub link: Option<(u64, HostLink)>,
-    /// Whether it has lanes.
-    pub up: bool,
-    /// Since when it has none.
+    pub link: Option<(Node, HostLink)>,
+    /// Since when it has no lanes.
     pub away: Option<Instant>,
     /// Owns the link.
     pub ingress: Arc<LinkIngress>,
     /// When it is asked for its lanes again; none: while it is being asked.
     pub ask_at: Option<Instant>,
-    /// Since when it does not answer.
     pub unanswered: Option<Instant>,
-    /// Streams that go there.
     pub outgoing: HashMap<u64, OutgoingStream>,
-    /// Flows that come from there.
     pub incoming: BTreeMap<FlowName, IngressPlan>,
+    /// By the streams that come from there, what it was told: whether network cards write their messages where they land.
+    pub reported_written: BTreeMap<u64, Result<(), String>>,
+    /// What publishers of a former life of it publish through here, and since when: its next life may go on with that.
+    pub orphans: Vec<(Arc<RemotePublisher>, Instant)>,
     /// It was gone for so long that nothing is kept for it.
     pub given_up: bool,
-    /// Topics by the streams that went or go there, and whether what was not acknowledged of it went another way.
-    names: BTreeMap<u64, (String, bool)>,
-    /// Messages that were given up since that was told last, and when that was.
-    pub gave_up: (u64, Option<Instant>),
-    /// What went wrong last.
+    /// Messages that had been given up when the log said so last, and when that was.
+    reported_given_up: (u64, Option<Instant>),
     pub detail: String,
-    /// What lanes go over.
     pub over: LinkPath,
-    /// The link's, when it was looked at last.
-    status: Option<LinkStatus>,
+    pub status: Option<LinkStatus>,
 }
 
 /// Bytes of what a listing says of lanes: those of all hosts have to fit into a packet.
@@ -213,62 +183,52 @@ pub struct LinkPath {
 impl LinkPath {
     /// `no_rdma`: why this host has none.
     fn of(lanes: &[LaneStatus], no_rdma: &str) -> LinkPath {
-        let mut kinds = BTreeSet::new();
-        let mut why_not = None;
-        for lane in lanes {
-            kinds.insert(match (lane.kind, &lane.rail) {
-                (LaneKind::Rdma, Some(rail)) => format!("rdma on {rail}"),
-                (LaneKind::Rdma, None) => "rdma".to_owned(),
-                (LaneKind::Tls, _) => "tcp with TLS".to_owned(),
-                (LaneKind::Tcp, _) => "tcp".to_owned(),
-            });
-            if lane.kind != LaneKind::Rdma {
-                why_not = why_not.or_else(|| lane.why_not.clone());
-            }
-        }
-        let rdma = !lanes.is_empty() && lanes.iter().all(|lane| lane.kind == LaneKind::Rdma);
-        let why_not = match (rdma, no_rdma) {
-            (true, _) => String::new(),
-            (false, "") => why_not.unwrap_or_else(|| match lanes {
-                [] => "it has no lanes now".to_owned(),
-                _ => "the other host has no RDMA".to_owned(),
-            }),
-            (false, no_rdma) => no_rdma.to_owned(),
+        let kinds = lanes.iter().map(|lane| match (lane.kind, &lane.rail) {
+            (LaneKind::Rdma, Some(rail)) => format!("rdma on {rail}"),
+            (LaneKind::Rdma, None) => "rdma".to_owned(),
+            (LaneKind::Tls, _) => "tcp with TLS".to_owned(),
+            (LaneKind::Tcp, _) => "tcp".to_owned(),
+        });
+        let kinds: Vec<String> = kinds.collect::<BTreeSet<_>>().into_iter().collect();
+        let mut slow = lanes.iter().filter(|lane| lane.kind != LaneKind::Rdma);
+        let path = match lanes.is_empty() || slow.clone().next().is_some() {
+            true => PathKind::Tcp,
+            false => PathKind::Rdma,
+        };
+        let why_not = match (path, no_rdma, lanes) {
+            (PathKind::Tcp, "", []) => "it has no lanes now",
+            (PathKind::Tcp, "", _) => slow
+                .find_map(|lane| lane.why_not.as_deref())
+                .unwrap_or("the other host has no RDMA"),
+            (PathKind::Tcp, no_rdma, _) => no_rdma,
+            _ => "",
         };
         LinkPath {
-            path: match rdma {
-                true => PathKind::Rdma,
-                false => PathKind::Tcp,
-            },
-            words: clip_to(
-                &kinds.into_iter().collect::<Vec<_>>().join(", "),
-                OVER_BYTES,
-            ),
-            why_not: clip_to(&why_not, WHY_NOT_BYTES),
+            path,
+            words: clip_to(&kinds.join(", "), OVER_BYTES),
+            why_not: clip_to(why_not, WHY_NOT_BYTES),
         }
     }
 }
 
 impl RemoteHost {
-    /// One that has just come.
-    pub fn new(node: Node, protocol: u32, ingress: Arc<LinkIngress>) -> RemoteHost {
+    pub fn new(node: Node, ingress: Arc<LinkIngress>) -> RemoteHost {
         RemoteHost {
             node,
-            protocol,
+            protocol: PLANE_VERSION,
             seen: Instant::now(),
             lost: None,
-            refused: None,
             link: None,
-            up: false,
             away: Some(Instant::now()),
             ingress,
             ask_at: None,
             unanswered: None,
             outgoing: HashMap::new(),
             incoming: BTreeMap::new(),
+            reported_written: BTreeMap::new(),
+            orphans: Vec::new(),
             given_up: false,
-            names: BTreeMap::new(),
-            gave_up: (0, None),
+            reported_given_up: (0, None),
             detail: String::new(),
             over: LinkPath::default(),
             status: None,
@@ -284,6 +244,23 @@ impl RemoteHost {
         before.path != self.over.path
     }
 
+    /// Whether it speaks the version of this host.
+    pub fn speaks_same(&self) -> bool {
+        self.protocol == PLANE_VERSION
+    }
+
+    pub fn is_up(&self) -> bool {
+        self.away.is_none()
+    }
+
+    /// Whether it is time to ask it for its lanes.
+    pub fn is_to_be_asked(&self, now: Instant, pause: Duration) -> bool {
+        let life = self.link.as_ref().map(|(life, _)| life);
+        let is_linked = life == Some(&self.node) && self.is_up();
+        let is_due = self.ask_at.is_some_and(|at| now >= at + pause);
+        is_due && !is_linked && self.speaks_same() && self.lost.is_none()
+    }
+
     /// The link, if there is one, with or without lanes.
     pub fn linked(&self) -> Option<&HostLink> {
         self.link.as_ref().map(|(_, link)| link)
@@ -291,7 +268,7 @@ impl RemoteHost {
 
     /// Whether topics can go there.
     pub fn is_usable(&self) -> bool {
-        self.refused.is_none() && self.link.is_some()
+        self.speaks_same() && self.link.is_some()
     }
 
     /// Says something, in its turn. What it has not heard when it restarts, its next life is told again.
@@ -307,14 +284,19 @@ impl RemoteHost {
         }
     }
 
-    /// A link that has said nothing yet.
-    pub fn begin_link(&mut self, life: u64, link: HostLink) {
-        self.link = Some((life, link));
-        self.forget_control();
+    /// The link goes on with this life, which knows nothing of what was said to another one.
+    pub fn set_link_life(&mut self, node: &Node) {
+        if let Some((life, _)) = self.link.as_mut().filter(|(life, _)| life != node) {
+            life.clone_from(node);
+            self.forget_control();
+        }
     }
 
-    /// Drops the link with all that it knows. The host is asked for its lanes again.
+    /// Drops the link with all that it knows, and all that came over it. The host is asked for its lanes again.
     pub fn end_link(&mut self) {
+        self.incoming.clear();
+        self.orphans.clear();
+        self.ingress.clear();
         let Some((_, link)) = self.link.take() else {
             return;
         };
@@ -330,24 +312,16 @@ impl RemoteHost {
     /// Another life of it knows nothing of what was said.
     pub fn forget_control(&mut self) {
         for stream in self.outgoing.values_mut() {
-            (stream.reported, stream.written) = (None, None);
-            for flow in stream.publishers.values_mut() {
-                flow.answer = None;
-                flow.below.clear();
-            }
+            stream.written = None;
+            let flows = stream.publishers.values_mut();
+            flows.for_each(|flow| flow.answers.clear());
         }
-        let incoming = self.incoming.values_mut();
-        incoming.for_each(|flow| flow.written = None);
+        self.reported_written.clear();
     }
 
-    /// A stream of a topic goes there.
-    pub fn begin_stream(&mut self, number: u64, topic: &str, (tree, network): (Tree, &Network)) {
-        if self.names.len() >= MAX_NAMES {
-            self.names.pop_first();
-        }
-        self.names.insert(number, (topic.to_owned(), false));
-        self.outgoing
-            .insert(number, OutgoingStream::new(tree, network));
+    pub fn begin_stream(&mut self, number: u64, topic: &str, mut stream: OutgoingStream) {
+        topic.clone_into(&mut stream.topic);
+        self.outgoing.insert(number, stream);
     }
 
     /// A flow of another host goes on there, as it is described.
@@ -357,8 +331,8 @@ impl RemoteHost {
         (description, network): (Arc<FlowDescription>, &Network),
     ) {
         if !self.outgoing.contains_key(&flow.stream) {
-            let tree = description.tree.clone();
-            self.begin_stream(flow.stream, &description.topic, (tree, network));
+            let stream = OutgoingStream::new(description.tree.clone(), network);
+            self.begin_stream(flow.stream, &description.topic, stream);
         }
         if let Some(stream) = self.outgoing.get_mut(&flow.stream) {
             let known = stream.publishers.entry(flow.publisher);
@@ -370,26 +344,21 @@ impl RemoteHost {
     pub fn has_refused(&self, flow: FlowName) -> bool {
         let stream = self.outgoing.get(&flow.stream);
         let known = stream.and_then(|stream| stream.publishers.get(&flow.publisher));
-        known.is_some_and(|known| matches!(known.answer, Some(Err(_))))
-    }
-
-    /// The topic of a stream that went or goes there.
-    pub fn topic_of(&self, stream: u64) -> Option<&String> {
-        self.names.get(&stream).map(|(topic, _)| topic)
+        known.is_some_and(|known| known.refused_at(&self.node.host).is_some())
     }
 
     /// A topic does not go there any more, or goes there in another stream.
     pub fn end_stream(&mut self, number: u64, moved: bool) {
-        if let Some((_, has_moved)) = self.names.get_mut(&number) {
-            *has_moved |= moved;
+        if let Some(link) = self.linked().filter(|_| moved) {
+            link.move_stream(number);
         }
         self.outgoing.remove(&number);
     }
 
-    /// A publisher has nothing more to send in a stream: it is closed.
-    pub fn end_publisher(&mut self, flow: FlowName) {
-        if let Some(stream) = self.outgoing.get_mut(&flow.stream) {
-            stream.publishers.remove(&flow.publisher);
+    /// Publishers have nothing more to send in a stream.
+    pub fn end_publishers(&mut self, stream: u64, ended: &[u64]) {
+        if let Some(stream) = self.outgoing.get_mut(&stream) {
+            stream.publishers.retain(|of, _| !ended.contains(of));
         }
     }
 
@@ -399,57 +368,24 @@ impl RemoteHost {
         for stream in streams.filter(|stream| stream.tree.leads_on()) {
             (stream.is_broken, stream.begun.1) = (true, u64::MAX);
         }
-        let now = Instant::now();
-        self.incoming.retain(|_, of| of.landing.is_some());
-        for incoming in self.incoming.values_mut() {
-            incoming.orphaned.get_or_insert(now);
-        }
+        let ended = std::mem::take(&mut self.incoming).into_values();
+        let landings = ended.filter_map(|of| of.landing);
+        self.orphans.extend(landings.map(|of| (of, Instant::now())));
     }
 
-    /// Nothing comes from there any more.
-    pub fn end_incoming(&mut self) {
-        self.incoming.clear();
-        self.ingress.clear();
-    }
-
-    /// It takes the messages of a flow, or refused them.
-    pub fn answered(&mut self, event: HostEvent) {
-        let (flow, answer) = match event {
-            HostEvent::Accepted(flow) => (flow, Ok(())),
-            HostEvent::Refused(flow, why, dropped) => {
-                let why = clip(&why);
-                if let Some(topic) = self.topic_of(flow.stream) {
-                    self.ingress.counts.issues.refused(topic, dropped, &why);
-                }
-                (flow, Err((why, Instant::now())))
-            }
-            _ => return,
-        };
+    pub fn answered(&mut self, flow: FlowName, answer: Result<(), String>) {
         let stream = self.outgoing.get_mut(&flow.stream);
         if let Some(of) = stream.and_then(|of| of.publishers.get_mut(&flow.publisher)) {
-            of.answer = Some(answer);
+            let host = self.node.host.clone();
+            of.answers.insert(host, (answer, Instant::now()));
         }
-    }
-
-    /// A message that went there was given up. What has gone another way is none.
-    pub fn has_given_up(&mut self, flow: FlowName) {
-        if matches!(self.names.get(&flow.stream), Some((_, true))) {
-            return;
-        }
-        let given_up = &self.ingress.counts.given_up;
-        given_up.fetch_add(1, Ordering::Relaxed);
-        self.gave_up.0 += 1;
-        if let Some(topic) = self.topic_of(flow.stream) {
-            self.ingress.counts.issues.gave_up(topic, 1);
-        }
-        self.report_given_up();
     }
 
     /// One flow of each stream that comes from there: one that lands, or else one that was refused, if there is any.
     pub fn incoming_streams(&self) -> impl Iterator<Item = &IngressPlan> {
         let mut streams: BTreeMap<u64, &IngressPlan> = BTreeMap::new();
         let rank = |i: &IngressPlan| (i.landing.is_some(), i.refused.is_some());
-        for (flow, incoming) in self.incoming.iter().filter(|(_, i)| i.orphaned.is_none()) {
+        for (flow, incoming) in &self.incoming {
             let known = streams.entry(flow.stream).or_insert(incoming);
             if rank(incoming) > rank(known) {
                 *known = incoming;
@@ -461,8 +397,7 @@ impl RemoteHost {
     /// What it, or a host below it, answered to a stream: one of its flows is enough. None: nothing yet.
     fn answer(&self, stream: u64, host: &str) -> Option<Result<(), &str>> {
         let publishers = &self.outgoing.get(&stream)?.publishers;
-        let below = (host != self.node.host).then_some(host);
-        let answers = || publishers.values().map(|of| of.answered(below));
+        let answers = || publishers.values().map(|of| of.answer(host));
         if publishers.is_empty() || answers().any(|answer| answer == Some(Ok(()))) {
             return Some(Ok(()));
         }
@@ -474,15 +409,16 @@ impl RemoteHost {
     pub fn refused(&self, stream: u64) -> impl Iterator<Item = u64> + '_ {
         let stream = self.outgoing.get(&stream);
         let flows = stream.into_iter().flat_map(|stream| &stream.publishers);
-        let refused = flows.filter(
-            |(_, flow)| matches!(&flow.answer, Some(Err((_, at))) if at.elapsed() < OPEN_AGAIN),
-        );
+        let refused = flows.filter(|(_, flow)| {
+            let at = flow.refused_at(&self.node.host);
+            at.is_some_and(|at| at.elapsed() < OPEN_AGAIN)
+        });
         refused.map(|(publisher, _)| *publisher)
     }
 
     /// Whether a stream reaches this host, or one that it leads to; if not, why.
     pub fn reaches(&self, stream: u64, host: &str) -> Result<(), &str> {
-        match (self.answer(stream, host), self.up) {
+        match (self.answer(stream, host), self.is_up()) {
             (Some(Err(why)), _) => Err(why),
             (_, false) => Err("the host is not linked now"),
             (None, true) => Err("the host still prepares"),
@@ -492,10 +428,12 @@ impl RemoteHost {
 
     /// Tells of messages that were given up, not of each.
     pub fn report_given_up(&mut self) {
-        let (messages, reported) = self.gave_up;
+        let given_up = self.ingress.counts.given_up.load(Ordering::Relaxed);
+        let (before, reported) = self.reported_given_up;
+        let messages = given_up - before;
         let due = reported.is_none_or(|reported| reported.elapsed() >= REPORT_GIVEN_UP);
         if messages > 0 && due {
-            let why = match self.up {
+            let why = match self.is_up() {
                 true => "it takes best-effort messages more slowly than they come (links.in_flight_max)",
                 false => "it was gone for longer than links.outage_ms, or more than links.outage_max waited for it",
             };
@@ -504,48 +442,29 @@ impl RemoteHost {
                 messages,
                 "messages to a host were dropped: {why}"
             );
-            self.gave_up = (0, Some(Instant::now()));
+            self.reported_given_up = (given_up, Some(Instant::now()));
         }
     }
 
-    /// What was counted and timed on the link.
-    pub fn figures(&self) -> LinkFigures {
-        let counts = &self.ingress.counts;
-        crate::figures::figures(&self.node.host, counts, self.status.as_ref())
-    }
-
-    /// Streams of which it takes messages.
-    fn topics_out(&self) -> usize {
-        let is_taken = |flow: &OutgoingFlow| matches!(flow.answer, Some(Ok(())));
-        let streams = self.outgoing.values();
-        let taken = streams.filter(|stream| stream.publishers.values().any(is_taken));
-        taken.count()
-    }
-
-    /// Streams whose messages land here.
-    fn topics_in(&self) -> usize {
-        let streams = self.incoming_streams();
-        streams
-            .filter(|incoming| incoming.landing.is_some())
-            .count()
-    }
-
-    /// As others see it.
     pub fn row(&self) -> PeerRow {
         let status = self.status.as_ref();
-        let state = match (&self.refused, self.lost, self.up) {
-            (Some(_), ..) => PeerState::Refused,
-            (None, Some(_), false) => PeerState::Lost,
-            (None, _, true) => PeerState::Linked,
-            (None, None, false) => PeerState::Joining,
+        let state = match (self.speaks_same(), self.lost, self.is_up()) {
+            (false, ..) => PeerState::Refused,
+            (true, Some(_), false) => PeerState::Lost,
+            (true, _, true) => PeerState::Linked,
+            (true, None, false) => PeerState::Joining,
         };
         let error = || status.and_then(|status| status.error.clone());
-        let detail = match (&self.refused, state) {
-            (Some(why), _) => why.clone(),
-            (None, PeerState::Linked) => String::new(),
-            (None, _) => error().unwrap_or_else(|| self.detail.clone()),
+        let detail = match state {
+            PeerState::Refused => versions(&self.node.host, self.protocol),
+            PeerState::Linked => String::new(),
+            _ => error().unwrap_or_else(|| self.detail.clone()),
         };
         let counts = &self.ingress.counts;
+        let is_taken = |flow: &OutgoingFlow| flow.answer(&self.node.host) == Some(Ok(()));
+        let outgoing = self.outgoing.values();
+        let taken = outgoing.filter(|stream| stream.publishers.values().any(is_taken));
+        let landing = self.incoming_streams().filter(|of| of.landing.is_some());
         PeerRow {
             host: self.node.host.clone(),
             incarnation: self.node.incarnation,
@@ -556,8 +475,8 @@ impl RemoteHost {
             path: self.over.path,
             over: self.over.words.clone(),
             why_not: self.over.why_not.clone(),
-            topics_out: self.topics_out() as u32,
-            topics_in: self.topics_in() as u32,
+            topics_out: taken.count() as u32,
+            topics_in: landing.count() as u32,
             messages_out: counts.messages_out.load(Ordering::Relaxed),
             messages_in: counts.messages_in.load(Ordering::Relaxed),
             bytes_out: counts.bytes_out.load(Ordering::Relaxed),

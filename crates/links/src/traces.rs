@@ -19,7 +19,7 @@ use rgaps_client::links::Traces;
 use rgaps_client::{Stage, TraceFigures};
 use rgaps_sync::wall_offset_ns;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::mpsc::{sync_channel, Receiver, RecvTimeoutError, SyncSender, TrySendError};
+use std::sync::mpsc::{sync_channel, Receiver, SyncSender};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -72,9 +72,6 @@ struct Counts {
     error: Mutex<String>,
 }
 
-impl Counts {}
-
-/// Sends spans to a collector.
 #[derive(Debug)]
 pub struct Tracer {
     host: String,
@@ -113,7 +110,6 @@ impl Tracer {
         })))
     }
 
-    /// What was sent so far.
     pub fn figures(&self) -> TraceFigures {
         TraceFigures {
             endpoint: self.url.clone(),
@@ -130,31 +126,8 @@ impl Tracer {
             let _ = is_done.recv_timeout(END_LIMIT);
         }
     }
-
-    fn pick(&self, topic: &str, publisher: u64, sequence: u64, bytes: u64) -> Option<Trace> {
-        let id = trace_id(publisher, sequence);
-        // As OpenTelemetry's sampler by ratio does, so others that see the number decide the same.
-        (((id as u64) >> 1) < self.below).then(|| Trace {
-            id,
-            topic: topic.to_owned(),
-            publisher,
-            sequence,
-            bytes,
-            received_from: None,
-        })
-    }
-
-    fn queue(&self, span: TraceSpan) {
-        match self.queue.try_send(SpanEvent::Ended(Box::new(span))) {
-            Ok(()) => {}
-            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {
-                self.counts.dropped.fetch_add(1, Relaxed);
-            }
-        }
-    }
 }
 
-/// Traces of messages to and from a host.
 #[derive(Debug)]
 pub struct LinkTraces {
     tracer: Arc<Tracer>,
@@ -162,7 +135,6 @@ pub struct LinkTraces {
 }
 
 impl LinkTraces {
-    /// Those of the link with `peer`.
     pub fn new(tracer: &Arc<Tracer>, peer: &str) -> LinkTraces {
         LinkTraces {
             tracer: tracer.clone(),
@@ -172,7 +144,16 @@ impl LinkTraces {
 
     /// A message, if it is sampled.
     pub fn pick(&self, topic: &str, publisher: u64, sequence: u64, bytes: u64) -> Option<Trace> {
-        self.tracer.pick(topic, publisher, sequence, bytes)
+        let id = trace_id(publisher, sequence);
+        // As OpenTelemetry's sampler by ratio does, so others that see the number decide the same.
+        (((id as u64) >> 1) < self.tracer.below).then(|| Trace {
+            id,
+            topic: topic.to_owned(),
+            publisher,
+            sequence,
+            bytes,
+            received_from: None,
+        })
     }
 
     /// The links have taken what was published here, for whichever hosts. Times are of this host's clock that counts from its start.
@@ -199,18 +180,9 @@ impl LinkTraces {
     pub fn landed(&self, trace: &Trace, [placed_ns, turn_ns, now_ns]: [u64; 3]) {
         let (there, here) = (&self.peer, &self.tracer.host);
         let wire = Some(span_id(trace.id, Stage::Wire, there, here));
-        self.queue(
-            trace,
-            (Stage::Land, there, here),
-            wire,
-            [placed_ns, turn_ns],
-        );
-        self.queue(
-            trace,
-            (Stage::Publish, there, here),
-            wire,
-            [turn_ns, now_ns],
-        );
+        let (lands, published) = ([placed_ns, turn_ns], [turn_ns, now_ns]);
+        self.queue(trace, (Stage::Land, there, here), wire, lands);
+        self.queue(trace, (Stage::Publish, there, here), wire, published);
     }
 
     /// A stage of a message on its way from one host to another, or here.
@@ -221,7 +193,7 @@ impl LinkTraces {
         parent: Option<u64>,
         [from_ns, to_ns]: [u64; 2],
     ) {
-        self.tracer.queue(TraceSpan {
+        let span = Box::new(TraceSpan {
             id: span_id(trace.id, stage, from, to),
             parent,
             stage,
@@ -230,6 +202,10 @@ impl LinkTraces {
             to_ns,
             trace: trace.clone(),
         });
+        let queued = self.tracer.queue.try_send(SpanEvent::Ended(span));
+        if queued.is_err() {
+            self.tracer.counts.dropped.fetch_add(1, Relaxed);
+        }
     }
 }
 
@@ -263,7 +239,6 @@ fn span_id(trace: u128, stage: Stage, from: &str, to: &str) -> u64 {
     id.max(1)
 }
 
-/// Sends spans; a thread's.
 struct Exporter {
     collector: Collector,
     url: String,
@@ -272,35 +247,30 @@ struct Exporter {
 
 impl Exporter {
     fn run(mut self, events: &Receiver<SpanEvent>) {
-        let mut batch = Vec::with_capacity(BATCH);
-        loop {
-            match events.recv() {
-                Ok(SpanEvent::Ended(span)) => batch.push(*span),
-                Ok(SpanEvent::Flush(done)) => {
-                    let _ = done.send(());
-                    continue;
-                }
-                Err(_) => return,
-            }
+        while let Ok(first) = events.recv() {
             let until = Instant::now() + GATHER;
-            let mut ends = None;
-            while batch.len() < BATCH && ends.is_none() {
-                match events.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                    Ok(SpanEvent::Ended(span)) => batch.push(*span),
-                    Ok(SpanEvent::Flush(done)) => ends = Some(done),
-                    Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
+            let (mut batch, mut flush) = (Vec::with_capacity(BATCH), None);
+            let mut next = Some(first);
+            while let Some(event) = next {
+                match event {
+                    SpanEvent::Ended(span) => batch.push(*span),
+                    SpanEvent::Flush(done) => flush = Some(done),
                 }
+                let left = until.saturating_duration_since(Instant::now());
+                let is_over = batch.len() >= BATCH || flush.is_some();
+                next = (!is_over).then(|| events.recv_timeout(left).ok()).flatten();
             }
-            self.send(&mut batch);
-            if let Some(done) = ends {
+            if !batch.is_empty() {
+                self.send(batch);
+            }
+            if let Some(done) = flush {
                 let _ = done.send(());
             }
         }
     }
 
-    fn send(&mut self, batch: &mut Vec<TraceSpan>) {
+    fn send(&mut self, batch: Vec<TraceSpan>) {
         let spans = batch.len() as u64;
-        let batch = std::mem::replace(batch, Vec::with_capacity(BATCH));
         let (rejected, why) = self.collector.send(batch, wall_offset_ns());
         self.counts.spans.fetch_add(spans - rejected, Relaxed);
         self.counts.dropped.fetch_add(rejected, Relaxed);
@@ -340,8 +310,9 @@ mod tests {
     fn hosts_with_the_same_ratio_tell_of_the_same_messages() {
         let picked = |ratio: f64| -> Vec<u64> {
             let (tracer, _told) = tracer(ratio, 1);
+            let link = LinkTraces::new(&tracer, "there");
             let all = 0..10_000;
-            all.filter(|sequence| tracer.pick("t", 7, *sequence, 1).is_some())
+            all.filter(|sequence| link.pick("t", 7, *sequence, 1).is_some())
                 .collect()
         };
         assert_eq!(picked(0.0).len(), 0);

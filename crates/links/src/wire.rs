@@ -1,10 +1,9 @@
-//! What two hosts' links say to each other over the link itself: a description of each publisher in OPEN, one with each
-//! message, and, in the link's control flow, what changes, and which other hosts are reached through them. What a peer says is
-//! bounded and checked here.
+//! What two hosts send each other over a link beside messages: a description of each publisher in OPEN, one of each message, and
+//! control messages. What a peer sends is bounded and checked here.
 
 use crate::keys::{is_host, Node};
 pub use crate::tree::{Takes, Tree};
-use anyhow::{bail, Context};
+use anyhow::{bail, ensure, Context};
 use rgaps_client::links::{Metadata, MetadataLengths, Offer, MAX_METADATA_BYTES};
 use rgaps_client::{DType, Tensor};
 use rgaps_routing::{Datagram, MAX_HOPS, MAX_PATHS};
@@ -12,7 +11,6 @@ use rgaps_session::check_topic_name;
 use rgaps_sync::{monotonic_ns, wall_offset_ns};
 use serde::{Deserialize, Serialize};
 
-/// Dimensions of a tensor.
 const DIMS: usize = 8;
 /// `MessageDescription`'s flags: it is a tensor.
 const TYPED: u8 = 1;
@@ -56,9 +54,9 @@ impl MessageDescription {
             to.extend([tensor.dtype.code, tensor.dtype.bits]);
             to.extend(tensor.dtype.lanes.to_le_bytes());
             to.push(dims as u8);
-            for dim in 0..dims {
-                to.extend(tensor.shape[dim].to_le_bytes());
-                to.extend(tensor.strides[dim].to_le_bytes());
+            for (shape, stride) in tensor.shape.iter().zip(tensor.strides).take(dims) {
+                to.extend(shape.to_le_bytes());
+                to.extend(stride.to_le_bytes());
             }
         }
         if !metadata.is_empty() {
@@ -83,28 +81,18 @@ impl MessageDescription {
         if flags & !(TYPED | METADATA) != 0 {
             return None;
         }
-        let tensor = match flags & TYPED {
-            0 => None,
-            _ => {
-                let [code, bits, low, high, ndim] = take(5)?.try_into().ok()?;
-                let dtype = DType {
-                    code,
-                    bits,
-                    lanes: u16::from_le_bytes([low, high]),
-                };
-                let mut tensor = Tensor {
-                    dtype,
-                    ndim,
-                    ..Tensor::default()
-                };
-                for dim in 0..usize::from(ndim) {
-                    let (shape, stride) = take(16)?.split_at(8);
-                    *tensor.shape.get_mut(dim)? = u64::from_le_bytes(shape.try_into().ok()?);
-                    tensor.strides[dim] = i64::from_le_bytes(stride.try_into().ok()?);
-                }
-                Some(tensor)
+        let mut tensor = None;
+        if flags & TYPED != 0 {
+            let tensor = tensor.insert(Tensor::default());
+            let [code, bits, low, high, ndim] = take(5)?.try_into().ok()?;
+            let lanes = u16::from_le_bytes([low, high]);
+            (tensor.dtype, tensor.ndim) = (DType { code, bits, lanes }, ndim);
+            for dim in 0..usize::from(ndim) {
+                let (shape, stride) = take(16)?.split_at(8);
+                *tensor.shape.get_mut(dim)? = u64::from_le_bytes(shape.try_into().ok()?);
+                tensor.strides[dim] = i64::from_le_bytes(stride.try_into().ok()?);
             }
-        };
+        }
         let mut metadata = Metadata::EMPTY;
         if flags & METADATA != 0 {
             let word = u64::from_le_bytes(take(8)?.try_into().ok()?);
@@ -127,18 +115,13 @@ impl MessageDescription {
 /// What one end says to the other.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum LinkMessage {
-    /// What comes in flows of this number is read by network cards on the GPU that it lives on, or why it is not. OPEN said so of what
-    /// was so then.
-    Update(u64, Result<(), String>),
     /// These are all the paths that lead on from here, with all hosts on them.
     Paths(Vec<Vec<Node>>),
     /// What a host says to another over their control channel.
     Datagram(Datagram),
-    /// What comes in flows of this number does not go on to this host any more, nor to those below it: the link to it is another
-    /// one now, or gone.
+    /// Messages of this stream do not go on to this host and those below it any more: the link with it has restarted or ended.
     Broken(u64, String),
-    /// What comes in flows of this number is written by network cards on the GPU that it lands on, where cards read it on the
-    /// other host's, or why it is not.
+    /// Network cards write the messages of this stream on the GPU that they land on, or why not.
     Written(u64, Result<(), String>),
 }
 
@@ -202,30 +185,24 @@ impl LinkMessage {
 
     /// What a peer said.
     pub fn decode(from: &[u8]) -> anyhow::Result<LinkMessage> {
-        if from.len() > MAX_LINK_MESSAGE_BYTES {
-            bail!("it says {} bytes at once", from.len());
-        }
+        let bytes = from.len();
+        ensure!(
+            bytes <= MAX_LINK_MESSAGE_BYTES,
+            "it says {bytes} bytes at once"
+        );
         let said = exactly::<LinkMessage>(from).context("it says what is nothing, or more")?;
         match &said {
-            LinkMessage::Update(_, outcome) | LinkMessage::Written(_, outcome)
-                if !fits(outcome) =>
-            {
-                bail!("it has too much to say")
-            }
+            LinkMessage::Written(_, outcome) if !fits(outcome) => bail!("it has too much to say"),
             LinkMessage::Broken(_, host) if !is_host(host) => {
                 bail!("it names a host that cannot be")
             }
-            LinkMessage::Update(..)
-            | LinkMessage::Broken(..)
-            | LinkMessage::Written(..)
-            | LinkMessage::Datagram(_) => {}
+            LinkMessage::Broken(..) | LinkMessage::Written(..) | LinkMessage::Datagram(_) => {}
             LinkMessage::Paths(paths) => {
                 let fits = |path: &Vec<Node>| {
                     path.len() <= MAX_HOPS && path.iter().all(|node| is_host(&node.host))
                 };
-                if paths.len() > MAX_PATHS || !paths.iter().all(fits) {
-                    bail!("it leads to hosts that cannot be");
-                }
+                let is_valid = paths.len() <= MAX_PATHS && paths.iter().all(fits);
+                ensure!(is_valid, "it leads to hosts that cannot be");
             }
         }
         Ok(said)
@@ -238,7 +215,6 @@ pub(crate) fn exactly<'a, T: Deserialize<'a>>(from: &'a [u8]) -> Option<T> {
     rest.is_empty().then_some(value)
 }
 
-/// Whether a reason fits.
 fn fits(outcome: &Result<(), String>) -> bool {
     !matches!(outcome, Err(why) if why.len() > MAX_TEXT)
 }
@@ -261,8 +237,8 @@ pub fn clip_to(text: &str, most: usize) -> String {
     clipped
 }
 
-/// The time of this host's clock that counts from its start, of a time of the wall clock: back from [`rgaps_sync::to_wall`]. A time that this host's clock has not shown yet, since the other host's is ahead, becomes now. A
-/// time from before this host's start becomes negative: clamped to 0, old messages would lose their order.
+/// The reverse of [`rgaps_sync::to_wall`]. A time in the future, of a host whose clock is ahead, becomes now. A time before this host's
+/// start becomes negative: clamped to 0, old messages would lose their order.
 pub fn from_wall(wall_ns: u64) -> u64 {
     let then = i128::from(wall_ns) - i128::from(wall_offset_ns());
     then.clamp(i64::MIN.into(), monotonic_ns().into()) as i64 as u64
@@ -360,8 +336,6 @@ mod tests {
     #[test]
     fn what_is_said_is_checked() {
         for said in [
-            LinkMessage::Update(3, Ok(())),
-            LinkMessage::Update(3, Err(clip(&"ä".repeat(500)))),
             LinkMessage::Paths(vec![path(&["b", "c"]), path(&["b", "c", "d"])]),
             LinkMessage::Broken(3, "c".to_owned()),
             LinkMessage::Written(3, Ok(())),
@@ -375,7 +349,6 @@ mod tests {
             LinkMessage::decode(&[&bytes[..], &[0]].concat()).unwrap_err();
         }
         for said in [
-            LinkMessage::Update(3, Err("x".repeat(301))),
             LinkMessage::Written(3, Err("x".repeat(301))),
             LinkMessage::Broken(3, "c/d".to_owned()),
             LinkMessage::Paths(vec![path(&["b", "c d"])]),

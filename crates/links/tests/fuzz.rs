@@ -55,7 +55,6 @@ fn seeds() -> Vec<Vec<u8>> {
     };
     let topic = "camera/left".to_owned();
     let said = [
-        LinkMessage::Update(9, Err("no network card".to_owned())),
         LinkMessage::Paths(vec![vec![node.clone(), node]]),
         LinkMessage::Datagram(datagram(&topic)),
         LinkMessage::Broken(9, "c".to_owned()),

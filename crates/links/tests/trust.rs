@@ -245,7 +245,7 @@ impl Impostor {
         let (certificate, key) = authority.certify("host-x");
         let own_life = Life {
             host: claims.to_owned(),
-            incarnation: random_u64().unwrap(),
+            incarnation: random_u64(),
         };
         let read = |path: &Path| std::fs::read(path).unwrap();
         let pem = TlsFiles {
@@ -333,7 +333,7 @@ fn a_host_with_the_certificate_of_another_name_gets_no_lane() {
         let publisher = node.publisher("secret").create().unwrap();
         let impostor = Impostor::new(&authority, claims, ports[1], ports[0]);
         let life = impostor.hear("host-a", |news| match news {
-            PlaneEvent::Appeared(life, _) if life.host == "host-a" => Some(life),
+            PlaneEvent::Appeared(token) if token.node.host == "host-a" => Some(token.node),
             _ => None,
         });
         let (ears, link) = if claims < "host-a" {

@@ -168,7 +168,7 @@ impl FlowReceiver for Ears {
 }
 
 impl LinkUser for Ears {
-    fn flow_event(&self, event: FlowEvent) {
+    fn flow_event(&self, event: FlowEvent, _: &LinkRuntime) {
         if let FlowEvent::Acknowledged { flow, .. } = event {
             let large = self.0.link.get().map(|(_, flows)| flows[1]);
             if large == Some(flow) {

@@ -5,7 +5,7 @@
 use rgaps_transport::machine::{BufferReply, ReceiveBuffer};
 use rgaps_transport::{
     Description, Endpoint, EndpointConfig, FlowEvent, FlowId, FlowReceiver, LaneKey, LaneKind,
-    Link, LinkConfig, LinkUser, Payload, Peer, Rdma, RdmaMode, Registered, Security,
+    Link, LinkConfig, LinkRuntime, LinkUser, Payload, Peer, Rdma, RdmaMode, Registered, Security,
 };
 use rgaps_verbs::{Access, Allocation, ChannelConfig, Memory, Verbs};
 use std::net::SocketAddr;
@@ -116,7 +116,7 @@ impl FlowReceiver for Owning {
 }
 
 impl LinkUser for Owning {
-    fn flow_event(&self, event: FlowEvent) {
+    fn flow_event(&self, event: FlowEvent, _: &LinkRuntime) {
         if matches!(event, FlowEvent::Acknowledged { .. }) && self.0.dials && !self.0.small {
             self.0.tell();
         }

@@ -7,7 +7,7 @@
 use rgaps_transport::machine::{BufferReply, ReceiveBuffer};
 use rgaps_transport::{
     Description, Endpoint, EndpointConfig, FlowEvent, FlowId, FlowReceiver, LaneKey, Link,
-    LinkConfig, LinkUser, Payload, Peer, Security,
+    LinkConfig, LinkRuntime, LinkUser, Payload, Peer, Security,
 };
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -165,7 +165,7 @@ impl FlowReceiver for Owning {
 }
 
 impl LinkUser for Owning {
-    fn flow_event(&self, event: FlowEvent) {
+    fn flow_event(&self, event: FlowEvent, _: &LinkRuntime) {
         if let FlowEvent::Acknowledged { sequence, .. } = event {
             let _ = self.0.acknowledged.lock().unwrap().send(sequence);
         }

@@ -5,7 +5,7 @@ use crate::keys::TopicInterest;
 use crate::quotas::{Quotas, Staged};
 use crate::remote_host::RemoteHost;
 use crate::wire::{clip, FlowDescription, Tree};
-use rgaps_client::links::{Demand, InterestPublisher, InterestRow, Links, LinksSubscriber};
+use rgaps_client::links::{Demand, InterestPublisher, Links, LinksSubscriber};
 use rgaps_client::{Domain, PathKind, RemoteRow, Subscriber};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -15,19 +15,16 @@ const MAX_ENDED: usize = 1024;
 /// How long large messages wait for hosts to take a tree.
 const MOVE_LIMIT: Duration = Duration::from_secs(20);
 
-/// A topic that other hosts want.
 #[derive(Default)]
 pub(super) struct EgressPlan {
     /// What its subscriber asks for, once there is one.
     pub(super) has: Option<(Demand, Domain, Subscriber)>,
     /// Why network cards do not read it on its GPU.
     pub(super) not_read: Option<String>,
-    /// The streams of the hosts that it goes to, and what is wanted there and behind them.
-    pub(super) streams: BTreeMap<String, (u64, TopicInterest)>,
+    /// By the hosts that it goes to directly.
+    pub(super) branches: BTreeMap<String, Branch>,
     /// What each host wants that it goes to, directly or over others.
     pub(super) wants: Wants,
-    /// By the hosts that it goes to directly: the hosts that messages take from there.
-    pub(super) trees: Trees,
     /// Hosts that refused it on a tree, by their rules or those of a host between.
     pub(super) off_trees: BTreeSet<String>,
     /// Bytes of the largest message that has waited for routes.
@@ -40,10 +37,8 @@ pub(super) struct EgressPlan {
     pub(super) failed: Option<(String, Instant)>,
     /// What the daemon was told.
     pub(super) reported: Option<Vec<RemoteRow>>,
-    /// Per host that it goes to, the numbers of messages below which they are history there, by publishers: what those had
-    /// published when the host was first seen to want the topic. Publishers that have come since have none.
+    /// By hosts and publishers, the number below which messages are history there: published before the host wanted the topic.
     histories: BTreeMap<String, BTreeMap<u64, u64>>,
-    /// Publishers that were seen.
     pub(super) publishers: BTreeSet<u64>,
     /// Publishers that were gone, the last ones.
     ended: VecDeque<u64>,
@@ -51,54 +46,65 @@ pub(super) struct EgressPlan {
     pub(super) renews: bool,
     /// Hosts that want it and do not get it: their subscribers, and why.
     pub(super) refused: BTreeMap<String, (u32, String)>,
-    /// What its publishers have of quotas.
     staged: Staged,
-    /// What of it may go to each host; and why nothing, if that is so.
-    pub(super) limits: BTreeMap<String, (FlowLimits, Option<String>)>,
 }
 
-/// What hosts want of a topic.
+/// A host that a topic goes to directly.
+pub(super) struct Branch {
+    pub(super) stream: u64,
+    /// The hosts that messages take from there.
+    pub(super) tree: Tree,
+    pub(super) limits: FlowLimits,
+    /// Why nothing may, if that is so.
+    pub(super) barred: Option<String>,
+}
+
+impl Branch {
+    /// Whether a publisher's flow is opened there.
+    pub(super) fn opens(&self, publisher: u64) -> bool {
+        let FlowLimits { barred, asks, .. } = &self.limits;
+        !barred.contains(&publisher) || asks.contains(&publisher)
+    }
+
+    /// Whether cards write its messages where they land, as far as the host has said.
+    fn written<'a>(&self, peer: &'a RemoteHost) -> Option<&'a Result<(), String>> {
+        peer.outgoing.get(&self.stream)?.written.as_ref()
+    }
+}
+
 pub(super) type Wants = BTreeMap<String, TopicInterest>;
 
-/// The branches of the hosts that a topic goes to directly.
 pub(super) type Trees = BTreeMap<String, Tree>;
 
-/// All that any of them wants.
-pub(super) fn all_of<'a>(wants: impl Iterator<Item = &'a TopicInterest>) -> TopicInterest {
-    let both = |one: TopicInterest, other: TopicInterest| TopicInterest {
-        subscribers: one.subscribers.saturating_add(other.subscribers),
-        demand: one.demand.and(other.demand),
-    };
-    wants.copied().reduce(both).unwrap_or_default()
-}
-
 impl EgressPlan {
-    /// Publishers of this host are these now. Those that are gone, and those that are back.
-    pub(super) fn set_publishers(&mut self, publishers: BTreeSet<u64>) -> (Vec<u64>, Vec<u64>) {
+    pub(super) fn demand(&self) -> Demand {
+        let demands = self.wants.values().map(|want| want.demand);
+        demands.reduce(Demand::and).unwrap_or_default()
+    }
+
+    /// Publishers of this host are these now. Those that are gone.
+    pub(super) fn set_publishers(&mut self, publishers: BTreeSet<u64>) -> Vec<u64> {
         let ended: Vec<u64> = self.publishers.difference(&publishers).copied().collect();
-        let come = publishers.difference(&self.publishers);
-        let back: Vec<u64> = come.filter(|of| self.ended.contains(of)).copied().collect();
-        self.ended.retain(|of| !back.contains(of));
+        self.renews |= self.ended.iter().any(|of| publishers.contains(of));
+        self.ended.retain(|of| !publishers.contains(of));
         self.ended.extend(&ended);
         let forgotten = self.ended.len().saturating_sub(MAX_ENDED);
         self.ended.drain(..forgotten);
         self.publishers = publishers;
-        self.renews |= !back.is_empty();
-        (ended, back)
+        ended
     }
 
     /// Whether something was refused that may be there in a moment, or the daemon could not be told, or routes change.
     pub(super) fn lacks_something(&self) -> bool {
-        let mut limits = self.limits.values();
+        let mut branches = self.branches.values();
         self.failed.is_some()
             || self.moves_since.is_some()
             || !self.refused.is_empty()
             || self.has.is_some() && self.reported.is_none()
-            || limits.any(|(limits, _)| !(limits.barred.is_empty() && limits.refused.is_empty()))
+            || branches.any(|of| !(of.limits.barred.is_empty() && of.limits.refused.is_empty()))
     }
 
-    /// Its trees are for messages of up to so many bytes now. While some hosts are reached on two routes, larger messages than before
-    /// wait: they would go twice.
+    /// Trees are for messages of up to so many bytes now. While hosts are reached on two routes, larger messages wait: they would go twice.
     pub(super) fn set_planned(&mut self, planned: u64, is_moving: bool) {
         let since = self.moves_since.unwrap_or_else(Instant::now);
         self.moves_since = is_moving.then_some(since);
@@ -108,61 +114,50 @@ impl EgressPlan {
         };
     }
 
-    /// Whether it reaches a host by way of another.
     pub(super) fn reaches(
         &self,
         peers: &BTreeMap<String, RemoteHost>,
         next: &str,
         end: &str,
     ) -> bool {
-        let leads = self.trees.get(next).is_some_and(|tree| tree.ends_at(end));
-        let stream = self.streams.get(next).filter(|_| leads);
-        let stream = stream.zip(peers.get(next));
-        stream.is_some_and(|((number, _), peer)| peer.reaches(*number, end).is_ok())
+        let branch = self.branches.get(next);
+        let branch = branch.filter(|branch| branch.tree.ends_at(end));
+        let branch = branch.zip(peers.get(next));
+        branch.is_some_and(|(branch, peer)| peer.reaches(branch.stream, end).is_ok())
     }
 
-    /// Whether hosts that it reaches over this one want history which they were not sent there. `previous`: what was wanted, and the trees,
-    /// before.
-    pub(super) fn wants_history(&self, tree: &Tree, (wants, trees): &(Wants, Trees)) -> bool {
-        let had = trees.get(tree.root());
+    /// Whether hosts want history that they were not sent on the branch that leads to them now.
+    pub(super) fn lacks_history(&self, wants: &Wants, trees: &Trees) -> bool {
         let is_late = |wants: &Wants, end: &String| {
             let want = wants.get(end);
             want.is_some_and(|want| want.demand.transient_local)
         };
-        let had_it = |end: &String| had.is_some_and(|had| had.ends_at(end)) && is_late(wants, end);
-        let mut ends = tree.ends();
-        ends.any(|end| is_late(&self.wants, end) && !had_it(end))
+        trees.iter().any(|(next, tree)| {
+            let had = self.branches.get(next);
+            let had = |end: &String| had.is_some_and(|had| had.tree.ends_at(end));
+            let had_it = |end: &String| had(end) && is_late(&self.wants, end);
+            let mut ends = tree.ends();
+            ends.any(|end| is_late(wants, end) && !had_it(end))
+        })
     }
 
-    /// Who publishes what goes to a host.
-    pub(super) fn sources(
+    /// What a host is told of a publisher.
+    pub(super) fn description(
         &self,
         name: &str,
-        host: &str,
-        row: Option<&InterestRow>,
-    ) -> Vec<FlowDescription> {
-        let Some(tree) = self.trees.get(host) else {
-            return Vec::new();
-        };
-        let here = row.map_or(&[][..], |row| &row.publishers[..]);
-        let mut sources: Vec<FlowDescription> = here
-            .iter()
-            .map(|publisher| FlowDescription {
-                publisher: publisher.incarnation,
-                topic: name.to_owned(),
-                offer: publisher.offer,
-                type_name: publisher.type_name.clone(),
-                via: Vec::new(),
-                tree: tree.clone(),
-                history: self.history(tree, publisher.incarnation),
-                read: self.is_read(),
-            })
-            .collect();
-        if let Some((FlowLimits { barred, asks, .. }, _)) = self.limits.get(host) {
-            let goes = |of: &u64| !barred.contains(of) || asks.contains(of);
-            sources.retain(|source| goes(&source.publisher));
+        branch: &Branch,
+        publisher: &InterestPublisher,
+    ) -> FlowDescription {
+        FlowDescription {
+            publisher: publisher.incarnation,
+            topic: name.to_owned(),
+            offer: publisher.offer,
+            type_name: publisher.type_name.clone(),
+            via: Vec::new(),
+            tree: branch.tree.clone(),
+            history: self.history(&branch.tree, publisher.incarnation),
+            read: self.is_read(),
         }
-        sources
     }
 
     /// Below which number a publisher's messages are history at the hosts of a tree.
@@ -187,43 +182,40 @@ impl EgressPlan {
         self.histories.extend(of_each);
     }
 
-    /// Finds out what may go to each host.
+    /// Finds out what may go to each host. Whether that has changed.
     pub(super) fn set_limits(
         &mut self,
         name: &str,
         (links, quotas): (&Links, &Quotas),
         peers: &BTreeMap<String, RemoteHost>,
         publishers: &[InterestPublisher],
-    ) {
+    ) -> bool {
         let mut used = BTreeSet::new();
-        let mut all = BTreeMap::new();
-        for (host, (stream, _)) in self.streams.clone() {
-            let Some(peer) = peers.get(&host) else {
+        let mut is_changed = false;
+        let mut branches = std::mem::take(&mut self.branches);
+        for (host, branch) in &mut branches {
+            let Some(peer) = peers.get(host) else {
                 continue;
             };
             let mut limits = FlowLimits {
-                refused: peer.refused(stream).collect(),
+                refused: peer.refused(branch.stream).collect(),
                 ..FlowLimits::default()
             };
-            let mut why = self.bar_slow(&mut limits, name, (&host, peer), publishers);
-            if self.not_read.is_none() && self.written(&host, peer).is_none() {
+            let mut why = self.bar_slow(&mut limits, name, (branch, peer), publishers);
+            if self.not_read.is_none() && branch.written(peer).is_none() {
                 limits.asks.clone_from(&limits.barred);
             }
-            if let Some(quota) = links.quota(&host, name) {
-                limits.set_quota(quota);
+            if let Some(quota) = links.quota(host, name) {
+                limits.quota = Some(quota.clone());
                 let goes = |p: &&InterestPublisher| !limits.barred.contains(&p.incarnation);
                 for publisher in publishers.iter().filter(goes).collect::<Vec<_>>() {
                     used.insert((quota.name.clone(), publisher.incarnation));
                     let of = (publisher.incarnation, &publisher.offer);
                     let staged = limits.stage(&mut self.staged, (quotas, quota), of);
                     if let Err(short) = staged {
-                        if peer.ingress.counts.issues.refused(name, 0, &short) {
-                            tracing::warn!(
-                                host,
-                                topic = name,
-                                "the messages of a publisher are not sent to a host: {short}"
-                            );
-                        }
+                        let what = format!("the messages of a publisher are not sent to {host}");
+                        let issues = &peer.ingress.counts.issues;
+                        issues.warn_refused(name, 0, &what, &short);
                         why = Some(short);
                     }
                 }
@@ -231,10 +223,13 @@ impl EgressPlan {
             let some = publishers
                 .iter()
                 .any(|publisher| !limits.barred.contains(&publisher.incarnation));
-            all.insert(host, (limits, why.filter(|_| !some)));
+            branch.barred = why.filter(|_| !some);
+            is_changed |= branch.limits != limits;
+            branch.limits = limits;
         }
-        self.staged.retain(|key| used.contains(key));
-        self.limits = all;
+        self.staged.retain(|key, _| used.contains(key));
+        self.branches = branches;
+        is_changed
     }
 
     /// Bars publishers that require a better path to a host than there is. Why, if there are any.
@@ -242,11 +237,11 @@ impl EgressPlan {
         &self,
         limits: &mut FlowLimits,
         name: &str,
-        (host, peer): (&str, &RemoteHost),
+        (branch, peer): (&Branch, &RemoteHost),
         publishers: &[InterestPublisher],
     ) -> Option<String> {
         let mut why = None;
-        let (path, no_better) = self.path_to(host, peer);
+        let (path, no_better) = self.path_to(branch, peer);
         for publisher in publishers {
             let Some(require) = publisher.require.filter(|require| *require > path) else {
                 continue;
@@ -261,30 +256,20 @@ impl EgressPlan {
         why
     }
 
-    /// Whether its subscriber reads on the GPU, or why not.
+    /// Whether network cards read it on its GPU, or why not.
     pub(super) fn is_read(&self) -> Result<(), String> {
-        let domain = self.has.as_ref().map(|(_, domain, _)| *domain);
-        match (&self.not_read, domain) {
-            (Some(why), _) => Err(clip(why)),
-            (None, Some(Domain::Cuda(_))) => Ok(()),
-            (None, _) => Err("the cards do not read it yet".to_owned()),
-        }
-    }
-
-    /// What a host said of whether cards write its messages there.
-    fn written<'a>(&self, host: &str, peer: &'a RemoteHost) -> Option<&'a Result<(), String>> {
-        let (number, _) = self.streams.get(host)?;
-        peer.outgoing.get(number)?.written.as_ref()
+        self.not_read
+            .as_deref()
+            .map_or(Ok(()), |why| Err(clip(why)))
     }
 
     /// The path to a host that it goes to, and why it is no better.
-    pub(super) fn path_to(&self, host: &str, peer: &RemoteHost) -> (PathKind, String) {
+    fn path_to(&self, branch: &Branch, peer: &RemoteHost) -> (PathKind, String) {
         if peer.over.path != PathKind::Rdma {
             return (peer.over.path, peer.over.why_not.clone());
         }
-        let tree = self.trees.get(host);
-        let onward = tree.and_then(|tree| tree.ends_below().next());
-        let why = match (onward, &self.not_read, self.written(host, peer)) {
+        let (host, onward) = (&peer.node.host, branch.tree.ends_below().next());
+        let why = match (onward, &self.not_read, branch.written(peer)) {
             (Some(end), ..) => {
                 format!("they go on to {end}, and so land in the memory of {host}")
             }

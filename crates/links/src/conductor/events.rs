@@ -4,8 +4,6 @@ use super::hosts::ASK_AGAIN;
 use super::{egress_thread, LinksConductor};
 use crate::egress::EgressCommand;
 use crate::event::{ConductorEvent, EventSource, SourcedEvent};
-use crate::host_link::HostEvent;
-use crate::keys::Node;
 use crate::network::{id, FlowReport};
 use crate::remote_host::RemoteHost;
 use crate::wire::{clip, LinkMessage};
@@ -19,12 +17,8 @@ fn violates(host: &str, error: &anyhow::Error) {
 
 impl LinksConductor {
     pub(super) fn handle(&mut self, (source, event): SourcedEvent) {
-        // A link that was given up ends while the next one begins. What it gave up is still counted, and memory that it frees
-        // is the next one's, too.
-        let is_lasting = matches!(
-            event,
-            ConductorEvent::Event(HostEvent::GaveUp(_)) | ConductorEvent::Room
-        );
+        // A link that was given up ends while the next one begins. Memory that it frees is the next one's, too.
+        let is_lasting = matches!(event, ConductorEvent::Room);
         let is_current = |source: &EventSource| {
             let peer = self.peers.get(&source.host);
             peer.is_some_and(|peer| peer.ingress.is_source(source))
@@ -33,12 +27,17 @@ impl LinksConductor {
             return;
         }
         let host = source.as_ref().map_or("", |source| &source.host);
+        self.dirty |= !matches!(
+            event,
+            ConductorEvent::Progress
+                | ConductorEvent::TransitBroken(_)
+                | ConductorEvent::LinkMessage(_)
+        );
         match event {
             ConductorEvent::PlaneEvent(event) => self.plane_event(event),
             // Whoever publishes is looked for at once.
-            ConductorEvent::Unknown => self.dirty = true,
+            ConductorEvent::Unknown => {}
             ConductorEvent::Unplanned(name, bytes) => {
-                self.dirty = true;
                 if let Some(topic) = self.topics.get_mut(&name) {
                     topic.largest = topic.largest.max(bytes);
                 }
@@ -50,40 +49,46 @@ impl LinksConductor {
                 Ok(link_message) => self.link_message(host, link_message),
                 Err(error) => violates(host, &error),
             },
-            ConductorEvent::Opened(flows) => {
-                self.dirty = true;
-                self.opened(host, flows);
+            ConductorEvent::Opened(flows) => self.opened(host, flows),
+            ConductorEvent::Room => self.buffer_free(host),
+            ConductorEvent::Link(event) => self.link_changed(host, event),
+            ConductorEvent::Answered(flow, answer) => {
+                if let Some(peer) = self.peers.get_mut(host) {
+                    peer.answered(flow, answer);
+                }
             }
-            ConductorEvent::Room => {
-                self.dirty = true;
-                self.buffer_free(host);
-            }
-            ConductorEvent::Event(event) => self.happened(host, event),
+            ConductorEvent::Closed(flow) => self.closed(host, flow),
+            ConductorEvent::Ended(flow) => self.child_ended(host, flow),
         }
+    }
+
+    fn closed(&mut self, host: &str, flow: FlowName) {
+        let peer = self.peers.get_mut(host);
+        let ended = peer.and_then(|peer| peer.incoming.remove(&flow));
+        if let Some((next, of)) = ended.and_then(|of| Some((of.unconfirmed()?, of))) {
+            let origin = of.description.origin(host);
+            self.network.confirm(origin, flow, next);
+        }
+        self.close_transit(host, flow);
     }
 
     pub(super) fn buffer_free(&self, host: &str) {
         let link = self.peers.get(host).and_then(RemoteHost::linked);
-        if let Some(link) = link {
-            link.buffer_free();
-        }
+        link.inspect(|link| link.buffer_free());
     }
 
     /// How far a flow of this host is at a host that another leads to, or why it does not come there.
     fn flow_reported(&mut self, report: FlowReport) {
         let FlowReport { flow, outcome, .. } = report;
         let mut peers = self.peers.values_mut();
-        let Some(peer) = peers.find(|peer| peer.outgoing.contains_key(&flow.stream)) else {
-            return;
-        };
-        let name = peer.topic_of(flow.stream).cloned().unwrap_or_default();
+        let stream = peers.find_map(|peer| peer.outgoing.get_mut(&flow.stream));
+        let Some(stream) = stream else { return };
+        let name = stream.topic.clone();
         let own = self.topics.get(&name);
-        let own = own.and_then(|own| own.streams.get(&peer.node.host));
-        let stream = peer.outgoing.get_mut(&flow.stream);
-        let is_own = own.is_some_and(|(number, _)| *number == flow.stream);
-        let Some(stream) = stream.filter(|_| is_own) else {
+        let own = own.and_then(|own| own.branches.get(stream.tree.root()));
+        if own.is_none_or(|own| own.stream != flow.stream) {
             return;
-        };
+        }
         let is = |host: &String, of| id(host) == of;
         let end = stream.tree.ends_below().find(|end| is(end, report.host));
         let Some(end) = end.cloned() else { return };
@@ -95,11 +100,12 @@ impl LinksConductor {
         let next = *outcome.as_ref().unwrap_or(&u64::MAX);
         if let Some(of) = stream.publishers.get_mut(&flow.publisher) {
             let answer = outcome.map(|_| ());
-            let before = of.below.insert(end.clone(), answer.clone());
-            self.dirty |= before.as_ref() != Some(&answer);
-            if let (Err(_), Some(topic)) = (answer, self.topics.get_mut(&name)) {
+            if let (Err(_), Some(topic)) = (&answer, self.topics.get_mut(&name)) {
                 topic.off_trees.insert(end.clone());
             }
+            let before = of.answers.get(&end).map(|(before, _)| before);
+            self.dirty |= before != Some(&answer);
+            of.answers.insert(end, (answer, Instant::now()));
         }
         let command = EgressCommand::Confirmed(name.clone(), flow, report.host, next);
         egress_thread(&self.egress, &name).send(command);
@@ -113,11 +119,9 @@ impl LinksConductor {
                 for report in received.reports {
                     self.flow_reported(report);
                 }
-                let egress = received.egress.iter();
-                for (next, link_message) in egress
-                    .filter_map(|(next, link_message)| Some((self.peers.get(next)?, link_message)))
-                {
-                    next.say(link_message);
+                if let Some((next, message)) = received.egress {
+                    let next = self.peers.get(&next);
+                    next.inspect(|next| next.say(&message));
                 }
             }
             Err(error) => violates(host, &error),
@@ -130,11 +134,6 @@ impl LinksConductor {
             return;
         };
         match link_message {
-            LinkMessage::Update(stream, read) => {
-                for (_, incoming) in peer.incoming.range_mut(FlowName::all_of(stream)) {
-                    incoming.description.read.clone_from(&read);
-                }
-            }
             LinkMessage::Written(stream, outcome) => {
                 if let Some(stream) = peer.outgoing.get_mut(&stream) {
                     stream.written = Some(outcome);
@@ -147,36 +146,14 @@ impl LinksConductor {
             }
             LinkMessage::Broken(stream, end) => {
                 let topics = self.topics.values();
-                let own = topics.filter_map(|topic| topic.streams.get(host));
-                let is_own = own.into_iter().any(|(number, _)| *number == stream);
+                let mut own = topics.filter_map(|topic| topic.branches.get(host));
+                let is_own = own.any(|own| own.stream == stream);
                 if let Some(stream) = peer.outgoing.get_mut(&stream).filter(|_| is_own) {
                     stream.is_broken = true;
                 }
                 self.broken_below(host, stream, &end);
             }
             LinkMessage::Datagram(_) => {}
-        }
-    }
-
-    fn happened(&mut self, host: &str, event: HostEvent) {
-        self.dirty = true;
-        let Some(peer) = self.peers.get_mut(host) else {
-            return;
-        };
-        match event {
-            HostEvent::Link(event) => self.link_changed(host, event),
-            HostEvent::Accepted(_) | HostEvent::Refused(..) => peer.answered(event),
-            HostEvent::Closed(flow) => {
-                let ended = peer.incoming.remove(&flow);
-                let confirm = ended.and_then(|of| Some((of.unconfirmed()?, of)));
-                if let Some((next, of)) = confirm {
-                    let origin = of.description.origin(host);
-                    self.network.confirm(origin, flow, next);
-                }
-                self.close_transit(host, flow);
-            }
-            HostEvent::Ended(flow) => self.child_ended(host, flow),
-            HostEvent::GaveUp(flow) => peer.has_given_up(flow),
         }
     }
 
@@ -187,21 +164,15 @@ impl LinksConductor {
         match event {
             LinkEvent::Up => {
                 tracing::info!(host, "linked with a host");
-                (peer.up, peer.away) = (true, None);
-                let Some((incarnation, _)) = peer.link else {
-                    return;
-                };
-                let node = Node {
-                    host: host.to_owned(),
-                    incarnation,
-                };
-                if let Err(error) = self.network.link_up(&node) {
+                peer.away = None;
+                let life = peer.link.as_ref().map(|(life, _)| life);
+                if let Some(Err(error)) = life.map(|life| self.network.link_up(life)) {
                     tracing::error!("{error:#}");
                 }
             }
             LinkEvent::Down { why } => {
                 tracing::warn!(host, why, "lost the link with a host");
-                (peer.up, peer.detail) = (false, why);
+                peer.detail = why;
                 peer.away.get_or_insert_with(Instant::now);
                 self.network.lanes_lost(host);
             }

@@ -1,17 +1,16 @@
 //! Other hosts: their lives, how they come and go, and the links with them.
 
-use super::lane_config::{link_config, retain_limits};
 use super::{LinksConductor, TRY_AGAIN};
-use crate::control_plane::{versions, Address, LaneSecret, PlaneEvent};
+use crate::control_plane::{token, versions, Address, LaneSecret, PlaneEvent};
 use crate::counts::HostCounts;
-use crate::host_link::HostLink;
+use crate::host_link::{HostLink, RetainLimits};
 use crate::ingress::LinkIngress;
-use crate::keys::{Node as Host, PLANE_VERSION};
-use crate::remote_host::{IngressPlan, RemoteHost};
+use crate::keys::{Node as Host, Token};
+use crate::remote_host::RemoteHost;
 use crate::traces::LinkTraces;
 use crate::wire::clip;
-use rgaps_client::links::MAX_REMOTE_HOSTS;
-use rgaps_transport::{LaneKey, Peer as LanePeer};
+use rgaps_client::links::{Links, Rdma, MAX_REMOTE_HOSTS};
+use rgaps_transport::{LaneKey, LinkConfig, Peer as LanePeer, RdmaMode};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -22,28 +21,18 @@ const ASK_ANYWAY: Duration = Duration::from_secs(2);
 /// The control plane is opened anew if a host that is there has not answered for so long, and at most so often.
 const UNANSWERED_LIMIT: Duration = Duration::from_secs(10);
 const REOPEN_PAUSE: Duration = Duration::from_secs(60);
-/// Hosts that are linked with.
 const MAX_PEERS: usize = MAX_REMOTE_HOSTS;
-/// Lives of hosts that are remembered.
 const MAX_LIVES: usize = 4 * MAX_PEERS;
-
-/// A life of another host's links whose token is there. A dead one may be heard of for a while beside the next.
-pub(super) struct Life {
-    node: Host,
-    protocol: u32,
-}
 
 impl LinksConductor {
     pub(super) fn plane_event(&mut self, event: PlaneEvent) {
-        self.dirty = true;
         match event {
-            PlaneEvent::Appeared(node, protocol) => {
-                self.lives.retain(|life| life.node != node);
+            PlaneEvent::Appeared(token) => {
+                self.lives.retain(|life| life.node != token.node);
                 if self.lives.len() < MAX_LIVES {
-                    let node = node.clone();
-                    self.lives.push(Life { node, protocol });
+                    self.lives.push(token.clone());
                 }
-                self.appeared(node, protocol);
+                self.appeared(token);
             }
             PlaneEvent::Left(node) => self.left(&node),
             PlaneEvent::AddressAsked(node, secret) => self.accept(&node, secret),
@@ -63,13 +52,9 @@ impl LinksConductor {
         tracing::info!(host = node.host, "a host has left");
         peer.lost = Some(Instant::now());
         // Another life of it may have come before.
-        let of_host = self.lives.iter().rev();
-        let next = of_host
-            .filter(|life| life.node.host == node.host)
-            .map(|life| (life.node.clone(), life.protocol))
-            .next();
-        if let Some((node, protocol)) = next {
-            self.appeared(node, protocol);
+        let of_host = |life: &&Token| life.node.host == node.host;
+        if let Some(life) = self.lives.iter().rfind(of_host).cloned() {
+            self.appeared(life);
         }
     }
 
@@ -80,20 +65,19 @@ impl LinksConductor {
             .filter(|peer| peer.node == *node)
     }
 
-    pub(super) fn appeared(&mut self, node: Host, protocol: u32) {
+    pub(super) fn appeared(&mut self, Token { node, protocol }: Token) {
         if !self.peers.contains_key(&node.host) {
             if self.peers.len() >= MAX_PEERS {
-                let given_up = self.peers.iter().find(|(_, peer)| peer.given_up);
-                if let Some(host) = given_up.map(|(host, _)| host.clone()) {
-                    self.peers.remove(&host);
-                }
-            }
-            if self.peers.len() >= MAX_PEERS {
-                tracing::error!(
-                    host = node.host,
-                    "there are more than {MAX_PEERS} hosts; this one is ignored"
-                );
-                return;
+                let mut peers = self.peers.iter();
+                let given_up = peers.find_map(|(host, peer)| peer.given_up.then(|| host.clone()));
+                let Some(given_up) = given_up else {
+                    tracing::error!(
+                        host = node.host,
+                        "there are more than {MAX_PEERS} hosts; this one is ignored"
+                    );
+                    return;
+                };
+                self.peers.remove(&given_up);
             }
             let tracer = self.tracer.as_ref();
             let traces = tracer.map(|tracer| LinkTraces::new(tracer, &node.host));
@@ -103,7 +87,7 @@ impl LinksConductor {
                 self.memory.clone(),
                 HostCounts::new(traces),
             );
-            let peer = RemoteHost::new(node.clone(), protocol, ingress);
+            let peer = RemoteHost::new(node.clone(), ingress);
             self.peers.insert(node.host.clone(), peer);
         }
         let Some(peer) = self.peers.get_mut(&node.host) else {
@@ -114,17 +98,14 @@ impl LinksConductor {
             peer.node = node;
         }
         peer.given_up = false;
-        peer.protocol = protocol;
         (peer.seen, peer.lost, peer.unanswered) = (Instant::now(), None, None);
-        let refused = (protocol != PLANE_VERSION).then(|| versions(&peer.node.host, protocol));
-        if let Some(why) = refused.as_ref().filter(|_| peer.refused.is_none()) {
-            tracing::error!("{why}");
-        }
-        peer.refused = refused;
         peer.ask_at = Some(Instant::now());
+        let is_known = std::mem::replace(&mut peer.protocol, protocol) == protocol;
+        if !peer.speaks_same() && !is_known {
+            tracing::error!("{}", versions(&peer.node.host, protocol));
+        }
     }
 
-    /// We asked a host how to reach it.
     pub(super) fn address_answered(&mut self, node: &Host, outcome: Result<Address, String>) {
         let opens = self.opens(&node.host);
         let Some(peer) = self.known(node) else { return };
@@ -173,7 +154,7 @@ impl LinksConductor {
     pub(super) fn accept(&mut self, node: &Host, secret: LaneSecret) {
         // A host that asks is there, though its token is on its way, or was lost.
         if self.known(node).is_none_or(|peer| peer.lost.is_some()) {
-            self.appeared(node.clone(), PLANE_VERSION);
+            self.appeared(token(node.clone()));
         }
         if let Some(peer) = self.known(node) {
             peer.seen = Instant::now();
@@ -191,11 +172,8 @@ impl LinksConductor {
     /// Makes the link with a host, or has it go on with another life of it.
     pub(super) fn join(&mut self, node: &Host, secret: LaneSecret, dial: Vec<SocketAddr>) {
         let links = &self.config.links;
-        let Some(peer) = self
-            .peers
-            .get_mut(&node.host)
-            .filter(|peer| peer.node == *node)
-        else {
+        let peer = self.peers.get_mut(&node.host);
+        let Some(peer) = peer.filter(|peer| peer.node == *node) else {
             return;
         };
         let lanes = LanePeer {
@@ -212,15 +190,11 @@ impl LinksConductor {
             }
         };
         match outcome {
-            Ok(Some(link)) => peer.begin_link(node.incarnation, link),
-            Ok(None) => {
-                if let Some((life, _)) = &mut peer.link {
-                    if *life != node.incarnation {
-                        *life = node.incarnation;
-                        peer.forget_control();
-                    }
-                }
+            Ok(Some(link)) => {
+                peer.link = Some((node.clone(), link));
+                peer.forget_control();
             }
+            Ok(None) => peer.set_link_life(node),
             Err(error) => {
                 tracing::error!(%error, host = node.host, "creating a link to a host failed");
                 peer.detail = clip(&error.to_string());
@@ -232,67 +206,68 @@ impl LinksConductor {
     pub(super) fn reconcile_peers(&mut self) {
         let now = Instant::now();
         let outage = Duration::from_millis(self.config.links.outage_ms);
-        let hosts: Vec<String> = self.peers.keys().cloned().collect();
-        for host in hosts {
-            self.give_up_lost(&host, now, outage);
-            self.ask_for_lanes(&host, now);
+        let mut given_up = Vec::new();
+        for (host, peer) in &mut self.peers {
+            // It is not gone as long as there are lanes, whatever the control plane says. A token that never came cannot go.
+            let has_token = self.lives.iter().any(|life| life.node == peer.node);
+            let lost = peer.lost.or((!has_token).then_some(peer.seen));
+            let ended = lost.zip(peer.away).map(|(lost, away)| lost.max(away));
+            if !peer.given_up && ended.is_some_and(|since| now - since > outage) {
+                (peer.given_up, peer.lost) = (true, lost);
+                given_up.push(host.clone());
+            }
+            // One of two hosts opens the lanes; the other one asks where that does not: perhaps it has not heard of it.
+            let pause = match *self.own.host < **host {
+                true => Duration::ZERO,
+                false => ASK_ANYWAY,
+            };
+            if peer.is_to_be_asked(now, pause) {
+                peer.ask_at = None;
+                if let Err(error) = self.plane.ask_address(&peer.node) {
+                    tracing::error!("{error:#}");
+                    peer.ask_at = Some(now + ASK_AGAIN);
+                }
+            }
+            // What a former life of it published ends if this one does not go on with it.
+            peer.orphans.retain(|(_, since)| now - *since <= outage);
+            peer.report_given_up();
+        }
+        for host in given_up {
+            tracing::warn!(
+                host,
+                "a host was away longer than outage_ms; no messages are kept for it any more"
+            );
             if let Some(peer) = self.peers.get_mut(&host) {
-                // What a former life of it published ends if this one does not go on with it.
-                let over = |incoming: &IngressPlan| {
-                    incoming.orphaned.is_some_and(|since| now - since > outage)
-                };
-                peer.incoming.retain(|_, incoming| !over(incoming));
-                peer.report_given_up();
+                // The host may not have noticed. With a new link it says everything again.
+                peer.end_link();
             }
+            self.network.link_ended(&host);
+            self.end_transits(&host);
+            self.dirty = true;
         }
     }
+}
 
-    /// Gives a host up that has been away for too long.
-    fn give_up_lost(&mut self, host: &str, now: Instant, outage: Duration) {
-        let Some(peer) = self.peers.get_mut(host) else {
-            return;
-        };
-        // It is not gone as long as there are lanes, whatever the control plane says. A token that never came cannot go.
-        let has_token = self.lives.iter().any(|life| life.node == peer.node);
-        let lost = peer.lost.or((!has_token).then_some(peer.seen));
-        let ended = lost.zip(peer.away).map(|(lost, away)| lost.max(away));
-        if peer.given_up || ended.is_none_or(|since| now - since <= outage) {
-            return;
-        }
-        tracing::warn!(
-            host,
-            "a host was away longer than outage_ms; no messages are kept for it any more"
-        );
-        peer.given_up = true;
-        peer.lost = lost;
-        peer.end_incoming();
-        // The host may not have noticed. With a new link it says everything again.
-        peer.end_link();
-        self.network.link_ended(host);
-        self.end_transits(host);
-        self.dirty = true;
-    }
+fn link_config(links: &Links) -> LinkConfig {
+    let mut config = LinkConfig {
+        lanes: links.lanes as usize,
+        spin: links.spin(),
+        rdma: match links.rdma {
+            Rdma::Off => RdmaMode::No,
+            Rdma::Auto => RdmaMode::Prefer,
+            Rdma::Only => RdmaMode::Require,
+        },
+        ..LinkConfig::default()
+    };
+    config.beat_ms = (links.lease_ms / 4).clamp(50, 1000);
+    config.quiet_ms = (links.lease_ms * 3 / 2).max(300);
+    config
+}
 
-    /// One of two hosts opens the lanes; the other one asks where that does not: perhaps it has not heard of it.
-    fn ask_for_lanes(&mut self, host: &str, now: Instant) {
-        let pause = match self.opens(host) {
-            true => Duration::ZERO,
-            false => ASK_ANYWAY,
-        };
-        let Some(peer) = self.peers.get_mut(host) else {
-            return;
-        };
-        let linked = peer.link.as_ref().map(|(life, _)| *life);
-        let meets = peer.refused.is_none()
-            && peer.lost.is_none()
-            && peer.ask_at.is_some_and(|at| now >= at + pause)
-            && (linked != Some(peer.node.incarnation) || !peer.up);
-        if meets {
-            peer.ask_at = None;
-            if let Err(error) = self.plane.ask_address(&peer.node) {
-                tracing::error!("{error:#}");
-                peer.ask_at = Some(now + ASK_AGAIN);
-            }
-        }
+fn retain_limits(links: &Links) -> RetainLimits {
+    RetainLimits {
+        in_flight_max: links.in_flight_max.0,
+        outage_max: links.outage_max.0,
+        outage: Duration::from_millis(links.outage_ms),
     }
 }

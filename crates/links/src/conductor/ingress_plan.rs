@@ -1,16 +1,16 @@
 //! Publishers of other hosts, and those that stand for them here.
 
-use super::gpu_path::incoming_path;
+use super::landing::incoming_path;
 use super::{LinksConductor, CONFIRM_EVERY};
 use crate::ingress::{ArrivalLimits, Bound, RemotePublisher};
 use crate::network::id;
-use crate::quotas::Kind;
-use crate::remote_host::{IngressPlan, RemoteHost};
+use crate::remote_host::IngressPlan;
 use crate::wire::{clip, FlowDescription};
 use rgaps_client::links::{Direction, LinksPublisherBuilder};
 use rgaps_client::{ClientError, OpenError, PublisherQos, RefusalCode};
 use rgaps_routing::FlowName;
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// Loans of a publisher that stands for one elsewhere.
@@ -29,17 +29,20 @@ struct NoRoom {
     crowded: bool,
 }
 
-impl NoRoom {
-    fn lasting(why: String) -> NoRoom {
+impl From<String> for NoRoom {
+    fn from(why: String) -> NoRoom {
+        let (passes, crowded) = (false, false);
         NoRoom {
             why,
-            passes: false,
-            crowded: false,
+            passes,
+            crowded,
         }
     }
+}
 
-    fn of(error: &OpenError) -> NoRoom {
-        let (passes, crowded) = match error {
+impl From<OpenError> for NoRoom {
+    fn from(error: OpenError) -> NoRoom {
+        let (passes, crowded) = match &error {
             OpenError::Client(ClientError::Refused(refusal)) => {
                 (refusal.code == RefusalCode::LimitReached, true)
             }
@@ -55,58 +58,42 @@ impl NoRoom {
 }
 
 impl LinksConductor {
-    /// A host opens flows. Whoever sees the history of one of these publishers sees that of all: so messages are taken of none before
-    /// all of them have been looked at.
     pub(super) fn opened(&mut self, host: &str, all: Vec<(FlowName, FlowDescription)>) {
-        let Some(peer) = self.peers.get_mut(host) else {
-            return;
-        };
-        let flows: Vec<FlowName> = all.iter().map(|(flow, _)| *flow).collect();
-        for (flow, description) in all {
-            // One of the host's former life goes on.
-            let known = peer.incoming.remove(&flow);
-            let landing = known.and_then(|known| known.landing);
-            peer.incoming
-                .insert(flow, IngressPlan::new(description, landing));
-        }
-        self.admit_all(host, &flows);
+        let plans = all.into_iter();
+        let plans = plans.map(|(flow, description)| (flow, IngressPlan::new(description)));
+        self.admit_all(host, plans.collect());
     }
 
-    fn admit_all(&mut self, host: &str, flows: &[FlowName]) {
-        flows.iter().for_each(|flow| self.admit(host, *flow));
-        flows
-            .iter()
-            .for_each(|flow| self.take_messages(host, *flow));
+    /// Finds places for all of these before it takes messages of any: whoever sees the history of one publisher sees that of all.
+    fn admit_all(&mut self, host: &str, mut plans: Vec<(FlowName, IngressPlan)>) {
+        for (flow, plan) in &mut plans {
+            self.admit(host, *flow, plan);
+        }
+        let admitted = plans.iter_mut();
+        for (flow, plan) in admitted.filter(|(_, of)| of.refused.is_none() && of.waits.is_none()) {
+            self.take_messages(host, *flow, plan);
+        }
+        if let Some(peer) = self.peers.get_mut(host) {
+            peer.incoming.extend(plans);
+        }
         self.buffer_free(host);
     }
 
-    /// Messages of a flow are taken, if it has a place.
-    pub(super) fn take_messages(&mut self, host: &str, flow: FlowName) {
-        let incoming = |peer: &RemoteHost| {
-            let incoming = peer.incoming.get(&flow)?;
-            Some(incoming.refused.is_none() && incoming.waits.is_none())
-        };
-        if self.peers.get(host).and_then(incoming) != Some(true) {
-            return;
-        }
-        let transit = self.begin_transit(host, flow);
-        let Some(peer) = self.peers.get_mut(host) else {
+    fn take_messages(&mut self, host: &str, flow: FlowName, plan: &mut IngressPlan) {
+        let transit = self.begin_transit(host, flow, &plan.description);
+        let Some(peer) = self.peers.get(host) else {
             return;
         };
-        let Some(incoming) = peer.incoming.get_mut(&flow) else {
-            return;
-        };
-        if !incoming.description.via.is_empty() {
-            let position = || peer.ingress.new_position();
-            incoming.position.get_or_insert_with(position);
+        if !plan.description.via.is_empty() {
+            plan.position = Some(peer.ingress.new_position());
             self.confirms = true;
         }
         let bound = Bound {
-            landing: incoming.landing.clone(),
+            landing: plan.landing.clone(),
             transit,
-            position: incoming.position.clone(),
+            position: plan.position.clone(),
         };
-        peer.ingress.accept(flow, bound);
+        peer.ingress.answer(flow, Ok(bound));
     }
 
     /// Tells origins how far their messages are that come here through other hosts, as far as that is new.
@@ -140,50 +127,47 @@ impl LinksConductor {
     }
 
     /// Finds a flow its place here, or says why there is none.
-    fn admit(&mut self, host: &str, flow: FlowName) {
-        let outcome = self.landing_of(host, flow);
-        let Some(peer) = self.peers.get_mut(host) else {
+    fn admit(&mut self, host: &str, flow: FlowName, plan: &mut IngressPlan) {
+        let outcome = self.landing_of(host, flow, &plan.description);
+        let Some(peer) = self.peers.get(host) else {
             return;
         };
-        let Some(incoming) = peer.incoming.get_mut(&flow) else {
-            return;
-        };
-        let topic = incoming.description.topic.clone();
+        let of = &plan.description;
+        let issues = &peer.ingress.counts.issues;
         let no_room = match outcome {
             Ok(landing) => {
-                (incoming.refused, incoming.waits) = (None, None);
-                let publisher = flow.publisher;
-                landing
-                    .iter()
-                    .for_each(|landing| self.routes.landed(&topic, publisher, landing));
-                incoming.landing = landing;
-                peer.ingress.counts.issues.allowed(&topic);
+                issues.allowed(&of.topic);
+                if let Some(landing) = &landing {
+                    let key = (of.topic.clone(), flow.publisher);
+                    self.landings.insert(key, Arc::downgrade(landing));
+                    for peer in self.peers.values_mut() {
+                        peer.orphans.retain(|(of, _)| !Arc::ptr_eq(of, landing));
+                    }
+                }
+                (plan.landing, plan.refused, plan.waits) = (landing, None, None);
                 return;
             }
             Err(no_room) => no_room,
         };
         let why = clip(&no_room.why);
-        if peer.ingress.counts.issues.refused(&topic, 0, &why) {
-            tracing::warn!(
-                host,
-                topic,
-                "this host cannot take messages of another host: {why}"
-            );
-        }
-        let waits = no_room.passes && incoming.description.offer.reliable;
-        let since = *incoming.waits.get_or_insert_with(Instant::now);
+        let what = "this host cannot take messages of another host";
+        issues.warn_refused(&of.topic, 0, what, &why);
+        let waits = no_room.passes && of.offer.reliable;
+        let since = *plan.waits.get_or_insert_with(Instant::now);
         // Messages wait as long as this; a host that hears that there is no place would send none at all.
         if !waits || since.elapsed() >= ADMIT_LIMIT {
-            incoming.waits = None;
-            peer.ingress.refuse(flow, &why);
-            let of = &incoming.description;
+            peer.ingress.answer(flow, Err(why.clone()));
             for end in of.tree.ends().filter(|_| !of.via.is_empty()) {
                 self.network.refuse(of.origin(host), flow, (end, &why));
             }
-            incoming.refused = Some((why, Instant::now()));
+            (plan.refused, plan.waits) = (Some((why, Instant::now())), None);
         }
         if no_room.crowded {
-            self.end_orphaned(&topic);
+            // Places of publishers whose host's links ended, and may come back: what they published here is known.
+            for peer in self.peers.values_mut() {
+                peer.orphans
+                    .retain(|(of, _)| of.publisher().topic() != plan.description.topic);
+            }
         }
     }
 
@@ -192,28 +176,25 @@ impl LinksConductor {
         &mut self,
         host: &str,
         flow: FlowName,
+        of: &FlowDescription,
     ) -> Result<Option<Arc<RemotePublisher>>, NoRoom> {
-        let incoming = self.peers.get(host).and_then(|p| p.incoming.get(&flow));
-        let incoming = incoming.ok_or_else(|| NoRoom::lasting("it has ended".to_owned()))?;
-        let of = &incoming.description;
         // What another host said of it does not count less because it came through this one.
         let mut through = std::iter::once(host).chain(of.via.iter().map(String::as_str));
         let links = &self.config.links;
         let barred =
             through.find_map(|on| links.may_cross(Direction::Receive, on, &of.topic).err());
         if let Some(why) = barred {
-            return Err(NoRoom::lasting(why));
+            return Err(why.into());
         }
         if !of.tree.ends_here() {
             return Ok(None);
         }
-        // The same publisher may come in a stream that takes the place of another, or through another host, and goes on
-        // where that one stands.
-        let known = incoming.landing.clone();
-        let known = known.or_else(|| self.routes.landing(&of.topic, flow.publisher));
-        match known {
+        // The same publisher may come in a stream that takes the place of another, through another host, or from the next
+        // life of its host, and goes on where that one stands.
+        let known = self.landings.get(&(of.topic.clone(), flow.publisher));
+        match known.and_then(Weak::upgrade) {
             Some(landing) => Ok(Some(landing)),
-            None => self.create_landing(host, flow, of.clone()).map(Some),
+            None => self.create_landing(host, flow, of).map(Some),
         }
     }
 
@@ -221,17 +202,16 @@ impl LinksConductor {
         &mut self,
         host: &str,
         flow: FlowName,
-        of: FlowDescription,
+        of: &FlowDescription,
     ) -> Result<Arc<RemotePublisher>, NoRoom> {
         let (topic, publisher) = (&of.topic, flow.publisher);
-        let domain = self.lands_in(topic).map_err(NoRoom::lasting)?;
+        let domain = self.lands_in(topic)?;
         let links = &self.config.links;
         let quota = links.quota(host, topic);
         let reserved = quota.map_or(Ok(None), |quota| {
-            self.quotas
-                .reserve(quota, Kind::RemotePublisher, publisher, &of.offer)
-        });
-        let reserved = reserved.map_err(NoRoom::lasting)?;
+            let limit = ("landing_max", quota.landing_max);
+            self.quotas.reserve(quota, limit, &of.offer)
+        })?;
         let qos = PublisherQos {
             history: of.offer.history,
             reliable: of.offer.reliable,
@@ -241,15 +221,16 @@ impl LinksConductor {
             max_loans: INGRESS_LOANS,
             ..PublisherQos::default()
         };
-        let mut builder = self.node.publisher(topic).type_name(&of.type_name).qos(qos);
-        if let Some(domain) = domain {
-            builder = builder.domain(domain);
-        }
+        let builder = self.node.publisher(topic).type_name(&of.type_name).qos(qos);
+        let mut builder = match domain {
+            Some(domain) => builder.domain(domain),
+            None => builder,
+        };
         if let Some(peer) = self.peers.get(host) {
             let here = (&self.written(topic), links.relay);
-            builder = builder.came_over(incoming_path(peer, &of, here));
+            builder = builder.came_over(incoming_path(peer, of, here));
         }
-        let created = builder.create().map_err(|error| NoRoom::of(&error))?;
+        let created = builder.create()?;
         let message_max = quota.and_then(|quota| Some((quota.message_max?.0, quota.name.clone())));
         let limits = ArrivalLimits {
             landing_max: links.landing_max.0,
@@ -272,21 +253,15 @@ impl LinksConductor {
             let is_shown = |since: &Instant| since.elapsed() < REFUSED_SHOWN;
             peer.incoming
                 .retain(|_, i| i.refused.as_ref().is_none_or(|(_, at)| is_shown(at)));
-            let waits = peer.incoming.iter();
-            let waits = waits.filter(|(_, i)| i.waits.is_some() && i.orphaned.is_none());
-            let flows: Vec<FlowName> = waits.map(|(flow, _)| *flow).collect();
-            all.extend((!flows.is_empty()).then(|| (host.clone(), flows)));
+            let (waiting, others) = std::mem::take(&mut peer.incoming)
+                .into_iter()
+                .partition(|(_, i)| i.waits.is_some());
+            peer.incoming = others;
+            let waiting: BTreeMap<FlowName, IngressPlan> = waiting;
+            all.extend((!waiting.is_empty()).then(|| (host.clone(), waiting)));
         }
-        for (host, flows) in all {
-            self.admit_all(&host, &flows);
-        }
-    }
-
-    /// Gives up the places of publishers whose host's links ended, and may come back: what they published here is known.
-    fn end_orphaned(&mut self, topic: &str) {
-        for peer in self.peers.values_mut() {
-            let stays = |i: &IngressPlan| i.orphaned.is_none() || i.description.topic != topic;
-            peer.incoming.retain(|_, incoming| stays(incoming));
+        for (host, waiting) in all {
+            self.admit_all(&host, waiting.into_iter().collect());
         }
     }
 }

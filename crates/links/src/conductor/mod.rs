@@ -1,32 +1,27 @@
-//! One thread that owns what the links know: this host's topics, other hosts, and what goes between them.
-//! Zenoh's threads, the links' and the one here that looks at the daemon send it what happened; a few times a
-//! second it makes what is so what should be so.
+//! One thread owns the links' state: this host's topics, other hosts, and the flows between them. Other threads send it events.
+//! A few times a second it asks the daemon for publishers and subscribers, and reconciles the flows with them.
 
 mod egress_plan;
 mod events;
-mod gpu_path;
 mod hosts;
 mod ingress_plan;
-mod landing_rules;
-mod lane_config;
+mod landing;
 mod report;
 mod routes;
-mod rows;
 mod topics;
 mod transits;
 
 use self::egress_plan::EgressPlan;
-use self::hosts::Life;
 use self::report::Report;
-use self::routes::Routes;
+use self::routes::Hop;
 use self::transits::Transits;
 use crate::control_plane::{ControlPlane, PlaneEvent, PlaneListener};
 use crate::delivered::DeliveredFile;
 use crate::egress::{start_transit, EgressThread};
 use crate::event::{ConductorEvent, SourcedEvent};
 use crate::host_link::HostLink;
-use crate::ingress::MemoryRequest;
-use crate::keys::{number_of, Node as Host};
+use crate::ingress::{MemoryRequest, RemotePublisher};
+use crate::keys::{number_of, Node as Host, Token};
 use crate::network::Network;
 use crate::own_publishers::OwnPublishers;
 use crate::pool_memory;
@@ -36,21 +31,21 @@ use crate::rails::{self, names, CardMemory, CardPreference};
 use crate::remote_host::RemoteHost;
 use crate::traces::Tracer;
 use anyhow::Context;
-use rgaps_client::links::{InterestRow, LinksNode, LinksNodeBuilder, LINKS_CLIENT};
+use rgaps_client::links::{InterestRow, Links, LinksNode, LinksNodeBuilder, LINKS_CLIENT};
 use rgaps_client::{Config, Node, Subscriber};
 use rgaps_session::{CudaUse, NumaPlace};
 use rgaps_sync::wall_ns;
-use rgaps_transport::{Endpoint, EndpointConfig, EndpointError, Rdma, Security, Tls};
+use rgaps_transport::{Endpoint, EndpointConfig, EndpointError, Rdma, Security, Tls, TlsPaths};
 use rgaps_verbs::Location;
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{channel, Receiver, Sender};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// How often this host's topics are looked at, and what is so is made what should be.
+/// How often the conductor asks the daemon for publishers and subscribers, and reconciles.
 const LOOK: Duration = Duration::from_millis(50);
 /// The same when nothing has changed for so long.
 const LOOK_IDLE: Duration = Duration::from_millis(250);
@@ -67,7 +62,6 @@ const LEAVE_LIMIT: Duration = Duration::from_secs(1);
 const PREVIOUS_LIMIT: Duration = Duration::from_secs(10);
 /// How long links that have begun wait at most for the hosts that they know of.
 const GATHER: Duration = Duration::from_secs(2);
-/// Threads that forward topics.
 const EGRESS_THREADS: usize = 2;
 
 /// The links of this host.
@@ -75,10 +69,8 @@ pub struct LinksConductor {
     node: Node,
     config: Config,
     own: Host,
-    /// When this life of the links began.
     begun: Instant,
     plane: ControlPlane,
-    /// When the plane was opened anew last.
     reopened: Option<Instant>,
     network: Network,
     endpoint: Endpoint,
@@ -92,10 +84,13 @@ pub struct LinksConductor {
     own_publishers: OwnPublishers,
     egress: Vec<EgressThread>,
     peers: BTreeMap<String, RemoteHost>,
-    /// The last that came is the last.
-    lives: Vec<Life>,
+    /// Lives of other hosts' links whose tokens are there, the last one last. A dead one may be known for a while beside the next.
+    lives: Vec<Token>,
     topics: BTreeMap<String, EgressPlan>,
-    routes: Routes,
+    /// How other hosts are reached.
+    hops: BTreeMap<String, Hop>,
+    /// What lands here, by topics and publishers; it may come through several hosts.
+    landings: BTreeMap<(String, u64), Weak<RemotePublisher>>,
     transits: Transits,
     rows: BTreeMap<String, InterestRow>,
     /// Of the rows, and of the daemon that told them.
@@ -116,7 +111,7 @@ pub struct LinksConductor {
 
 /// What network cards are to be near: GPUs that messages land on by rules, or else all that there are.
 fn near(config: &Config) -> CardPreference {
-    let lands_on = landing_rules::gpus(&config.links);
+    let lands_on = landing::gpus(&config.links);
     CardPreference {
         lands_on_gpus: !lands_on.is_empty(),
         gpus: match lands_on.is_empty() && config.pool.cuda.enabled != CudaUse::Off {
@@ -137,8 +132,7 @@ impl LinksConductor {
         LinksConductor::start_over(config, rdma, |_| true)
     }
 
-    /// The same with these network cards, or why there are none; and of what the control plane tells only what `listens_to`
-    /// lets through.
+    /// The same with these network cards, or why there are none. Events of the control plane that `listens_to` rejects are lost.
     #[doc(hidden)]
     pub fn start_over(
         config: Config,
@@ -185,7 +179,8 @@ impl LinksConductor {
             peers: BTreeMap::new(),
             lives: Vec::new(),
             topics: BTreeMap::new(),
-            routes: Routes::default(),
+            hops: BTreeMap::new(),
+            landings: BTreeMap::new(),
             transits: Transits::new(start_transit().context("creating a thread")?),
             rows: BTreeMap::new(),
             version: (0, 0),
@@ -264,21 +259,11 @@ impl LinksConductor {
     }
 
     fn leave(self) -> Seats {
-        let LinksConductor {
-            node,
-            plane,
-            endpoint,
-            egress,
-            peers,
-            topics,
-            tracer,
-            ..
-        } = self;
-        let taken = egress.into_iter().flat_map(EgressThread::end);
+        let taken = self.egress.into_iter().flat_map(EgressThread::end);
         let taken: Vec<Subscriber> = taken.collect();
         // What was taken arrives, where the other hosts are there; what does not, the next links send again.
         let until = Instant::now() + LEAVE_LIMIT;
-        let links = || peers.values().filter_map(RemoteHost::linked);
+        let links = || self.peers.values().filter_map(RemoteHost::linked);
         let is_sent = |link: &HostLink| {
             let status = link.status();
             status.lanes.is_empty() || status.retained_bytes == 0
@@ -286,19 +271,18 @@ impl LinksConductor {
         while !links().all(is_sent) && Instant::now() < until {
             std::thread::sleep(CONFIRM_EVERY);
         }
-        plane.leave();
+        self.plane.leave();
         links().for_each(HostLink::close);
-        drop((peers, endpoint));
-        tracer.iter().for_each(|tracer| tracer.end());
-        let wanted = topics.into_values().filter_map(|topic| topic.has);
+        drop((self.peers, self.endpoint));
+        self.tracer.iter().for_each(|tracer| tracer.end());
+        let wanted = self.topics.into_values().filter_map(|topic| topic.has);
         let wanted = wanted.map(|(.., subscriber)| subscriber);
         Seats {
             _subscribers: wanted.chain(taken).collect(),
-            _node: node,
+            _node: self.node,
         }
     }
 
-    /// Looks who publishes and subscribes here.
     fn look(&mut self) -> anyhow::Result<()> {
         let interest = self.node.interest(self.version.0)?;
         if interest.daemon != self.version.1 {
@@ -334,8 +318,7 @@ pub struct Seats {
 }
 
 impl Seats {
-    /// Of a process that ends now: nobody leaves. The daemon keeps the seats of reliable subscribers for the next links, and
-    /// publishers wait for those.
+    /// For a process that ends now: the daemon keeps the seats of reliable subscribers for the next links, and publishers wait.
     pub fn leave_empty(self) {
         std::mem::forget(self);
     }
@@ -387,14 +370,13 @@ fn listener(
     })
 }
 
-/// Where lanes are accepted, and how they are encrypted.
 fn open_endpoint(
     config: &Config,
     own: &Host,
     rdma: Option<Rdma>,
 ) -> anyhow::Result<(Endpoint, Option<Tls>)> {
     let links = &config.links;
-    let security = lane_config::security(links, &own.host)?;
+    let security = security(links, &own.host)?;
     let tls = match &security {
         Security::Tls(tls) => Some(tls.clone()),
         _ => None,
@@ -407,6 +389,16 @@ fn open_endpoint(
         rdma,
     })?;
     Ok((endpoint, tls))
+}
+
+/// How lanes are secured: as the control plane, where that has certificates.
+fn security(links: &Links, host: &str) -> anyhow::Result<Security> {
+    let paths = links.tls.paths().map(|[ca, certificate, key]| TlsPaths {
+        ca,
+        certificate,
+        key,
+    });
+    Ok(Security::of(paths, links.insecure, host)?)
 }
 
 /// The endpoint. With a fixed port the links before, which are ending, may still have it for a moment.

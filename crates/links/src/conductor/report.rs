@@ -1,23 +1,25 @@
-//! What the links reported to this host's daemon. They report only what has changed since.
+//! What the daemon and its users see of other hosts. The links report only what has changed since.
 
+use super::egress_plan::{Branch, EgressPlan};
+use super::routes::through;
+use super::LinksConductor;
 use crate::ingress::RemotePublisher;
-use crate::remote_host::RemoteHost;
-use rgaps_client::links::{CameOver, LinksNode};
-use rgaps_client::{Node, PeersInfo, RemoteRow};
+use crate::remote_host::{LinkPath, RemoteHost};
+use crate::wire::clip_to;
+use rgaps_client::links::{CameOver, LinksNode, MAX_REMOTE_HOSTS};
+use rgaps_client::{ClientError, Domain, Node, PathKind, PeersInfo, RemoteRow};
+use rgaps_session::{MAX_PATH_BYTES, MAX_PEER_TOPICS};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Time between two reports about the other hosts.
-const PEERS_EVERY: Duration = Duration::from_millis(500);
-/// Time between two reports of the figures of all links.
-const FIGURES_EVERY: Duration = Duration::from_secs(1);
+const REPORT_EVERY: Duration = Duration::from_millis(500);
 
-/// What was reported, and when.
 #[derive(Default)]
 pub(super) struct Report {
-    peers: Option<(PeersInfo, Instant)>,
-    figures: Option<Instant>,
+    peers: Option<PeersInfo>,
+    /// When other hosts were reported, if the daemon knew them all.
+    reported_at: Option<Instant>,
     /// Of topics that do not come across, and of those whose landing is configured.
     unserved: BTreeMap<String, Vec<RemoteRow>>,
     /// Over what messages come, by the publishers here.
@@ -30,86 +32,212 @@ pub(super) type IncomingPaths = BTreeMap<u64, (Arc<RemotePublisher>, CameOver)>;
 impl Report {
     /// Forgets all reports: another daemon has received none.
     pub(super) fn forget(&mut self) {
-        self.peers = None;
+        (self.peers, self.reported_at) = (None, None);
         self.unserved.clear();
         self.incoming.clear();
     }
 
-    /// Reports how it is with other hosts, if it is time. The figures of their links come first, so that the ones of a host
-    /// that is linked know of its link.
-    pub(super) fn peers<'a>(
-        &mut self,
-        node: &Node,
-        info: impl FnOnce() -> PeersInfo,
-        peers: impl Iterator<Item = &'a RemoteHost>,
-    ) {
-        let now = Instant::now();
-        let due = |reported: Option<Instant>, every| reported.is_none_or(|at| now - at >= every);
-        let reported = self.peers.as_ref();
-        let news = due(reported.map(|(_, at)| *at), PEERS_EVERY)
-            .then(info)
-            .filter(|info| reported.is_none_or(|(reported, _)| reported != info));
-        if news.is_some() || due(self.figures, FIGURES_EVERY) {
-            let mut is_told = true;
-            for peer in peers {
-                is_told &= report_figures(node, peer);
-            }
-            self.figures = is_told.then_some(now);
-        }
-        let Some(info) = news else { return };
-        match node.set_peers(info.clone()) {
-            Ok(()) => self.peers = Some((info, now)),
-            Err(error) => tracing::debug!(%error, "telling the daemon about other hosts failed"),
-        }
-    }
-
     /// Reports which topics do not come across, and why, and where those land of which it is configured.
-    pub(super) fn unserved(&mut self, node: &Node, all: BTreeMap<String, Vec<RemoteRow>>) {
-        let ended = self.unserved.keys().filter(|name| !all.contains_key(*name));
-        for name in ended.cloned().collect::<Vec<_>>() {
-            if node.unserved(&name, Vec::new()).is_ok() {
-                self.unserved.remove(&name);
-            }
+    pub(super) fn unserved(&mut self, node: &Node, mut all: BTreeMap<String, Vec<RemoteRow>>) {
+        for ended in self.unserved.keys() {
+            all.entry(ended.clone()).or_default();
         }
-        for (name, rows) in all {
-            if self.unserved.get(&name) == Some(&rows) {
-                continue;
-            }
-            match node.unserved(&name, rows.clone()) {
-                Ok(()) => {
-                    self.unserved.insert(name, rows);
-                }
-                Err(error) => {
-                    tracing::debug!(%error, "telling the daemon about other hosts failed")
-                }
-            }
-        }
+        changes(&mut self.unserved, all, |topic, rows| {
+            node.unserved(topic, rows.clone())
+        });
+        self.unserved.retain(|_, rows| !rows.is_empty());
     }
 
-    /// Reports over what messages come.
     pub(super) fn incoming(&mut self, node: &Node, all: IncomingPaths) {
         self.incoming.retain(|id, _| all.contains_key(id));
-        for (id, (landing, over)) in all {
-            if self.incoming.get(&id) == Some(&over) {
-                continue;
+        let paths = all.iter().map(|(id, (_, over))| (*id, over.clone()));
+        changes(&mut self.incoming, paths.collect(), |id, over| {
+            node.comes_over(all[id].0.publisher(), over.clone())
+        });
+    }
+}
+
+/// Reports what is not known as it is now.
+fn changes<K: Ord, V: PartialEq>(
+    known: &mut BTreeMap<K, V>,
+    all: BTreeMap<K, V>,
+    report: impl Fn(&K, &V) -> Result<(), ClientError>,
+) {
+    for (key, value) in all {
+        if known.get(&key) == Some(&value) {
+            continue;
+        }
+        match report(&key, &value) {
+            Ok(()) => {
+                known.insert(key, value);
             }
-            match node.comes_over(landing.publisher(), over.clone()) {
-                Ok(()) => {
-                    self.incoming.insert(id, over);
-                }
-                Err(error) => {
-                    tracing::debug!(%error, "telling the daemon the path of a topic failed")
-                }
-            }
+            Err(error) => tracing::debug!(%error, "telling the daemon about other hosts failed"),
         }
     }
 }
 
-/// Whether the daemon took them: it does only for hosts that it knows of.
-fn report_figures(node: &Node, peer: &RemoteHost) -> bool {
-    let reported = node.set_figures(peer.figures());
-    if let Err(error) = &reported {
-        tracing::debug!(%error, host = peer.node.host, "telling the daemon the figures of a link failed");
+fn row(host: &str, subscribers: u32, path: Result<String, &str>) -> RemoteRow {
+    let ready = path.is_ok();
+    let path = path.unwrap_or_else(|why| format!("not: {why}"));
+    RemoteRow {
+        host: host.to_owned(),
+        subscribers,
+        ready,
+        path: clip_to(&path, MAX_PATH_BYTES),
     }
-    reported.is_ok()
+}
+
+impl LinksConductor {
+    /// Tells the daemon whom the topic's subscriber stands for.
+    pub(super) fn report_remote(&self, name: &str, topic: &mut EgressPlan) {
+        let rows = self.remote_rows(name, topic);
+        let Some((_, _, subscriber)) = &topic.has else {
+            return;
+        };
+        if topic.reported.as_ref() == Some(&rows) {
+            return;
+        }
+        match self.node.stands_for(subscriber, rows.clone()) {
+            Ok(()) => topic.reported = Some(rows),
+            Err(error) => tracing::debug!(%error, "telling the daemon about other hosts failed"),
+        }
+    }
+
+    fn remote_rows(&self, name: &str, topic: &EgressPlan) -> Vec<RemoteRow> {
+        let mut by_host: BTreeMap<&String, RemoteRow> = BTreeMap::new();
+        for (next, branch) in &topic.branches {
+            let Some(peer) = self.peers.get(next) else {
+                continue;
+            };
+            let failed = topic.failed.as_ref().map(|(why, _)| why);
+            let failed = failed.or(branch.barred.as_ref());
+            let ends = branch.tree.ends();
+            for (end, want) in ends.filter_map(|end| topic.wants.get_key_value(end)) {
+                let reaches = || peer.reaches(branch.stream, end);
+                let reaches = failed.map_or_else(reaches, |why| Err(why));
+                let path = reaches.map(|()| self.path_in_words(name, topic, (peer, branch), end));
+                let row = row(end, want.subscribers, path);
+                // Of two ways the one that is there, and else the one that is to be.
+                let is_better = by_host.get(end).is_none_or(|known| {
+                    let is_to_be = || self.hops.get(end).is_some_and(|hop| hop.next() == next);
+                    row.ready && !known.ready || row.ready == known.ready && is_to_be()
+                });
+                if is_better {
+                    by_host.insert(end, row);
+                }
+            }
+        }
+        by_host.into_values().take(MAX_REMOTE_HOSTS).collect()
+    }
+
+    /// How a topic's messages come to a host that `peer` is, or leads to.
+    fn path_in_words(
+        &self,
+        name: &str,
+        topic: &EgressPlan,
+        (peer, branch): (&RemoteHost, &Branch),
+        end: &str,
+    ) -> String {
+        let mut path = branch.tree.path(end);
+        path.insert(0, peer.node.host.clone());
+        let through = through(&path);
+        let LinkPath { words, why_not, .. } = &peer.over;
+        let no_better = match why_not.is_empty() {
+            true => String::new(),
+            false => format!(" (no RDMA: {why_not})"),
+        };
+        let domain = self.rows.get(name).and_then(|row| row.domain);
+        let read = match (topic.is_read(), peer.over.path, domain) {
+            (Ok(()), ..) => ", read on the GPU by the card (GPUDirect)".to_owned(),
+            (Err(why), PathKind::Rdma, Some(Domain::Cuda(_))) => {
+                format!(", through pinned memory (no GPUDirect: {why})")
+            }
+            _ => String::new(),
+        };
+        format!("{through}{words}{read}, once for the host; zero copy there{no_better}")
+    }
+
+    /// Tells the daemon which topics do not come across, and why, and where those land of which it is configured.
+    pub(super) fn report_unserved(&mut self) {
+        let mut all: BTreeMap<String, Vec<RemoteRow>> = BTreeMap::new();
+        let mut push = |topic: &str, row: RemoteRow| {
+            let rows = all.entry(topic.to_owned()).or_default();
+            if rows.len() < MAX_REMOTE_HOSTS {
+                rows.push(row);
+            }
+        };
+        for (name, topic) in &self.topics {
+            for (host, (subscribers, why)) in &topic.refused {
+                push(name, row(host, *subscribers, Err(why)));
+            }
+        }
+        for wanted in self.rows.values().filter(|row| row.subscribers > 0) {
+            if let Err(why) = self.config.links.may_come(&wanted.name) {
+                push(&wanted.name, row("*", 0, Err(&why)));
+            }
+        }
+        for (host, peer) in &self.peers {
+            for incoming in peer.incoming_streams() {
+                let topic = &incoming.description.topic;
+                match (&incoming.refused, self.landing_row(peer, incoming)) {
+                    (Some((why, _)), None) => push(topic, row(host, 0, Err(why))),
+                    (_, Some(where_it_lands)) => push(topic, row(host, 0, Ok(where_it_lands))),
+                    (None, None) => {}
+                }
+            }
+        }
+        self.report.unserved(&self.node, all);
+    }
+
+    /// Tells the daemon how it is with other hosts, if it is time. Figures come first: those of a host that is linked count its link.
+    pub(super) fn report_peers(&mut self) {
+        if let Some(why) = self.endpoint.take_refusal() {
+            tracing::debug!("a lane was refused: {why}");
+        }
+        self.probe.set_knows_hosts(!self.peers.is_empty());
+        let now = Instant::now();
+        let reported_at = self.report.reported_at;
+        if reported_at.is_some_and(|at| now - at < REPORT_EVERY) {
+            return;
+        }
+        let mut is_reported = true;
+        for peer in self.peers.values() {
+            let (host, counts) = (&peer.node.host, &peer.ingress.counts);
+            // The daemon takes them only for hosts that it knows.
+            let reported = self
+                .node
+                .set_figures(counts.figures(host, peer.status.as_ref()));
+            if let Err(error) = reported {
+                tracing::debug!(%error, host, "telling the daemon the figures of a link failed");
+                is_reported = false;
+            }
+        }
+        self.report.reported_at = is_reported.then_some(now);
+        let info = self.peers_info();
+        if self.report.peers.as_ref() == Some(&info) {
+            return;
+        }
+        match self.node.set_peers(info.clone()) {
+            Ok(()) => self.report.peers = Some(info),
+            Err(error) => tracing::debug!(%error, "telling the daemon about other hosts failed"),
+        }
+    }
+
+    fn peers_info(&self) -> PeersInfo {
+        let tracer = self.tracer.as_ref();
+        let mut info = PeersInfo {
+            host: self.own.host.clone(),
+            peers: self.peers.values().map(RemoteHost::row).collect(),
+            not_reached: self.probe.not_reached(),
+            dma_bufs: self.known.as_ref().and_then(|known| known.dma_bufs()),
+            traces: tracer.map_or_else(Default::default, |tracer| tracer.figures()),
+        };
+        self.led_rows(&mut info.peers);
+        let mut left = MAX_PEER_TOPICS;
+        for row in &mut info.peers {
+            row.topics.truncate(left);
+            left -= row.topics.len();
+        }
+        info
+    }
 }

@@ -1,78 +1,26 @@
 //! Which hosts are reached through which: what is said about that, and what comes of it.
 
 use super::LinksConductor;
-use crate::ingress::RemotePublisher;
 use crate::keys::TopicInterest;
 use crate::remote_host::RemoteHost;
 use crate::wire::clip;
 use rgaps_client::{PeerRow, PeerState};
 use rgaps_routing::Load;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// How often ways are looked at when nothing has changed.
-const LOOK: Duration = Duration::from_millis(250);
-
-/// How a host is reached.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Hop {
-    /// The host that leads there: itself, if it is linked with.
-    pub(super) next: String,
-    /// The hosts between.
-    pub(super) between: Vec<String>,
+    /// The hosts on the path: the next one first, the host itself last.
+    pub(super) path: Vec<String>,
     /// Since when there is no path. Whoever led there last has what it was sent, and may be back.
     lost: Option<Instant>,
 }
 
 impl Hop {
-    fn to(path: &[String]) -> Option<Hop> {
-        let (end, between) = path.split_last()?;
-        Some(Hop {
-            next: between.first().unwrap_or(end).clone(),
-            between: between.to_vec(),
-            lost: None,
-        })
-    }
-}
-
-/// What hosts are reached how.
-#[derive(Default)]
-pub(super) struct Routes {
-    hops: BTreeMap<String, Hop>,
-    /// When hops were looked at, and at which version of the network.
-    looked: Option<(Instant, u64)>,
-    /// What lands here, by topics and publishers; it may come through several hosts.
-    landings: BTreeMap<(String, u64), Weak<RemotePublisher>>,
-}
-
-impl Routes {
-    /// How a host is reached.
-    pub(super) fn hop(&self, host: &str) -> Option<&Hop> {
-        self.hops.get(host)
-    }
-
-    /// Where a publisher's messages land, whatever host they come through.
-    pub(super) fn landing(&self, topic: &str, publisher: u64) -> Option<Arc<RemotePublisher>> {
-        let known = self.landings.get(&(topic.to_owned(), publisher))?;
-        known.upgrade()
-    }
-
-    pub(super) fn landed(&mut self, topic: &str, publisher: u64, landing: &Arc<RemotePublisher>) {
-        let key = (topic.to_owned(), publisher);
-        self.landings.insert(key, Arc::downgrade(landing));
-    }
-
-    /// The hosts on the way to another, the next one first, the other one last; as it is reached now.
-    pub(super) fn path(&self, end: &str) -> Option<Vec<String>> {
-        let hop = self.hops.get(end)?;
-        Some(
-            hop.between
-                .iter()
-                .cloned()
-                .chain([end.to_owned()])
-                .collect(),
-        )
+    /// The host that leads there: itself, if it is linked with.
+    pub(super) fn next(&self) -> &String {
+        &self.path[0]
     }
 }
 
@@ -97,63 +45,55 @@ impl LinksConductor {
     /// Finds out how each host is reached. Whether that has changed is in `dirty`.
     pub(super) fn update_routes(&mut self) {
         self.exchange();
-        let version = self.network.version();
-        let is_known = |(at, of): (Instant, u64)| of == version && at.elapsed() < LOOK;
-        if !self.dirty && self.routes.looked.is_some_and(is_known) {
-            return;
-        }
-        self.routes.looked = Some((Instant::now(), version));
         let outage = Duration::from_millis(self.config.links.outage_ms);
         let kept = self.peers.iter().filter(|(_, peer)| !peer.given_up);
         self.dirty |= self.network.expire(outage, kept.map(|(host, _)| host));
-        self.routes
-            .landings
+        self.landings
             .retain(|_, landing| landing.strong_count() > 0);
         let ends = self.network.reached().chain(self.peers.keys());
-        let ends: BTreeSet<&String> = ends.chain(self.routes.hops.keys()).collect();
+        let ends: BTreeSet<&String> = ends.chain(self.hops.keys()).collect();
         let hops = ends.into_iter();
         let hops = hops.filter_map(|end| Some((end.clone(), self.hop_to(end, outage)?)));
         let hops: BTreeMap<String, Hop> = hops.collect();
-        if hops != self.routes.hops {
+        if hops != self.hops {
             self.dirty = true;
-            self.routes.hops = hops;
+            self.hops = hops;
         }
     }
 
     /// How a host is reached; none: it is given up.
     fn hop_to(&self, end: &str, outage: Duration) -> Option<Hop> {
-        let known = self.routes.hops.get(end);
-        if let Some(hop) = self.network.path(end).and_then(|path| Hop::to(&path)) {
-            if hop.next != *end && known.is_none_or(|known| known.next != hop.next) {
+        let known = self.hops.get(end);
+        if let Some(path) = self.network.path(end) {
+            let through = &path[0];
+            if through != end && known.is_none_or(|known| known.next() != through) {
                 tracing::info!(
                     host = end,
-                    through = hop.next,
+                    through,
                     "the route to a host goes through another host"
                 );
             }
-            return Some(hop);
+            return Some(Hop { path, lost: None });
         }
         let is_kept = |host: &str| self.peers.get(host).is_some_and(|peer| !peer.given_up);
-        let last = known.filter(|hop| is_kept(&hop.next)).map(|hop| Hop {
+        let last = known.filter(|hop| is_kept(hop.next())).map(|hop| Hop {
             lost: Some(hop.lost.unwrap_or_else(Instant::now)),
             ..hop.clone()
         });
         let is_over = |hop: &Hop| hop.lost.is_some_and(|since| since.elapsed() >= outage);
-        let last = last.filter(|hop| hop.next == *end || !is_over(hop));
-        last.or_else(|| Hop::to(&[end.to_owned()]).filter(|_| is_kept(end)))
+        let last = last.filter(|hop| hop.next() == end || !is_over(hop));
+        let itself = || Hop {
+            path: vec![end.to_owned()],
+            lost: None,
+        };
+        last.or_else(|| is_kept(end).then(itself))
     }
 
-    /// Whether messages come to a host that is reached through another, as far as is known.
-    fn is_led_to(&self, hop: &Hop) -> bool {
-        hop.lost.is_none() && self.peers.get(&hop.next).is_some_and(|peer| peer.up)
-    }
-
-    /// What all other hosts want, by topics.
     pub(super) fn all_wants(&self) -> BTreeMap<String, BTreeMap<String, TopicInterest>> {
         let mut all: BTreeMap<String, BTreeMap<String, TopicInterest>> = BTreeMap::new();
-        for (end, hop) in &self.routes.hops {
-            let usable = self.peers.get(&hop.next).is_some_and(RemoteHost::is_usable);
-            if !usable {
+        for (end, hop) in &self.hops {
+            let next = self.peers.get(hop.next());
+            if !next.is_some_and(RemoteHost::is_usable) {
                 continue;
             }
             for (topic, want) in self.network.wants(end) {
@@ -195,16 +135,18 @@ impl LinksConductor {
 
     /// Hosts that are reached through others, for the listing.
     pub(super) fn led_rows(&self, rows: &mut Vec<PeerRow>) {
-        for (end, hop) in &self.routes.hops {
-            if hop.next == *end || !self.is_led_to(hop) {
+        for (end, hop) in &self.hops {
+            let next = self.peers.get(hop.next());
+            let is_up = hop.lost.is_none() && next.is_some_and(RemoteHost::is_up);
+            if hop.next() == end || !is_up {
                 continue;
             }
             let topics = self.topics.values();
             let goes = topics.filter(|topic| {
-                let tree = topic.trees.get(&hop.next);
-                tree.is_some_and(|tree| tree.ends_at(end))
+                let branch = topic.branches.get(hop.next());
+                branch.is_some_and(|branch| branch.tree.ends_at(end))
             });
-            let detail = clip(&format!("through {}", hop.between.join(", ")));
+            let detail = clip(through(&hop.path).trim_end_matches(": "));
             let topics_out = goes.count() as u32;
             match rows.iter_mut().find(|row| row.host == *end) {
                 Some(row) => {

@@ -9,7 +9,6 @@
 //!
 //! The final hosts confirm messages to their origin. Rules and quotas that keep a flow from a host below are told to the origin, too.
 
-use super::topics::may_go;
 use super::LinksConductor;
 use crate::egress::{FlowLimits, FlowTarget, Transit, TransitCommand};
 use crate::quotas::Staged;
@@ -67,10 +66,11 @@ impl Transits {
         }
     }
 
-    /// Whether messages of a topic go on to a host.
-    pub(super) fn go_to(&self, host: &str, topic: &str) -> bool {
-        let mut plans = self.plans.values();
-        plans.any(|plan| plan.description.topic == topic && plan.children.contains_key(host))
+    /// Topics whose messages go on to a host.
+    pub(super) fn topics_to<'a>(&'a self, host: &'a str) -> impl Iterator<Item = &'a String> {
+        let plans = self.plans.values();
+        let plans = plans.filter(move |plan| plan.children.contains_key(host));
+        plans.map(|plan| &plan.description.topic)
     }
 
     /// The flows of a stream that go on to a child.
@@ -107,7 +107,12 @@ impl TransitPlan {
 
 impl LinksConductor {
     /// Has a flow go on, if it is to.
-    pub(super) fn begin_transit(&mut self, host: &str, flow: FlowName) -> Option<Arc<Transit>> {
+    pub(super) fn begin_transit(
+        &mut self,
+        host: &str,
+        flow: FlowName,
+        description: &FlowDescription,
+    ) -> Option<Arc<Transit>> {
         let key = (flow, host.to_owned());
         match self.transits.plans.get(&key) {
             Some(plan) if !plan.is_closing => return Some(plan.transit.clone()),
@@ -115,10 +120,10 @@ impl LinksConductor {
         }
         let peer = self.peers.get(host)?;
         let ingress = peer.ingress.clone();
-        let description = peer.incoming.get(&flow)?.description.clone();
         if !description.tree.leads_on() {
             return None;
         }
+        let description = description.clone();
         self.transits.count += 1;
         let number = self.transits.count;
         let of = (number, description.publisher);
@@ -158,7 +163,7 @@ impl LinksConductor {
             let topic = &plan.description.topic;
             let links = &self.config.links;
             let may = match links.relay {
-                true => may_go(links, &mut self.quotas, &child, topic),
+                true => self.may_go(&child, topic),
                 false => Err("this host carries nothing on".to_owned()),
             };
             let may_reach = |end: &str| {
@@ -212,14 +217,18 @@ impl LinksConductor {
         let Some(quota) = self.config.links.quota(host, topic) else {
             return limits;
         };
-        limits.set_quota(quota);
+        limits.quota = Some(quota.clone());
         let staged = &mut self.transits.staged;
         let of = (publisher, &of.offer);
         if let Err(why) = limits.stage(staged, (&self.quotas, quota), of) {
-            let issues = self.peers.get(host).map(|peer| &peer.ingress.counts.issues);
-            if issues.is_some_and(|issues| issues.refused(topic, 0, &why)) {
-                tracing::warn!(host, topic, "messages of another host do not go on: {why}");
-            }
+            let what = "messages of another host do not go on";
+            let peer = self.peers.get(host);
+            peer.inspect(|peer| {
+                peer.ingress
+                    .counts
+                    .issues
+                    .warn_refused(topic, 0, what, &why)
+            });
         }
         limits
     }
@@ -247,16 +256,13 @@ impl LinksConductor {
                 continue;
             };
             all.push(FlowTarget {
-                host: host.clone(),
                 tree: child.tree().clone(),
                 link,
                 stream: key.0.stream,
                 publishers: vec![child.description.clone()],
-                reliable: child.tree().is_reliable(),
                 counts: peer.ingress.counts.clone(),
                 limits: child.limits.clone(),
-                unconfirmed_max: None,
-                longest: super::topics::longest(&self.config.links),
+                is_in_transit: true,
             });
         }
         let topic = plan.description.topic.clone();
@@ -276,7 +282,7 @@ impl LinksConductor {
         let plans = self.transits.plans.values();
         let publishers: BTreeSet<u64> = plans.map(|plan| plan.description.publisher).collect();
         let staged = &mut self.transits.staged;
-        staged.retain(|(_, publisher)| publishers.contains(publisher));
+        staged.retain(|(_, publisher), _| publishers.contains(publisher));
     }
 
     /// Whether a flow waits to be opened again at a child that refused it.
@@ -359,7 +365,7 @@ impl LinksConductor {
     fn end_child(&mut self, child: &str, flow: FlowName, moved: bool) {
         let is_last = self.transits.of_stream(flow.stream, child).count() <= 1;
         if let Some(peer) = self.peers.get_mut(child) {
-            peer.end_publisher(flow);
+            peer.end_publishers(flow.stream, &[flow.publisher]);
             if is_last {
                 peer.end_stream(flow.stream, moved);
             }
@@ -378,25 +384,12 @@ impl LinksConductor {
         let Some(plan) = self.transits.plans.get(key) else {
             return;
         };
-        let (number, topic) = (plan.number, plan.description.topic.clone());
         let children: Vec<String> = plan.children.keys().cloned().collect();
-        self.transits.command(TransitCommand::Forget(number));
-        for child in &children {
-            self.end_child(child, key.0, false);
+        self.transits.command(TransitCommand::Forget(plan.number));
+        for child in children {
+            self.end_child(&child, key.0, false);
         }
         self.transits.plans.remove(key);
-        for child in children {
-            self.give_rate(&child, &topic);
-        }
-    }
-
-    /// A topic may go to a host no more: its rate is for others.
-    pub(super) fn give_rate(&mut self, host: &str, topic: &str) {
-        let own = self.topics.get(topic);
-        let goes = own.is_some_and(|own| own.streams.contains_key(host));
-        if !goes && !self.transits.go_to(host, topic) {
-            self.quotas.give(host, topic);
-        }
     }
 
     /// A child has acknowledged all of a flow.

@@ -1,7 +1,6 @@
 //! A topic on its way to one host.
 
-use super::message::OutgoingMessage;
-use super::timed::Carried;
+use super::message::{Carried, OutgoingMessage};
 use super::FlowTarget;
 use crate::host_link::{NewFlow, Sent};
 use crate::network::id;
@@ -12,7 +11,7 @@ use rgaps_routing::{FlowName, HostId};
 use rgaps_sync::monotonic_ns;
 use rgaps_transport::Payload;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -24,50 +23,39 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 /// Messages that leave together, behind one that leaves at once.
 const BATCH: u32 = 16;
 
-/// What became of a message for a host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Offered {
-    /// Nothing yet: it waits.
-    Waits,
-    /// The link has it.
-    Taken,
-    /// It does not go there.
-    LeftOut,
-}
-
-/// A host that a topic goes to.
 pub struct HostFlow {
     pub route: FlowTarget,
     /// The host, and those that messages go to there: whether they are not to miss anything.
     pub root: HostId,
     pub finals: BTreeMap<HostId, bool>,
-    /// Its bytes a second.
+    is_reliable: bool,
     rate: Option<Rate>,
-    /// Publishers whose flows are open.
     open: BTreeSet<u64>,
     /// A message waits since then, because its publisher, or the path of that one, is not known yet.
     unknown: Option<(u64, Instant)>,
-    /// Whether the conductor has still to be asked about it.
-    asks: bool,
+    /// The conductor has still to be asked about it.
+    pub asks: bool,
     /// Messages since the last [`HostFlow::settle`], and how many of them the link has not been settled for.
     batch: u32,
     unsettled: u32,
-    /// It began with another subscriber: hosts that are new get what that has from its history on, and so nothing of what the former one
-    /// still has.
+    /// It began with a new subscriber: hosts that are new get that one's history, and skip what the former subscriber still has.
     pub wants_history: bool,
     pub skips_previous: bool,
 }
 
 impl HostFlow {
-    /// One whose flows are open.
     pub fn new(route: FlowTarget) -> HostFlow {
         let reliable: BTreeSet<&String> = route.tree.reliable_below().collect();
         let finals = route.tree.ends();
         let finals = finals.map(|end| (id(end), reliable.contains(end)));
         let mut host_flow = HostFlow {
-            root: id(&route.host),
+            root: id(route.tree.root()),
             finals: finals.collect(),
-            rate: None,
+            is_reliable: route.tree.is_reliable(),
+            rate: route
+                .limits
+                .rate()
+                .map(|rate| Rate::new(rate, monotonic_ns())),
             open: BTreeSet::new(),
             unknown: None,
             asks: false,
@@ -77,15 +65,17 @@ impl HostFlow {
             skips_previous: false,
             route,
         };
-        host_flow.set_rate();
         host_flow.open_flows();
         host_flow
     }
 
     /// Goes on with other limits.
     pub fn set_route(&mut self, route: FlowTarget) {
-        self.route = route;
-        self.set_rate();
+        let before = std::mem::replace(&mut self.route, route).limits.rate();
+        let rate = self.route.limits.rate();
+        if before != rate {
+            self.rate = rate.map(|rate| Rate::new(rate, monotonic_ns()));
+        }
         self.open_flows();
     }
 
@@ -93,33 +83,23 @@ impl HostFlow {
     fn open_flows(&mut self) {
         let refused = &self.route.limits.refused;
         self.open.retain(|publisher| !refused.contains(publisher));
-        let FlowTarget {
-            limits,
-            publishers,
-            link,
-            ..
-        } = &self.route;
         let is_new = |of: &&Arc<FlowDescription>| {
-            !limits.refused.contains(&of.publisher) && !self.open.contains(&of.publisher)
+            !refused.contains(&of.publisher) && !self.open.contains(&of.publisher)
         };
-        let new = publishers.iter().filter(is_new);
+        let staging = &self.route.limits.staging;
+        let new = self.route.publishers.iter().filter(is_new);
         let new: Vec<NewFlow> = new
             .map(|of| NewFlow {
                 flow: self.flow(of.publisher),
-                retained_max: *limits.staging.get(&of.publisher).unwrap_or(&u64::MAX),
-                description: of.encode(),
-                leads_on: self.route.is_in_transit() || of.tree.leads_on(),
+                retained_max: *staging.get(&of.publisher).unwrap_or(&u64::MAX),
+                description: of.clone(),
+                leads_on: self.route.is_in_transit || of.tree.leads_on(),
             })
             .collect();
         self.open.extend(new.iter().map(|new| new.flow.publisher));
         if !new.is_empty() {
-            link.open(new);
+            self.route.link.open(new);
         }
-    }
-
-    /// Whether somebody is to find out who publishes.
-    pub fn asks(&mut self) -> bool {
-        std::mem::take(&mut self.asks)
     }
 
     /// A message's publisher, or its path, is not known yet. Whether that has been so for too long: one that is gone never will be.
@@ -134,15 +114,6 @@ impl HostFlow {
         }
     }
 
-    fn set_rate(&mut self) {
-        let now = monotonic_ns();
-        let known = self.rate.map(|rate| rate.bytes_s());
-        if known != self.route.limits.rate {
-            self.rate = self.route.limits.rate.map(|rate| Rate::new(rate, now));
-        }
-    }
-
-    /// A publisher's messages on this link.
     pub fn flow(&self, publisher: u64) -> FlowName {
         FlowName {
             stream: self.route.stream,
@@ -164,14 +135,13 @@ impl HostFlow {
         self.route.tree.reliable_below().next().is_some()
     }
 
-    /// Sends a message, if it may go there.
-    pub fn offer(&mut self, topic: &str, message: &OutgoingMessage) -> Offered {
+    pub fn offer(&mut self, topic: &str, message: &OutgoingMessage) -> Sent {
         let info = &message.info;
         let (publisher, limits) = (info.publisher, &self.route.limits);
         let is_asked_about = limits.asks.contains(&publisher);
         let is_barred = limits.barred.contains(&publisher) && !is_asked_about;
         if limits.refused.contains(&publisher) || is_barred {
-            return Offered::LeftOut;
+            return Sent::Never;
         }
         let limit = match is_asked_about {
             true => ANSWER_LIMIT,
@@ -180,37 +150,35 @@ impl HostFlow {
         if is_asked_about || !self.open.contains(&publisher) {
             return match self.skips_unknown(publisher, limit) {
                 true => self.leave_out(),
-                false => Offered::Waits,
+                false => Sent::Full,
             };
         }
         let bytes = message.held.bytes() as u64;
         if let Some(why) = self.route.too_long(bytes) {
-            if self.route.counts.issues.refused(topic, 1, &why) {
-                tracing::warn!(topic, "messages are not sent to another host: {why}");
-            }
+            let what = "messages are not sent to another host";
+            self.route.counts.issues.warn_refused(topic, 1, what, &why);
             return self.leave_out();
         }
         let now_ns = monotonic_ns();
         let has_rate = self.rate.as_mut().is_none_or(|rate| rate.is_open(now_ns));
-        let sent = match has_rate {
-            true => self.send(topic, message),
-            false => Sent::Full,
+        let sent = match (has_rate, self.is_reliable) {
+            (true, _) => self.send(topic, message),
+            (false, true) => Sent::Full,
+            (false, false) => Sent::Never,
         };
         match sent {
             Sent::Taken => {
-                if let Some(rate) = &mut self.rate {
-                    rate.spend(bytes);
-                }
+                self.rate.iter_mut().for_each(|rate| rate.spend(bytes));
                 self.batch += 1;
                 self.unsettled += 1;
                 if self.batch == 1 || self.unsettled >= BATCH {
                     self.settle_link();
                 }
-                Offered::Taken
             }
-            Sent::Full if self.route.reliable => Offered::Waits,
-            Sent::Full | Sent::Never => self.leave_out(),
+            Sent::Full => {}
+            Sent::Never => return self.leave_out(),
         }
+        sent
     }
 
     /// No more messages follow at once: all that were sent leave.
@@ -225,34 +193,36 @@ impl HostFlow {
         }
     }
 
-    fn leave_out(&self) -> Offered {
+    fn leave_out(&self) -> Sent {
         self.route.counts.skipped.fetch_add(1, Ordering::Relaxed);
-        Offered::LeftOut
+        Sent::Never
     }
 
     fn send(&self, topic: &str, message: &OutgoingMessage) -> Sent {
         let (info, bytes) = (&message.info, message.held.bytes() as u64);
         let (publisher, sequence) = (info.publisher, info.sequence);
-        let FlowTarget {
-            link,
-            reliable,
-            counts,
-            ..
-        } = &self.route;
+        let counts = &self.route.counts;
         let traces = counts.traces.as_ref();
         let mut trace = traces.and_then(|traces| traces.pick(topic, publisher, sequence, bytes));
         if let Some(trace) = &mut trace {
             trace.received_from.clone_from(&info.received_from);
         }
-        let (held, taken_ns) = (message.held.clone(), info.taken_ns);
-        let carried = Carried::new(held, counts.clone(), taken_ns, trace.clone());
-        let flow = (self.flow(publisher), *reliable);
-        let outcome = link.send(flow, sequence, carried, info.meta.clone());
+        let carried = Arc::new(Carried {
+            held: message.held.clone(),
+            counts: counts.clone(),
+            taken_ns: info.taken_ns,
+            written_ns: AtomicU64::new(0),
+            trace: trace.clone(),
+        });
+        let flow = (self.flow(publisher), self.is_reliable);
+        let meta = info.meta.clone();
+        let outcome = self.route.link.send(flow, sequence, carried, meta);
         if outcome == Sent::Taken {
-            counts.times(Stage::Take).span(info.published_ns, taken_ns);
+            let (published_ns, taken_ns) = (info.published_ns, info.taken_ns);
+            counts.times(Stage::Take).span(published_ns, taken_ns);
             if let (Some(traces), Some(trace)) = (traces, &trace) {
                 if info.received_from.is_none() && message.held.trace_once() {
-                    traces.taken(trace, info.published_ns, taken_ns);
+                    traces.taken(trace, published_ns, taken_ns);
                 }
             }
             counts.messages_out.fetch_add(1, Ordering::Relaxed);
@@ -268,7 +238,6 @@ impl HostFlow {
         }
     }
 
-    /// The topic does not go there any more.
     pub fn close_all(&mut self) {
         for publisher in std::mem::take(&mut self.open) {
             self.route.link.end_flow(self.flow(publisher), false);

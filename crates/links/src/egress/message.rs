@@ -1,11 +1,13 @@
-//! Messages that links hold.
+//! Messages that links hold, and their times on the way to each host.
 
-use rgaps_client::{Domain, RecvError, Sample};
+use crate::counts::HostCounts;
+use crate::traces::Trace;
+use rgaps_client::{Domain, RecvError, Sample, Stage};
+use rgaps_sync::monotonic_ns;
 use rgaps_transport::{Description, Payload};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// The bytes of a message.
 pub struct RetainedMessage {
     of: Bytes,
     bytes: usize,
@@ -24,7 +26,6 @@ enum Bytes {
 }
 
 impl RetainedMessage {
-    /// Of a sample.
     pub fn sample(sample: Sample) -> Arc<RetainedMessage> {
         let bytes = sample.len().max(1) as usize;
         RetainedMessage::new(
@@ -36,7 +37,6 @@ impl RetainedMessage {
         )
     }
 
-    /// From another host.
     pub fn in_transit(message: Box<dyn Payload>) -> Arc<RetainedMessage> {
         RetainedMessage::new(message.bytes(), Bytes::InTransit(message))
     }
@@ -104,26 +104,15 @@ impl Payload for RetainedMessage {
     }
 }
 
-/// Copies a message of a GPU to the host.
 fn fetch(sample: &Sample) -> Box<[u8]> {
     // An empty one counts as one byte.
     let mut bytes = vec![0; sample.len().max(1) as usize].into_boxed_slice();
     if let Err(error) = sample.read(0, &mut bytes[..sample.len() as usize]) {
-        // Its work has ended, so what fails is the GPU's context, of which a process gets no other. The daemon starts the
-        // links again, and what was not acknowledged goes once more.
+        // Its work has ended, so the GPU's context fails, and a process gets no other one. The next links resend what was not acknowledged.
         tracing::error!(%error, "a GPU's messages cannot be read any more; rgaps-links ends, and the daemon restarts it");
         std::process::exit(1);
     }
     bytes
-}
-
-/// A message that goes to the links while it is copied down.
-pub struct PartialMessage {
-    pub held: Arc<RetainedMessage>,
-    pub publisher: u64,
-    pub sequence: u64,
-    /// What the links know.
-    pub reported: usize,
 }
 
 /// What is known of a message beside its bytes.
@@ -131,15 +120,67 @@ pub struct MessageInfo {
     pub publisher: u64,
     pub sequence: u64,
     pub meta: Description,
-    /// When it was published, and taken.
     pub published_ns: u64,
     pub taken_ns: u64,
     /// The host that it came from, if it was not published here.
     pub received_from: Option<String>,
 }
 
-/// A message that is on its way to the links.
+#[derive(Clone)]
 pub struct OutgoingMessage {
     pub held: Arc<RetainedMessage>,
     pub info: Arc<MessageInfo>,
+}
+
+/// A message on its way to one host. It is dropped when that has it, or it was given up.
+pub struct Carried {
+    pub held: Arc<RetainedMessage>,
+    pub counts: Arc<HostCounts>,
+    pub taken_ns: u64,
+    /// When its first byte was written; 0: it was not.
+    pub written_ns: AtomicU64,
+    pub trace: Option<Trace>,
+}
+
+impl Carried {
+    /// A lane writes it. Two lanes that begin at the same time say the same.
+    fn begin(&self) {
+        if self.written_ns.load(Ordering::Relaxed) == 0 {
+            self.written_ns.store(monotonic_ns(), Ordering::Relaxed);
+        }
+    }
+}
+
+impl Payload for Carried {
+    fn bytes(&self) -> usize {
+        self.held.bytes()
+    }
+
+    fn ready(&self) -> usize {
+        self.held.ready()
+    }
+
+    fn slice(&self, from: usize, to: usize) -> &[u8] {
+        self.begin();
+        self.held.slice(from, to)
+    }
+
+    fn direct(&self) -> Option<u64> {
+        self.begin();
+        self.held.direct()
+    }
+}
+
+impl Drop for Carried {
+    fn drop(&mut self) {
+        let written_ns = *self.written_ns.get_mut();
+        if written_ns != 0 {
+            let (counts, now_ns) = (&self.counts, monotonic_ns());
+            counts.times(Stage::Queue).span(self.taken_ns, written_ns);
+            counts.times(Stage::Wire).span(written_ns, now_ns);
+            if let (Some(traces), Some(trace)) = (&counts.traces, self.trace.take()) {
+                traces.sent(&trace, self.taken_ns, written_ns, now_ns);
+            }
+        }
+    }
 }

@@ -1,19 +1,15 @@
-//! The sending side: one subscriber per topic that other hosts want. A sample goes to the link of each of
-//! those hosts, and is held until none of them needs it any more; nothing is copied for that.
+//! The sending side: one subscriber per topic that other hosts want. A sample goes to the link of each of those hosts
+//! without a copy, and is held until none of them needs it.
 //!
-//! A link that has no room for a reliable host holds the topic up, no other topic; for a best-effort host
-//! the message is left out, which the receiver is told.
-//!
-//! A message that is larger than the conductor has planned a topic's trees for waits until it has: see [`ConductorEvent::Unplanned`].
+//! If a link has no room for a message, a reliable host's topic waits, and a best-effort host misses the message. A message that is larger
+//! than the conductor has planned trees for waits, too: see [`ConductorEvent::Unplanned`].
 
 mod host_flow;
 mod message;
 mod publisher;
-mod timed;
 mod topic;
 mod transit;
 
-pub use self::message::RetainedMessage;
 pub use self::transit::{start_transit, InTransit, Transit, TransitCommand};
 
 use self::topic::EgressTopic;
@@ -28,14 +24,14 @@ use rgaps_client::{Node, Subscriber, Token, WaitSet};
 use rgaps_routing::{FlowName, HostId};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::num::NonZeroU64;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// How soon is looked again at topics that are held up.
 const HELD_UP: Duration = Duration::from_millis(1);
-/// How soon orders are looked for after there was something, and after there was nothing for long. They are obeyed
-/// before the next message is taken, which is what ends a pause.
+/// The longest pause without messages, at first and after a while: a command waits as long.
 const LOOK: Duration = Duration::from_millis(10);
 const LOOK_IDLE: Duration = Duration::from_millis(500);
 /// How soon is looked at messages that grow: soon where they did just now, seldom where they wait for other work.
@@ -43,55 +39,36 @@ const GROWS: Duration = Duration::from_micros(15);
 /// Nanoseconds that a sleep may take longer. By default they are 50,000, twice the time in which a GPU copies 1 MiB.
 const TIMER_SLACK_NS: u64 = 1000;
 
-/// A host that a topic goes to.
 #[derive(Clone)]
 pub struct FlowTarget {
-    /// Its name.
-    pub host: String,
-    /// The hosts that messages go to there, itself included.
+    /// The hosts that messages go to there: itself, which is the root, and those behind it.
     pub tree: Tree,
-    /// The link with it.
     pub link: HostLink,
     /// `FlowName::stream` of its flows.
     pub stream: u64,
-    /// Publishers whose flows are opened there.
     pub publishers: Vec<Arc<FlowDescription>>,
-    /// Somebody there is not to miss anything.
-    pub reliable: bool,
-    /// What was sent there, and what was not.
     pub counts: Arc<HostCounts>,
-    /// What may go.
     pub limits: FlowLimits,
-    /// Bytes that are held for hosts behind it, beyond those that it has. None: another host holds them.
-    pub unconfirmed_max: Option<u64>,
-    /// Bytes of the longest message that crosses, and the key that says so.
-    pub longest: (u64, &'static str),
+    /// The messages come from another host, which holds them for hosts behind this one.
+    pub is_in_transit: bool,
 }
 
 impl FlowTarget {
-    /// Whether the messages come from another host.
-    fn is_in_transit(&self) -> bool {
-        self.unconfirmed_max.is_none()
-    }
-
     /// Why a message is too long to go there, if it is.
     fn too_long(&self, bytes: u64) -> Option<String> {
-        let (longest, key) = self.longest;
-        let FlowLimits {
-            message_max, quota, ..
-        } = &self.limits;
-        if message_max.is_some_and(|max| bytes > max) {
+        let is_over = |quota: &&Quota| quota.message_max.is_some_and(|max| bytes > max.0);
+        if let Some(Quota { name, .. }) = self.limits.quota.as_ref().filter(is_over) {
             return Some(format!(
-                "quota '{quota}': message_max: a message of {bytes} bytes"
+                "quota '{name}': message_max: a message of {bytes} bytes"
             ));
         }
+        let (longest, key) = self.link.longest();
         (bytes > longest).then(|| {
             format!("a message of {bytes} bytes; raise {key} on this host, which is {longest}")
         })
     }
 }
 
-/// What of a topic may go to a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FlowLimits {
     /// Publishers whose messages have no place there now.
@@ -100,61 +77,55 @@ pub struct FlowLimits {
     pub barred: BTreeSet<u64>,
     /// Those of them whose flows are opened: the host says then how their messages land, which decides.
     pub asks: BTreeSet<u64>,
-    /// The quota that the rest is of.
-    pub quota: String,
-    /// The longest message.
-    pub message_max: Option<u64>,
-    /// Bytes a second.
-    pub rate: Option<u64>,
+    pub quota: Option<Quota>,
     /// Bytes of publishers' messages that are held for that host at once.
     pub staging: BTreeMap<u64, u64>,
 }
 
 impl FlowLimits {
-    /// Takes a quota's limits.
-    pub fn set_quota(&mut self, quota: &Quota) {
-        self.quota.clone_from(&quota.name);
-        self.message_max = quota.message_max.map(|max| max.0);
-        self.rate = quota.rate_max.map(|rate| rate.0);
+    /// Bytes a second.
+    fn rate(&self) -> Option<u64> {
+        Some(self.quota.as_ref()?.rate_max?.0)
     }
 
     /// Reserves what a publisher needs of a quota, or bars it.
     pub fn stage(
         &mut self,
         staged: &mut Staged,
-        of: (&Quotas, &Quota),
+        (quotas, quota): (&Quotas, &Quota),
         (publisher, offer): (u64, &Offer),
     ) -> Result<(), String> {
-        let reserved = staged.reserve(of, publisher, offer).inspect_err(|_| {
-            self.barred.insert(publisher);
-        })?;
-        self.staging
-            .extend(reserved.map(|bytes| (publisher, bytes)));
+        let key = (quota.name.clone(), publisher);
+        if !staged.contains_key(&key) {
+            let reserved = quotas.reserve(quota, ("staging_max", quota.staging_max), offer);
+            let reserved = reserved.inspect_err(|_| {
+                self.barred.insert(publisher);
+            })?;
+            staged.extend(reserved.map(|reserved| (key.clone(), reserved)));
+        }
+        let bytes = staged.get(&key).map(|reserved| (publisher, reserved.bytes));
+        self.staging.extend(bytes);
         Ok(())
     }
 }
 
-/// What an egress thread is to do.
 pub enum EgressCommand {
-    /// A topic goes to these hosts. With a subscriber, it takes the place of the former one. Messages of more than so many bytes
-    /// wait: see `ConductorEvent::Unplanned`.
+    /// A topic goes to these hosts, with a subscriber that replaces the former one; messages of more than so many bytes wait.
     Topic(String, Option<Subscriber>, Vec<FlowTarget>, u64),
-    /// Publishers of a topic that are gone, and those that were and are there again.
-    Publishers(String, Vec<u64>, Vec<u64>),
+    /// A topic's publishers on this host are these.
+    Publishers(String, BTreeSet<u64>),
     /// How far a topic's messages of a flow are at a host that others lead to; `u64::MAX`: it refuses them.
     Confirmed(String, FlowName, HostId, u64),
-    /// A topic goes nowhere any more.
     End(String),
 }
 
-/// A thread that forwards topics.
 pub struct EgressThread {
     commands: Sender<EgressCommand>,
-    thread: Option<std::thread::JoinHandle<Vec<Subscriber>>>,
+    thread: JoinHandle<Vec<Subscriber>>,
 }
 
 impl EgressThread {
-    /// Starts it. It ends when it is dropped. What it has to say goes to `events`.
+    /// Starts it. It ends soon after it is dropped. What it has to say goes to `events`.
     pub fn start(
         node: &Node,
         own_publishers: OwnPublishers,
@@ -177,25 +148,16 @@ impl EgressThread {
                 };
                 thread.run(&received)
             })?;
-        Ok(EgressThread {
-            commands,
-            thread: Some(thread),
-        })
+        Ok(EgressThread { commands, thread })
     }
 
     /// Ends it. The subscribers that it had, which have not left yet.
-    pub fn end(mut self) -> Vec<Subscriber> {
-        self.join()
-    }
-
-    fn join(&mut self) -> Vec<Subscriber> {
-        self.commands = std::sync::mpsc::channel().0;
-        let ended = self.thread.take().map(std::thread::JoinHandle::join);
+    pub fn end(self) -> Vec<Subscriber> {
+        drop(self.commands);
         // It told its panic, if it had one.
-        ended.and_then(Result::ok).unwrap_or_default()
+        self.thread.join().unwrap_or_default()
     }
 
-    /// Has it do something, soon.
     pub fn send(&self, command: EgressCommand) {
         if self.commands.send(command).is_err() {
             tracing::error!("the thread that sends messages to other hosts has ended");
@@ -203,18 +165,10 @@ impl EgressThread {
     }
 }
 
-impl Drop for EgressThread {
-    fn drop(&mut self) {
-        self.join();
-    }
-}
-
 struct Thread {
     set: WaitSet,
     topics: BTreeMap<String, EgressTopic>,
-    /// Of topics, by their tokens in the wait set.
     names: HashMap<Token, String>,
-    /// Topics that are to be looked at.
     due: BTreeSet<String>,
     own_publishers: OwnPublishers,
     events: Sender<SourcedEvent>,
@@ -241,22 +195,18 @@ impl Thread {
     fn run(mut self, commands: &Receiver<EgressCommand>) -> Vec<Subscriber> {
         let (mut pause, mut idle) = (GROWS, LOOK);
         loop {
-            let first = match self.topics.is_empty() {
-                true => match commands.recv() {
-                    Ok(command) => Some(command),
-                    Err(_) => return Vec::new(),
-                },
-                false => match commands.recv_timeout(Duration::ZERO) {
-                    Ok(command) => Some(command),
-                    Err(RecvTimeoutError::Timeout) => None,
-                    Err(RecvTimeoutError::Disconnected) => return self.end(),
-                },
-            };
-            if let Some(command) = first {
-                self.perform(command);
+            if self.topics.is_empty() {
+                match commands.recv() {
+                    Ok(command) => self.perform(command),
+                    Err(_) => return self.end(),
+                }
             }
-            while let Ok(command) = commands.try_recv() {
-                self.perform(command);
+            loop {
+                match commands.try_recv() {
+                    Ok(command) => self.perform(command),
+                    Err(TryRecvError::Empty) => break,
+                    Err(TryRecvError::Disconnected) => return self.end(),
+                }
             }
             idle = match self.due.is_empty() {
                 true => (2 * idle).min(LOOK_IDLE),
@@ -269,9 +219,9 @@ impl Thread {
             };
             match (seen.more, seen.growing, seen.held_up) {
                 (true, ..) => {}
-                (false, true, _) => self.sleep(pause),
-                (false, false, true) => self.sleep(HELD_UP),
-                (false, false, false) => self.sleep(idle),
+                (_, true, _) => self.sleep(pause),
+                (_, _, true) => self.sleep(HELD_UP),
+                _ => self.sleep(idle),
             }
         }
     }
@@ -288,7 +238,7 @@ impl Thread {
             if topic.asks() {
                 let _ = self.events.send((None, ConductorEvent::Unknown));
             }
-            if let Some(bytes) = topic.take_unplanned() {
+            if let Some(bytes) = topic.unplanned.take() {
                 let event = ConductorEvent::Unplanned(name.clone(), bytes);
                 let _ = self.events.send((None, event));
             }
@@ -335,10 +285,10 @@ impl Thread {
                 self.due.insert(name.clone());
                 self.set_topic(name, subscriber, (routes, planned));
             }
-            EgressCommand::Publishers(name, ended, back) => {
+            EgressCommand::Publishers(name, publishers) => {
                 self.due.insert(name.clone());
                 if let Some(topic) = self.topics.get_mut(&name) {
-                    topic.set_publishers(ended, &back);
+                    topic.set_publishers(&publishers);
                 }
             }
             EgressCommand::Confirmed(name, flow, host, next) => {

@@ -1,10 +1,11 @@
 //! One publisher's messages on their way to all hosts.
 //!
-//! [`Delivery`] says what each flow has still to send, and what is to be retained for hosts behind those that are linked with. A link retains what
-//! its host has not acknowledged: such messages are only referred to here, in case another flow takes the place of the one that has them.
+//! [`Delivery`] decides what each flow has still to send, and what is retained here for hosts behind those that are linked with. A link
+//! retains what its host has not acknowledged; weak references find that here, for a flow that replaces another.
 
-use super::host_flow::{HostFlow, Offered};
+use super::host_flow::HostFlow;
 use super::message::{MessageInfo, OutgoingMessage, RetainedMessage};
+use crate::host_link::Sent;
 use crate::wire::FlowDescription;
 use rgaps_routing::{Delivery, FlowId, HostId};
 use rgaps_transport::Payload;
@@ -29,10 +30,8 @@ pub struct Publisher {
     messages: BTreeMap<u64, Kept>,
     /// Messages from this one on are retained, and so many bytes.
     retained_from: u64,
-    retained_bytes: u64,
-    /// As it was described last.
+    pub retained_bytes: u64,
     pub description: Option<Arc<FlowDescription>>,
-    /// Nothing is to come.
     pub has_ended: bool,
 }
 
@@ -125,7 +124,6 @@ impl Publisher {
         }
     }
 
-    /// The next message for a stream.
     fn next(&mut self, stream: u64) -> Option<OutgoingMessage> {
         let id = FlowId(stream);
         let due = self.delivery.due(id)?;
@@ -144,9 +142,9 @@ impl Publisher {
         let stream = host_flow.route.stream;
         while let Some(message) = self.next(stream) {
             let is_taken = match host_flow.offer(topic, &message) {
-                Offered::Waits => return false,
-                Offered::Taken => true,
-                Offered::LeftOut => false,
+                Sent::Full => return false,
+                Sent::Taken => true,
+                Sent::Never => false,
             };
             let number = message.info.sequence;
             self.delivery.sent(FlowId(stream), number, is_taken);
@@ -155,14 +153,8 @@ impl Publisher {
         true
     }
 
-    /// Whether something is due to a host.
     pub fn is_due(&self, host_flow: &HostFlow) -> bool {
         self.delivery.due(FlowId(host_flow.route.stream)).is_some()
-    }
-
-    /// Bytes that are retained here.
-    pub fn retained_bytes(&self) -> u64 {
-        self.retained_bytes
     }
 
     /// Whether nobody needs anything of it any more.

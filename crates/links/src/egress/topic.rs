@@ -1,7 +1,7 @@
 //! A topic that other hosts want.
 
 use super::host_flow::HostFlow;
-use super::message::{MessageInfo, OutgoingMessage, PartialMessage, RetainedMessage};
+use super::message::{MessageInfo, OutgoingMessage, RetainedMessage};
 use super::publisher::Publisher;
 use super::FlowTarget;
 use crate::own_publishers::OwnPublishers;
@@ -21,7 +21,6 @@ pub struct EgressTopic {
     pub subscriber: Subscriber,
     /// The subscriber before this one, as long as there is something that only it has.
     previous: Option<Subscriber>,
-    /// In the wait set.
     pub token: Option<Token>,
     host_flows: Vec<HostFlow>,
     /// Taken, and its bytes are not there yet.
@@ -30,8 +29,8 @@ pub struct EgressTopic {
     outgoing: Option<OutgoingMessage>,
     /// The conductor knows that it waits for routes.
     is_reported: bool,
-    /// Sent, and not whole yet.
-    growing: Vec<PartialMessage>,
+    /// Sent, and not whole yet; with how many bytes the links know to be there.
+    growing: Vec<(OutgoingMessage, usize)>,
     publishers: BTreeMap<u64, Publisher>,
     /// Those of which something is due to some host.
     due: BTreeSet<u64>,
@@ -42,10 +41,9 @@ pub struct EgressTopic {
     /// Bytes of the largest message that its routes are for. A larger one waits until the conductor has planned routes for it.
     planned: u64,
     /// Bytes of a message that waits for that, of which the conductor does not know yet.
-    unplanned: Option<u64>,
+    pub unplanned: Option<u64>,
 }
 
-/// What there was to take.
 enum Next {
     /// A message, or one that is skipped.
     Taken,
@@ -54,14 +52,12 @@ enum Next {
     Waits,
 }
 
-/// A message cannot be read.
 fn skip(topic: &str, error: &RecvError) -> Next {
     tracing::warn!(%error, topic, "a message cannot be sent to other hosts; skipped");
     Next::Taken
 }
 
 impl EgressTopic {
-    /// One that goes nowhere yet.
     pub fn new(subscriber: Subscriber) -> EgressTopic {
         EgressTopic {
             subscriber,
@@ -81,7 +77,6 @@ impl EgressTopic {
         }
     }
 
-    /// Its subscribers.
     pub fn into_subscribers(self) -> impl Iterator<Item = Subscriber> {
         std::iter::once(self.subscriber).chain(self.previous)
     }
@@ -161,34 +156,29 @@ impl EgressTopic {
         }
     }
 
-    /// It goes nowhere any more.
     pub fn close_all(&mut self) {
         self.host_flows.iter_mut().for_each(HostFlow::close_all);
     }
 
-    /// Publishers are gone, and others are there again.
-    pub fn set_publishers(&mut self, ended: Vec<u64>, back: &[u64]) {
+    /// Its publishers are these: others are gone, or not known yet.
+    pub fn set_publishers(&mut self, publishers: &BTreeSet<u64>) {
+        self.ended.retain(|of| !publishers.contains(of));
         for (id, publisher) in &mut self.publishers {
-            publisher.has_ended |= ended.contains(id);
-            publisher.has_ended &= !back.contains(id);
+            let is_there = publishers.contains(id);
+            let had_ended = std::mem::replace(&mut publisher.has_ended, !is_there);
+            if !is_there && !had_ended {
+                self.ended.insert(*id);
+            }
         }
-        self.ended.extend(ended);
         self.close_ended();
-        self.ended.retain(|ended| !back.contains(ended));
     }
 
     /// Whether the conductor has to look for a publisher that is unknown. Asking resets it.
     pub fn asks(&mut self) -> bool {
         let all = self.host_flows.iter_mut();
-        all.fold(false, |asks, host_flow| host_flow.asks() | asks)
+        all.fold(false, |asks, of| std::mem::take(&mut of.asks) | asks)
     }
 
-    /// Bytes of a message that waits until the conductor has planned routes for it; once.
-    pub fn take_unplanned(&mut self) -> Option<u64> {
-        self.unplanned.take()
-    }
-
-    /// Whether there are messages that are not whole yet.
     pub fn is_growing(&self) -> bool {
         !self.growing.is_empty() || self.unfinished.is_some()
     }
@@ -197,23 +187,17 @@ impl EgressTopic {
     fn close_ended(&mut self) {
         let outgoing = self.outgoing.as_ref().map(|of| of.info.publisher);
         let unfinished = self.unfinished.as_ref().map(Sample::publisher_id);
-        let EgressTopic {
-            ended,
-            due,
-            host_flows,
-            ..
-        } = self;
-        ended.retain(|publisher| {
+        self.ended.retain(|publisher| {
             let of = Some(*publisher);
-            let waits = outgoing == of || unfinished == of || due.contains(publisher);
+            let waits = outgoing == of || unfinished == of || self.due.contains(publisher);
             if !waits {
-                host_flows.iter_mut().for_each(|of| of.close(*publisher));
+                let flows = self.host_flows.iter_mut();
+                flows.for_each(|of| of.close(*publisher));
             }
             waits
         });
     }
 
-    /// The next sample.
     fn receive(&mut self) -> Result<Option<Sample>, RecvError> {
         if let Some(unfinished) = self.unfinished.take() {
             return Ok(Some(unfinished));
@@ -259,7 +243,6 @@ impl EgressTopic {
         true
     }
 
-    /// Takes the next message.
     fn take(&mut self, name: &str, own_publishers: &OwnPublishers) -> Next {
         let sample = match self.receive() {
             Ok(Some(sample)) => sample,
@@ -288,7 +271,6 @@ impl EgressTopic {
         Next::Taken
     }
 
-    /// Describes a message that was taken, for all routes.
     fn set_taken(&mut self, sample: Sample) {
         let (publisher, sequence) = (sample.publisher_id(), sample.sequence());
         let meta = MessageDescription {
@@ -306,65 +288,43 @@ impl EgressTopic {
             taken_ns: monotonic_ns(),
             received_from: None,
         };
-        let held = RetainedMessage::sample(sample);
+        let (held, info) = (RetainedMessage::sample(sample), Arc::new(info));
+        let message = OutgoingMessage { held, info };
         // What it says is the links' to hear when they have the message.
-        let ready = held.look().unwrap_or(0);
-        if ready < held.bytes() {
-            self.growing.push(PartialMessage {
-                held: held.clone(),
-                publisher,
-                sequence,
-                reported: 0,
-            });
+        let ready = message.held.look().unwrap_or(0);
+        if ready < message.held.bytes() {
+            self.growing.push((message.clone(), 0));
         }
-        let info = Arc::new(info);
-        self.outgoing = Some(OutgoingMessage { held, info });
+        self.outgoing = Some(message);
     }
 
     /// Tells the links how far messages are that they have. Whether any has grown.
     pub fn grow(&mut self, name: &str) -> bool {
         let mut grew = false;
-        let EgressTopic {
-            growing,
-            host_flows,
-            outgoing,
-            publishers,
-            due,
-            ..
-        } = self;
-        growing.retain_mut(|message| {
-            let PartialMessage {
-                held,
-                publisher,
-                sequence,
-                reported,
-            } = message;
-            // Routes that it is still to be offered to see what is there then, but not that it never will be whole.
-            let mut is_outgoing = due.contains(publisher);
-            if let Some(of) = outgoing {
-                is_outgoing |= Arc::ptr_eq(&of.held, held);
-            }
+        self.growing.retain_mut(|(message, reported)| {
+            let OutgoingMessage { held, info } = message;
+            let (publisher, sequence) = (info.publisher, info.sequence);
+            let flows = self.host_flows.iter();
+            let flows = flows.map(|of| (&of.route.link, of.flow(publisher)));
+            let is_this = |of: &OutgoingMessage| Arc::ptr_eq(&of.held, held);
             match held.look() {
-                Ok(ready) if ready > *reported => {
-                    *reported = ready;
-                    grew = true;
-                    for host_flow in host_flows.iter() {
-                        let flow = host_flow.flow(*publisher);
-                        host_flow.route.link.ready(flow, *sequence, ready as u64);
+                Ok(ready) => {
+                    if ready > *reported {
+                        *reported = ready;
+                        grew = true;
+                        flows.for_each(|(link, flow)| link.ready(flow, sequence, ready as u64));
                     }
-                    ready < held.bytes() || is_outgoing
+                    // Routes that it is still to be offered to see what is there then, but not that it never will be whole.
+                    let is_outgoing = self.outgoing.as_ref().is_some_and(is_this);
+                    ready < held.bytes() || is_outgoing || self.due.contains(&publisher)
                 }
-                Ok(ready) => ready < held.bytes() || is_outgoing,
                 Err(error) => {
-                    for host_flow in host_flows.iter() {
-                        let flow = host_flow.flow(*publisher);
-                        host_flow.route.link.give_up(flow, *sequence);
+                    flows.for_each(|(link, flow)| link.give_up(flow, sequence));
+                    self.outgoing.take_if(|of| is_this(of));
+                    if let Some(publisher) = self.publishers.get_mut(&publisher) {
+                        publisher.forget(sequence);
                     }
-                    outgoing.take_if(|of| Arc::ptr_eq(&of.held, held));
-                    if let Some(publisher) = publishers.get_mut(publisher) {
-                        publisher.forget(*sequence);
-                    }
-                    tracing::warn!(%error, topic = name, "a message cannot be sent to other hosts; skipped");
+                    skip(name, &error);
                     false
                 }
             }
@@ -380,10 +340,11 @@ impl EgressTopic {
             }
             return true;
         }
-        let leading = self.host_flows.iter().filter(|of| of.leads_on());
-        let max = leading.filter_map(|of| of.route.unconfirmed_max).min();
-        let Some(max) = max else { return false };
-        let retained = self.publishers.values().map(Publisher::retained_bytes);
+        let Some(leading) = self.host_flows.iter().find(|of| of.leads_on()) else {
+            return false;
+        };
+        let max = leading.route.link.limits.in_flight_max;
+        let retained = self.publishers.values().map(|of| of.retained_bytes);
         let retained: u64 = retained.sum();
         retained > 0 && retained + bytes > max
     }
@@ -411,19 +372,13 @@ impl EgressTopic {
     }
 
     fn send_due(&mut self, name: &str) -> bool {
-        let EgressTopic {
-            due,
-            publishers,
-            host_flows,
-            ..
-        } = self;
-        due.retain(|id| {
-            let publisher = publishers.get_mut(id);
+        self.due.retain(|id| {
+            let publisher = self.publishers.get_mut(id);
             publisher.is_some_and(|of| {
-                let flows = host_flows.iter_mut();
+                let flows = self.host_flows.iter_mut();
                 flows.fold(false, |waits, host_flow| !of.send(name, host_flow) | waits)
             })
         });
-        due.is_empty()
+        self.due.is_empty()
     }
 }

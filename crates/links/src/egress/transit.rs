@@ -10,10 +10,11 @@
 //! on in both directions. A large message is sent as soon as it is requested, so its bytes leave while others arrive.
 //! A small one is sent when it is delivered. [`TransitFlow`] decides in what order, and how the children's flows end.
 
-use super::host_flow::{HostFlow, Offered};
+use super::host_flow::HostFlow;
 use super::message::{MessageInfo, OutgoingMessage, RetainedMessage};
 use super::{FlowTarget, HELD_UP};
 use crate::event::{ConductorEvent, LinkReporter};
+use crate::host_link::Sent;
 use crate::lock;
 use rgaps_routing::{FlowName, TransitAction, TransitFlow};
 use rgaps_sync::monotonic_ns;
@@ -323,7 +324,7 @@ impl Children {
         for target in all {
             let known = before
                 .iter()
-                .position(|child| child.flow.route.host == target.host);
+                .position(|child| child.flow.route.tree.root() == target.tree.root());
             self.all.push(match known {
                 Some(at) => {
                     let mut child = before.swap_remove(at);
@@ -360,7 +361,7 @@ impl Children {
 impl Child {
     fn send(&mut self, topic: &str) {
         while let Some(message) = self.queue.front() {
-            if self.flow.offer(topic, message) == Offered::Waits {
+            if self.flow.offer(topic, message) == Sent::Full {
                 return;
             }
             self.queue.pop_front();

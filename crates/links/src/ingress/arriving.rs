@@ -26,9 +26,9 @@ pub(super) fn receive_buffer(
     bytes: u64,
     owner: &LinkIngress,
 ) -> BufferReply {
-    let (landing, transit) = (bound.landing, bound.transit);
+    let landing = bound.landing;
     let landing = landing.filter(|landing| sequence >= landing.position());
-    if landing.is_none() && transit.is_none() {
+    if landing.is_none() && bound.transit.is_none() {
         return BufferReply::Refused;
     }
     if let Some(landing) = &landing {
@@ -38,22 +38,30 @@ pub(super) fn receive_buffer(
             return BufferReply::Full;
         }
     }
-    let mut message = ArrivingMessage::new(bytes, owner);
-    message.position = bound.position;
-    if let Some(transit) = transit {
-        // It is copied into a loan in its turn.
-        let Some(in_transit) = transit.receive(sequence, description, bytes) else {
-            return BufferReply::Full;
-        };
-        message.transit = Some(in_transit);
-        message.publisher = transit.publisher;
-    }
-    // What has no place here may go on all the same.
+    let mut message = ArrivingMessage {
+        loan: None,
+        transit: None,
+        copies: None,
+        bytes,
+        landing: None,
+        publisher: 0,
+        position: bound.position,
+        room: owner.room.clone(),
+        batch: owner.batch.clone(),
+        counts: owner.counts.clone(),
+        placed_ns: monotonic_ns(),
+        turn_ns: None,
+    };
+    // A message that does not land here may go on all the same.
     let landing = landing.filter(|landing| !is_too_long(landing, bytes, &owner.counts.issues));
-    if message.transit.is_none() {
-        let Some(landing) = &landing else {
-            return BufferReply::Refused;
-        };
+    if let Some(transit) = bound.transit {
+        // It is copied into a loan in its turn.
+        message.transit = transit.receive(sequence, description, bytes);
+        if message.transit.is_none() {
+            return BufferReply::Full;
+        }
+        message.publisher = transit.publisher;
+    } else if let Some(landing) = &landing {
         let loan = match usable(landing, sequence, landing.loan(bytes, &owner.room)) {
             Ok(Some(loan)) => loan,
             Ok(None) => return BufferReply::Refused,
@@ -61,6 +69,8 @@ pub(super) fn receive_buffer(
         };
         message.copies = streaming_copy(message.loan.insert(loan), bytes);
         message.publisher = landing.origin;
+    } else {
+        return BufferReply::Refused;
     }
     if let Some(landing) = &landing {
         landing.landing_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -69,20 +79,14 @@ pub(super) fn receive_buffer(
     BufferReply::Buffer(Box::new(message))
 }
 
-/// Whether a quota forbids a message of this length.
 fn is_too_long(landing: &RemotePublisher, bytes: u64, issues: &TopicIssues) -> bool {
     let limit = landing.limits.message_max.as_ref();
     let Some((_, quota)) = limit.filter(|(max, _)| bytes > *max) else {
         return false;
     };
     let why = format!("quota '{quota}': message_max: a message of {bytes} bytes");
-    let topic = landing.publisher.topic();
-    if issues.refused(topic, 1, &why) {
-        tracing::warn!(
-            topic,
-            "messages of another host cannot be published here: {why}"
-        );
-    }
+    let what = "messages of another host cannot be published here";
+    issues.warn_refused(landing.publisher.topic(), 1, what, &why);
     true
 }
 
@@ -105,9 +109,7 @@ pub(super) struct ArrivingMessage {
     /// The streaming copy to GPUs, until the link asks.
     copies: Option<Arc<StreamingBuffer>>,
     bytes: u64,
-    /// Where it lands, if it does.
     landing: Option<Arc<RemotePublisher>>,
-    /// Its publisher.
     publisher: u64,
     /// Of its flow, if its origin is to learn that.
     position: Option<Arc<FlowPosition>>,
@@ -174,7 +176,6 @@ impl ReceiveBuffer for ArrivingMessage {
     }
 }
 
-/// There is no memory now.
 struct NoLoan;
 
 impl ArrivingMessage {
@@ -252,24 +253,6 @@ fn describe(loan: &mut Loan, meta: &MessageDescription, topic: &str, sequence: u
 }
 
 impl ArrivingMessage {
-    /// One without memory.
-    fn new(bytes: u64, owner: &LinkIngress) -> ArrivingMessage {
-        ArrivingMessage {
-            loan: None,
-            transit: None,
-            copies: None,
-            bytes,
-            landing: None,
-            publisher: 0,
-            position: None,
-            room: owner.room.clone(),
-            batch: owner.batch.clone(),
-            counts: owner.counts.clone(),
-            placed_ns: monotonic_ns(),
-            turn_ns: None,
-        }
-    }
-
     /// The loan that it landed in, or one that it is copied into. None: it is lost.
     fn loan_to_publish(
         &mut self,
@@ -317,7 +300,10 @@ impl ArrivingMessage {
                 landing.published.store(number + 1, Ordering::Relaxed);
                 landing.missed.store(missed_so_far, Ordering::Relaxed);
                 landing.pass(sequence + 1);
-                self.note_missed(topic, missed);
+                if missed > 0 {
+                    self.counts.missed.fetch_add(missed, Ordering::Relaxed);
+                    self.counts.issues.missed(topic, missed);
+                }
                 let turn_ns = self.turn_ns.unwrap_or(self.placed_ns);
                 self.note_delivered(topic, sequence, meta, turn_ns);
                 None
@@ -344,16 +330,6 @@ impl ArrivingMessage {
             trace.inspect(|trace| traces.landed(trace, times));
         }
     }
-
-    fn note_missed(&self, topic: &str, missed: u64) {
-        if missed == 0 {
-            return;
-        }
-        self.counts.missed.fetch_add(missed, Ordering::Relaxed);
-        if let Some(missed) = self.counts.issues.missed(topic, missed) {
-            tracing::warn!(topic, missed, "messages of another host were lost");
-        }
-    }
 }
 
 impl Drop for ArrivingMessage {
@@ -366,13 +342,11 @@ impl Drop for ArrivingMessage {
     }
 }
 
-/// What the peer says.
 struct ControlBuffer {
     bytes: Vec<u8>,
     room: Arc<RoomRequests>,
 }
 
-/// The receive buffer of something that the peer says.
 pub(super) fn control_buffer(bytes: u64, room: &Arc<RoomRequests>) -> BufferReply {
     if bytes > MAX_LINK_MESSAGE_BYTES as u64 {
         return BufferReply::Refused;

@@ -1,5 +1,5 @@
-//! The landing side: what comes from another host becomes a message here. Bytes go from the socket into a
-//! loan of the publisher that stands for the one elsewhere, and are published in their turn.
+//! The receiving side: bytes go from the socket into a loan of the publisher that stands for the other host's, which publishes them in
+//! their turn.
 
 mod arriving;
 mod remote_publisher;
@@ -10,7 +10,7 @@ use self::arriving::{control_buffer, receive_buffer};
 use crate::counts::HostCounts;
 use crate::egress::Transit;
 use crate::event::{ConductorEvent, EventSource, LinkReporter, SourcedEvent};
-use crate::host_link::{decode_open, HostEvent, LinkEnds};
+use crate::host_link::{decode_open, LinkEnds};
 use crate::lock;
 use crate::wire::FlowDescription;
 use rgaps_routing::FlowName;
@@ -25,7 +25,6 @@ use std::sync::{Arc, Mutex};
 /// Where a flow's messages land, and where they go on to.
 #[derive(Clone)]
 pub struct Bound {
-    /// Where they land, if they do.
     pub landing: Option<Arc<RemotePublisher>>,
     /// Where they go on to, if they do.
     pub transit: Option<Arc<Transit>>,
@@ -54,41 +53,6 @@ impl FlowPosition {
     pub fn next(&self) -> u64 {
         self.next.load(Ordering::Acquire)
     }
-}
-
-/// A flow that its sender has opened.
-enum Standing {
-    /// The conductor has not decided yet.
-    Pending,
-    Lands(Bound),
-    /// It does not, for this reason.
-    Refused(String),
-}
-
-#[derive(Default)]
-struct IngressFlows {
-    all: HashMap<FlowId, (FlowName, Standing)>,
-    /// Of groups that are not whole yet, what has come.
-    groups: HashMap<u32, Vec<(FlowName, FlowDescription)>>,
-}
-
-impl IngressFlows {
-    fn standing(&mut self, flow: FlowName) -> Option<&mut Standing> {
-        let mut all = self.all.values_mut();
-        let found = all.find(|(of, _)| *of == flow);
-        found.map(|(_, standing)| standing)
-    }
-}
-
-/// What messages from a host become here.
-pub struct LinkIngress {
-    flows: Mutex<IngressFlows>,
-    /// The host's counts.
-    pub counts: Arc<HostCounts>,
-    room: Arc<RoomRequests>,
-    batch: Arc<PublishBatch>,
-    /// See [`FlowPosition`].
-    is_reported: Arc<AtomicBool>,
 }
 
 /// The publishers of messages that were read at once: subscribers are woken for the first one, and for all others together.
@@ -124,6 +88,34 @@ impl PublishBatch {
     }
 }
 
+/// What became of a flow that its sender has opened: where its messages land, or why they do not. None: the conductor has not decided yet.
+type Standing = Option<Result<Bound, String>>;
+
+#[derive(Default)]
+struct IngressFlows {
+    all: HashMap<FlowId, (FlowName, Standing)>,
+    /// Of groups that are not whole yet, what has come.
+    groups: HashMap<u32, Vec<(FlowName, FlowDescription)>>,
+}
+
+impl IngressFlows {
+    fn standing(&mut self, flow: FlowName) -> Option<&mut Standing> {
+        let mut all = self.all.values_mut();
+        let found = all.find(|(of, _)| *of == flow);
+        found.map(|(_, standing)| standing)
+    }
+}
+
+/// What messages from a host become here.
+pub struct LinkIngress {
+    flows: Mutex<IngressFlows>,
+    pub counts: Arc<HostCounts>,
+    room: Arc<RoomRequests>,
+    batch: Arc<PublishBatch>,
+    /// See [`FlowPosition`].
+    is_reported: Arc<AtomicBool>,
+}
+
 /// Whom a host's messages ask for memory, and who is told when there is some.
 struct RoomRequests {
     reporter: LinkReporter,
@@ -131,7 +123,7 @@ struct RoomRequests {
 }
 
 impl LinkIngress {
-    /// Those of a host's first link. What the link tells goes to `to`, what has to be asked of the daemon to `memory`.
+    /// Those of a link that begins. What the link tells goes to `to`, what has to be asked of the daemon to `memory`.
     pub fn new(
         host: &str,
         to: Sender<SourcedEvent>,
@@ -139,55 +131,44 @@ impl LinkIngress {
         counts: Arc<HostCounts>,
     ) -> Arc<LinkIngress> {
         let reporter = LinkReporter::new(host, to);
-        LinkIngress::of_link(counts, RoomRequests { reporter, memory })
-    }
-
-    /// Those of the next link with the same host: it has no flows yet, and the counts go on.
-    pub fn next(&self) -> Arc<LinkIngress> {
-        let reporter = self.room.reporter.next();
-        let memory = self.room.memory.clone();
-        LinkIngress::of_link(self.counts.clone(), RoomRequests { reporter, memory })
-    }
-
-    fn of_link(counts: Arc<HostCounts>, room: RoomRequests) -> Arc<LinkIngress> {
         Arc::new(LinkIngress {
             flows: Mutex::default(),
             counts,
-            room: Arc::new(room),
+            room: Arc::new(RoomRequests { reporter, memory }),
             batch: Arc::default(),
             is_reported: Arc::default(),
         })
     }
 
-    /// Reports for this link.
+    /// Those of the next link with the same host: it has no flows yet, and the counts go on.
+    pub fn next(&self) -> Arc<LinkIngress> {
+        let RoomRequests { reporter, memory } = &*self.room;
+        let (to, counts) = (reporter.to.clone(), self.counts.clone());
+        LinkIngress::new(reporter.host(), to, memory.clone(), counts)
+    }
+
     pub fn reporter(&self) -> LinkReporter {
         self.room.reporter.clone()
     }
 
-    /// Whether an event is about this link.
     pub fn is_source(&self, source: &EventSource) -> bool {
-        self.room.reporter.is_source(source)
+        self.room.reporter.source == *source
     }
 
     fn bound(&self, flow: FlowId) -> Option<Bound> {
         match lock(&self.flows).all.get(&flow) {
-            Some((_, Standing::Lands(bound))) => Some(bound.clone()),
+            Some((_, Some(Ok(bound)))) => Some(bound.clone()),
             _ => None,
         }
     }
 
-    /// An open flow's messages land there, or go on to others.
-    pub fn accept(&self, flow: FlowName, bound: Bound) {
-        let mut flows = lock(&self.flows);
-        let Some(standing) = flows.standing(flow) else {
-            return;
-        };
-        let before = std::mem::replace(standing, Standing::Lands(bound));
-        drop(flows);
-        drop(before);
+    /// The conductor's answer to a flow that its sender has opened.
+    pub fn answer(&self, flow: FlowName, answer: Result<Bound, String>) {
+        if let Some(standing @ None) = lock(&self.flows).standing(flow) {
+            *standing = Some(answer);
+        }
     }
 
-    /// The position of a flow that has just been accepted.
     pub fn new_position(&self) -> Arc<FlowPosition> {
         Arc::new(FlowPosition {
             next: AtomicU64::new(0),
@@ -202,33 +183,24 @@ impl LinkIngress {
         self.is_reported.swap(false, Ordering::AcqRel);
     }
 
-    /// An open flow's messages have no place here, for this reason.
-    pub fn refuse(&self, flow: FlowName, why: &str) {
-        if let Some(standing @ Standing::Pending) = lock(&self.flows).standing(flow) {
-            *standing = Standing::Refused(why.to_owned());
-        }
-    }
-
-    /// What a link is made with.
     pub fn ends(self: &Arc<Self>) -> LinkEnds {
         let ingress = self.clone();
-        (self.clone(), Box::new(move |event| ingress.event(event)))
+        let report = Box::new(move |event| ingress.event(event));
+        (self.clone(), report, self.counts.clone())
     }
 
-    /// Something happened on the link.
-    pub fn event(&self, event: HostEvent) {
+    pub fn event(&self, event: ConductorEvent) {
         match &event {
             // Its flows of before are over.
-            HostEvent::Link(LinkEvent::Restarted) => self.clear(),
-            HostEvent::Link(LinkEvent::Up) => {
+            ConductorEvent::Link(LinkEvent::Restarted) => self.clear(),
+            ConductorEvent::Link(LinkEvent::Up) => {
                 self.counts.connects.fetch_add(1, Ordering::Relaxed);
             }
             _ => {}
         }
-        self.room.reporter.report(ConductorEvent::Event(event));
+        self.room.reporter.report(event);
     }
 
-    /// All flows have ended.
     pub fn clear(&self) {
         let ended = std::mem::take(&mut *lock(&self.flows));
         drop(ended);
@@ -239,9 +211,9 @@ impl FlowReceiver for LinkIngress {
     fn opened(&self, id: FlowId, description: &Description) -> OpenReply {
         let mut flows = lock(&self.flows);
         match flows.all.get(&id) {
-            Some((_, Standing::Lands(_))) => return OpenReply::Accepted,
-            Some((_, Standing::Pending)) => return OpenReply::Waits,
-            Some((_, Standing::Refused(why))) => {
+            Some((_, Some(Ok(_)))) => return OpenReply::Accepted,
+            Some((_, None)) => return OpenReply::Waits,
+            Some((_, Some(Err(why)))) => {
                 let why = Description::new(why.as_bytes()).unwrap_or_default();
                 flows.all.remove(&id);
                 return OpenReply::Refused(why);
@@ -258,7 +230,7 @@ impl FlowReceiver for LinkIngress {
             Ok(description) => description,
             Err(what) => return OpenReply::Violation(what),
         };
-        flows.all.insert(id, (flow, Standing::Pending));
+        flows.all.insert(id, (flow, None));
         let of_group = flows.groups.entry(group.number).or_default();
         of_group.push((flow, description));
         if of_group.len() >= usize::from(group.flows) {
@@ -303,7 +275,7 @@ impl FlowReceiver for LinkIngress {
         // A publisher leaves when it is dropped, which is not for the lock.
         let ended = lock(&self.flows).all.remove(&id);
         if let Some((flow, _)) = ended {
-            self.event(HostEvent::Closed(flow));
+            self.event(ConductorEvent::Closed(flow));
         }
     }
 }

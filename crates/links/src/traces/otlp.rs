@@ -20,7 +20,6 @@ use serde_json::Value;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// How long the collector may take.
 const POST_LIMIT: Duration = Duration::from_secs(5);
 /// Most of an answer that is read.
 const MAX_ANSWER_BYTES: u64 = 64 << 10;

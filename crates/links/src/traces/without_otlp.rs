@@ -2,11 +2,9 @@
 
 use super::TraceSpan;
 
-/// There is none.
 pub enum Collector {}
 
 impl Collector {
-    /// Says what to do.
     pub fn new(_url: &str, _realm: &str, _host: &str) -> anyhow::Result<Collector> {
         anyhow::bail!(
             "this rgaps-links was built without traces; remove [traces] from the configuration, or build it with the \
@@ -14,7 +12,6 @@ impl Collector {
         )
     }
 
-    /// Never called.
     pub fn send(&mut self, _spans: Vec<TraceSpan>, _wall_offset_ns: i64) -> (u64, String) {
         match *self {}
     }
