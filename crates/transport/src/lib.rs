@@ -18,7 +18,6 @@ mod rdma;
 mod runtime;
 mod security;
 mod tls;
-mod wire;
 
 pub use handshakes::{Handshake, Handshakes};
 pub use machine::frame::{Description, LaneKey, RdmaMode};

@@ -247,35 +247,24 @@ pub(super) struct GrantedBuffer {
     lent: Box<[u64]>,
 }
 
-/// Why a grant does not lend a chunk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NotLent {
-    /// There is no such chunk.
-    Outside,
-    /// It has not so many bytes.
-    Length,
-    /// It was lent before.
-    Twice,
-}
-
 impl GrantedBuffer {
-    /// The right to write a chunk.
+    /// The right to write a chunk, or what is wrong with it.
     pub(super) fn lend(
         &mut self,
         grant: u64,
         chunk: u32,
         bytes: u32,
-    ) -> Result<WriteRange, NotLent> {
+    ) -> Result<WriteRange, &'static str> {
         if chunk >= self.chunks.count {
-            return Err(NotLent::Outside);
+            return Err("it lies outside its message");
         }
         let (start, end) = self.chunks.range(chunk);
         if end - start != bytes as usize {
-            return Err(NotLent::Length);
+            return Err("it has another length");
         }
         let (word, bit) = ((chunk / 64) as usize, 1 << (chunk % 64));
         if self.lent[word] & bit != 0 {
-            return Err(NotLent::Twice);
+            return Err("it arrived before");
         }
         self.lent[word] |= bit;
         self.chunks.lent.fetch_add(1, Ordering::Relaxed);
@@ -336,8 +325,6 @@ pub struct ChunkLanded {
     pub grant: u64,
     /// It was the last of its message: [`super::LinkMachine::landed`] is to be called.
     pub is_last: bool,
-    /// Bytes of the message that have landed, from the start on without a hole. Everyone may read them, and nobody writes them again.
-    pub prefix: u64,
 }
 
 /// The right to write one chunk. Nobody else reads or writes these bytes as long as it exists.
@@ -349,11 +336,6 @@ pub struct WriteRange {
 }
 
 impl WriteRange {
-    /// Where in the message.
-    pub fn offset(&self) -> u64 {
-        self.chunks.range(self.chunk).0 as u64
-    }
-
     /// The chunk's bytes.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         let (start, end) = self.chunks.range(self.chunk);
@@ -382,20 +364,16 @@ impl WriteRange {
         let (word, bit) = ((self.chunk / 64) as usize, 1 << (self.chunk % 64));
         // SYNC POINT landed.
         chunks.landed[word].fetch_or(bit, Ordering::Release);
-        let prefix = chunks.prefix_bytes();
         let shared = chunks.memory.prefix.as_ref();
-        shared.inspect(|shared| shared.advance(prefix as usize));
+        shared.inspect(|shared| shared.advance(chunks.prefix_bytes() as usize));
         // SYNC POINT missing.
         let is_last = chunks.missing.fetch_sub(1, Ordering::AcqRel) == 1;
         if let Some(shared) = shared.filter(|_| is_last) {
             // Two lanes that ended at the same time may each have missed the other's chunk.
             shared.advance(shared.bytes());
         }
-        ChunkLanded {
-            grant: self.grant,
-            is_last,
-            prefix,
-        }
+        let grant = self.grant;
+        ChunkLanded { grant, is_last }
     }
 }
 

@@ -10,12 +10,11 @@
 //! The decoder copies fixed numbers and checks each, takes memory only for descriptions, and cannot panic.
 //! Whether a frame is valid in a link's state (a grant, a window, a flow), only the machine knows, and checks.
 
-use super::field::Field;
+use super::field::{Field, NoField};
 pub use super::values::{
     Description, LaneKey, Lanes, RdmaMode, Remote, ResetReason, CHUNK_BYTES_MAX,
     DESCRIPTION_BYTES_MAX, HEADER_BYTES, LANES_MAX, RAILS_MAX,
 };
-use crate::wire::Fields;
 use thiserror::Error;
 
 /// The version of these frames.
@@ -69,12 +68,6 @@ pub enum Decoded {
     Short(usize),
 }
 
-/// Why a body is no frame of its kind.
-enum BodyError {
-    Length,
-    Field(&'static str),
-}
-
 /// Defines [`Frame`], its encoder and its decoder from one table of kinds and fields.
 macro_rules! frames {
     ($($(#[$doc:meta])* $kind:literal $name:ident { $($(#[$field_doc:meta])* $field:ident: $of:ty,)* })*) => {
@@ -95,16 +88,15 @@ macro_rules! frames {
             }
         }
 
-        fn decode_body(kind: u8, from: &mut Fields<'_>) -> Result<Frame, BodyError> {
+        /// Why not, and in which field.
+        fn decode_body(kind: u8, from: &mut &[u8]) -> Result<Frame, (NoField, &'static str)> {
             let frame = match kind {
                 $($kind => Frame::$name {
-                    $($field: <$of as Field>::take(from)
-                        .ok_or(BodyError::Length)?
-                        .map_err(|_| BodyError::Field(stringify!($field)))?,)*
+                    $($field: <$of as Field>::take(from).map_err(|why| (why, stringify!($field)))?,)*
                 },)*
-                _ => return Err(BodyError::Length),
+                _ => return Err((NoField::Invalid, "kind")),
             };
-            check(&frame).map_err(BodyError::Field)?;
+            check(&frame).map_err(|field| (NoField::Invalid, field))?;
             Ok(frame)
         }
 
@@ -305,42 +297,34 @@ impl Frame {
 
     /// Reads a frame from the beginning of a peer's bytes.
     pub fn decode(from: &[u8]) -> Result<Decoded, DecodeError> {
-        let mut header = Fields::new(from);
-        let (Some(kind), Some(version)) = (header.u8(), header.u8()) else {
+        let [kind, version, header @ ..] = from else {
             return Ok(Decoded::Short(HEADER_BYTES));
         };
-        if version != WIRE_VERSION {
-            return Err(DecodeError::Version(version));
+        let (kind, mut header) = (*kind, header);
+        if *version != WIRE_VERSION {
+            return Err(DecodeError::Version(*version));
         }
         let (least, most) = body_bytes(kind).ok_or(DecodeError::Kind(kind))?;
-        let (Some(zero), Some(bytes)) = (header.u16(), header.u32()) else {
+        let (Ok(zero), Ok(bytes)) = (u16::take(&mut header), u32::take(&mut header)) else {
             return Ok(Decoded::Short(HEADER_BYTES));
         };
+        let invalid = |field| DecodeError::Field { kind, field };
         if zero != 0 {
-            let field = "reserved";
-            return Err(DecodeError::Field { kind, field });
+            return Err(invalid("reserved"));
         }
         let wrong = DecodeError::Length { kind, bytes };
         let length = usize::try_from(bytes).ok();
         let length = length.filter(|length| (least..=most).contains(length));
         let whole = HEADER_BYTES + length.ok_or(wrong)?;
-        let Some(body) = from.get(HEADER_BYTES..whole) else {
+        let Some(mut body) = from.get(HEADER_BYTES..whole) else {
             return Ok(Decoded::Short(whole));
         };
-        let mut fields = Fields::new(body);
-        match decode_body(kind, &mut fields) {
-            Ok(frame) if fields.is_empty() => Ok(Decoded::Frame(frame, whole)),
-            Ok(_) | Err(BodyError::Length) => Err(wrong),
-            Err(BodyError::Field(field)) => Err(DecodeError::Field { kind, field }),
+        match decode_body(kind, &mut body) {
+            Ok(frame) if body.is_empty() => Ok(Decoded::Frame(frame, whole)),
+            Ok(_) | Err((NoField::Short, _)) => Err(wrong),
+            Err((NoField::Invalid, field)) => Err(invalid(field)),
         }
     }
-}
-
-/// Bytes of a message's chunk; `None` if it has no such chunk.
-pub(super) fn chunk_length(bytes: u64, chunk_bytes: u32, chunk: u32) -> Option<u32> {
-    let start = u64::from(chunk) * u64::from(chunk_bytes);
-    let left = bytes.checked_sub(start).filter(|left| *left > 0)?;
-    u32::try_from(left.min(u64::from(chunk_bytes))).ok()
 }
 
 /// Bounds that hold whatever the state of the link.

@@ -4,7 +4,7 @@
 //! matter, and they overtake the rest. *Messages* leave in the order in which they were queued: so OPEN precedes its flow's frames,
 //! and ABANDON follows the last chunk.
 
-use super::frame::{Description, Frame, Remote, LANES_MAX};
+use super::frame::{Description, Frame, Lanes, Remote, LANES_MAX};
 use super::limits::LaneLimits;
 use super::user::{FlowEvent, LinkOutput};
 use crate::payload::Payload;
@@ -144,10 +144,13 @@ impl Outgoing {
         Some(!std::mem::replace(&mut queue.is_confirmed, true))
     }
 
-    /// Those that both ends have, ascending.
-    pub(super) fn confirmed(&self) -> impl Iterator<Item = u32> + '_ {
+    /// Those that both ends have; `None` if there are none.
+    pub(super) fn confirmed(&self) -> Option<Lanes> {
+        let mut numbers = [0; LANES_MAX];
         let confirmed = self.lanes.iter().filter(|(_, queue)| queue.is_confirmed);
-        confirmed.map(|(lane, _)| *lane)
+        let each = numbers.iter_mut().zip(confirmed);
+        let count = each.map(|(number, (lane, _))| *number = *lane).count();
+        Lanes::new(&numbers[..count])
     }
 
     /// The lane for what may go through any.

@@ -10,7 +10,6 @@ use super::send_queue::SendQueue;
 use super::user::{violation, ProtocolViolation};
 use crate::credits::SendWindow;
 use crate::payload::Payload;
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// The result of looking for something to send.
@@ -221,13 +220,8 @@ impl SendFlow {
         self.queue.first().unwrap_or(self.next)
     }
 
-    /// Checks an acknowledgement, and takes what it covers out of the queue.
-    pub(super) fn acknowledge(
-        &mut self,
-        next: u64,
-        limit: u64,
-        done: &mut VecDeque<SendMessage>,
-    ) -> Result<(), ProtocolViolation> {
+    /// Checks an acknowledgement. [`SendFlow::pop_below`] takes what it covers.
+    pub(super) fn acknowledge(&mut self, next: u64, limit: u64) -> Result<(), ProtocolViolation> {
         let is_end = next == FLOW_ENDED;
         if is_end && !self.close_was_sent {
             return Err(violation("Ack", "its flow is not closed"));
@@ -236,11 +230,14 @@ impl SendFlow {
             return Err(violation("Ack", "it acknowledges more than was sent"));
         }
         self.window.raise(limit);
-        while let Some(message) = self.queue.pop_below(next) {
-            self.retained -= message.bytes();
-            done.push_back(message);
-        }
         Ok(())
+    }
+
+    /// Takes the oldest message that is acknowledged, if all below this one are.
+    pub(super) fn pop_below(&mut self, next: u64) -> Option<SendMessage> {
+        let message = self.queue.pop_below(next)?;
+        self.retained -= message.bytes();
+        Some(message)
     }
 
     /// Only the flow's end is left to be sent: the receiver, or this end's user, wants nothing more of it. The numbers and payloads of all
@@ -298,20 +295,17 @@ impl SendFlow {
         Ok(false)
     }
 
-    /// A lane ended. How many messages are sent again; the grants that they leave are added.
-    pub(super) fn lane_ended(
-        &mut self,
-        lane: u32,
-        is_open: impl Fn(u32) -> bool,
-        left: &mut Vec<(u64, Lanes)>,
-    ) -> u64 {
+    /// A lane ended. How many messages are sent again.
+    pub(super) fn lane_ended(&mut self, lane: u32, out: &mut Outgoing) -> u64 {
         self.lane = self.lane.filter(|own| *own != lane);
         self.opened_on.retain(|on| *on != lane);
         let mut resent = 0;
         self.queue.change(|message| {
-            if message.is_lost_with(lane, &is_open) {
+            if message.is_lost_with(lane, |lane| out.has(lane)) {
                 resent += u64::from(message.has_left());
-                left.extend(message.leave_grant());
+                if let Some((grant, lanes)) = message.leave_grant() {
+                    abandon(grant, lanes, out);
+                }
                 message.state = SendState::Queued;
             }
         });
@@ -370,166 +364,134 @@ impl SendFlow {
         small_max: u64,
         out: &mut Outgoing,
     ) -> Step {
-        if !self.charge(at, small_max) {
+        let Some(charge_end) = self.charge(at, small_max, config) else {
             return Step::Blocked;
-        }
+        };
         let message = self.queue.at(at);
-        match (&message.item, &message.state) {
-            (QueuedItem::Message { .. }, SendState::Granted(_)) => self.send_chunk(at, out),
-            (QueuedItem::Message { .. }, _) if message.is_large => {
-                self.send_request(at, lane, config, out)
+        let (flow, sequence) = (self.number, message.first);
+        let mut state = SendState::Sent { lane };
+        let queued: QueuedFrame = match (&message.item, &message.state) {
+            (QueuedItem::Message { payload, .. }, SendState::Granted(_)) => {
+                let payload = Arc::clone(payload);
+                return self.send_chunk(at, payload, out);
             }
-            (QueuedItem::Message { .. }, _) => self.send_small(at, lane, out),
-            (QueuedItem::Gap, _) => self.send_gap(at, lane, out),
-            (QueuedItem::Close, _) => self.send_close(at, lane, out),
-        }
-    }
-
-    /// Charges it in its order. False if the window has no room.
-    fn charge(&mut self, at: usize, small_max: u64) -> bool {
-        let message = self.queue.at_mut(at);
-        if message.charge_end.is_some() {
-            return true;
-        }
-        let bytes = message.bytes_described();
-        let is_large = message.is_message() && bytes > small_max;
-        message.is_large = is_large;
-        message.charge_end = self.window.charge(if is_large { 0 } else { bytes });
-        message.charge_end.is_some()
-    }
-
-    fn charged(&self, at: usize) -> u64 {
-        self.queue.at(at).charge_end.expect("it was charged first")
-    }
-
-    fn send_gap(&mut self, at: usize, lane: u32, out: &mut Outgoing) -> Step {
-        let SendMessage { first, next, .. } = *self.queue.at(at);
-        let frame = Frame::Gap {
-            flow: self.number,
-            first,
-            next,
-            charge_end: self.charged(at),
-        };
-        self.leaves(at, SendState::Sent { lane });
-        out.push(lane, frame.into());
-        Step::Sent
-    }
-
-    fn send_close(&mut self, at: usize, lane: u32, out: &mut Outgoing) -> Step {
-        let flow = self.number;
-        let next = if self.is_cut { FLOW_ENDED } else { self.next };
-        self.close_was_sent = true;
-        self.queue.set(at, SendState::Sent { lane });
-        out.push(lane, Frame::Close { flow, next }.into());
-        Step::Sent
-    }
-
-    fn send_small(&mut self, at: usize, lane: u32, out: &mut Outgoing) -> Step {
-        let charge_end = self.charged(at);
-        let message = self.queue.at(at);
-        if message.is_growing() {
+            (QueuedItem::Message { description, .. }, _) if message.is_large => {
+                if !self.queue.may_request(message.bytes()) {
+                    // Later ones must not request first.
+                    return Step::Blocked;
+                }
+                state = SendState::Requested { lane };
+                let request = Frame::Request {
+                    flow,
+                    sequence,
+                    charge_end,
+                    bytes: message.bytes(),
+                    chunk_bytes: message.chunk_bytes,
+                    description: description.clone(),
+                };
+                request.into()
+            }
             // It keeps its turn.
-            return Step::Blocked;
-        }
-        let bytes = message.bytes_described();
-        if !out.takes(lane, bytes) {
-            return Step::Next;
-        }
-        let QueuedItem::Message {
-            payload,
-            description,
-        } = &message.item
-        else {
-            unreachable!("its caller looked");
+            (QueuedItem::Message { .. }, _) if message.is_growing() => return Step::Blocked,
+            (QueuedItem::Message { .. }, _) if !out.takes(lane, message.bytes_described()) => {
+                return Step::Next;
+            }
+            (
+                QueuedItem::Message {
+                    payload,
+                    description,
+                },
+                _,
+            ) => small(flow, (sequence, charge_end), payload, description),
+            (QueuedItem::Gap, _) => {
+                let (first, next) = (sequence, message.next);
+                Frame::Gap {
+                    flow,
+                    first,
+                    next,
+                    charge_end,
+                }
+                .into()
+            }
+            (QueuedItem::Close, _) => {
+                self.close_was_sent = true;
+                let next = if self.is_cut { FLOW_ENDED } else { self.next };
+                Frame::Close { flow, next }.into()
+            }
         };
-        let length = description.as_slice().len();
-        let queued = QueuedFrame {
-            frame: Frame::Small {
-                flow: self.number,
-                sequence: message.first,
-                charge_end,
-                bytes: u32::try_from(bytes).expect("small messages have 32 bits"),
-                description_bytes: u16::try_from(length).expect("descriptions are short"),
-            },
-            description: Some(description.clone()),
-            payload: Some((Arc::clone(payload), 0, payload.bytes())),
-            remote: None,
-        };
-        self.leaves(at, SendState::Sent { lane });
+        if !matches!(message.item, QueuedItem::Close) {
+            // From now on the receiver may acknowledge it.
+            self.sent_next = self.sent_next.max(message.next);
+        }
+        self.queue.set(at, state);
         out.push(lane, queued);
         Step::Sent
     }
 
-    fn send_request(
-        &mut self,
-        at: usize,
-        lane: u32,
-        config: &SendConfig,
-        out: &mut Outgoing,
-    ) -> Step {
-        let charge_end = self.charged(at);
-        let bytes = self.queue.at(at).bytes();
-        if !self.queue.may_request(bytes) {
-            // Later ones must not request first.
-            return Step::Blocked;
-        }
+    /// Charges it in its order: the sum of charges after it. `None` if the window has no room.
+    fn charge(&mut self, at: usize, small_max: u64, config: &SendConfig) -> Option<u64> {
         let message = self.queue.at_mut(at);
-        message.set_chunks(config.chunk_bytes);
-        let QueuedItem::Message { description, .. } = &message.item else {
-            unreachable!("its caller looked");
-        };
-        let frame = Frame::Request {
-            flow: self.number,
-            sequence: message.first,
-            charge_end,
-            bytes,
-            chunk_bytes: message.chunk_bytes,
-            description: description.clone(),
-        };
-        self.leaves(at, SendState::Requested { lane });
-        out.push(lane, frame.into());
-        Step::Sent
+        if message.charge_end.is_none() {
+            message.set_chunks(small_max, config.chunk_bytes);
+            let is_free = message.is_large;
+            let bytes = if is_free {
+                0
+            } else {
+                message.bytes_described()
+            };
+            message.charge_end = self.window.charge(bytes);
+        }
+        message.charge_end
     }
 
-    fn send_chunk(&mut self, at: usize, out: &mut Outgoing) -> Step {
+    fn send_chunk(&mut self, at: usize, payload: Arc<dyn Payload>, out: &mut Outgoing) -> Step {
         let message = self.queue.at_mut(at);
-        let SendState::Granted(SendGrant {
-            next_chunk, lanes, ..
-        }) = message.state
-        else {
+        let SendState::Granted(mut grant) = message.state else {
             unreachable!("its caller looked");
         };
-        let Some((offset, bytes)) = message.ready_chunk(next_chunk) else {
+        let ready = message.ready_chunk(grant.next_chunk);
+        let chosen = ready.and_then(|(from, bytes)| {
+            let lane = out.free_among(grant.lanes.as_slice(), bytes.into())?;
+            Some((lane, from, bytes))
+        });
+        let Some((lane, from, bytes)) = chosen else {
             return Step::Next;
         };
-        let Some(lane) = out.free_among(lanes.as_slice(), bytes.into()) else {
-            return Step::Next;
-        };
-        let (QueuedItem::Message { payload, .. }, SendState::Granted(grant)) =
-            (&message.item, &mut message.state)
-        else {
-            unreachable!("its caller looked");
-        };
-        grant.sent_on(lane);
-        let from = usize::try_from(offset).expect("it is in memory");
         let queued = QueuedFrame {
             frame: Frame::Chunk {
                 grant: grant.grant,
-                chunk: next_chunk,
+                chunk: grant.next_chunk,
                 bytes,
             },
             description: None,
-            payload: Some((Arc::clone(payload), from, from + bytes as usize)),
+            payload: Some((payload, from, from + bytes as usize)),
             remote: grant.remote,
         };
+        grant.sent_on(lane);
+        message.state = SendState::Granted(grant);
         out.push(lane, queued);
         Step::Sent
     }
+}
 
-    /// A frame of it leaves: from now on the receiver may acknowledge it.
-    fn leaves(&mut self, at: usize, state: SendState) {
-        self.sent_next = self.sent_next.max(self.queue.at(at).next);
-        self.queue.set(at, state);
+fn small(
+    flow: u64,
+    (sequence, charge_end): (u64, u64),
+    payload: &Arc<dyn Payload>,
+    description: &Description,
+) -> QueuedFrame {
+    let (bytes, described) = (payload.bytes(), description.as_slice().len());
+    QueuedFrame {
+        frame: Frame::Small {
+            flow,
+            sequence,
+            charge_end,
+            bytes: u32::try_from(bytes + described).expect("small messages have 32 bits"),
+            description_bytes: u16::try_from(described).expect("descriptions are short"),
+        },
+        description: Some(description.clone()),
+        payload: Some((Arc::clone(payload), 0, bytes)),
+        remote: None,
     }
 }
 

@@ -437,6 +437,10 @@ fn a_receiver_names_what_a_sender_does_wrong() {
             vec![open(1), small(1, 0, 10, 2_000_000)],
         ),
         (
+            "the message had another size",
+            vec![open(1), request(1, 0, 500), request(1, 0, 600)],
+        ),
+        (
             "it arrived before",
             vec![open(1), request(1, 0, 2500), chunk(0, 1000), chunk(0, 1000)],
         ),
