@@ -4,6 +4,7 @@ use crate::machine::frame::{Frame, Remote};
 use crate::machine::QueuedFrame;
 use crate::payload::Payload;
 use rgaps_verbs::MARK_MAX;
+use std::convert::Infallible;
 use std::io::IoSlice;
 use std::sync::Arc;
 
@@ -67,28 +68,16 @@ impl Batch {
         self.items.len() < BATCH_FRAMES && self.payload_bytes < BATCH_BYTES
     }
 
-    /// What is left of it; how many slices that are.
+    /// What is left of it, for a lane that cuts it anywhere; how many slices that are.
     pub(crate) fn slices<'a>(&'a self, into: &mut [IoSlice<'a>; BATCH_SLICES]) -> usize {
-        let (mut skip, mut count) = (self.done, 0);
-        let mut push = |slice: &'a [u8]| {
-            let skipped = skip.min(slice.len());
-            skip -= skipped;
-            if skipped < slice.len() {
-                into[count] = IoSlice::new(&slice[skipped..]);
-                count += 1;
-            }
-        };
-        for (_, head, item) in self.frames() {
-            push(head);
-            if let Some((payload, from, to)) = &item.payload {
-                push(payload.slice(*from, *to));
-            }
+        match self.piece(usize::MAX, into, |_, _, _| None::<Infallible>) {
+            Piece::Stream(count, _) => count,
+            Piece::Direct(_, way, ..) => match way {},
         }
-        count
     }
 
-    /// What is next of a batch that is not empty, for a lane that takes heads whole: at most so many bytes, or
-    /// one frame for whose payload `direct` finds a way.
+    /// What is next of a batch that is not empty: at most so many bytes in which no head is cut, or one frame for whose payload
+    /// `direct` finds a way.
     pub(crate) fn piece<'a, D>(
         &'a self,
         most: usize,
@@ -101,7 +90,8 @@ impl Batch {
             if payload_start + item.payload_bytes() <= self.done {
                 continue;
             }
-            if self.done <= start {
+            if self.done < payload_start {
+                let head = &head[self.done.saturating_sub(start)..];
                 let both = item.payload.as_ref().zip(item.remote.as_ref());
                 let way = both.and_then(|(payload, (remote, at))| direct(payload, remote, *at));
                 match way {
@@ -117,7 +107,7 @@ impl Batch {
             }
             if let Some((payload, from, to)) = &item.payload {
                 let from = from + self.done.saturating_sub(payload_start);
-                let end = (*to).min(from + (most - bytes));
+                let end = (*to).min(from.saturating_add(most - bytes));
                 if from < end {
                     into[count] = IoSlice::new(payload.slice(from, end));
                     (count, bytes) = (count + 1, bytes + (end - from));
@@ -152,12 +142,6 @@ impl Batch {
 
     pub(crate) fn wrote(&mut self, bytes: usize) {
         self.done += bytes;
-    }
-
-    /// Payloads of a batch that is written.
-    pub(crate) fn payloads(&self) -> usize {
-        let with_payload = |item: &&Item| item.payload.is_some();
-        self.items.iter().filter(with_payload).count()
     }
 
     pub(crate) fn clear(&mut self) {

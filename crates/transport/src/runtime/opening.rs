@@ -10,9 +10,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A lane's thread: its name, and what it does.
-type Thread = (String, Box<dyn FnOnce(&Arc<LinkRuntime>) + Send>);
-
 impl LinkRuntime {
     /// Waits for a lane to be wanted; `None` if the link closes.
     pub(crate) fn next_dial(&self) -> Option<(Hello, Vec<SocketAddr>)> {
@@ -259,14 +256,24 @@ impl LinkRuntime {
     /// The lane begins: over a channel, or over the connection itself and why.
     fn begin_lane(
         self: &Arc<Self>,
-        connection: Connection,
+        mut connection: Connection,
         own: &Hello,
         other: &Hello,
         agreed: Result<Agreed, Option<String>>,
     ) -> Result<(), HelloError> {
         let (now_ms, number) = (self.now_ms(), own.lane);
         let is_rdma = agreed.is_ok();
-        let (lane, threads) = self.lane(number, connection, agreed)?;
+        let lane: Arc<dyn Lane> = match agreed {
+            Ok(agreed) => {
+                let registered = Arc::clone(&self.shared.registered);
+                let lane = RdmaLane::new(number, connection, agreed, registered, now_ms)?;
+                Arc::new(lane)
+            }
+            Err(why_not) => {
+                connection.set_spin(self.config.spin);
+                Arc::new(Stream::new(number, connection, why_not, now_ms))
+            }
+        };
         let mut locked = self.lock();
         if locked.is_other(other) {
             locked.begin_restart();
@@ -299,10 +306,14 @@ impl LinkRuntime {
         }
         locked.threads.retain(|thread| !thread.is_finished());
         let mut missing = 0;
-        for (name, run) in threads {
-            let link = Arc::clone(self);
-            let builder = std::thread::Builder::new().name(name);
-            match builder.spawn(move || run(&link)) {
+        for name in lane.threads() {
+            let (link, runs) = (Arc::clone(self), Arc::clone(&lane));
+            let builder = std::thread::Builder::new().name(format!("{name}-{number}"));
+            let spawned = builder.spawn(move || {
+                runs.run(name, &link);
+                runs.leave(&link);
+            });
+            match spawned {
                 Ok(thread) => locked.threads.push(thread),
                 Err(error) => {
                     lane.close(&format!("a lane's thread could not be started: {error}"));
@@ -314,44 +325,5 @@ impl LinkRuntime {
         (0..missing).for_each(|_| lane.leave(self));
         self.settle();
         Ok(())
-    }
-
-    /// A lane and what its threads do.
-    fn lane(
-        self: &Arc<Self>,
-        number: u32,
-        mut connection: Connection,
-        agreed: Result<Agreed, Option<String>>,
-    ) -> Result<(Arc<dyn Lane>, Vec<Thread>), HelloError> {
-        let now_ms = self.now_ms();
-        Ok(match agreed {
-            Ok(agreed) => {
-                let registered = Arc::clone(&self.shared.registered);
-                let lane = RdmaLane::new(number, connection, agreed, registered, now_ms)?;
-                let lane = Arc::new(lane);
-                let serves = Arc::clone(&lane);
-                let serves: Thread = (
-                    format!("lane-rdma-{number}"),
-                    Box::new(move |link| serves.run(link)),
-                );
-                (lane, vec![serves])
-            }
-            Err(why_not) => {
-                connection.set_spin(self.config.spin);
-                let stream = Arc::new(Stream::new(number, connection, why_not, now_ms));
-                let (reads, writes) = (Arc::clone(&stream), Arc::clone(&stream));
-                let threads: Vec<Thread> = vec![
-                    (
-                        format!("lane-rx-{number}"),
-                        Box::new(move |link| reads.read_all(link)),
-                    ),
-                    (
-                        format!("lane-tx-{number}"),
-                        Box::new(move |link| writes.write_all(link)),
-                    ),
-                ];
-                (stream, threads)
-            }
-        })
     }
 }

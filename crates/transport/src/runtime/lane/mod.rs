@@ -1,21 +1,27 @@
 //! Lanes: connections of a link, each of its own kind.
 
 pub(crate) mod rdma;
+mod reading;
 mod stream;
 
 use super::LinkRuntime;
 use crate::connection::Connection;
 use crate::machine::frame::Frame;
+use crate::machine::WriteLimit;
 use rgaps_verbs::ChannelCounts;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, TryLockError};
 
 pub(crate) use stream::Stream;
 
 /// One connection of a link, with the threads that it needs. It takes what it writes from its link
 /// (`LinkRuntime::batch`), and passes frames and landed chunks to it.
 pub(crate) trait Lane: Send + Sync {
+    /// The names of its threads.
+    fn threads(&self) -> &'static [&'static str];
+    /// What one of them does, until the lane ends. [`Lane::leave`] follows.
+    fn run(&self, thread: &str, link: &Arc<LinkRuntime>);
     /// Something waits to be written. Does not block.
     fn wake(&self, link: &LinkRuntime);
     /// The lane ends; soon its last thread calls `LinkRuntime::lane_ended`.
@@ -71,6 +77,42 @@ impl LaneState {
         drop(first);
         self.closed.store(true, SeqCst);
         self.connection.close();
+    }
+
+    /// Writes what waits, as far as a thread of any kind may: only a lane's own thread writes all, and waits until it has its turn.
+    /// `write` says whether it may go on; `ring` tells the lane's own thread that something is left to it.
+    fn write<T>(
+        &self,
+        link: &LinkRuntime,
+        limit: WriteLimit,
+        writing: &Mutex<T>,
+        write: impl Fn(&mut T) -> Result<bool, String>,
+        ring: impl Fn(),
+    ) -> Result<(), String> {
+        loop {
+            let mut turn = match (limit, writing.try_lock()) {
+                (_, Ok(turn)) => turn,
+                (WriteLimit::All, Err(TryLockError::WouldBlock)) => {
+                    writing.lock().expect("nobody panics with it")
+                }
+                // It looks again when it is done.
+                (_, Err(TryLockError::WouldBlock)) => return Ok(()),
+                (_, Err(TryLockError::Poisoned(_))) => return Err("a writer panicked".into()),
+            };
+            if !write(&mut turn)? {
+                return Ok(());
+            }
+            drop(turn);
+            // Somebody may have found the lock taken since.
+            match link.waiting(self.number, limit) {
+                None => return Ok(()),
+                Some(true) => {}
+                Some(false) => {
+                    ring();
+                    return Ok(());
+                }
+            }
+        }
     }
 
     /// The lane does nothing any more.

@@ -11,6 +11,7 @@ mod agree;
 mod reading;
 mod spin;
 
+use super::reading::Reading;
 use super::{Lane, LaneEnd, LaneKind, LaneState, LaneStatus};
 use crate::connection::Connection;
 use crate::machine::frame::{Frame, Remote};
@@ -20,7 +21,6 @@ use crate::rdma::RegistrationTable;
 use crate::runtime::batch::{Batch, Bytes, Piece, BATCH_SLICES, FEW_FRAMES};
 use crate::runtime::handshake::{read_frame, write_frame};
 use crate::runtime::LinkRuntime;
-use reading::Reading;
 use rgaps_verbs::{Arrived, Channel, ChannelError, Direct, Progress};
 use rustix::event::{epoll, eventfd, EventfdFlags, Timespec};
 use spin::Spin;
@@ -29,7 +29,7 @@ use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, TryLockError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 pub(crate) use agree::{agree, Agreed};
@@ -167,14 +167,6 @@ impl RdmaLane {
         )
     }
 
-    /// The lane's thread.
-    pub(crate) fn run(&self, link: &Arc<LinkRuntime>) {
-        if let Err(why) = self.serve(link) {
-            self.close(&why);
-        }
-        self.leave(link);
-    }
-
     fn serve(&self, link: &Arc<LinkRuntime>) -> Result<(), String> {
         let mut reading = Reading::new(self.state.number);
         let mut spin = Spin::new(self.agreed.polls);
@@ -292,34 +284,11 @@ impl RdmaLane {
         }
     }
 
-    /// Posts what there is; of less than all the rest is left to the lane's thread.
+    /// Posts what there is within the limit. Without credit the lane's thread hears when there is some again.
     fn write(&self, link: &LinkRuntime, limit: WriteLimit) -> Result<(), String> {
-        loop {
-            let mut sending = match (limit, self.sending.try_lock()) {
-                (_, Ok(sending)) => sending,
-                (WriteLimit::All, Err(TryLockError::WouldBlock)) => {
-                    self.sending.lock().expect("nobody panics with it")
-                }
-                // It looks again when it is done.
-                (_, Err(TryLockError::WouldBlock)) => return Ok(()),
-                (_, Err(TryLockError::Poisoned(_))) => return Err("a writer panicked".into()),
-            };
-            let room = self.post(&mut sending, link, limit)?;
-            drop(sending);
-            // Without credit the lane's thread hears when there is some again.
-            if !room {
-                return Ok(());
-            }
-            // Somebody may have found the lock taken since.
-            match link.waiting(self.state.number, limit) {
-                None => return Ok(()),
-                Some(true) => {}
-                Some(false) => {
-                    self.waker.ring();
-                    return Ok(());
-                }
-            }
-        }
+        let post = |sending: &mut Sending| self.post(sending, link, limit);
+        let ring = || self.waker.ring();
+        self.state.write(link, limit, &self.sending, post, ring)
     }
 
     /// Whether there was credit for all (and the lane still is).
@@ -462,6 +431,16 @@ impl RdmaLane {
 }
 
 impl Lane for RdmaLane {
+    fn threads(&self) -> &'static [&'static str] {
+        &["lane-rdma"]
+    }
+
+    fn run(&self, _: &str, link: &Arc<LinkRuntime>) {
+        if let Err(why) = self.serve(link) {
+            self.close(&why);
+        }
+    }
+
     fn wake(&self, link: &LinkRuntime) {
         if let Err(why) = self.write(link, WriteLimit::Posted) {
             self.close(&why);
