@@ -5,7 +5,7 @@ mod seeded;
 #[path = "../../../fuzz/targets.rs"]
 mod targets;
 
-use rgaps_transport::machine::frame::{Decoded, Description, Frame, RdmaMode};
+use rgaps_transport::machine::frame::{Decoded, Description, Frame, Hello, RdmaMode};
 use rgaps_transport::LaneKey;
 use seeded::run;
 
@@ -20,14 +20,16 @@ fn encoded(frames: &[Frame]) -> Vec<u8> {
 /// What every corpus begins with, beside what is in `fuzz/corpus`.
 fn seeds(target: &str) -> Vec<Vec<u8>> {
     let hello = Frame::Hello {
-        node: 1,
-        machine: 1,
-        realm: 7,
-        lane: 0,
-        first_window: 64 << 10,
-        rdma: RdmaMode::No,
-        to: 2,
-        key: LaneKey([0; 32]),
+        hello: Hello {
+            node: 1,
+            machine: 1,
+            realm: 7,
+            lane: 0,
+            first_window: 64 << 10,
+            rdma: RdmaMode::No,
+            to: 2,
+            key: LaneKey([0; 32]),
+        },
     };
     let description = Description::new(&[1, 2, 3]).unwrap();
     let open = Frame::Open {

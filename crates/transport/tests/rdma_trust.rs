@@ -9,7 +9,7 @@ use lanes::hosts::*;
 use lanes::raw::{hello, Raw};
 use lanes::rdma::{Fabric, Pool};
 use rgaps_transport::machine::frame::{
-    Decoded, Description, Frame, Lanes, RdmaMode, Remote, ResetReason,
+    Decoded, Description, Frame, Hello, Lanes, RdmaMode, Remote, ResetReason,
 };
 use rgaps_transport::{Endpoint, LinkConfig};
 use rgaps_verbs::in_process::Faults;
@@ -48,7 +48,10 @@ fn encoded(frame: &Frame) -> Vec<u8> {
 
 fn hello_rdma() -> Frame {
     let mut frame = hello();
-    if let Frame::Hello { rdma, .. } = &mut frame {
+    if let Frame::Hello {
+        hello: Hello { rdma, .. },
+    } = &mut frame
+    {
         *rdma = RdmaMode::Prefer;
     }
     frame
@@ -411,8 +414,10 @@ fn a_host_without_rdma_says_so_and_takes_the_lane_as_tcp() {
     let no = matches!(
         answer,
         Some(Frame::Hello {
-            rdma: RdmaMode::No,
-            ..
+            hello: Hello {
+                rdma: RdmaMode::No,
+                ..
+            }
         })
     );
     assert!(no, "{answer:?}");
@@ -421,7 +426,10 @@ fn a_host_without_rdma_says_so_and_takes_the_lane_as_tcp() {
     // Who wants nothing else is refused.
     let mut tcp = Raw::new(b.local_addr().unwrap());
     let mut required = hello_rdma();
-    if let Frame::Hello { rdma, .. } = &mut required {
+    if let Frame::Hello {
+        hello: Hello { rdma, .. },
+    } = &mut required
+    {
         *rdma = RdmaMode::Require;
     }
     tcp.say(&required);

@@ -9,7 +9,9 @@ mod lanes {
 use lanes::certificates::Authority;
 use lanes::hosts::*;
 use lanes::raw::{hello, Raw};
-use rgaps_transport::machine::frame::{Description, Frame, Lanes, ResetReason, WIRE_VERSION};
+use rgaps_transport::machine::frame::{
+    Description, Frame, Hello, Lanes, ResetReason, WIRE_VERSION,
+};
 use rgaps_transport::{Endpoint, EndpointConfig, LaneKind, LinkConfig, Security};
 use rgaps_transport::{LaneKey, Tls, TlsFiles};
 use std::io::Write;
@@ -222,11 +224,14 @@ fn first_words_that_do_not_fit_are_refused_with_what_both_have() {
     let with = |change: fn(&mut u64, &mut u64, &mut u64, &mut LaneKey)| {
         let mut frame = hello();
         if let Frame::Hello {
-            node,
-            realm,
-            to,
-            key,
-            ..
+            hello:
+                Hello {
+                    node,
+                    realm,
+                    to,
+                    key,
+                    ..
+                },
         } = &mut frame
         {
             change(node, realm, to, key);
@@ -270,10 +275,12 @@ fn first_words_that_do_not_fit_are_refused_with_what_both_have() {
     assert!(matches!(
         first.hear(),
         Some(Frame::Hello {
-            node: 2,
-            to: 1,
-            lane: 1,
-            ..
+            hello: Hello {
+                node: 2,
+                to: 1,
+                lane: 1,
+                ..
+            }
         })
     ));
     until("all to be refused", || b.refused() == count + 3);
@@ -368,7 +375,9 @@ fn liar(b: &Endpoint, flow: u64) -> (Raw, u32) {
         let mut raw = Raw::new(b.local_addr().unwrap());
         raw.say(&hello());
         match raw.hear() {
-            Some(Frame::Hello { lane, .. }) => {
+            Some(Frame::Hello {
+                hello: Hello { lane, .. },
+            }) => {
                 raw.say(&open(flow));
                 let opened =
                     |frame: Frame| matches!(frame, Frame::Ack { flow: of, .. } if of == flow);

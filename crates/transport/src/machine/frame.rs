@@ -122,25 +122,35 @@ macro_rules! frames {
     };
 }
 
+/// Defines a field that consists of others.
+macro_rules! fields {
+    ($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident: $of:ty,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub struct $name {
+            $($(#[$field_doc])* pub $field: $of,)*
+        }
+
+        impl Field for $name {
+            const BYTES: (usize, usize) = (
+                0 $(+ <$of as Field>::BYTES.0)*,
+                0 $(+ <$of as Field>::BYTES.1)*,
+            );
+            fn put(&self, into: &mut Vec<u8>) {
+                $(self.$field.put(into);)*
+            }
+            fn take(from: &mut &[u8]) -> Result<Self, NoField> {
+                Ok(Self { $($field: Field::take(from)?,)* })
+            }
+        }
+    };
+}
+
 frames! {
     /// The first on a lane, in both directions.
     1 Hello {
-        /// The incarnation of the daemon that sends it.
-        node: u64,
-        /// Which of its machines this is: no other of this incarnation has the number. A peer that knows another one begins anew.
-        machine: u64,
-        /// The realm, as a number that both derive from its name.
-        realm: u64,
-        /// The lane's number, which the end that accepts assigns; 0 from the end that dials.
-        lane: u32,
-        /// Bytes of small messages that each flow may send to this end before any acknowledgement.
-        first_window: u32,
-        /// Whether it is to be an RDMA lane. If both ends wish so, they agree on it next.
-        rdma: RdmaMode,
-        /// The incarnation that it expects at the other end.
-        to: u64,
-        /// The link's key.
-        key: LaneKey,
+        /// Who sends it, and to whom.
+        hello: Hello,
     }
     /// A flow begins. On each lane it precedes the flow's other frames, until the receiver has answered.
     2 Open {
@@ -272,6 +282,28 @@ frames! {
     17 RdmaRefused {
         /// Why, in words.
         why: Description,
+    }
+}
+
+fields! {
+    /// The fields of a HELLO.
+    Hello {
+        /// The incarnation of the daemon that sends it.
+        node: u64,
+        /// Which of its machines this is: no other of this incarnation has the number. A peer that knows another one begins anew.
+        machine: u64,
+        /// The realm, as a number that both derive from its name.
+        realm: u64,
+        /// The lane's number, which the end that accepts assigns; 0 from the end that dials.
+        lane: u32,
+        /// Bytes of small messages that each flow may send to this end before any acknowledgement.
+        first_window: u32,
+        /// Whether it is to be an RDMA lane. If both ends wish so, they agree on it next.
+        rdma: RdmaMode,
+        /// The incarnation that it expects at the other end.
+        to: u64,
+        /// The link's key.
+        key: LaneKey,
     }
 }
 

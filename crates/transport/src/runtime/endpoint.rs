@@ -1,20 +1,18 @@
 //! Where a daemon's links begin: a listener, the keys of the links that are expected, and the clock's thread.
 
-use super::handshake::{accept_hello, dial_hello, refuse, Hello, HelloError, HELLO_LIMIT};
+use super::handshake::{accept_hello, dial_hello, refuse, HelloError, HELLO_LIMIT};
 use super::{FlowReceiver, LinkConfig, LinkRuntime, LinkUser, Peer};
 use crate::connection::Connection;
 use crate::handshakes::Handshakes;
-use crate::machine::frame::{LaneKey, ResetReason};
+use crate::machine::frame::{Hello, LaneKey, ResetReason};
 use crate::rdma::{Rdma, RdmaError, Registrar, RegistrationTable};
 use crate::security::Security;
-use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags};
 use std::collections::HashMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::ops::Deref;
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use thiserror::Error;
@@ -98,10 +96,10 @@ pub(crate) struct Shared {
     /// Why somebody was refused last.
     refusal: Mutex<Option<String>>,
     handshakes: Handshakes,
-    closing: AtomicBool,
-    /// The clock's ticks are far apart, and this makes them soon.
+    closing: Mutex<bool>,
+    /// The clock's ticks are far apart. Cleared, and with [`Shared::clock`], they are soon again.
     slow: AtomicBool,
-    sooner: OwnedFd,
+    clock: Condvar,
 }
 
 impl Shared {
@@ -126,9 +124,14 @@ impl Shared {
     /// Something waits for a tick of the clock.
     pub(crate) fn hurry(&self) {
         if self.slow.load(SeqCst) && self.slow.swap(false, SeqCst) {
-            // It can only fail when it counted to its end: it is readable then, too.
-            let _ = rustix::io::write(&self.sooner, &1u64.to_ne_bytes());
+            // With the lock, the clock's thread has not looked yet or waits already.
+            drop(self.closing.lock());
+            self.clock.notify_all();
         }
+    }
+
+    fn is_closing(&self) -> bool {
+        *self.closing.lock().expect("nobody panics with it")
     }
 
     fn plain(&self, tcp: TcpStream) -> Result<Connection, HelloError> {
@@ -169,7 +172,7 @@ impl Shared {
         if let Security::Tls(tls) = &self.security {
             connection.dial_tls(tls, &link.name, HELLO_LIMIT)?;
         }
-        let other = dial_hello(&connection, own)?;
+        let other = dial_hello(&connection, *own)?;
         link.dialled(connection, own, &other)
     }
 }
@@ -177,8 +180,7 @@ impl Shared {
 /// A daemon's end of all its links. Dropped, it accepts no lanes, and its links are closed.
 pub struct Endpoint {
     shared: Arc<Shared>,
-    local: Option<SocketAddr>,
-    stop: Arc<OwnedFd>,
+    listener: Option<Arc<TcpListener>>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -189,19 +191,11 @@ impl Endpoint {
             return Err(EndpointError::Incarnation);
         }
         config.rdma.as_ref().map_or(Ok(()), Rdma::check)?;
-        let listener = match config.listen {
-            Some(address) => {
-                let listen = || -> io::Result<(TcpListener, SocketAddr)> {
-                    let listener = TcpListener::bind(address)?;
-                    listener.set_nonblocking(true)?;
-                    let local = listener.local_addr()?;
-                    Ok((listener, local))
-                };
-                let error = |error| EndpointError::Listen { address, error };
-                Some(listen().map_err(error)?)
-            }
-            None => None,
+        let listen = |address| {
+            let listener = TcpListener::bind(address).map(Arc::new);
+            listener.map_err(|error| EndpointError::Listen { address, error })
         };
+        let listener = config.listen.map(listen).transpose()?;
         let shared = Arc::new(Shared {
             incarnation: config.incarnation,
             realm: config.realm,
@@ -213,34 +207,28 @@ impl Endpoint {
             machines: AtomicU64::new(0),
             refusal: Mutex::default(),
             handshakes: Handshakes::default(),
-            closing: AtomicBool::new(false),
+            closing: Mutex::new(false),
             slow: AtomicBool::new(false),
-            sooner: bell()?,
+            clock: Condvar::new(),
         });
         let mut endpoint = Self {
             shared: Arc::clone(&shared),
-            local: listener.as_ref().map(|(_, local)| *local),
-            stop: Arc::new(bell()?),
+            listener: listener.clone(),
             threads: Vec::new(),
         };
-        let spawn = |name: &str, run: Box<dyn FnOnce() + Send>| {
-            let builder = std::thread::Builder::new().name(name.into());
-            builder.spawn(run).map_err(EndpointError::Thread)
-        };
-        if let Some((listener, _)) = listener {
-            let (shared, stop) = (Arc::clone(&shared), Arc::clone(&endpoint.stop));
-            let run = Box::new(move || accept_all(&shared, &listener, &stop));
-            endpoint.threads.push(spawn("lanes-accept", run)?);
+        if let Some(listener) = listener {
+            let shared = Arc::clone(&shared);
+            let accepts = spawn("lanes-accept", move || accept_all(&shared, &listener))?;
+            endpoint.threads.push(accepts);
         }
-        let stop = Arc::clone(&endpoint.stop);
-        let run = Box::new(move || tick_all(&shared, &stop));
-        endpoint.threads.push(spawn("lanes-clock", run)?);
+        let ticks = spawn("lanes-clock", move || tick_all(&shared))?;
+        endpoint.threads.push(ticks);
         Ok(endpoint)
     }
 
     /// Where lanes are accepted.
     pub fn local_addr(&self) -> Option<SocketAddr> {
-        self.local
+        self.listener.as_ref()?.local_addr().ok()
     }
 
     /// Connections that were refused in the handshake so far.
@@ -280,18 +268,19 @@ impl Endpoint {
         links.insert(key, Arc::downgrade(&link));
         drop(links);
         let dialling = Arc::clone(&link);
-        let builder = std::thread::Builder::new().name("lanes-dial".into());
-        let thread = builder.spawn(move || dial_all(&dialling));
-        link.keep_thread(thread.map_err(EndpointError::Thread)?);
+        link.keep_thread(spawn("lanes-dial", move || dial_all(&dialling))?);
         Ok(Link(Arc::new(Handle(link))))
     }
 }
 
 impl Drop for Endpoint {
     fn drop(&mut self) {
-        self.shared.closing.store(true, SeqCst);
-        // It can only fail when it counted to its end: it is readable then, too.
-        let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
+        *self.shared.closing.lock().expect("nobody panics with it") = true;
+        self.shared.clock.notify_all();
+        if let Some(listener) = &self.listener {
+            // Ends the call that waits in accept.
+            let _ = rustix::net::shutdown(listener, rustix::net::Shutdown::Both);
+        }
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
@@ -301,33 +290,25 @@ impl Drop for Endpoint {
     }
 }
 
-/// What a thread that polls is woken with.
-fn bell() -> Result<OwnedFd, EndpointError> {
-    let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-    bell.map_err(|error| EndpointError::Thread(error.into()))
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, EndpointError> {
+    let builder = std::thread::Builder::new().name(name.into());
+    builder.spawn(run).map_err(EndpointError::Thread)
 }
 
-fn accept_all(shared: &Arc<Shared>, listener: &TcpListener, stop: &OwnedFd) {
-    while !shared.closing.load(SeqCst) {
-        let mut fds = [
-            PollFd::new(listener, PollFlags::IN),
-            PollFd::new(stop, PollFlags::IN),
-        ];
-        let _ = poll(&mut fds, None);
+fn accept_all(shared: &Arc<Shared>, listener: &TcpListener) {
+    while !shared.is_closing() {
         let Ok((tcp, _)) = listener.accept() else {
             // Without descriptors it would be asked again at once.
             std::thread::sleep(Duration::from_millis(1));
             continue;
         };
-        let _ = tcp.set_nonblocking(false);
         let Some(handshake) = shared.handshakes.admit(&tcp) else {
             shared.refused.fetch_add(1, Relaxed);
             continue;
         };
         let accepting = Arc::clone(shared);
-        let builder = std::thread::Builder::new().name("lane-hello".into());
         // Without a thread, the connection and its handshake end here.
-        let _ = builder.spawn(move || {
+        let _ = spawn("lane-hello", move || {
             let from = tcp.peer_addr();
             match accepting.accept(tcp) {
                 Ok(()) => handshake.complete(),
@@ -343,30 +324,20 @@ fn accept_all(shared: &Arc<Shared>, listener: &TcpListener, stop: &OwnedFd) {
     }
 }
 
-fn tick_all(shared: &Shared, stop: &OwnedFd) {
-    let wait = |limit: Duration, sooner: bool| {
-        let limit = rustix::event::Timespec {
-            tv_sec: 0,
-            tv_nsec: limit.subsec_nanos().into(),
-        };
-        let mut fds = [
-            PollFd::new(stop, PollFlags::IN),
-            PollFd::new(&shared.sooner, PollFlags::IN),
-        ];
-        let count = if sooner { 2 } else { 1 };
-        let _ = poll(&mut fds[..count], Some(&limit));
-    };
+fn tick_all(shared: &Shared) {
     let mut quiet = 0;
-    while !shared.closing.load(SeqCst) {
-        if quiet < IDLE_TICKS {
-            wait(TICK, false);
-        } else {
-            wait(TICK_IDLE, true);
-            let _ = rustix::io::read(&shared.sooner, &mut [0; 8]);
-            if !shared.slow.load(SeqCst) {
-                quiet = 0;
-                continue;
-            }
+    loop {
+        let is_idle = quiet >= IDLE_TICKS;
+        let limit = if is_idle { TICK_IDLE } else { TICK };
+        let waits = |closing: &mut bool| !*closing && (!is_idle || shared.slow.load(SeqCst));
+        let closing = shared.closing.lock().expect("nobody panics with it");
+        let waited = shared.clock.wait_timeout_while(closing, limit, waits);
+        if *waited.expect("nobody panics with it").0 {
+            return;
+        }
+        if is_idle && !shared.slow.load(SeqCst) {
+            quiet = 0;
+            continue;
         }
         // Before the links are looked at: what waits for a tick afterwards says so.
         shared.slow.store(quiet + 1 >= IDLE_TICKS, SeqCst);

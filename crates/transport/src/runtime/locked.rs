@@ -2,9 +2,9 @@
 
 use super::config::{LinkCounts, Peer};
 use super::delivery::Task;
-use super::handshake::Hello;
 use super::lane::{Lane, LaneEnd};
 use super::user::LinkEvent;
+use crate::machine::frame::Hello;
 use crate::machine::LinkMachine;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

@@ -1,11 +1,11 @@
 //! Opening lanes: when one is wanted, the handshake's results, and what becomes of the connection.
 
-use super::handshake::{answer, rdma_of_both, refuse, Hello, HelloError, UNNUMBERED};
+use super::handshake::{hex, rdma_of_both, refuse, write_frame, HelloError, UNNUMBERED};
 use super::lane::rdma::{agree, Agreed, RdmaLane};
 use super::lane::{Lane, Stream};
 use super::{LinkEvent, LinkRuntime, LockedLink, OpenLane};
 use crate::connection::Connection;
-use crate::machine::frame::{RdmaMode, ResetReason, LANES_MAX};
+use crate::machine::frame::{Frame, Hello, RdmaMode, ResetReason, LANES_MAX};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -121,7 +121,6 @@ impl LinkRuntime {
         locked.failures = locked.failures.saturating_add(1);
         let is_refusal = match error {
             HelloError::Refused { .. }
-            | HelloError::Refuse { .. }
             | HelloError::Decode(_)
             | HelloError::Rdma(_)
             | HelloError::Plain(_) => true,
@@ -161,13 +160,8 @@ impl LinkRuntime {
             return Err(refuse(&connection, ResetReason::Key, 0, "another key"));
         }
         if expected != 0 && other.node != expected {
-            let other = format!("{:#x}", other.node);
-            return Err(refuse(
-                &connection,
-                ResetReason::Incarnation,
-                expected,
-                other,
-            ));
+            let reason = ResetReason::Incarnation;
+            return Err(refuse(&connection, reason, expected, hex(other.node)));
         }
         if locked.is_other(other) {
             locked.begin_restart();
@@ -186,7 +180,8 @@ impl LinkRuntime {
         };
         rdma_of_both(own.rdma, other.rdma)
             .map_err(|wish| refuse(&connection, ResetReason::Rdma, own.rdma as u64, wish))?;
-        answer(&connection, &own)?;
+        write_frame(&connection, &Frame::Hello { hello: own })?;
+        connection.set_limit(None)?;
         locked.last_lane = number;
         drop(locked);
         self.answered(connection, &own, other)

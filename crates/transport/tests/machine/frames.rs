@@ -112,14 +112,16 @@ fn lane_frames() -> impl Strategy<Value = Frame> {
     prop_oneof![
         (number(), number(), any::<u32>(), any::<u32>(), rdma).prop_map(
             |(node, realm, lane, first_window, rdma)| Frame::Hello {
-                node,
-                machine: node.rotate_left(9),
-                realm,
-                lane,
-                first_window,
-                rdma,
-                to: node ^ realm,
-                key: LaneKey([lane as u8; 32]),
+                hello: Hello {
+                    node,
+                    machine: node.rotate_left(9),
+                    realm,
+                    lane,
+                    first_window,
+                    rdma,
+                    to: node ^ realm,
+                    key: LaneKey([lane as u8; 32]),
+                }
             }
         ),
         number().prop_map(|beat| Frame::Alive { beat }),
