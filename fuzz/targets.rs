@@ -4,8 +4,8 @@ use rgaps_transport::machine::frame::{
     Decoded, Description, Frame, Lanes, Remote, FLOW_ENDED, FRAME_BYTES_MAX,
 };
 use rgaps_transport::machine::{
-    BufferReply, FlowEvent, FrameStep, LinkLimits, LinkMachine, LinkOutput, ReceiveBuffer,
-    ReceiveConfig, SendConfig, Turn, WriteLimit, WriteRange,
+    BufferReply, FlowEvent, FrameStep, LinkLimits, LinkMachine, LinkOutput, ReceiveBuffer, Turn,
+    WriteLimit, WriteRange,
 };
 use rgaps_transport::{
     Endpoint, EndpointConfig, FlowId, FlowReceiver, LaneKey, Link, LinkConfig, LinkUser, Payload,
@@ -288,14 +288,10 @@ pub fn ends(data: &[u8]) {
     let buffers = Arc::new(Buffers::default());
     let held = buffers.0.clone();
     let limits = LinkLimits {
-        send: SendConfig {
-            small_bytes_max: 512,
-            chunk_bytes: 1024,
-        },
-        receive: ReceiveConfig {
-            first_window: WINDOW,
-            window_bytes: 4096,
-        },
+        small_bytes_max: 512,
+        chunk_bytes: 1024,
+        first_window: WINDOW,
+        window_bytes: 4096,
         ..LinkLimits::default()
     };
     let mut end = End {

@@ -27,7 +27,7 @@ pub use rdma::{Rdma, RdmaError, Registered, Registrar};
 pub use runtime::{
     Endpoint, EndpointConfig, EndpointError, FlowReceiver, HelloError, LaneEnd, LaneKind,
     LaneStatus, Link, LinkConfig, LinkCounts, LinkEvent, LinkRuntime, LinkStatus, LinkUser,
-    OpenReply, Peer, RdmaCounts,
+    OpenReply, Peer,
 };
 pub use security::{Security, SecurityError, TlsPaths, TlsStream};
 pub use tls::{Tls, TlsError, TlsFiles};

@@ -5,7 +5,7 @@
 //! and ABANDON follows the last chunk.
 
 use super::frame::{Description, Frame, Lanes, Remote, LANES_MAX};
-use super::limits::LaneLimits;
+use super::limits::LinkLimits;
 use super::user::{FlowEvent, LinkOutput};
 use crate::payload::Payload;
 use std::collections::{BTreeMap, VecDeque};
@@ -85,8 +85,8 @@ pub(super) struct LaneQueue {
 }
 
 impl LaneQueue {
-    fn takes(&self, bytes: u64, limits: &LaneLimits) -> bool {
-        let is_small = self.in_hand_bytes + bytes <= limits.bytes_max;
+    fn takes(&self, bytes: u64, limits: &LinkLimits) -> bool {
+        let is_small = self.in_hand_bytes + bytes <= limits.payload_bytes_max;
         self.in_hand.len() < limits.payloads_max
             || (is_small && self.in_hand.len() < PAYLOADS_SMALL_MAX)
     }
@@ -95,17 +95,17 @@ impl LaneQueue {
 /// All lanes' queues, and what the user is to do.
 pub(super) struct Outgoing {
     lanes: BTreeMap<u32, LaneQueue>,
-    limits: LaneLimits,
+    limits: LinkLimits,
     /// Lanes that got something to write since they were asked for last.
     changed: Vec<u32>,
     outputs: VecDeque<LinkOutput>,
 }
 
 impl Outgoing {
-    pub(super) fn new(limits: LaneLimits) -> Self {
+    pub(super) fn new(limits: LinkLimits) -> Self {
         Self {
             lanes: BTreeMap::new(),
-            limits: LaneLimits {
+            limits: LinkLimits {
                 payloads_max: limits.payloads_max.max(1),
                 ..limits
             },

@@ -53,7 +53,7 @@ mod values;
 
 pub use buffer::{CardBuffer, ChunkLanded, PrefixMemory, ReceiveBuffer, WriteRange};
 pub use lanes::{QueuedFrame, WriteLimit};
-pub use limits::{LaneLimits, LinkLimits, ReceiveConfig, SendConfig, FLOWS_MAX};
+pub use limits::{LinkLimits, FLOWS_MAX};
 pub use receiving::FrameStep;
 pub use user::{
     BufferReply, FlowEvent, FlowId, LinkOutput, LinkUser, ProtocolViolation, Turn, WindowViolation,
@@ -90,9 +90,9 @@ impl LinkMachine {
     /// A link without lanes.
     pub fn new(limits: LinkLimits, user: Arc<dyn LinkUser>) -> Self {
         Self {
-            sending: SendSide::new(limits.send),
-            receiving: ReceiveSide::new(limits.receive, user),
-            out: Outgoing::new(limits.lane),
+            sending: SendSide::new(limits),
+            receiving: ReceiveSide::new(limits, user),
+            out: Outgoing::new(limits),
             violation: None,
         }
     }

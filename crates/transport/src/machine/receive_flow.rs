@@ -6,7 +6,7 @@
 use super::ack_debt::AckDebt;
 use super::buffer::UnfinishedBuffer;
 use super::frame::Frame;
-use super::limits::{may_request, ReceiveConfig, GRANTS_MAX};
+use super::limits::{may_request, LinkLimits, GRANTS_MAX};
 use super::receive_message::{Delivery, DeliveryKind, ReceiveState, Request};
 use super::user::{violation, ProtocolViolation, Turn};
 use crate::credits::ReceiveWindow;
@@ -34,7 +34,7 @@ pub(super) struct Listed {
 
 pub(super) struct ReceiveFlow {
     pub(super) listed: Listed,
-    config: ReceiveConfig,
+    limits: LinkLimits,
     /// [`Turn::Opened`], as long as it was not handed out.
     opening: Option<Turn>,
     /// The user has taken it: it knows the flow, and may be asked for buffers.
@@ -69,15 +69,15 @@ pub(super) struct ReceiveFlow {
 }
 
 impl ReceiveFlow {
-    pub(super) fn new(config: ReceiveConfig, first: u64, opening: Option<Turn>) -> Self {
-        let mut window = ReceiveWindow::new(config.first_window.into());
+    pub(super) fn new(limits: LinkLimits, first: u64, opening: Option<Turn>) -> Self {
+        let mut window = ReceiveWindow::new(limits.first_window.into());
         let is_due = opening.is_none();
         if is_due {
-            window.widen(config.more_window());
+            window.widen(limits.more_window());
         }
         Self {
             listed: Listed::default(),
-            config,
+            limits,
             opening,
             is_accepted: is_due,
             taken: first,
@@ -444,9 +444,9 @@ impl ReceiveFlow {
         }
         if of.kind == DeliveryKind::Opened {
             self.is_accepted = true;
-            self.window.widen(self.config.more_window());
+            self.window.widen(self.limits.more_window());
         }
-        self.debt.add(&of, self.granted, self.config.window_bytes);
+        self.debt.add(&of, self.granted, self.limits.window_bytes);
         of.kind == DeliveryKind::Closed
     }
 

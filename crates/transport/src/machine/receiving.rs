@@ -5,7 +5,7 @@ use super::flow_numbers::FlowNumbers;
 use super::frame::{Description, Frame, CONTROL_FLOW, FLOW_ENDED};
 use super::grants::{settle, Grant, Grants};
 use super::lanes::Outgoing;
-use super::limits::{ReceiveConfig, FLOWS_MAX};
+use super::limits::{LinkLimits, FLOWS_MAX};
 use super::receive_flow::{ReceiveFlow, SmallOutcome};
 use super::receive_message::Request;
 use super::user::{violation, LinkOutput, LinkUser, ProtocolViolation, Turn};
@@ -40,7 +40,7 @@ struct RefusedFlow {
 
 /// The receiving end.
 pub(super) struct ReceiveSide {
-    config: ReceiveConfig,
+    limits: LinkLimits,
     flows: BTreeMap<u64, ReceiveFlow>,
     refused: BTreeMap<u64, RefusedFlow>,
     opened: FlowNumbers,
@@ -336,7 +336,7 @@ impl LinkMachine {
             first,
             description: description.clone(),
         };
-        let new = ReceiveFlow::new(of.config, first, Some(opening));
+        let new = ReceiveFlow::new(of.limits, first, Some(opening));
         of.flows.insert(flow, new);
         self.advance(flow);
         Ok(())
@@ -390,11 +390,11 @@ impl LinkMachine {
 }
 
 impl ReceiveSide {
-    pub(super) fn new(config: ReceiveConfig, user: Arc<dyn LinkUser>) -> Self {
-        let mut control = ReceiveFlow::new(config, 0, None);
+    pub(super) fn new(limits: LinkLimits, user: Arc<dyn LinkUser>) -> Self {
+        let mut control = ReceiveFlow::new(limits, 0, None);
         control.listed.active = true;
         Self {
-            config,
+            limits,
             flows: BTreeMap::from([(CONTROL_FLOW, control)]),
             refused: BTreeMap::new(),
             opened: FlowNumbers::default(),
@@ -411,7 +411,7 @@ impl ReceiveSide {
     pub(super) fn restart(&mut self) -> Self {
         let next = Self {
             duplicates: self.duplicates,
-            ..Self::new(self.config, Arc::clone(&self.grants.user))
+            ..Self::new(self.limits, Arc::clone(&self.grants.user))
         };
         std::mem::replace(self, next)
     }

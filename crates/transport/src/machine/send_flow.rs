@@ -4,7 +4,7 @@ use super::frame::{
     Description, Frame, Lanes, CONTROL_FLOW, FLOW_ENDED, LANES_MAX, MESSAGE_BYTES_MAX, SEQUENCE_MAX,
 };
 use super::lanes::{Outgoing, QueuedFrame};
-use super::limits::SendConfig;
+use super::limits::LinkLimits;
 use super::send_message::{QueuedItem, SendGrant, SendMessage, SendState};
 use super::send_queue::SendQueue;
 use super::user::{violation, ProtocolViolation};
@@ -318,7 +318,7 @@ impl SendFlow {
     }
 
     /// Queues one frame, if one can be sent.
-    pub(super) fn step(&mut self, config: &SendConfig, small_max: u64, out: &mut Outgoing) -> bool {
+    pub(super) fn step(&mut self, limits: &LinkLimits, small_max: u64, out: &mut Outgoing) -> bool {
         let Some(lane) = self.lane.or_else(|| out.least_busy()) else {
             return false;
         };
@@ -338,7 +338,7 @@ impl SendFlow {
         let all_busy = out.all_busy();
         let mut from = 0;
         while let Some(at) = self.queue.work_from(from, all_busy) {
-            match self.send_at(at, lane, config, small_max, out) {
+            match self.send_at(at, lane, limits, small_max, out) {
                 Step::Sent => return true,
                 Step::Blocked => return false,
                 Step::Next => from = at + 1,
@@ -360,11 +360,11 @@ impl SendFlow {
         &mut self,
         at: usize,
         lane: u32,
-        config: &SendConfig,
+        limits: &LinkLimits,
         small_max: u64,
         out: &mut Outgoing,
     ) -> Step {
-        let Some(charge_end) = self.charge(at, small_max, config) else {
+        let Some(charge_end) = self.charge(at, small_max, limits) else {
             return Step::Blocked;
         };
         let message = self.queue.at(at);
@@ -429,10 +429,10 @@ impl SendFlow {
     }
 
     /// Charges it in its order: the sum of charges after it. `None` if the window has no room.
-    fn charge(&mut self, at: usize, small_max: u64, config: &SendConfig) -> Option<u64> {
+    fn charge(&mut self, at: usize, small_max: u64, limits: &LinkLimits) -> Option<u64> {
         let message = self.queue.at_mut(at);
         if message.charge_end.is_none() {
-            message.set_chunks(small_max, config.chunk_bytes);
+            message.set_chunks(small_max, limits.chunk_bytes);
             let is_free = message.is_large;
             let bytes = if is_free {
                 0

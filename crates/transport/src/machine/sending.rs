@@ -2,7 +2,7 @@
 
 use super::frame::{Description, Frame, CONTROL_FLOW, FLOW_ENDED, SEQUENCE_MAX};
 use super::lanes::Outgoing;
-use super::limits::{SendConfig, FLOWS_MAX};
+use super::limits::{LinkLimits, FLOWS_MAX};
 use super::send_flow::{abandon, SendFlow};
 use super::send_message::{QueuedItem, SendGrant, SendState};
 use super::user::{violation, FlowEvent, ProtocolViolation};
@@ -16,7 +16,7 @@ const CONTROL_RETAINED_MAX: u64 = 64 << 20;
 
 /// The sending end.
 pub(super) struct SendSide {
-    config: SendConfig,
+    limits: LinkLimits,
     flows: BTreeMap<u64, SendFlow>,
     /// The number of the flow that was opened last.
     last: u64,
@@ -263,9 +263,9 @@ impl LinkMachine {
 }
 
 impl SendSide {
-    pub(super) fn new(config: SendConfig) -> Self {
+    pub(super) fn new(limits: LinkLimits) -> Self {
         Self {
-            config,
+            limits,
             flows: BTreeMap::from([(CONTROL_FLOW, SendFlow::control())]),
             last: CONTROL_FLOW,
             first_window: None,
@@ -341,13 +341,13 @@ impl SendSide {
         let Some(window) = self.first_window.filter(|_| !out.is_empty()) else {
             return;
         };
-        let small_max = u64::from(window.min(self.config.small_bytes_max));
+        let small_max = u64::from(window.min(self.limits.small_bytes_max));
         while let Some(number) = self.runnable.pop_front() {
             let Some(flow) = self.flows.get_mut(&number) else {
                 continue;
             };
             flow.is_runnable = false;
-            let has_sent = flow.step(&self.config, small_max, out);
+            let has_sent = flow.step(&self.limits, small_max, out);
             match (has_sent, flow.queue.has_work() || flow.is_unopened()) {
                 (true, true) => self.wake(number),
                 (false, true) => {

@@ -134,21 +134,21 @@ impl Shared {
         *self.closing.lock().expect("nobody panics with it")
     }
 
-    fn plain(&self, tcp: TcpStream) -> Result<Connection, HelloError> {
-        let connection = Connection::plain(tcp)?;
-        match self.security {
+    /// The connection of a lane, as security demands: to the peer of this name, or from a peer that says later who it is.
+    fn connection(&self, tcp: TcpStream, dials: Option<&str>) -> Result<Connection, HelloError> {
+        let mut connection = Connection::plain(tcp)?;
+        match &self.security {
             Security::Loopback if !connection.is_loopback() => {
-                Err(HelloError::Plain(connection.peer().to_string()))
+                return Err(HelloError::Plain(connection.peer().to_string()));
             }
-            _ => Ok(connection),
+            Security::Tls(tls) => connection.encrypt(tls, dials, HELLO_LIMIT)?,
+            Security::Loopback | Security::Insecure => {}
         }
+        Ok(connection)
     }
 
     fn accept(&self, tcp: TcpStream) -> Result<(), HelloError> {
-        let mut connection = self.plain(tcp)?;
-        if let Security::Tls(tls) = &self.security {
-            connection.accept_tls(tls, HELLO_LIMIT)?;
-        }
+        let connection = self.connection(tcp, None)?;
         let other = accept_hello(&connection, self.incarnation, self.realm)?;
         match self.link(&other.key) {
             Some(link) if connection.may_be(&link.name) => link.accepted(connection, &other),
@@ -168,10 +168,7 @@ impl Shared {
         own: &Hello,
     ) -> Result<(), HelloError> {
         let tcp = TcpStream::connect_timeout(&address, HELLO_LIMIT)?;
-        let mut connection = self.plain(tcp)?;
-        if let Security::Tls(tls) = &self.security {
-            connection.dial_tls(tls, &link.name, HELLO_LIMIT)?;
-        }
+        let connection = self.connection(tcp, Some(&link.name))?;
         let other = dial_hello(&connection, *own)?;
         link.dialled(connection, own, &other)
     }

@@ -22,7 +22,7 @@ mod locked;
 mod opening;
 mod user;
 
-pub use config::{LinkConfig, LinkCounts, LinkStatus, Peer, RdmaCounts};
+pub use config::{LinkConfig, LinkCounts, LinkStatus, Peer};
 pub use endpoint::{Endpoint, EndpointConfig, EndpointError, Link};
 pub use handshake::HelloError;
 pub use lane::{LaneEnd, LaneKind, LaneStatus};
@@ -33,7 +33,7 @@ use crate::machine::{
     ChunkLanded, FrameStep, LinkMachine, ProtocolViolation, WriteLimit, WriteRange,
 };
 use batch::Batch;
-use delivery::{MachineUser, SmallMessage};
+use delivery::{deliver_small, MachineUser};
 use endpoint::Shared;
 use lane::Lane;
 use locked::{LockedLink, OpenLane};
@@ -244,7 +244,7 @@ impl LinkRuntime {
 
     /// Refuses the payload of a frame that is larger than its kind's may be, before any memory is taken for it.
     fn check_small(&self, lane: u32, frame: &Frame) -> Result<(), String> {
-        let most = u64::from(self.config.limits.receive.first_window);
+        let most = u64::from(self.config.limits.first_window);
         match frame {
             Frame::Small { .. } if frame.payload_bytes() > most => {
                 let violation = ProtocolViolation::State {
@@ -282,15 +282,9 @@ impl LinkRuntime {
                 sequence,
                 description_bytes,
             } => {
-                let (description, bytes) = payload.split_at(description_bytes.into());
                 // Out of its lane's read buffer.
-                let small = SmallMessage {
-                    flow,
-                    sequence,
-                    description,
-                    bytes,
-                };
-                let outcome = small.deliver(self);
+                let message = payload.split_at(description_bytes.into());
+                let outcome = deliver_small(self, flow, sequence, message);
                 self.lock().machine.delivered(flow, outcome);
                 Ok(None)
             }

@@ -141,7 +141,7 @@ impl LinkRuntime {
             machine: locked.machine_id,
             realm: self.shared.realm,
             lane,
-            first_window: self.config.limits.receive.first_window,
+            first_window: self.config.limits.first_window,
             rdma: self.rdma_mode(),
             to: locked.peer.incarnation,
             key: locked.peer.key,

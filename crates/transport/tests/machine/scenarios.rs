@@ -571,7 +571,7 @@ fn a_cancelled_message_that_grows_becomes_a_gap_and_its_buffer_returns() {
 #[test]
 fn a_message_has_at_most_65536_chunks() {
     let mut limits = limits();
-    limits.send.chunk_bytes = 1;
+    limits.chunk_bytes = 1;
     let mut sender = end(limits);
     assert!(sender.machine.lane_up(1, 64 << 10));
     let flow = sender.open(7, 0);

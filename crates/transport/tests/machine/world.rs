@@ -4,8 +4,8 @@ use crate::host::{describe, name, SimPayload, SimUser, ARENA_AT};
 use rgaps_testkit::Random;
 use rgaps_transport::machine::frame::{Decoded, Description, Frame, FLOW_ENDED};
 use rgaps_transport::machine::{
-    FlowEvent, FrameStep, LaneLimits, LinkLimits, LinkMachine, LinkOutput, QueuedFrame,
-    ReceiveConfig, SendConfig, Turn, WriteLimit, WriteRange,
+    FlowEvent, FrameStep, LinkLimits, LinkMachine, LinkOutput, QueuedFrame, Turn, WriteLimit,
+    WriteRange,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::Ordering;
@@ -175,18 +175,12 @@ pub struct World {
 
 fn host(random: &mut Random, faults: Faults) -> Host {
     let limits = LinkLimits {
-        send: SendConfig {
-            small_bytes_max: SMALL_MAX as u32,
-            chunk_bytes: 40 + random.below(100) as u32,
-        },
-        receive: ReceiveConfig {
-            first_window: 128 + random.below(200) as u32,
-            window_bytes: 400 + random.below(400),
-        },
-        lane: LaneLimits {
-            payloads_max: 1 + random.below(3) as usize,
-            bytes_max: random.below(3) * 500,
-        },
+        small_bytes_max: SMALL_MAX as u32,
+        chunk_bytes: 40 + random.below(100) as u32,
+        first_window: 128 + random.below(200) as u32,
+        window_bytes: 400 + random.below(400),
+        payloads_max: 1 + random.below(3) as usize,
+        payload_bytes_max: random.below(3) * 500,
     };
     let user = Arc::new(SimUser::new(ARENA_BYTES, faults.cards));
     Host {
@@ -498,7 +492,7 @@ impl World {
             (_, 0 | 5..) if is_late => {}
             (End::Opening, 0..=2) if !lane.is_broken => {
                 lane.ends[host] = End::Open;
-                let window = self.hosts[1 - host].limits.receive.first_window;
+                let window = self.hosts[1 - host].limits.first_window;
                 assert!(self.hosts[host].machine.lane_up(lane.number, window));
             }
             (End::Opening | End::Open, 0) if lane.is_broken && !reads_rest => {
@@ -538,7 +532,7 @@ impl World {
             ..
         } = &mut self.hosts[host];
         if let Some(queued) = machine.next(lane.number, limit) {
-            let small_max = u64::from(limits.send.small_bytes_max);
+            let small_max = u64::from(limits.small_bytes_max);
             observer.sends(&queued.frame, small_max);
             if let Frame::Grant { from_chunk, .. } = queued.frame {
                 self.counts.from_chunk += u64::from(from_chunk > 0);
