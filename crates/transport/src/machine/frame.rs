@@ -68,14 +68,28 @@ pub enum Decoded {
     Short(usize),
 }
 
-/// Defines [`Frame`], its encoder and its decoder from one table of kinds and fields.
+/// Defines [`Frame`], a type for each kind, and their encoder and decoder from one table of kinds and fields.
 macro_rules! frames {
     ($($(#[$doc:meta])* $kind:literal $name:ident { $($(#[$field_doc:meta])* $field:ident: $of:ty,)* })*) => {
         /// A frame without the message's bytes that may follow.
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub enum Frame {
-            $($(#[$doc])* $name { $($(#[$field_doc])* $field: $of,)* },)*
+            $($(#[$doc])* $name($name),)*
         }
+
+        $(
+            $(#[$doc])*
+            #[derive(Clone, Debug, PartialEq, Eq)]
+            pub struct $name {
+                $($(#[$field_doc])* pub $field: $of,)*
+            }
+
+            impl From<$name> for Frame {
+                fn from(frame: $name) -> Self {
+                    Self::$name(frame)
+                }
+            }
+        )*
 
         /// The least and the greatest length of a kind's body.
         fn body_bytes(kind: u8) -> Option<(usize, usize)> {
@@ -91,9 +105,9 @@ macro_rules! frames {
         /// Why not, and in which field.
         fn decode_body(kind: u8, from: &mut &[u8]) -> Result<Frame, (NoField, &'static str)> {
             let frame = match kind {
-                $($kind => Frame::$name {
-                    $($field: <$of as Field>::take(from).map_err(|why| (why, stringify!($field)))?,)*
-                },)*
+                $($kind => Frame::$name($name {
+                    $($field: Field::take(from).map_err(|why| (why, stringify!($field)))?,)*
+                }),)*
                 _ => return Err((NoField::Invalid, "kind")),
             };
             check(&frame).map_err(|field| (NoField::Invalid, field))?;
@@ -102,17 +116,17 @@ macro_rules! frames {
 
         impl Frame {
             fn kind(&self) -> u8 {
-                match self { $(Self::$name { .. } => $kind,)* }
+                match self { $(Self::$name(_) => $kind,)* }
             }
 
             /// Its name in errors.
             pub fn name(&self) -> &'static str {
-                match self { $(Self::$name { .. } => stringify!($name),)* }
+                match self { $(Self::$name(_) => stringify!($name),)* }
             }
 
             fn put_body(&self, into: &mut Vec<u8>) {
                 match self {
-                    $(Self::$name { $($field,)* } => {
+                    $(Self::$name($name { $($field,)* }) => {
                         $(Field::put($field, into);)*
                         let _ = &into;
                     })*
@@ -122,35 +136,25 @@ macro_rules! frames {
     };
 }
 
-/// Defines a field that consists of others.
-macro_rules! fields {
-    ($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident: $of:ty,)* }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub struct $name {
-            $($(#[$field_doc])* pub $field: $of,)*
-        }
-
-        impl Field for $name {
-            const BYTES: (usize, usize) = (
-                0 $(+ <$of as Field>::BYTES.0)*,
-                0 $(+ <$of as Field>::BYTES.1)*,
-            );
-            fn put(&self, into: &mut Vec<u8>) {
-                $(self.$field.put(into);)*
-            }
-            fn take(from: &mut &[u8]) -> Result<Self, NoField> {
-                Ok(Self { $($field: Field::take(from)?,)* })
-            }
-        }
-    };
-}
-
 frames! {
     /// The first on a lane, in both directions.
     1 Hello {
-        /// Who sends it, and to whom.
-        hello: Hello,
+        /// The incarnation of the daemon that sends it.
+        node: u64,
+        /// Which of its machines this is: no other of this incarnation has the number. A peer that knows another one begins anew.
+        machine: u64,
+        /// The realm, as a number that both derive from its name.
+        realm: u64,
+        /// The lane's number, which the end that accepts assigns; 0 from the end that dials.
+        lane: u32,
+        /// Bytes of small messages that each flow may send to this end before any acknowledgement.
+        first_window: u32,
+        /// Whether it is to be an RDMA lane. If both ends wish so, they agree on it next.
+        rdma: RdmaMode,
+        /// The incarnation that it expects at the other end.
+        to: u64,
+        /// The link's key.
+        key: LaneKey,
     }
     /// A flow begins. On each lane it precedes the flow's other frames, until the receiver has answered.
     2 Open {
@@ -285,33 +289,11 @@ frames! {
     }
 }
 
-fields! {
-    /// The fields of a HELLO.
-    Hello {
-        /// The incarnation of the daemon that sends it.
-        node: u64,
-        /// Which of its machines this is: no other of this incarnation has the number. A peer that knows another one begins anew.
-        machine: u64,
-        /// The realm, as a number that both derive from its name.
-        realm: u64,
-        /// The lane's number, which the end that accepts assigns; 0 from the end that dials.
-        lane: u32,
-        /// Bytes of small messages that each flow may send to this end before any acknowledgement.
-        first_window: u32,
-        /// Whether it is to be an RDMA lane. If both ends wish so, they agree on it next.
-        rdma: RdmaMode,
-        /// The incarnation that it expects at the other end.
-        to: u64,
-        /// The link's key.
-        key: LaneKey,
-    }
-}
-
 impl Frame {
     /// Bytes of the message that follow the frame.
     pub fn payload_bytes(&self) -> u64 {
         match self {
-            Self::Small { bytes, .. } | Self::Chunk { bytes, .. } => u64::from(*bytes),
+            Self::Small(Small { bytes, .. }) | Self::Chunk(Chunk { bytes, .. }) => (*bytes).into(),
             _ => 0,
         }
     }
@@ -361,56 +343,43 @@ impl Frame {
 
 /// Bounds that hold whatever the state of the link.
 fn check(frame: &Frame) -> Result<(), &'static str> {
-    let rules: &[(bool, &'static str)] = match *frame {
-        Frame::Open { flow, first, .. } => &[
-            (flow != CONTROL_FLOW, "flow"),
-            (first <= SEQUENCE_MAX, "first"),
+    let rules: &[(bool, &'static str)] = match frame {
+        Frame::Open(of) => &[
+            (of.flow != CONTROL_FLOW, "flow"),
+            (of.first <= SEQUENCE_MAX, "first"),
         ],
-        Frame::Small {
-            sequence,
-            charge_end,
-            bytes,
-            description_bytes,
-            ..
-        } => &[
-            (sequence <= SEQUENCE_MAX, "sequence"),
-            (u64::from(bytes) <= charge_end, "bytes"),
+        Frame::Small(of) => &[
+            (of.sequence <= SEQUENCE_MAX, "sequence"),
+            (u64::from(of.bytes) <= of.charge_end, "bytes"),
             (
-                u32::from(description_bytes) < bytes
-                    && usize::from(description_bytes) <= DESCRIPTION_BYTES_MAX,
+                u32::from(of.description_bytes) < of.bytes
+                    && usize::from(of.description_bytes) <= DESCRIPTION_BYTES_MAX,
                 "description_bytes",
             ),
         ],
-        Frame::Request {
-            sequence,
-            bytes,
-            chunk_bytes,
-            ..
-        } => &[
-            (sequence <= SEQUENCE_MAX, "sequence"),
-            (
-                chunk_bytes > 0 && chunk_bytes <= CHUNK_BYTES_MAX,
-                "chunk_bytes",
-            ),
-            (
-                bytes > 0 && bytes <= u64::from(chunk_bytes) * u64::from(CHUNKS_MAX),
-                "bytes",
-            ),
+        Frame::Request(of) => {
+            let bytes_max = u64::from(of.chunk_bytes) * u64::from(CHUNKS_MAX);
+            &[
+                (of.sequence <= SEQUENCE_MAX, "sequence"),
+                (
+                    (1..=CHUNK_BYTES_MAX).contains(&of.chunk_bytes),
+                    "chunk_bytes",
+                ),
+                ((1..=bytes_max).contains(&of.bytes), "bytes"),
+            ]
+        }
+        Frame::Grant(of) => &[
+            (of.sequence <= SEQUENCE_MAX, "sequence"),
+            (of.from_chunk < CHUNKS_MAX, "from_chunk"),
         ],
-        Frame::Grant {
-            sequence,
-            from_chunk,
-            ..
-        } => &[
-            (sequence <= SEQUENCE_MAX, "sequence"),
-            (from_chunk < CHUNKS_MAX, "from_chunk"),
+        Frame::Chunk(of) => &[
+            (of.chunk < CHUNKS_MAX, "chunk"),
+            ((1..=CHUNK_BYTES_MAX).contains(&of.bytes), "bytes"),
         ],
-        Frame::Chunk { chunk, bytes, .. } => &[
-            (chunk < CHUNKS_MAX, "chunk"),
-            (bytes > 0 && bytes <= CHUNK_BYTES_MAX, "bytes"),
-        ],
-        Frame::Gap { first, next, .. } => &[(first < next && next < FLOW_ENDED, "next")],
-        Frame::Close { flow, .. } | Frame::Refuse { flow, .. } => &[(flow != CONTROL_FLOW, "flow")],
+        Frame::Gap(of) => &[(of.first < of.next && of.next < FLOW_ENDED, "next")],
+        Frame::Close(Close { flow, .. }) | Frame::Refuse(Refuse { flow, .. }) => {
+            &[(*flow != CONTROL_FLOW, "flow")]
+        }
         _ => &[],
     };
     let broken = rules.iter().find(|(holds, _)| !holds);

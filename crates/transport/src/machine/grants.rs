@@ -4,29 +4,30 @@
 //! outlive its message (a gap, a refused flow).
 
 use super::buffer::{GrantedBuffer, UnfinishedBuffer, WriteRange};
-use super::frame::{Frame, Lanes, Remote};
+use super::frame::{self, Chunk, Lanes, Request};
 use super::lanes::Outgoing;
 use super::receive_flow::ReceiveFlow;
-use super::receive_message::Request;
 use super::user::{violation, BufferReply, LinkUser, ProtocolViolation, Turn};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub(super) struct Grant {
-    pub(super) flow: u64,
-    sequence: u64,
+    /// What its sender is told.
+    frame: frame::Grant,
     request: Request,
-    lanes: Lanes,
-    /// Those of them that may still bring chunks.
+    /// The lanes that may still bring chunks.
     open: Lanes,
     buffer: GrantedBuffer,
-    /// Where the peer's card may write by itself.
-    remote: Option<Remote>,
-    from_chunk: u32,
     /// The sender has requested the message again: it has lost a lane and leaves this grant.
     requested_again: Option<Request>,
     /// The lane that brought GRANT to the sender.
     reported_on: Option<u32>,
+}
+
+impl Grant {
+    pub(super) fn flow(&self) -> u64 {
+        self.request.flow
+    }
 }
 
 /// The result of giving buffers to a flow.
@@ -97,15 +98,19 @@ impl Grants {
                 Ok((mut buffer, from_chunk)) => {
                     self.last += 1;
                     of.set_granted(sequence, bytes, self.last);
-                    let grant = Grant {
+                    let frame = frame::Grant {
                         flow,
                         sequence,
-                        request,
-                        lanes,
-                        open: lanes,
-                        remote: buffer.set_direct(|address| self.user.remote(address, bytes)),
-                        buffer,
+                        grant: self.last,
                         from_chunk,
+                        lanes,
+                        remote: buffer.set_direct(|address| self.user.remote(address, bytes)),
+                    };
+                    let grant = Grant {
+                        frame,
+                        request,
+                        open: lanes,
+                        buffer,
                         requested_again: None,
                         reported_on: None,
                     };
@@ -113,7 +118,7 @@ impl Grants {
                     self.report(self.last, lanes.as_slice()[0], out);
                 }
                 Err(whole) => {
-                    set_whole(of, sequence, request, whole);
+                    set_whole(of, request, whole);
                     given.has_landed = true;
                 }
             }
@@ -135,36 +140,22 @@ impl Grants {
     }
 
     fn report(&mut self, number: u64, lane: u32, out: &mut Outgoing) {
-        let Some(grant) = self.all.get_mut(&number) else {
-            return;
-        };
-        grant.reported_on = Some(lane);
-        let frame = Frame::Grant {
-            flow: grant.flow,
-            sequence: grant.sequence,
-            grant: number,
-            from_chunk: grant.from_chunk,
-            lanes: grant.lanes,
-            remote: grant.remote,
-        };
-        out.answer(lane, frame);
+        if let Some(grant) = self.all.get_mut(&number) {
+            grant.reported_on = Some(lane);
+            out.answer(lane, grant.frame.clone());
+        }
     }
 
     /// The right to write a chunk that a lane brings.
-    pub(super) fn lend(
-        &mut self,
-        lane: u32,
-        number: u64,
-        chunk: u32,
-        bytes: u32,
-    ) -> Result<WriteRange, ProtocolViolation> {
+    pub(super) fn lend(&mut self, lane: u32, of: &Chunk) -> Result<WriteRange, ProtocolViolation> {
         let wrong = |what| violation("Chunk", what);
-        let grant = self.all.get_mut(&number);
+        let grant = self.all.get_mut(&of.grant);
         let grant = grant.ok_or(wrong("there is no such grant"))?;
         if !grant.open.contains(lane) {
             return Err(wrong("its lane is none of the grant's"));
         }
-        grant.buffer.lend(number, chunk, bytes).map_err(wrong)
+        let lent = grant.buffer.lend(of.grant, of.chunk, of.bytes);
+        lent.map_err(wrong)
     }
 
     /// Takes a grant that is complete.
@@ -211,37 +202,37 @@ impl Grants {
 /// A grant of a flow has ended: its message goes on without it, if it is needed.
 pub(super) fn settle(of: &mut ReceiveFlow, number: u64, grant: Grant) {
     let Grant {
-        sequence,
         request,
         buffer,
         requested_again,
         ..
     } = grant;
+    let (sequence, bytes) = (request.sequence, request.bytes);
     let is_needed = of.grant_ended(sequence, number);
     let buffer = buffer.into_unfinished();
     if !is_needed {
         return;
     }
-    let bytes = request.bytes;
     match buffer {
-        Some(buffer) if buffer.prefix() == bytes => set_whole(of, sequence, request, buffer),
+        Some(buffer) if buffer.prefix() == bytes => set_whole(of, request, buffer),
         Some(buffer) => of.set_kept(sequence, bytes, buffer),
         // It is still lent and cannot be kept: the message begins without one.
         None => of.remove_large(bytes),
     }
     if let Some(again) = requested_again {
         // It was checked when it arrived, and replaces the one that is settled here.
-        let _ = of.request(sequence, &again);
+        let _ = of.request(&again);
     }
 }
 
-fn set_whole(of: &mut ReceiveFlow, sequence: u64, request: Request, whole: UnfinishedBuffer) {
+fn set_whole(of: &mut ReceiveFlow, request: Request, whole: UnfinishedBuffer) {
+    let (sequence, bytes) = (request.sequence, request.bytes);
     let turn = Turn::Large {
         sequence,
         description: request.description,
         buffer: whole.into_whole(),
     };
-    of.set_landed(sequence, request.bytes, request.charge_end, turn);
+    of.set_landed(sequence, bytes, request.charge_end, turn);
 }
 
 /// The buffer to grant: the user's, or the one that was kept if a grant of these chunks can begin in it. `None` if the user

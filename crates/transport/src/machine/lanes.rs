@@ -4,7 +4,7 @@
 //! matter, and they overtake the rest. *Messages* leave in the order in which they were queued: so OPEN precedes its flow's frames,
 //! and ABANDON follows the last chunk.
 
-use super::frame::{Description, Frame, Lanes, Remote, LANES_MAX};
+use super::frame::{Ack, Alive, Description, Frame, Lanes, Remote, LANES_MAX};
 use super::limits::LinkLimits;
 use super::user::{FlowEvent, LinkOutput};
 use crate::payload::Payload;
@@ -57,10 +57,10 @@ impl QueuedFrame {
     }
 }
 
-impl From<Frame> for QueuedFrame {
-    fn from(frame: Frame) -> Self {
+impl<F: Into<Frame>> From<F> for QueuedFrame {
+    fn from(frame: F) -> Self {
         Self {
-            frame,
+            frame: frame.into(),
             description: None,
             payload: None,
             remote: None,
@@ -121,7 +121,7 @@ impl Outgoing {
         }
         self.lanes.insert(lane, LaneQueue::default());
         // The peer lists a lane in grants once it knows that both ends have it.
-        self.answer(lane, Frame::Alive { beat: 0 });
+        self.answer(lane, Alive { beat: 0 });
         true
     }
 
@@ -196,7 +196,8 @@ impl Outgoing {
     }
 
     /// Queues a frame behind the lane's messages.
-    pub(super) fn push(&mut self, lane: u32, queued: QueuedFrame) {
+    pub(super) fn push(&mut self, lane: u32, queued: impl Into<QueuedFrame>) {
+        let queued = queued.into();
         let Some(queue) = self.lanes.get_mut(&lane) else {
             return;
         };
@@ -214,13 +215,14 @@ impl Outgoing {
     }
 
     /// Queues an answer, which overtakes messages. Of a flow's acknowledgements the last is enough.
-    pub(super) fn answer(&mut self, lane: u32, frame: Frame) {
+    pub(super) fn answer(&mut self, lane: u32, frame: impl Into<Frame>) {
+        let frame = frame.into();
         let Some(queue) = self.lanes.get_mut(&lane) else {
             return;
         };
         let replaces = matches!(
             (&frame, queue.answers.back()),
-            (Frame::Ack { flow, .. }, Some(Frame::Ack { flow: last, .. })) if flow == last
+            (Frame::Ack(Ack { flow, .. }), Some(Frame::Ack(last))) if *flow == last.flow
         );
         if replaces {
             queue.answers.pop_back();
@@ -236,7 +238,7 @@ impl Outgoing {
     pub(super) fn beat(&mut self, lane: u32, beat: u64) {
         let queue = self.lanes.get(&lane);
         if queue.is_some_and(|queue| queue.answers.is_empty()) {
-            self.answer(lane, Frame::Alive { beat });
+            self.answer(lane, Alive { beat });
         }
     }
 

@@ -59,7 +59,7 @@ pub use user::{
     BufferReply, FlowEvent, FlowId, LinkOutput, LinkUser, ProtocolViolation, Turn, WindowViolation,
 };
 
-use frame::Frame;
+use frame::{Chunk, Frame};
 use lanes::Outgoing;
 use receiving::ReceiveSide;
 use sending::SendSide;
@@ -151,8 +151,8 @@ impl LinkMachine {
             self.receive_on_lanes();
         }
         let step = match frame {
-            Frame::Alive { .. } => FrameStep::Done,
-            Frame::Ack { .. } | Frame::Grant { .. } | Frame::Refuse { .. } => {
+            Frame::Alive(_) => FrameStep::Done,
+            Frame::Ack(_) | Frame::Grant(_) | Frame::Refuse(_) => {
                 self.answer_arrived(frame)?;
                 FrameStep::Done
             }
@@ -170,12 +170,12 @@ impl LinkMachine {
         (mark, mask): (u32, u32),
         bytes: u32,
     ) -> Result<FrameStep, ProtocolViolation> {
-        let chunk = Frame::Chunk {
+        let chunk = Chunk {
             grant: self.receiving.grants.marked(mark, mask),
             chunk: 0,
             bytes,
         };
-        self.frame(lane, &chunk, &[])
+        self.frame(lane, &chunk.into(), &[])
     }
 
     /// A few milliseconds have passed: acknowledgements that waited leave, and all that had to wait for memory asks again.

@@ -5,9 +5,9 @@
 
 use super::ack_debt::AckDebt;
 use super::buffer::UnfinishedBuffer;
-use super::frame::Frame;
+use super::frame::{Ack, Gap, Request, Small};
 use super::limits::{may_request, LinkLimits, GRANTS_MAX};
-use super::receive_message::{Delivery, DeliveryKind, ReceiveState, Request};
+use super::receive_message::{Delivery, DeliveryKind, ReceiveState};
 use super::user::{violation, ProtocolViolation, Turn};
 use crate::credits::ReceiveWindow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -120,11 +120,10 @@ impl ReceiveFlow {
     /// A small message arrived.
     pub(super) fn small(
         &mut self,
-        sequence: u64,
-        charge_end: u64,
-        description_bytes: u16,
+        small: &Small,
         payload: &[u8],
     ) -> Result<SmallOutcome, ProtocolViolation> {
+        let (sequence, charge_end) = (small.sequence, small.charge_end);
         self.check_end(sequence, "Small")?;
         if self.is_past(sequence) {
             self.debt.is_due = true;
@@ -156,24 +155,20 @@ impl ReceiveFlow {
         let turn = Turn::Small {
             sequence,
             bytes: payload.into(),
-            description_bytes: description_bytes.into(),
+            description_bytes: small.description_bytes.into(),
         };
         self.set_landed(sequence, bytes, charge_end, turn);
         Ok(SmallOutcome::Waits)
     }
 
     /// A large message is requested. Its grant, if it has one that the sender is about to leave.
-    pub(super) fn request(
-        &mut self,
-        sequence: u64,
-        request: &Request,
-    ) -> Result<Option<u64>, ProtocolViolation> {
+    pub(super) fn request(&mut self, request: &Request) -> Result<Option<u64>, ProtocolViolation> {
+        let (sequence, bytes) = (request.sequence, request.bytes);
         self.check_end(sequence, "Request")?;
         if self.is_past(sequence) {
             self.debt.is_due = true;
             return Ok(None);
         }
-        let bytes = request.bytes;
         match self.messages.get_mut(&sequence) {
             None => {
                 self.add_large(bytes)?;
@@ -284,12 +279,8 @@ impl ReceiveFlow {
     }
 
     /// Of these messages, those that have not landed never will.
-    pub(super) fn gap(
-        &mut self,
-        first: u64,
-        next: u64,
-        charge_end: u64,
-    ) -> Result<(), ProtocolViolation> {
+    pub(super) fn gap(&mut self, gap: &Gap) -> Result<(), ProtocolViolation> {
+        let (first, next, charge_end) = (gap.first, gap.next, gap.charge_end);
         self.check_end(next - 1, "Gap")?;
         self.debt.is_due = true;
         if next <= self.taken {
@@ -471,12 +462,7 @@ impl ReceiveFlow {
     }
 
     /// The acknowledgement, if the sender does not know that already.
-    pub(super) fn acknowledge(
-        &mut self,
-        number: u64,
-        lane: u32,
-        with_others: bool,
-    ) -> Option<Frame> {
+    pub(super) fn acknowledge(&mut self, number: u64, lane: u32, with_others: bool) -> Option<Ack> {
         let state = (self.position, self.window.limit());
         self.debt.pay(number, state, lane, with_others)
     }

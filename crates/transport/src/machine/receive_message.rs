@@ -21,17 +21,8 @@
 //! BackPressured at a time: [`Delivery`] and the flow's turn say which.
 
 use super::buffer::UnfinishedBuffer;
-use super::frame::Description;
+use super::frame::Request;
 use super::user::Turn;
-
-/// The fields of a REQUEST.
-#[derive(Clone, Debug)]
-pub(super) struct Request {
-    pub(super) bytes: u64,
-    pub(super) chunk_bytes: u32,
-    pub(super) charge_end: u64,
-    pub(super) description: Description,
-}
 
 /// A message before its turn.
 pub(super) enum ReceiveState {

@@ -2,12 +2,11 @@
 
 use super::buffer::WriteRange;
 use super::flow_numbers::FlowNumbers;
-use super::frame::{Description, Frame, CONTROL_FLOW, FLOW_ENDED};
+use super::frame::{Ack, Close, Description, Frame, Open, Refuse, CONTROL_FLOW, FLOW_ENDED};
 use super::grants::{settle, Grant, Grants};
 use super::lanes::Outgoing;
 use super::limits::{LinkLimits, FLOWS_MAX};
 use super::receive_flow::{ReceiveFlow, SmallOutcome};
-use super::receive_message::Request;
 use super::user::{violation, LinkOutput, LinkUser, ProtocolViolation, Turn};
 use super::{LinkHeld, LinkMachine};
 use std::collections::BTreeMap;
@@ -205,7 +204,7 @@ impl LinkMachine {
     }
 
     fn grant_ended(&mut self, number: u64, grant: Grant) {
-        let flow = grant.flow;
+        let flow = grant.flow();
         if let Some(of) = self.receiving.flows.get_mut(&flow) {
             settle(of, number, grant);
             self.receiving.activate(flow);
@@ -230,40 +229,27 @@ impl LinkMachine {
         payload: &[u8],
     ) -> Result<FrameStep, ProtocolViolation> {
         let mut step = FrameStep::Done;
-        match *frame {
-            Frame::Chunk {
-                grant,
-                chunk,
-                bytes,
-            } => {
-                let range = self.receiving.grants.lend(lane, grant, chunk, bytes)?;
+        match frame {
+            Frame::Chunk(chunk) => {
+                let range = self.receiving.grants.lend(lane, chunk)?;
                 return Ok(FrameStep::Chunk(range));
             }
-            Frame::Abandon { grant } => {
-                if let Some(ended) = self.receiving.grants.abandoned(grant, lane)? {
-                    self.grant_ended(grant, ended);
+            Frame::Abandon(of) => {
+                if let Some(ended) = self.receiving.grants.abandoned(of.grant, lane)? {
+                    self.grant_ended(of.grant, ended);
                 }
             }
-            Frame::Open {
-                flow,
-                first,
-                ref description,
-            } => self.open_arrived(flow, lane, first, description)?,
-            Frame::Small {
-                flow,
-                sequence,
-                charge_end,
-                bytes,
-                description_bytes,
-            } => {
-                assert_eq!(payload.len(), bytes as usize, "the payload of the frame");
+            Frame::Open(open) => self.open_arrived(open, lane)?,
+            Frame::Small(small) => {
+                let (flow, bytes) = (small.flow, small.bytes as usize);
+                assert_eq!(payload.len(), bytes, "the payload of the frame");
                 if let Some(of) = self.open_flow(flow, "Small", lane)? {
-                    match of.small(sequence, charge_end, description_bytes, payload)? {
+                    match of.small(small, payload)? {
                         SmallOutcome::Deliver => {
                             step = FrameStep::Deliver {
                                 flow,
-                                sequence,
-                                description_bytes,
+                                sequence: small.sequence,
+                                description_bytes: small.description_bytes,
                             }
                         }
                         SmallOutcome::Waits => {}
@@ -274,52 +260,30 @@ impl LinkMachine {
                     }
                 }
             }
-            Frame::Request {
-                flow,
-                sequence,
-                charge_end,
-                bytes,
-                chunk_bytes,
-                ref description,
-            } => {
-                let request = Request {
-                    bytes,
-                    chunk_bytes,
-                    charge_end,
-                    description: description.clone(),
-                };
-                if let Some(of) = self.open_flow(flow, "Request", lane)? {
-                    if let Some(grant) = of.request(sequence, &request)? {
-                        self.receiving.grants.requested_again(grant, request);
+            Frame::Request(request) => {
+                if let Some(of) = self.open_flow(request.flow, "Request", lane)? {
+                    if let Some(grant) = of.request(request)? {
+                        let again = request.clone();
+                        self.receiving.grants.requested_again(grant, again);
                     }
-                    self.receiving.activate(flow);
+                    self.receiving.activate(request.flow);
                 }
             }
-            Frame::Gap {
-                flow,
-                first,
-                next,
-                charge_end,
-            } => {
-                if let Some(of) = self.open_flow(flow, "Gap", lane)? {
-                    of.gap(first, next, charge_end)?;
-                    self.advance(flow);
+            Frame::Gap(gap) => {
+                if let Some(of) = self.open_flow(gap.flow, "Gap", lane)? {
+                    of.gap(gap)?;
+                    self.advance(gap.flow);
                 }
             }
-            Frame::Close { flow, next } => self.close_arrived(flow, next, lane)?,
+            Frame::Close(close) => self.close_arrived(close, lane)?,
             _ => return Err(violation(frame.name(), "it is not for the receiving end")),
         }
         self.flush();
         Ok(step)
     }
 
-    fn open_arrived(
-        &mut self,
-        flow: u64,
-        lane: u32,
-        first: u64,
-        description: &Description,
-    ) -> Result<(), ProtocolViolation> {
+    fn open_arrived(&mut self, open: &Open, lane: u32) -> Result<(), ProtocolViolation> {
+        let flow = open.flow;
         if self.receiving.opened.contains(flow) {
             if let Some(of) = self.open_flow(flow, "Open", lane)? {
                 of.debt.is_due = true;
@@ -333,16 +297,17 @@ impl LinkMachine {
             return Err(violation("Open", "there are too many flows"));
         }
         let opening = Turn::Opened {
-            first,
-            description: description.clone(),
+            first: open.first,
+            description: open.description.clone(),
         };
-        let new = ReceiveFlow::new(of.limits, first, Some(opening));
+        let new = ReceiveFlow::new(of.limits, open.first, Some(opening));
         of.flows.insert(flow, new);
         self.advance(flow);
         Ok(())
     }
 
-    fn close_arrived(&mut self, flow: u64, next: u64, lane: u32) -> Result<(), ProtocolViolation> {
+    fn close_arrived(&mut self, close: &Close, lane: u32) -> Result<(), ProtocolViolation> {
+        let Close { flow, next } = *close;
         if next == FLOW_ENDED {
             // Any other CLOSE left before REFUSE arrived: its sender must not take this end for a delivery.
             self.receiving.refused.remove(&flow);
@@ -424,7 +389,7 @@ impl ReceiveSide {
             if refused.reported_on.is_none() {
                 refused.reported_on = Some(lane);
                 let why = refused.why.clone();
-                out.answer(lane, Frame::Refuse { flow: *flow, why });
+                out.answer(lane, Refuse { flow: *flow, why });
             }
         }
     }
@@ -503,8 +468,8 @@ fn acknowledge(flow: u64, of: &mut ReceiveFlow, with_others: bool, out: &mut Out
     }
 }
 
-fn ended(flow: u64) -> Frame {
-    Frame::Ack {
+fn ended(flow: u64) -> Ack {
+    Ack {
         flow,
         next: FLOW_ENDED,
         limit: 0,

@@ -1,7 +1,8 @@
 //! One flow at its sender: what it retains, what it may charge, and which frame is next.
 
 use super::frame::{
-    Description, Frame, Lanes, CONTROL_FLOW, FLOW_ENDED, LANES_MAX, MESSAGE_BYTES_MAX, SEQUENCE_MAX,
+    Abandon, Chunk, Close, Description, Gap, Grant, Lanes, Open, Request, Small, CONTROL_FLOW,
+    FLOW_ENDED, LANES_MAX, MESSAGE_BYTES_MAX, SEQUENCE_MAX,
 };
 use super::lanes::{Outgoing, QueuedFrame};
 use super::limits::LinkLimits;
@@ -264,10 +265,10 @@ impl SendFlow {
     /// A message may be sent by this grant. False if it does not wait for one.
     pub(super) fn grant(
         &mut self,
-        sequence: u64,
-        grant: SendGrant,
+        grant: &Grant,
         is_open: bool,
     ) -> Result<bool, ProtocolViolation> {
+        let (sequence, number) = (grant.sequence, grant.grant);
         if sequence >= self.sent_next {
             return Err(violation("Grant", "the message was not requested"));
         }
@@ -275,15 +276,15 @@ impl SendFlow {
             return Ok(false);
         };
         let message = self.queue.at_mut(at);
-        let number = grant.grant;
         match &message.state {
             SendState::Granted(current) if current.grant == number => return Ok(true),
             SendState::Requested { .. } if number > message.abandoned => {
-                if u64::from(grant.next_chunk) >= message.chunks() {
+                if u64::from(grant.from_chunk) >= message.chunks() {
                     return Err(violation("Grant", "the message has no such chunk"));
                 }
                 if is_open {
-                    self.queue.set(at, SendState::Granted(grant));
+                    let granted = SendState::Granted(SendGrant::new(grant));
+                    self.queue.set(at, granted);
                     return Ok(true);
                 }
                 // Its lanes have ended: request again.
@@ -329,7 +330,12 @@ impl SendFlow {
         if !self.is_confirmed && !self.opened_on.contains(&lane) {
             self.opened_on.push(lane);
             self.was_opened = true;
-            out.push(lane, self.open_frame().into());
+            let open = Open {
+                flow: self.number,
+                first: self.first,
+                description: self.description.clone(),
+            };
+            out.push(lane, open);
             return true;
         }
         if self.queue.is_empty() {
@@ -345,14 +351,6 @@ impl SendFlow {
             }
         }
         false
-    }
-
-    fn open_frame(&self) -> Frame {
-        Frame::Open {
-            flow: self.number,
-            first: self.first,
-            description: self.description.clone(),
-        }
     }
 
     /// The next frame of one of the queue.
@@ -381,7 +379,7 @@ impl SendFlow {
                     return Step::Blocked;
                 }
                 state = SendState::Requested { lane };
-                let request = Frame::Request {
+                let request = Request {
                     flow,
                     sequence,
                     charge_end,
@@ -405,18 +403,18 @@ impl SendFlow {
             ) => small(flow, (sequence, charge_end), payload, description),
             (QueuedItem::Gap, _) => {
                 let (first, next) = (sequence, message.next);
-                Frame::Gap {
+                let gap = Gap {
                     flow,
                     first,
                     next,
                     charge_end,
-                }
-                .into()
+                };
+                gap.into()
             }
             (QueuedItem::Close, _) => {
                 self.close_was_sent = true;
                 let next = if self.is_cut { FLOW_ENDED } else { self.next };
-                Frame::Close { flow, next }.into()
+                Close { flow, next }.into()
             }
         };
         if !matches!(message.item, QueuedItem::Close) {
@@ -458,11 +456,12 @@ impl SendFlow {
             return Step::Next;
         };
         let queued = QueuedFrame {
-            frame: Frame::Chunk {
+            frame: Chunk {
                 grant: grant.grant,
                 chunk: grant.next_chunk,
                 bytes,
-            },
+            }
+            .into(),
             description: None,
             payload: Some((payload, from, from + bytes as usize)),
             remote: grant.remote,
@@ -482,13 +481,14 @@ fn small(
 ) -> QueuedFrame {
     let (bytes, described) = (payload.bytes(), description.as_slice().len());
     QueuedFrame {
-        frame: Frame::Small {
+        frame: Small {
             flow,
             sequence,
             charge_end,
             bytes: u32::try_from(bytes + described).expect("small messages have 32 bits"),
             description_bytes: u16::try_from(described).expect("descriptions are short"),
-        },
+        }
+        .into(),
         description: Some(description.clone()),
         payload: Some((Arc::clone(payload), 0, bytes)),
         remote: None,
@@ -498,6 +498,6 @@ fn small(
 /// Tells the receiver on each lane of a grant that is open that no chunk of it follows there. Of the others it sees the end.
 pub(super) fn abandon(grant: u64, lanes: Lanes, out: &mut Outgoing) {
     for lane in lanes.as_slice() {
-        out.push(*lane, Frame::Abandon { grant }.into());
+        out.push(*lane, Abandon { grant });
     }
 }

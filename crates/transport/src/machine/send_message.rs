@@ -20,7 +20,7 @@
 //! A large message stays Granted when all its chunks are queued: losing one of its lanes leads back until it is acknowledged.
 //! Gaps and the flow's end change between Queued and Sent in the same way.
 
-use super::frame::{Description, Lanes, Remote, CHUNKS_MAX};
+use super::frame::{Description, Grant, Lanes, Remote, CHUNKS_MAX};
 use crate::payload::Payload;
 use std::sync::Arc;
 
@@ -48,13 +48,13 @@ pub(super) struct SendGrant {
 }
 
 impl SendGrant {
-    pub(super) fn new(grant: u64, lanes: Lanes, remote: Option<Remote>, from_chunk: u32) -> Self {
+    pub(super) fn new(of: &Grant) -> Self {
         Self {
-            grant,
-            lanes,
-            remote,
-            unused: lanes,
-            next_chunk: from_chunk,
+            grant: of.grant,
+            lanes: of.lanes,
+            remote: of.remote,
+            unused: of.lanes,
+            next_chunk: of.from_chunk,
         }
     }
 

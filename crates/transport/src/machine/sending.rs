@@ -1,10 +1,12 @@
 //! All flows that a link sends.
 
-use super::frame::{Description, Frame, CONTROL_FLOW, FLOW_ENDED, SEQUENCE_MAX};
+use super::frame::{
+    Ack, Description, Frame, Grant, Refuse, CONTROL_FLOW, FLOW_ENDED, SEQUENCE_MAX,
+};
 use super::lanes::Outgoing;
 use super::limits::{LinkLimits, FLOWS_MAX};
 use super::send_flow::{abandon, SendFlow};
-use super::send_message::{QueuedItem, SendGrant, SendState};
+use super::send_message::{QueuedItem, SendState};
 use super::user::{violation, FlowEvent, ProtocolViolation};
 use super::LinkMachine;
 use crate::payload::Payload;
@@ -181,27 +183,22 @@ impl LinkMachine {
 /// Frames for the sending end.
 impl LinkMachine {
     pub(super) fn answer_arrived(&mut self, frame: &Frame) -> Result<(), ProtocolViolation> {
-        match *frame {
-            Frame::Ack { flow, next, limit } => self.ack_arrived(flow, next, limit)?,
-            Frame::Grant {
-                flow,
-                sequence,
-                grant,
-                from_chunk,
-                lanes,
-                remote,
-            } => {
-                let grant = SendGrant::new(grant, lanes, remote, from_chunk);
-                self.grant_arrived(flow, sequence, grant)?;
-            }
-            Frame::Refuse { flow, ref why } => self.refuse_arrived(flow, why)?,
+        match frame {
+            Frame::Ack(ack) => self.ack_arrived(ack)?,
+            Frame::Grant(grant) => self.grant_arrived(grant)?,
+            Frame::Refuse(refuse) => self.refuse_arrived(refuse)?,
             _ => return Err(violation(frame.name(), "it is not for the sending end")),
         }
         self.sending.pump(&mut self.out);
         Ok(())
     }
 
-    fn ack_arrived(&mut self, number: u64, next: u64, limit: u64) -> Result<(), ProtocolViolation> {
+    fn ack_arrived(&mut self, ack: &Ack) -> Result<(), ProtocolViolation> {
+        let Ack {
+            flow: number,
+            next,
+            limit,
+        } = *ack;
         let first_window = self.sending.first_window.unwrap_or(0);
         let (Some(flow), out) = (self.sending.named(number, "Ack")?, &mut self.out) else {
             return Ok(());
@@ -229,31 +226,27 @@ impl LinkMachine {
         Ok(())
     }
 
-    fn grant_arrived(
-        &mut self,
-        number: u64,
-        sequence: u64,
-        grant: SendGrant,
-    ) -> Result<(), ProtocolViolation> {
-        let (grant_number, lanes) = (grant.grant, grant.lanes);
-        let is_open = lanes.as_slice().iter().any(|lane| self.out.has(*lane));
-        let is_used = match self.sending.named(number, "Grant")? {
-            Some(flow) => flow.grant(sequence, grant, is_open)?,
+    fn grant_arrived(&mut self, grant: &Grant) -> Result<(), ProtocolViolation> {
+        let mut lanes = grant.lanes.as_slice().iter();
+        let is_open = lanes.any(|lane| self.out.has(*lane));
+        let is_used = match self.sending.named(grant.flow, "Grant")? {
+            Some(flow) => flow.grant(grant, is_open)?,
             None => false,
         };
         if !is_used {
-            abandon(grant_number, lanes, &mut self.out);
+            abandon(grant.grant, grant.lanes, &mut self.out);
         }
-        self.sending.wake(number);
+        self.sending.wake(grant.flow);
         Ok(())
     }
 
-    fn refuse_arrived(&mut self, number: u64, why: &Description) -> Result<(), ProtocolViolation> {
+    fn refuse_arrived(&mut self, refuse: &Refuse) -> Result<(), ProtocolViolation> {
+        let number = refuse.flow;
         let flow = self.sending.named(number, "Refuse")?;
         if let Some(dropped) = flow.and_then(|flow| flow.cut(&mut self.out)) {
             self.out.report_flow(FlowEvent::Refused {
                 flow: number,
-                why: why.clone(),
+                why: refuse.why.clone(),
                 dropped,
             });
             self.sending.wake(number);

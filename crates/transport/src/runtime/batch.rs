@@ -1,6 +1,6 @@
 //! Frames that a lane writes at once, and how far that is.
 
-use crate::machine::frame::{Frame, Remote};
+use crate::machine::frame::{Chunk, Frame, Remote};
 use crate::machine::QueuedFrame;
 use crate::payload::Payload;
 use rgaps_verbs::MARK_MAX;
@@ -163,7 +163,7 @@ impl Batch {
         self.heads.extend_from_slice(description);
         let is_whole = |(payload, from, to): &Bytes| *from == 0 && *to == payload.bytes();
         let (remote, mark) = match (&frame, &payload) {
-            (Frame::Chunk { grant, .. }, Some(part)) => (
+            (Frame::Chunk(Chunk { grant, .. }), Some(part)) => (
                 remote.map(|remote| (remote, part.1 as u64)),
                 is_whole(part).then_some((*grant & u64::from(MARK_MAX)) as u32),
             ),
@@ -184,7 +184,7 @@ impl Batch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::frame::Description;
+    use crate::machine::frame::{Alive, Description, Refuse};
 
     fn queued(
         bytes: u32,
@@ -193,11 +193,12 @@ mod tests {
         remote: Option<Remote>,
     ) -> QueuedFrame {
         QueuedFrame {
-            frame: Frame::Chunk {
+            frame: Chunk {
                 grant: 1,
                 chunk: 0,
                 bytes,
-            },
+            }
+            .into(),
             description: None,
             payload: Some((Arc::clone(payload), from, to)),
             remote,
@@ -233,10 +234,10 @@ mod tests {
         let payload: Arc<dyn Payload> = Arc::new((0..=255).cycle().take(1000).collect::<Vec<u8>>());
         let remote = Remote::new(1 << 20, &[7]);
         let mut batch = Batch::default();
-        batch.push(Frame::Alive { beat: 1 }.into());
+        batch.push(Alive { beat: 1 }.into());
         batch.push(queued(300, &payload, (100, 400), remote));
         let why = Description::new(&[1; 9]).unwrap();
-        batch.push(Frame::Refuse { flow: 1, why }.into());
+        batch.push(Refuse { flow: 1, why }.into());
         batch.push(queued(600, &payload, (400, 1000), None));
         let mut slices = [IoSlice::new(&[]); BATCH_SLICES];
         let count = batch.slices(&mut slices);

@@ -169,7 +169,7 @@ impl Shared {
     ) -> Result<(), HelloError> {
         let tcp = TcpStream::connect_timeout(&address, HELLO_LIMIT)?;
         let connection = self.connection(tcp, Some(&link.name))?;
-        let other = dial_hello(&connection, *own)?;
+        let other = dial_hello(&connection, own)?;
         link.dialled(connection, own, &other)
     }
 }

@@ -3,8 +3,8 @@
 
 use crate::connection::Connection;
 use crate::machine::frame::{
-    DecodeError, Decoded, Frame, Hello, RdmaMode, ResetReason, FRAME_BYTES_MAX, HEADER_BYTES,
-    WIRE_VERSION,
+    DecodeError, Decoded, Frame, Hello, RdmaMode, Reset, ResetReason, FRAME_BYTES_MAX,
+    HEADER_BYTES, WIRE_VERSION,
 };
 use std::io;
 use std::time::{Duration, Instant};
@@ -118,7 +118,7 @@ pub(crate) fn refuse(
     other: impl ToString,
 ) -> HelloError {
     // If it has left, it needs no reason.
-    let _ = write_frame(connection, &Frame::Reset { reason, expected });
+    let _ = write_frame(connection, &Reset { reason, expected }.into());
     HelloError::Refused {
         who: format!("the lane of {} was refused", connection.peer()),
         reason,
@@ -128,12 +128,12 @@ pub(crate) fn refuse(
 }
 
 /// The end that opened the connection begins.
-pub(crate) fn dial_hello(connection: &Connection, own: Hello) -> Result<Hello, HelloError> {
+pub(crate) fn dial_hello(connection: &Connection, own: &Hello) -> Result<Hello, HelloError> {
     connection.set_limit(Some(HELLO_LIMIT))?;
-    write_frame(connection, &Frame::Hello { hello: own })?;
+    write_frame(connection, &own.clone().into())?;
     let other = match read_frame(connection, HELLO_LIMIT)? {
-        Frame::Hello { hello } => hello,
-        Frame::Reset { reason, expected } => return Err(refused(&own, reason, expected)),
+        Frame::Hello(hello) => hello,
+        Frame::Reset(Reset { reason, expected }) => return Err(refused(own, reason, expected)),
         _ => return Err(HelloError::NoHello),
     };
     let refuse = |reason, own, other| Err(refuse(connection, reason, own, hex(other)));
@@ -157,7 +157,7 @@ pub(crate) fn accept_hello(
     realm: u64,
 ) -> Result<Hello, HelloError> {
     let other = match read_frame(connection, HELLO_LIMIT) {
-        Ok(Frame::Hello { hello }) => hello,
+        Ok(Frame::Hello(hello)) => hello,
         Ok(_) => return Err(HelloError::NoHello),
         Err(error) => {
             if let HelloError::Decode(DecodeError::Version(other)) = error {

@@ -28,7 +28,7 @@ pub use handshake::HelloError;
 pub use lane::{LaneEnd, LaneKind, LaneStatus};
 pub use user::{FlowReceiver, LinkEvent, LinkUser, OpenReply};
 
-use crate::machine::frame::{Frame, RdmaMode, ResetReason, LANES_MAX};
+use crate::machine::frame::{Frame, Goodbye, RdmaMode, Reset, ResetReason, LANES_MAX};
 use crate::machine::{
     ChunkLanded, FrameStep, LinkMachine, ProtocolViolation, WriteLimit, WriteRange,
 };
@@ -191,7 +191,7 @@ impl LinkRuntime {
         let mut locked = self.lock();
         locked.is_closing = true;
         for open in locked.lanes.values() {
-            open.lane.write_last(&Frame::Goodbye {});
+            open.lane.write_last(&Goodbye {}.into());
             open.lane.close("the link is closed");
         }
         let threads = std::mem::take(&mut locked.threads);
@@ -246,7 +246,7 @@ impl LinkRuntime {
     fn check_small(&self, lane: u32, frame: &Frame) -> Result<(), String> {
         let most = u64::from(self.config.limits.first_window);
         match frame {
-            Frame::Small { .. } if frame.payload_bytes() > most => {
+            Frame::Small(_) if frame.payload_bytes() > most => {
                 let violation = ProtocolViolation::State {
                     frame: frame.name(),
                     what: "it is larger than a flow's first window",
@@ -265,8 +265,8 @@ impl LinkRuntime {
         payload: &[u8],
     ) -> Result<Option<WriteRange>, String> {
         match frame {
-            Frame::Goodbye {} => return Err("the peer closed the link".into()),
-            Frame::Reset { reason, .. } => {
+            Frame::Goodbye(_) => return Err("the peer closed the link".into()),
+            Frame::Reset(Reset { reason, .. }) => {
                 return Err(format!("the peer resets the link: {reason:?}"))
             }
             _ => {}
@@ -315,10 +315,11 @@ impl LinkRuntime {
         locked.counts.disconnected += 1;
         locked.penalty_until_ms = self.now_ms() + PENALTY_MS;
         locked.error = Some(why.clone());
-        let reset = Frame::Reset {
+        let reset = Reset {
             reason: ResetReason::Protocol,
             expected: 0,
         };
+        let reset = reset.into();
         for (number, open) in &locked.lanes {
             open.lane.write_last(&reset);
             if Some(*number) != lane {

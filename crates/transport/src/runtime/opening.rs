@@ -5,7 +5,7 @@ use super::lane::rdma::{agree, Agreed, RdmaLane};
 use super::lane::{Lane, Stream};
 use super::{LinkEvent, LinkRuntime, LockedLink, OpenLane};
 use crate::connection::Connection;
-use crate::machine::frame::{Frame, Hello, RdmaMode, ResetReason, LANES_MAX};
+use crate::machine::frame::{Hello, RdmaMode, ResetReason, LANES_MAX};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -180,7 +180,7 @@ impl LinkRuntime {
         };
         rdma_of_both(own.rdma, other.rdma)
             .map_err(|wish| refuse(&connection, ResetReason::Rdma, own.rdma as u64, wish))?;
-        write_frame(&connection, &Frame::Hello { hello: own })?;
+        write_frame(&connection, &own.clone().into())?;
         connection.set_limit(None)?;
         locked.last_lane = number;
         drop(locked);
@@ -204,7 +204,7 @@ impl LinkRuntime {
         drop(locked);
         let own = Hello {
             lane: other.lane,
-            ..*own
+            ..own.clone()
         };
         self.answered(connection, &own, other)
     }

@@ -1,6 +1,6 @@
 //! A peer that says what it wants.
 use super::hosts::{KEY, LIMIT};
-use rgaps_transport::machine::frame::{Decoded, Frame, Hello, RdmaMode};
+use rgaps_transport::machine::frame::{self, Decoded, Frame, RdmaMode};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
@@ -52,16 +52,14 @@ impl Raw {
 }
 
 pub fn hello() -> Frame {
-    Frame::Hello {
-        hello: Hello {
-            node: 1,
-            machine: 1,
-            realm: 7,
-            lane: 0,
-            first_window: 64 << 10,
-            rdma: RdmaMode::No,
-            to: 2,
-            key: KEY,
-        },
-    }
+    Frame::Hello(frame::Hello {
+        node: 1,
+        machine: 1,
+        realm: 7,
+        lane: 0,
+        first_window: 64 << 10,
+        rdma: RdmaMode::No,
+        to: 2,
+        key: KEY,
+    })
 }

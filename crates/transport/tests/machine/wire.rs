@@ -93,7 +93,7 @@ impl End {
 
     pub fn read(&mut self, sent: &Sent) -> Result<(), ProtocolViolation> {
         let small: &[u8] = match sent.frame {
-            Frame::Small { .. } => &sent.payload,
+            Frame::Small(_) => &sent.payload,
             _ => &[],
         };
         match self.machine.frame(sent.lane, &sent.frame, small)? {

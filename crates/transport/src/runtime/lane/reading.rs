@@ -88,7 +88,7 @@ impl Reading {
         let payload_bytes = usize::try_from(frame.payload_bytes()).expect("it is bounded");
         let here = &bytes[head..(head + payload_bytes).min(bytes.len())];
         let used = head + here.len();
-        let is_chunk = matches!(frame, Frame::Chunk { .. });
+        let is_chunk = matches!(frame, Frame::Chunk(_));
         if !is_chunk && here.len() == payload_bytes {
             link.frame(self.lane, &frame, here)?;
         } else {

@@ -2,7 +2,7 @@
 //! frames lie whole in one record, payloads may continue in the next.
 
 use super::{DIRECT, STREAM};
-use crate::machine::frame::{Decoded, Frame};
+use crate::machine::frame::{Chunk, Decoded, Frame};
 use crate::machine::{ProtocolViolation, WriteRange};
 use crate::runtime::lane::reading::{Begun, Reading};
 use crate::runtime::LinkRuntime;
@@ -58,7 +58,7 @@ impl Reading {
         if used < head.len() {
             return Err(self.violation("it has more than one chunk's frame", link));
         }
-        let Frame::Chunk { bytes, .. } = frame else {
+        let Frame::Chunk(Chunk { bytes, .. }) = frame else {
             return Err(self.violation("its frame is not a chunk's", link));
         };
         let range = self.chunk(&frame, link)?;
