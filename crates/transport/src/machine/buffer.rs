@@ -307,17 +307,6 @@ impl GrantedBuffer {
     }
 }
 
-impl std::fmt::Debug for GrantedBuffer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let missing = self.chunks.missing.load(Ordering::Relaxed);
-        write!(
-            f,
-            "GrantedBuffer({missing} of {} chunks missing)",
-            self.chunks.count
-        )
-    }
-}
-
 /// A chunk that has landed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkLanded {

@@ -30,15 +30,6 @@ impl Grant {
     }
 }
 
-/// The result of giving buffers to a flow.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Given {
-    /// A message needs no byte more: it may be its turn.
-    pub(super) has_landed: bool,
-    /// The user had none, or no lane is known to both ends.
-    pub(super) is_starved: bool,
-}
-
 /// The grants that have not ended, and the user who has the memory.
 pub(super) struct Grants {
     all: BTreeMap<u64, Grant>,
@@ -68,13 +59,14 @@ impl Grants {
         }
     }
 
-    /// Gives buffers to a flow's messages in their order.
-    pub(super) fn give(&mut self, flow: u64, of: &mut ReceiveFlow, out: &mut Outgoing) -> Given {
-        let mut given = Given::default();
+    /// Gives buffers to a flow's messages in their order, until the user has none, or if no lane is known to both ends: then the
+    /// flow is starved. Whether a message needs no byte more: it may be its turn.
+    pub(super) fn give(&mut self, flow: u64, of: &mut ReceiveFlow, out: &mut Outgoing) -> bool {
+        let mut has_landed = false;
         let lanes = out.confirmed();
         while let Some((sequence, request, has_kept)) = of.next_requested() {
             let Some(lanes) = lanes else {
-                given.is_starved = true;
+                of.listed.starved = true;
                 break;
             };
             let reply = (!has_kept).then(|| {
@@ -82,7 +74,7 @@ impl Grants {
                 self.user.buffer(flow, sequence, description, bytes)
             });
             if matches!(reply, Some(BufferReply::Full)) {
-                given.is_starved = true;
+                of.listed.starved = true;
                 break;
             }
             let (request, kept) = of.take_requested(sequence);
@@ -91,7 +83,7 @@ impl Grants {
                 let (first, next) = (sequence, sequence + 1);
                 let missed = Turn::Missed { first, next };
                 of.set_landed(sequence, bytes, request.charge_end, missed);
-                given.has_landed = true;
+                has_landed = true;
                 continue;
             };
             match buffer.grant(request.chunk_bytes) {
@@ -119,11 +111,11 @@ impl Grants {
                 }
                 Err(whole) => {
                     set_whole(of, request, whole);
-                    given.has_landed = true;
+                    has_landed = true;
                 }
             }
         }
-        given
+        has_landed
     }
 
     /// Sends GRANT again where it was lost with its lane, or may have been.

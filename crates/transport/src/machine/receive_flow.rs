@@ -32,6 +32,7 @@ pub(super) struct Listed {
     pub(super) owed: bool,
 }
 
+#[derive(Default)]
 pub(super) struct ReceiveFlow {
     pub(super) listed: Listed,
     limits: LinkLimits,
@@ -76,27 +77,14 @@ impl ReceiveFlow {
             window.widen(limits.more_window());
         }
         Self {
-            listed: Listed::default(),
             limits,
             opening,
             is_accepted: is_due,
             taken: first,
             position: first,
-            messages: BTreeMap::new(),
-            requested: BTreeSet::new(),
-            reorder_bytes: 0,
-            granted: 0,
-            large: 0,
-            large_bytes: 0,
-            orphans: 0,
-            gaps: BTreeMap::new(),
-            close_at: None,
-            is_cut: false,
-            close_lanes: Vec::new(),
-            turn: None,
-            back_pressured: None,
             window,
             debt: AckDebt::new(is_due),
+            ..Self::default()
         }
     }
 

@@ -192,12 +192,11 @@ impl LinkMachine {
             if of.listed.starved {
                 continue;
             }
-            let given = self.receiving.grants.give(flow, of, &mut self.out);
-            of.listed.starved = given.is_starved;
-            if given.is_starved {
+            let has_landed = self.receiving.grants.give(flow, of, &mut self.out);
+            if of.listed.starved {
                 self.receiving.starved.push(flow);
             }
-            if given.has_landed {
+            if has_landed {
                 self.advance(flow);
             }
         }

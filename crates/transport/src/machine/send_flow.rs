@@ -23,6 +23,7 @@ pub(super) enum Step {
     Next,
 }
 
+#[derive(Default)]
 pub(super) struct SendFlow {
     number: u64,
     first: u64,
@@ -66,19 +67,9 @@ impl SendFlow {
             description,
             next: first,
             sent_next: first,
-            queue: SendQueue::default(),
-            retained: 0,
             window,
             opened_on: Vec::with_capacity(LANES_MAX),
-            is_confirmed: false,
-            is_accepted: false,
-            was_opened: false,
-            close_was_sent: false,
-            is_closing: false,
-            is_cut: false,
-            is_waiting: false,
-            lane: None,
-            is_runnable: false,
+            ..Self::default()
         }
     }
 

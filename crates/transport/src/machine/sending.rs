@@ -17,6 +17,7 @@ use std::sync::Arc;
 const CONTROL_RETAINED_MAX: u64 = 64 << 20;
 
 /// The sending end.
+#[derive(Default)]
 pub(super) struct SendSide {
     limits: LinkLimits,
     flows: BTreeMap<u64, SendFlow>,
@@ -260,11 +261,7 @@ impl SendSide {
         Self {
             limits,
             flows: BTreeMap::from([(CONTROL_FLOW, SendFlow::control())]),
-            last: CONTROL_FLOW,
-            first_window: None,
-            runnable: VecDeque::new(),
-            starved: BTreeSet::new(),
-            resent: 0,
+            ..Self::default()
         }
     }
 

@@ -3,9 +3,7 @@
 use super::user::{FlowReceiver, LinkEvent, OpenReply};
 use super::LinkRuntime;
 use crate::machine::frame::{Description, Remote};
-use crate::machine::{
-    self, BufferReply, FlowId, LinkOutput, ProtocolViolation, ReceiveBuffer, Turn,
-};
+use crate::machine::{self, BufferReply, FlowId, LinkOutput, ReceiveBuffer, Turn};
 use crate::rdma::RegistrationTable;
 use std::sync::Arc;
 
@@ -99,8 +97,7 @@ fn open(link: &LinkRuntime, flow: FlowId, description: &Description) -> bool {
         }
         OpenReply::Violation(what) => {
             refuse(Description::new(what.as_bytes()).unwrap_or_default());
-            let frame = "Open";
-            link.disconnect(None, &ProtocolViolation::State { frame, what });
+            link.violated(None, "Open", what);
         }
     }
     true

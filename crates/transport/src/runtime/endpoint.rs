@@ -12,7 +12,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
-use std::sync::{Arc, Condvar, Mutex, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use thiserror::Error;
@@ -82,19 +82,14 @@ fn advice(error: &io::Error, address: &SocketAddr) -> String {
 
 /// What an endpoint and its links share.
 pub(crate) struct Shared {
-    pub(crate) incarnation: u64,
-    pub(crate) realm: u64,
-    security: Security,
-    pub(crate) rdma: Option<Rdma>,
+    pub(crate) config: EndpointConfig,
     /// Memory that the rails know.
     pub(crate) registered: Arc<RegistrationTable>,
-    /// Connections that were refused in the handshake.
-    refused: AtomicU64,
     links: Mutex<HashMap<LaneKey, Weak<LinkRuntime>>>,
     /// The number of the last machine of a link.
     machines: AtomicU64,
-    /// Why somebody was refused last.
-    refusal: Mutex<Option<String>>,
+    /// Connections that were refused in the handshake, and why the last one was.
+    refused: Mutex<(u64, Option<String>)>,
     handshakes: Handshakes,
     closing: Mutex<bool>,
     /// The clock's ticks are far apart. Cleared, and with [`Shared::clock`], they are soon again.
@@ -109,15 +104,11 @@ impl Shared {
     }
 
     fn link(&self, key: &LaneKey) -> Option<Arc<LinkRuntime>> {
-        self.links
-            .lock()
-            .expect("nobody panics with it")
-            .get(key)?
-            .upgrade()
+        self.lock_links().get(key)?.upgrade()
     }
 
     fn all(&self) -> Vec<Arc<LinkRuntime>> {
-        let links = self.links.lock().expect("nobody panics with it");
+        let links = self.lock_links();
         links.values().filter_map(Weak::upgrade).collect()
     }
 
@@ -130,6 +121,14 @@ impl Shared {
         }
     }
 
+    fn lock_refused(&self) -> MutexGuard<'_, (u64, Option<String>)> {
+        self.refused.lock().expect("nobody panics with it")
+    }
+
+    fn lock_links(&self) -> MutexGuard<'_, HashMap<LaneKey, Weak<LinkRuntime>>> {
+        self.links.lock().expect("nobody panics with it")
+    }
+
     fn is_closing(&self) -> bool {
         *self.closing.lock().expect("nobody panics with it")
     }
@@ -137,7 +136,7 @@ impl Shared {
     /// The connection of a lane, as security demands: to the peer of this name, or from a peer that says later who it is.
     fn connection(&self, tcp: TcpStream, dials: Option<&str>) -> Result<Connection, HelloError> {
         let mut connection = Connection::plain(tcp)?;
-        match &self.security {
+        match &self.config.security {
             Security::Loopback if !connection.is_loopback() => {
                 return Err(HelloError::Plain(connection.peer().to_string()));
             }
@@ -149,7 +148,7 @@ impl Shared {
 
     fn accept(&self, tcp: TcpStream) -> Result<(), HelloError> {
         let connection = self.connection(tcp, None)?;
-        let other = accept_hello(&connection, self.incarnation, self.realm)?;
+        let other = accept_hello(&connection, self.config.incarnation, self.config.realm)?;
         match self.link(&other.key) {
             Some(link) if connection.may_be(&link.name) => link.accepted(connection, &other),
             Some(link) => {
@@ -194,15 +193,11 @@ impl Endpoint {
         };
         let listener = config.listen.map(listen).transpose()?;
         let shared = Arc::new(Shared {
-            incarnation: config.incarnation,
-            realm: config.realm,
-            security: config.security,
-            rdma: config.rdma,
+            config,
             registered: Arc::default(),
-            refused: AtomicU64::new(0),
             links: Mutex::default(),
             machines: AtomicU64::new(0),
-            refusal: Mutex::default(),
+            refused: Mutex::default(),
             handshakes: Handshakes::default(),
             closing: Mutex::new(false),
             slow: AtomicBool::new(false),
@@ -230,21 +225,20 @@ impl Endpoint {
 
     /// Connections that were refused in the handshake so far.
     pub fn refused(&self) -> u64 {
-        self.shared.refused.load(Relaxed)
+        self.shared.lock_refused().0
     }
 
     /// What registers memory with the rails.
     pub fn registrar(&self) -> Registrar {
         Registrar {
-            rdma: self.shared.rdma.clone(),
+            rdma: self.shared.config.rdma.clone(),
             table: Arc::clone(&self.shared.registered),
         }
     }
 
     /// Why a lane was refused last, once.
     pub fn take_refusal(&self) -> Option<String> {
-        let refusal = &self.shared.refusal;
-        refusal.lock().expect("nobody panics with it").take()
+        self.shared.lock_refused().1.take()
     }
 
     /// A link to a peer of this name (with TLS its certificate's). It has lanes as soon as the peer has its end of it.
@@ -258,7 +252,7 @@ impl Endpoint {
         let key = peer.key;
         let shared = Arc::clone(&self.shared);
         let link = Arc::new(LinkRuntime::new(name, config, peer, users, shared));
-        let mut links = self.shared.links.lock().expect("nobody panics with it");
+        let mut links = self.shared.lock_links();
         if links.get(&key).is_some_and(|link| link.strong_count() > 0) {
             return Err(EndpointError::Key);
         }
@@ -300,7 +294,7 @@ fn accept_all(shared: &Arc<Shared>, listener: &TcpListener) {
             continue;
         };
         let Some(handshake) = shared.handshakes.admit(&tcp) else {
-            shared.refused.fetch_add(1, Relaxed);
+            shared.lock_refused().0 += 1;
             continue;
         };
         let accepting = Arc::clone(shared);
@@ -311,10 +305,8 @@ fn accept_all(shared: &Arc<Shared>, listener: &TcpListener) {
                 Ok(()) => handshake.complete(),
                 Err(error) => {
                     let from = from.map_or_else(|_| "nobody".to_owned(), |from| from.to_string());
-                    let mut refusal = accepting.refusal.lock().expect("nobody panics with it");
-                    *refusal = Some(format!("{from}: {error}"));
-                    drop(refusal);
-                    accepting.refused.fetch_add(1, Relaxed);
+                    let mut refused = accepting.lock_refused();
+                    *refused = (refused.0 + 1, Some(format!("{from}: {error}")));
                 }
             }
         });
@@ -366,7 +358,7 @@ struct Handle(Arc<LinkRuntime>);
 impl Drop for Handle {
     fn drop(&mut self) {
         self.0.close();
-        let mut links = self.0.shared.links.lock().expect("nobody panics with it");
+        let mut links = self.0.shared.lock_links();
         links.retain(|_, link| link.strong_count() > 0 && !std::ptr::eq(link.as_ptr(), &*self.0));
     }
 }
@@ -380,7 +372,7 @@ impl Link {
     /// Or the peer has other addresses.
     pub fn set_peer(&self, peer: Peer) -> Result<(), EndpointError> {
         let link = &self.0 .0;
-        let mut links = link.shared.links.lock().expect("nobody panics with it");
+        let mut links = link.shared.lock_links();
         let is_ours = |of: &Weak<LinkRuntime>| std::ptr::eq(of.as_ptr(), &**link);
         let other = links.get(&peer.key).filter(|of| !is_ours(of));
         if other.is_some_and(|of| of.strong_count() > 0) {

@@ -96,8 +96,7 @@ impl LinkRuntime {
             is_settling: false,
             lanes: BTreeMap::new(),
             peer,
-            seen: 0,
-            seen_machine: 0,
+            seen: None,
             is_restarting: false,
             is_closing: false,
             last_lane: 0,
@@ -149,15 +148,13 @@ impl LinkRuntime {
     pub(crate) fn set_peer(&self, peer: Peer) {
         let mut locked = self.lock();
         // With another key the peer's machine is new, too.
-        let is_other = peer.key != locked.peer.key
-            || ![0, locked.peer.incarnation, locked.seen].contains(&peer.incarnation);
-        let restarts = is_other && locked.seen != 0;
+        let restarts = locked.seen.is_some_and(|(node, _)| {
+            peer.key != locked.peer.key
+                || ![0, locked.peer.incarnation, node].contains(&peer.incarnation)
+        });
         locked.peer = peer;
-        (
-            locked.failures,
-            locked.penalty_until_ms,
-            locked.rdma_after_ms,
-        ) = (0, 0, 0);
+        (locked.failures, locked.penalty_until_ms) = (0, 0);
+        locked.rdma_after_ms = 0;
         if restarts {
             locked.begin_restart();
         }
@@ -173,12 +170,11 @@ impl LinkRuntime {
         let (resent, duplicates) = locked.machine.repeated();
         counts.resent += resent;
         counts.duplicates += duplicates;
-        for lane in locked.lanes.values().map(|open| open.lane.status()) {
-            counts.add_lane(&lane);
-        }
         let lanes = locked.lanes.values().map(|open| open.lane.status());
+        let lanes: Vec<LaneStatus> = lanes.collect();
+        lanes.iter().for_each(|lane| counts.add_lane(lane));
         LinkStatus {
-            lanes: lanes.collect(),
+            lanes,
             retained_bytes: locked.machine.retained_bytes(),
             arriving: locked.machine.held().large,
             error: locked.error.clone(),
@@ -247,11 +243,8 @@ impl LinkRuntime {
         let most = u64::from(self.config.limits.first_window);
         match frame {
             Frame::Small(_) if frame.payload_bytes() > most => {
-                let violation = ProtocolViolation::State {
-                    frame: frame.name(),
-                    what: "it is larger than a flow's first window",
-                };
-                Err(self.disconnect(Some(lane), &violation))
+                let what = "it is larger than a flow's first window";
+                Err(self.violated(Some(lane), frame.name(), what))
             }
             _ => Ok(()),
         }
@@ -306,6 +299,11 @@ impl LinkRuntime {
         if is_last {
             self.lock().machine.landed(grant);
         }
+    }
+
+    /// [`LinkRuntime::disconnect`] for a frame that is not valid here.
+    fn violated(&self, lane: Option<u32>, frame: &'static str, what: &'static str) -> String {
+        self.disconnect(lane, &ProtocolViolation::State { frame, what })
     }
 
     /// The peer violated the protocol: it has no lane of this link any more, and gets none for a while.

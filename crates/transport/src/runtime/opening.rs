@@ -61,7 +61,7 @@ impl LinkRuntime {
 
     /// What lanes are to be, as far as this end decides.
     fn rdma_mode(&self) -> RdmaMode {
-        match self.shared.rdma {
+        match self.shared.config.rdma {
             Some(_) => self.config.rdma,
             // Where RDMA is required and missing, there is no lane.
             None if self.config.rdma == RdmaMode::Require => RdmaMode::Require,
@@ -120,12 +120,9 @@ impl LinkRuntime {
         }
         locked.failures = locked.failures.saturating_add(1);
         let is_refusal = match error {
-            HelloError::Refused { .. }
-            | HelloError::Decode(_)
-            | HelloError::Rdma(_)
-            | HelloError::Plain(_) => true,
             HelloError::Io(io) => io.kind() == std::io::ErrorKind::InvalidData,
             HelloError::NoHello => false,
+            _ => true,
         };
         if is_refusal && locked.error.as_ref() != Some(&why) {
             locked.event(LinkEvent::LaneRefused { why: why.clone() });
@@ -137,9 +134,9 @@ impl LinkRuntime {
 
     fn hello(&self, locked: &LockedLink, lane: u32) -> Hello {
         Hello {
-            node: self.shared.incarnation,
+            node: self.shared.config.incarnation,
             machine: locked.machine_id,
-            realm: self.shared.realm,
+            realm: self.shared.config.realm,
             lane,
             first_window: self.config.limits.first_window,
             rdma: self.rdma_mode(),
@@ -195,7 +192,7 @@ impl LinkRuntime {
         other: &Hello,
     ) -> Result<(), HelloError> {
         let mut locked = self.lock();
-        let is_seen = (locked.seen, locked.seen_machine) == (other.node, other.machine);
+        let is_seen = locked.seen == Some((other.node, other.machine));
         if is_seen && other.lane <= locked.last_lane {
             let last = u64::from(locked.last_lane);
             return Err(refuse(&connection, ResetReason::Protocol, last, other.lane));
@@ -218,7 +215,7 @@ impl LinkRuntime {
         other: &Hello,
     ) -> Result<(), HelloError> {
         let both = rdma_of_both(own.rdma, other.rdma).map_err(HelloError::Rdma)?;
-        let agreed = match (&self.shared.rdma, both) {
+        let agreed = match (&self.shared.config.rdma, both) {
             (_, false) => Err(self.why_no_rdma(own, other)),
             (None, true) => Err(Some("this host has no RDMA".into())),
             (Some(rdma), true) => {
@@ -282,8 +279,7 @@ impl LinkRuntime {
             lane.close("it is not wanted any more");
             return Ok(());
         }
-        locked.seen = other.node;
-        locked.seen_machine = other.machine;
+        locked.seen = Some((other.node, other.machine));
         locked.peer_has_rdma = other.rdma != RdmaMode::No;
         locked.counts.lanes_opened += 1;
         locked.counts.rdma_opened += u64::from(is_rdma);

@@ -32,7 +32,9 @@ pub(crate) trait Lane: Send + Sync {
     fn write_last(&self, frame: &Frame);
     fn status(&self) -> LaneStatus;
     /// Why it broke by itself; none if this end closed it, or its connection ended.
-    fn broke(&self) -> Option<LaneEnd>;
+    fn broke(&self) -> Option<LaneEnd> {
+        None
+    }
     /// What lanes of all kinds have.
     fn state(&self) -> &LaneState;
 }

@@ -5,7 +5,7 @@
 //! thread.
 
 use super::reading::{Begun, Reading};
-use super::{Lane, LaneEnd, LaneKind, LaneState, LaneStatus};
+use super::{Lane, LaneKind, LaneState, LaneStatus};
 use crate::connection::{Connection, Wait};
 use crate::machine::frame::Frame;
 use crate::machine::WriteLimit;
@@ -247,10 +247,6 @@ impl Lane for Stream {
             why_not: self.why_not.clone(),
             ..self.state.status(kind)
         }
-    }
-
-    fn broke(&self) -> Option<LaneEnd> {
-        None
     }
 
     fn state(&self) -> &LaneState {

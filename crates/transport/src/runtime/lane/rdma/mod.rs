@@ -15,7 +15,7 @@ use super::reading::Reading;
 use super::{Lane, LaneEnd, LaneKind, LaneState, LaneStatus};
 use crate::connection::Connection;
 use crate::machine::frame::{Frame, Remote};
-use crate::machine::{ProtocolViolation, WriteLimit};
+use crate::machine::WriteLimit;
 use crate::payload::Payload;
 use crate::rdma::RegistrationTable;
 use crate::runtime::batch::{Batch, Bytes, Piece, BATCH_SLICES, FEW_FRAMES};
@@ -74,13 +74,6 @@ fn sources(all: [BorrowedFd<'_>; SOURCES]) -> std::io::Result<OwnedFd> {
     Ok(epoll)
 }
 
-fn frame_bytes(arrived: Arrived<'_>) -> u64 {
-    match arrived {
-        Arrived::Frame(record) => record.len() as u64,
-        Arrived::Written { .. } => 0,
-    }
-}
-
 #[derive(Default)]
 struct Sending {
     batch: Batch,
@@ -88,19 +81,10 @@ struct Sending {
     in_flight: VecDeque<(u64, Option<Arc<dyn Payload>>)>,
 }
 
-/// How a payload goes directly, which is kept until it has.
-enum DirectWrite {
-    One([Direct; 1], Arc<dyn Payload>),
-    Two([Direct; 2], Arc<dyn Payload>),
-}
-
-impl DirectWrite {
-    fn parts(&self) -> (&[Direct], Arc<dyn Payload>) {
-        match self {
-            Self::One(direct, payload) => (direct, Arc::clone(payload)),
-            Self::Two(directs, payload) => (directs, Arc::clone(payload)),
-        }
-    }
+/// The writes of a payload that goes directly.
+enum Directs {
+    One([Direct; 1]),
+    Two([Direct; 2]),
 }
 
 /// How the lane's thread is told that there is something to write.
@@ -215,8 +199,11 @@ impl RdmaLane {
             self.state.listens.store(false, SeqCst);
             let direct = reading.arrived(arrived, link)?;
             self.direct_bytes_in.fetch_add(direct, Relaxed);
-            let bytes = direct + frame_bytes(arrived);
-            self.state.bytes_in.fetch_add(bytes, Relaxed);
+            let copied = match arrived {
+                Arrived::Frame(record) => record.len() as u64,
+                Arrived::Written { .. } => 0,
+            };
+            self.state.bytes_in.fetch_add(direct + copied, Relaxed);
             Ok(())
         };
         let progress = self.channel().progress(&mut each);
@@ -275,11 +262,8 @@ impl RdmaLane {
         match link.frame(self.state.number, &word, &[]) {
             Err(why) => why,
             Ok(_) => {
-                let violation = ProtocolViolation::State {
-                    frame: word.name(),
-                    what: "the lane is RDMA, and its connection idle",
-                };
-                link.disconnect(Some(self.state.number), &violation)
+                let what = "the lane is RDMA, and its connection idle";
+                link.violated(Some(self.state.number), word.name(), what)
             }
         }
     }
@@ -341,8 +325,11 @@ impl RdmaLane {
                     slices[0] = IoSlice::new(&[STREAM]);
                     (posts.push(&slices[..=count], None), bytes, 0, None)
                 }
-                Piece::Direct(head, way, bytes, mark) => {
-                    let (directs, payload) = way.parts();
+                Piece::Direct(head, (directs, payload), bytes, mark) => {
+                    let directs = match &directs {
+                        Directs::One(one) => &one[..],
+                        Directs::Two(two) => two,
+                    };
                     match (mark, directs) {
                         (Some(mark), [direct]) => {
                             let pushed = posts.push_marked(direct, mark);
@@ -381,7 +368,7 @@ impl RdmaLane {
         (payload, from, to): &Bytes,
         remote: &Remote,
         at: u64,
-    ) -> Option<DirectWrite> {
+    ) -> Option<(Directs, Arc<dyn Payload>)> {
         let bytes = (to - from) as u64;
         let start = match payload.direct() {
             Some(start) => start + *from as u64,
@@ -404,13 +391,13 @@ impl RdmaLane {
         let done = first.bytes;
         let payload = Arc::clone(payload);
         if done == bytes {
-            return Some(DirectWrite::One([first], payload));
+            return Some((Directs::One([first]), payload));
         }
         if self.channel().directs_max() < 2 {
             return None;
         }
         let second = part(done).filter(|second| done + second.bytes == bytes)?;
-        Some(DirectWrite::Two([first, second], payload))
+        Some((Directs::Two([first, second]), payload))
     }
 
     /// Lets go of payloads that the NIC has read, and tells the link.

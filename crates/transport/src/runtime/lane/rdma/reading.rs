@@ -3,7 +3,7 @@
 
 use super::{DIRECT, STREAM};
 use crate::machine::frame::{Chunk, Decoded, Frame};
-use crate::machine::{ProtocolViolation, WriteRange};
+use crate::machine::WriteRange;
 use crate::runtime::lane::reading::{Begun, Reading};
 use crate::runtime::LinkRuntime;
 use rgaps_verbs::Arrived;
@@ -30,8 +30,7 @@ impl Reading {
     }
 
     fn violation(&self, what: &'static str, link: &LinkRuntime) -> String {
-        let frame = "record";
-        link.disconnect(Some(self.lane), &ProtocolViolation::State { frame, what })
+        link.violated(Some(self.lane), "record", what)
     }
 
     fn stream(&mut self, mut bytes: &[u8], link: &LinkRuntime) -> Result<(), String> {
