@@ -375,11 +375,8 @@ impl Drop for WriteRange {
 
 impl std::fmt::Debug for WriteRange {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "WriteRange(chunk {} of grant {})",
-            self.chunk, self.grant
-        )
+        let Self { chunk, grant, .. } = self;
+        write!(f, "WriteRange(chunk {chunk} of grant {grant})")
     }
 }
 
@@ -464,12 +461,6 @@ impl Payload for PrefixMemory {
         let bytes = &self.bytes[from..to];
         // SAFETY: the range lies in the box, which `self` keeps, and below `ready`: nobody writes these bytes again.
         unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len()) }
-    }
-}
-
-impl std::fmt::Debug for PrefixMemory {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "PrefixMemory({} of {})", self.ready(), self.bytes.len())
     }
 }
 

@@ -66,7 +66,7 @@ impl Grants {
         let lanes = out.confirmed();
         while let Some((sequence, request, has_kept)) = of.next_requested() {
             let Some(lanes) = lanes else {
-                of.listed.starved = true;
+                of.is_starved = true;
                 break;
             };
             let reply = (!has_kept).then(|| {
@@ -74,7 +74,7 @@ impl Grants {
                 self.user.buffer(flow, sequence, description, bytes)
             });
             if matches!(reply, Some(BufferReply::Full)) {
-                of.listed.starved = true;
+                of.is_starved = true;
                 break;
             }
             let (request, kept) = of.take_requested(sequence);

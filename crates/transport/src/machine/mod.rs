@@ -108,11 +108,6 @@ impl LinkMachine {
         )
     }
 
-    /// Whether there is a lane.
-    pub fn has_lanes(&self) -> bool {
-        !self.out.is_empty()
-    }
-
     /// A lane is there; the peer's HELLO named this first window. False if there are too many, or this one already, or another lane's
     /// HELLO named another window.
     pub fn lane_up(&mut self, lane: u32, first_window: u32) -> bool {
@@ -150,14 +145,25 @@ impl LinkMachine {
         if is_first.ok_or(violation(frame.name(), "its lane is not open"))? {
             self.receive_on_lanes();
         }
-        let step = match frame {
-            Frame::Alive(_) => FrameStep::Done,
-            Frame::Ack(_) | Frame::Grant(_) | Frame::Refuse(_) => {
-                self.answer_arrived(frame)?;
-                FrameStep::Done
+        let mut step = FrameStep::Done;
+        match frame {
+            Frame::Alive(_) => {}
+            Frame::Ack(ack) => self.ack_arrived(ack)?,
+            Frame::Grant(grant) => self.grant_arrived(grant)?,
+            Frame::Refuse(refuse) => self.refuse_arrived(refuse)?,
+            Frame::Open(open) => self.open_arrived(open, lane)?,
+            Frame::Small(small) => step = self.small_arrived(small, payload, lane)?,
+            Frame::Request(request) => self.request_arrived(request, lane)?,
+            Frame::Chunk(chunk) => {
+                step = FrameStep::Chunk(self.receiving.grants.lend(lane, chunk)?);
             }
-            _ => self.frame_arrived(lane, frame, payload)?,
-        };
+            Frame::Abandon(abandon) => self.abandon_arrived(abandon.grant, lane)?,
+            Frame::Gap(gap) => self.gap_arrived(gap, lane)?,
+            Frame::Close(close) => self.close_arrived(close, lane)?,
+            _ => return Err(violation(frame.name(), "it is not for the receiving end")),
+        }
+        self.sending.pump(&mut self.out);
+        self.flush();
         self.check_violation()?;
         Ok(step)
     }
@@ -187,46 +193,6 @@ impl LinkMachine {
     /// Whether the next tick does something.
     pub fn awaits_tick(&self) -> bool {
         self.receiving.awaits_tick() || self.violation.is_some()
-    }
-
-    /// Says that a lane works, if it has nothing else to say.
-    pub fn beat(&mut self, lane: u32, beat: u64) {
-        self.out.beat(lane, beat);
-    }
-
-    /// A lane has written so many payloads.
-    pub fn written(&mut self, lane: u32, payloads: usize) {
-        let written = (0..payloads).filter(|_| self.out.written(lane)).count();
-        if written > 0 {
-            self.sending.written(&mut self.out);
-        }
-    }
-
-    /// A lane that got something to write since it was named last.
-    pub fn changed_lane(&mut self) -> Option<u32> {
-        self.out.changed()
-    }
-
-    /// Whether something within the limit waits for a lane; `None` if nothing waits at all.
-    pub fn waiting(&self, lane: u32, limit: WriteLimit) -> Option<bool> {
-        self.out.waiting(lane, limit)
-    }
-
-    /// The next frame that a lane writes. Acknowledgements that are owed leave with the first.
-    pub fn next(&mut self, lane: u32, limit: WriteLimit) -> Option<QueuedFrame> {
-        if self.out.first() == Some(lane) && self.out.waiting(lane, limit).is_some() {
-            self.receiving.pay_all(&mut self.out);
-        }
-        let (queued, has_room) = self.out.next(lane, limit)?;
-        if has_room {
-            self.sending.written(&mut self.out);
-        }
-        Some(queued)
-    }
-
-    /// What the user is to do, without the link's lock.
-    pub fn output(&mut self) -> Option<LinkOutput> {
-        self.out.output()
     }
 
     /// A violation that showed behind its frame; the link is to be reset.

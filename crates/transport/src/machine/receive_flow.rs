@@ -24,17 +24,12 @@ pub(super) enum SmallOutcome {
     Duplicate,
 }
 
-/// In which of the link's lists a flow stands.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Listed {
-    pub(super) active: bool,
-    pub(super) starved: bool,
-    pub(super) owed: bool,
-}
-
 #[derive(Default)]
 pub(super) struct ReceiveFlow {
-    pub(super) listed: Listed,
+    /// In which of the link's lists it stands.
+    pub(super) is_active: bool,
+    pub(super) is_starved: bool,
+    pub(super) is_owed: bool,
     limits: LinkLimits,
     /// [`Turn::Opened`], as long as it was not handed out.
     opening: Option<Turn>,

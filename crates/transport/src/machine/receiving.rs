@@ -2,7 +2,9 @@
 
 use super::buffer::WriteRange;
 use super::flow_numbers::FlowNumbers;
-use super::frame::{Ack, Close, Description, Frame, Open, Refuse, CONTROL_FLOW, FLOW_ENDED};
+use super::frame::{
+    Ack, Close, Description, Gap, Open, Refuse, Request, Small, CONTROL_FLOW, FLOW_ENDED,
+};
 use super::grants::{settle, Grant, Grants};
 use super::lanes::Outgoing;
 use super::limits::{LinkLimits, FLOWS_MAX};
@@ -99,7 +101,7 @@ impl LinkMachine {
             of.into_iter().for_each(|of| self.answer_close(flow, of));
             return;
         }
-        if !of.debt.is_due && !std::mem::replace(&mut of.listed.owed, true) {
+        if !of.debt.is_due && !std::mem::replace(&mut of.is_owed, true) {
             self.receiving.owed.push(flow);
         }
         self.receiving.activate(flow);
@@ -177,7 +179,7 @@ impl LinkMachine {
     }
 
     /// Sends what is due, and gives buffers to messages that wait for them.
-    fn flush(&mut self) {
+    pub(super) fn flush(&mut self) {
         if self.out.is_empty() {
             return;
         }
@@ -185,15 +187,15 @@ impl LinkMachine {
             let Some(of) = self.receiving.flows.get_mut(&flow) else {
                 continue;
             };
-            of.listed.active = false;
+            of.is_active = false;
             if of.debt.is_due {
                 acknowledge(flow, of, false, &mut self.out);
             }
-            if of.listed.starved {
+            if of.is_starved {
                 continue;
             }
             let has_landed = self.receiving.grants.give(flow, of, &mut self.out);
-            if of.listed.starved {
+            if of.is_starved {
                 self.receiving.starved.push(flow);
             }
             if has_landed {
@@ -219,69 +221,71 @@ impl LinkMachine {
     }
 }
 
-/// Frames for the receiving end.
+/// Frames for the receiving end. [`LinkMachine::flush`] follows.
 impl LinkMachine {
-    pub(super) fn frame_arrived(
+    pub(super) fn small_arrived(
         &mut self,
-        lane: u32,
-        frame: &Frame,
+        small: &Small,
         payload: &[u8],
+        lane: u32,
     ) -> Result<FrameStep, ProtocolViolation> {
-        let mut step = FrameStep::Done;
-        match frame {
-            Frame::Chunk(chunk) => {
-                let range = self.receiving.grants.lend(lane, chunk)?;
-                return Ok(FrameStep::Chunk(range));
+        let (flow, bytes) = (small.flow, small.bytes as usize);
+        assert_eq!(payload.len(), bytes, "the payload of the frame");
+        let Some(of) = self.open_flow(flow, "Small", lane)? else {
+            return Ok(FrameStep::Done);
+        };
+        match of.small(small, payload)? {
+            SmallOutcome::Deliver => {
+                return Ok(FrameStep::Deliver {
+                    flow,
+                    sequence: small.sequence,
+                    description_bytes: small.description_bytes,
+                })
             }
-            Frame::Abandon(of) => {
-                if let Some(ended) = self.receiving.grants.abandoned(of.grant, lane)? {
-                    self.grant_ended(of.grant, ended);
-                }
+            SmallOutcome::Waits => {}
+            SmallOutcome::Duplicate => {
+                self.receiving.duplicates += 1;
+                self.receiving.activate(flow);
             }
-            Frame::Open(open) => self.open_arrived(open, lane)?,
-            Frame::Small(small) => {
-                let (flow, bytes) = (small.flow, small.bytes as usize);
-                assert_eq!(payload.len(), bytes, "the payload of the frame");
-                if let Some(of) = self.open_flow(flow, "Small", lane)? {
-                    match of.small(small, payload)? {
-                        SmallOutcome::Deliver => {
-                            step = FrameStep::Deliver {
-                                flow,
-                                sequence: small.sequence,
-                                description_bytes: small.description_bytes,
-                            }
-                        }
-                        SmallOutcome::Waits => {}
-                        SmallOutcome::Duplicate => {
-                            self.receiving.duplicates += 1;
-                            self.receiving.activate(flow);
-                        }
-                    }
-                }
-            }
-            Frame::Request(request) => {
-                if let Some(of) = self.open_flow(request.flow, "Request", lane)? {
-                    if let Some(grant) = of.request(request)? {
-                        let again = request.clone();
-                        self.receiving.grants.requested_again(grant, again);
-                    }
-                    self.receiving.activate(request.flow);
-                }
-            }
-            Frame::Gap(gap) => {
-                if let Some(of) = self.open_flow(gap.flow, "Gap", lane)? {
-                    of.gap(gap)?;
-                    self.advance(gap.flow);
-                }
-            }
-            Frame::Close(close) => self.close_arrived(close, lane)?,
-            _ => return Err(violation(frame.name(), "it is not for the receiving end")),
         }
-        self.flush();
-        Ok(step)
+        Ok(FrameStep::Done)
     }
 
-    fn open_arrived(&mut self, open: &Open, lane: u32) -> Result<(), ProtocolViolation> {
+    pub(super) fn request_arrived(
+        &mut self,
+        request: &Request,
+        lane: u32,
+    ) -> Result<(), ProtocolViolation> {
+        if let Some(of) = self.open_flow(request.flow, "Request", lane)? {
+            if let Some(grant) = of.request(request)? {
+                let again = request.clone();
+                self.receiving.grants.requested_again(grant, again);
+            }
+            self.receiving.activate(request.flow);
+        }
+        Ok(())
+    }
+
+    pub(super) fn abandon_arrived(
+        &mut self,
+        grant: u64,
+        lane: u32,
+    ) -> Result<(), ProtocolViolation> {
+        if let Some(ended) = self.receiving.grants.abandoned(grant, lane)? {
+            self.grant_ended(grant, ended);
+        }
+        Ok(())
+    }
+
+    pub(super) fn gap_arrived(&mut self, gap: &Gap, lane: u32) -> Result<(), ProtocolViolation> {
+        if let Some(of) = self.open_flow(gap.flow, "Gap", lane)? {
+            of.gap(gap)?;
+            self.advance(gap.flow);
+        }
+        Ok(())
+    }
+
+    pub(super) fn open_arrived(&mut self, open: &Open, lane: u32) -> Result<(), ProtocolViolation> {
         let flow = open.flow;
         if self.receiving.opened.contains(flow) {
             if let Some(of) = self.open_flow(flow, "Open", lane)? {
@@ -305,7 +309,11 @@ impl LinkMachine {
         Ok(())
     }
 
-    fn close_arrived(&mut self, close: &Close, lane: u32) -> Result<(), ProtocolViolation> {
+    pub(super) fn close_arrived(
+        &mut self,
+        close: &Close,
+        lane: u32,
+    ) -> Result<(), ProtocolViolation> {
         let Close { flow, next } = *close;
         if next == FLOW_ENDED {
             // Any other CLOSE left before REFUSE arrived: its sender must not take this end for a delivery.
@@ -356,7 +364,7 @@ impl LinkMachine {
 impl ReceiveSide {
     pub(super) fn new(limits: LinkLimits, user: Arc<dyn LinkUser>) -> Self {
         let mut control = ReceiveFlow::new(limits, 0, None);
-        control.listed.active = true;
+        control.is_active = true;
         Self {
             limits,
             flows: BTreeMap::from([(CONTROL_FLOW, control)]),
@@ -396,7 +404,7 @@ impl ReceiveSide {
     fn retry_requested(&mut self) {
         for flow in std::mem::take(&mut self.starved) {
             if let Some(of) = self.flows.get_mut(&flow) {
-                of.listed.starved = false;
+                of.is_starved = false;
             }
             self.activate(flow);
         }
@@ -405,7 +413,7 @@ impl ReceiveSide {
     fn lane_ended(&mut self, lane: u32, out: &mut Outgoing) {
         for (flow, of) in &mut self.flows {
             of.lane_ended(lane);
-            if of.debt.is_due && !std::mem::replace(&mut of.listed.active, true) {
+            if of.debt.is_due && !std::mem::replace(&mut of.is_active, true) {
                 self.active.push(*flow);
             }
         }
@@ -439,7 +447,7 @@ impl ReceiveSide {
 
     fn pay(&mut self, flow: u64, with_others: bool, out: &mut Outgoing) {
         if let Some(of) = self.flows.get_mut(&flow) {
-            of.listed.owed = false;
+            of.is_owed = false;
             acknowledge(flow, of, with_others, out);
         }
     }
@@ -452,7 +460,7 @@ impl ReceiveSide {
 
     fn activate(&mut self, flow: u64) {
         if let Some(of) = self.flows.get_mut(&flow) {
-            if !std::mem::replace(&mut of.listed.active, true) {
+            if !std::mem::replace(&mut of.is_active, true) {
                 self.active.push(flow);
             }
         }

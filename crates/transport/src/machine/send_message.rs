@@ -77,13 +77,6 @@ pub(super) enum SendState {
     Granted(SendGrant),
 }
 
-impl SendState {
-    /// It takes one of the flow's grants.
-    pub(super) fn is_asking(&self) -> bool {
-        matches!(self, Self::Requested { .. } | Self::Granted(_))
-    }
-}
-
 /// A message, or messages that never arrive, or the flow's end.
 pub(super) struct SendMessage {
     pub(super) first: u64,
@@ -138,6 +131,14 @@ impl SendMessage {
                 self.bytes() + description.as_slice().len() as u64
             }
             QueuedItem::Gap | QueuedItem::Close => 0,
+        }
+    }
+
+    /// How many of the flow's grants it requests or has, and for how many bytes.
+    pub(super) fn asks(&self) -> (usize, u64) {
+        match self.state {
+            SendState::Requested { .. } | SendState::Granted(_) => (1, self.bytes()),
+            SendState::Queued | SendState::Sent { .. } => (0, 0),
         }
     }
 

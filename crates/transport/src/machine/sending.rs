@@ -1,8 +1,6 @@
 //! All flows that a link sends.
 
-use super::frame::{
-    Ack, Description, Frame, Grant, Refuse, CONTROL_FLOW, FLOW_ENDED, SEQUENCE_MAX,
-};
+use super::frame::{Ack, Description, Grant, Refuse, CONTROL_FLOW, FLOW_ENDED, SEQUENCE_MAX};
 use super::lanes::Outgoing;
 use super::limits::{LinkLimits, FLOWS_MAX};
 use super::send_flow::{abandon, SendFlow};
@@ -181,20 +179,9 @@ impl LinkMachine {
     }
 }
 
-/// Frames for the sending end.
+/// Frames for the sending end. [`SendSide::pump`] follows.
 impl LinkMachine {
-    pub(super) fn answer_arrived(&mut self, frame: &Frame) -> Result<(), ProtocolViolation> {
-        match frame {
-            Frame::Ack(ack) => self.ack_arrived(ack)?,
-            Frame::Grant(grant) => self.grant_arrived(grant)?,
-            Frame::Refuse(refuse) => self.refuse_arrived(refuse)?,
-            _ => return Err(violation(frame.name(), "it is not for the sending end")),
-        }
-        self.sending.pump(&mut self.out);
-        Ok(())
-    }
-
-    fn ack_arrived(&mut self, ack: &Ack) -> Result<(), ProtocolViolation> {
+    pub(super) fn ack_arrived(&mut self, ack: &Ack) -> Result<(), ProtocolViolation> {
         let Ack {
             flow: number,
             next,
@@ -227,7 +214,7 @@ impl LinkMachine {
         Ok(())
     }
 
-    fn grant_arrived(&mut self, grant: &Grant) -> Result<(), ProtocolViolation> {
+    pub(super) fn grant_arrived(&mut self, grant: &Grant) -> Result<(), ProtocolViolation> {
         let mut lanes = grant.lanes.as_slice().iter();
         let is_open = lanes.any(|lane| self.out.has(*lane));
         let is_used = match self.sending.named(grant.flow, "Grant")? {
@@ -241,7 +228,7 @@ impl LinkMachine {
         Ok(())
     }
 
-    fn refuse_arrived(&mut self, refuse: &Refuse) -> Result<(), ProtocolViolation> {
+    pub(super) fn refuse_arrived(&mut self, refuse: &Refuse) -> Result<(), ProtocolViolation> {
         let number = refuse.flow;
         let flow = self.sending.named(number, "Refuse")?;
         if let Some(dropped) = flow.and_then(|flow| flow.cut(&mut self.out)) {

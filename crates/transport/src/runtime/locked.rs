@@ -19,6 +19,13 @@ pub(super) struct OpenLane {
     pub(super) is_replaced: bool,
 }
 
+impl OpenLane {
+    /// An RDMA lane may take its place.
+    pub(super) fn gives_way(&self) -> bool {
+        !self.is_rdma && !self.is_replaced
+    }
+}
+
 /// What the link's lock guards.
 pub(super) struct LockedLink {
     pub(super) machine: LinkMachine,

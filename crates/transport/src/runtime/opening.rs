@@ -52,10 +52,7 @@ impl LinkRuntime {
         }
         // A TCP lane makes room for an RDMA lane, and for nothing else.
         let climbs = own != RdmaMode::No && locked.peer_has_rdma;
-        let lower = locked
-            .lanes
-            .values()
-            .any(|open| !open.is_rdma && !open.is_replaced);
+        let lower = locked.lanes.values().any(OpenLane::gives_way);
         (climbs && lower).then(|| (due_ms.max(locked.rdma_after_ms), RdmaMode::Require))
     }
 
@@ -71,8 +68,8 @@ impl LinkRuntime {
 
     /// Closes a TCP lane: what was on its way there is sent again.
     fn replace_one(&self, locked: &mut LockedLink) {
-        let lower = |open: &&mut OpenLane| !open.is_rdma && !open.is_replaced;
-        if let Some(open) = locked.lanes.values_mut().find(lower) {
+        let mut lanes = locked.lanes.values_mut();
+        if let Some(open) = lanes.find(|open| open.gives_way()) {
             open.is_replaced = true;
             open.lane.close("an RDMA lane takes its place");
         }
