@@ -141,8 +141,13 @@ impl UnfinishedBuffer {
         self.memory.prefix.is_none() || is_whole || self.prefix % u64::from(chunk_bytes) == 0
     }
 
-    /// Gives it to a grant. The first chunk that is missing; `None` if all have landed.
-    pub(super) fn grant(self, chunk_bytes: u32) -> Result<(GrantedBuffer, u32), Self> {
+    /// Gives it to a grant, unless all has landed. The first chunk that is missing, and what `remote` says of the address at which the
+    /// peer's card is to write: better of the card's memory than of the host's.
+    pub(super) fn grant<T>(
+        self,
+        chunk_bytes: u32,
+        remote: impl Fn(u64) -> Option<T>,
+    ) -> Result<(GrantedBuffer, u32, Option<T>), Self> {
         let (bytes, size) = (self.memory.bytes as u64, u64::from(chunk_bytes));
         if self.prefix == bytes {
             return Err(self);
@@ -155,7 +160,17 @@ impl UnfinishedBuffer {
             _ => u64::MAX,
         };
         let words = count.div_ceil(64);
+        let card = self.memory.card.as_ref().and_then(|card| card.address());
+        let mut direct = DirectTarget::Card;
+        let mut found = card.and_then(&remote);
+        if found.is_none() {
+            found = remote(self.memory.start as u64);
+            direct = found
+                .as_ref()
+                .map_or(DirectTarget::None, |_| DirectTarget::Host);
+        }
         let chunks = Chunks {
+            direct,
             memory: self.memory,
             chunk_bytes,
             count,
@@ -167,10 +182,9 @@ impl UnfinishedBuffer {
         let lent = (0..words).map(word).collect();
         let granted = GrantedBuffer {
             chunks: Arc::new(chunks),
-            direct: DirectTarget::None,
             lent,
         };
-        Ok((granted, from))
+        Ok((granted, from, found))
     }
 
     /// The whole message.
@@ -186,6 +200,7 @@ impl UnfinishedBuffer {
 /// Which chunks of a grant have landed.
 struct Chunks {
     memory: Arc<Memory>,
+    direct: DirectTarget,
     chunk_bytes: u32,
     count: u32,
     landed: Box<[AtomicU64]>,
@@ -242,7 +257,6 @@ pub(super) enum DirectTarget {
 /// A receive buffer that a grant's lanes fill. Owned by the link's lock.
 pub(super) struct GrantedBuffer {
     chunks: Arc<Chunks>,
-    direct: DirectTarget,
     /// Chunks that were lent, or had landed before the grant.
     lent: Box<[u64]>,
 }
@@ -271,23 +285,9 @@ impl GrantedBuffer {
         let chunks = Arc::clone(&self.chunks);
         Ok(WriteRange {
             chunks,
-            direct: self.direct,
             grant,
             chunk,
         })
-    }
-
-    /// Asks for the address at which the peer's card is to write: better of the card's memory than of the host's. To be called before
-    /// the first chunk is lent, and once: a peer has one answer.
-    pub(super) fn set_direct<T>(&mut self, remote: impl Fn(u64) -> Option<T>) -> Option<T> {
-        let memory = &self.chunks.memory;
-        let card = memory.card.as_ref().and_then(|card| card.address());
-        let on_card = card.and_then(&remote);
-        let found = on_card.map(|found| (found, DirectTarget::Card));
-        let found = found.or_else(|| Some((remote(memory.start as u64)?, DirectTarget::Host)));
-        let (found, direct) = found?;
-        self.direct = direct;
-        Some(found)
     }
 
     pub(super) fn is_whole(&self) -> bool {
@@ -319,7 +319,6 @@ pub struct ChunkLanded {
 /// The right to write one chunk. Nobody else reads or writes these bytes as long as it exists.
 pub struct WriteRange {
     chunks: Arc<Chunks>,
-    direct: DirectTarget,
     grant: u64,
     chunk: u32,
 }
@@ -339,7 +338,7 @@ impl WriteRange {
 
     /// Whether the peer's card may have written these bytes by itself: GRANT named an address.
     pub fn may_be_direct(&self) -> bool {
-        self.direct != DirectTarget::None
+        self.chunks.direct != DirectTarget::None
     }
 
     /// All its bytes are there: written through this range, or directly by the peer's card.
@@ -347,7 +346,7 @@ impl WriteRange {
         let chunks = &*self.chunks;
         let (start, end) = chunks.range(self.chunk);
         if let Some(card) = &chunks.memory.card {
-            let on_card = directly && self.direct == DirectTarget::Card;
+            let on_card = directly && chunks.direct == DirectTarget::Card;
             card.landed(start as u64, (end - start) as u64, on_card);
         }
         let (word, bit) = ((self.chunk / 64) as usize, 1 << (self.chunk % 64));

@@ -5,27 +5,19 @@ use super::values::{
     LANES_MAX, RAILS_MAX,
 };
 
-/// Why bytes are no field.
-pub(super) enum NoField {
-    /// There are too few.
-    Short,
-    /// They are no value of its type.
-    Invalid,
-}
-
 /// A type that frames have fields of.
 pub(super) trait Field: Sized {
     /// The least and the greatest length.
     const BYTES: (usize, usize);
     fn put(&self, into: &mut Vec<u8>);
-    /// Takes the field from the beginning of the bytes.
-    fn take(from: &mut &[u8]) -> Result<Self, NoField>;
+    /// Takes the field from the beginning of the bytes; `None` if they are too few, or no value of its type.
+    fn take(from: &mut &[u8]) -> Option<Self>;
 }
 
-fn take_array<const N: usize>(from: &mut &[u8]) -> Result<[u8; N], NoField> {
-    let (array, rest) = from.split_first_chunk().ok_or(NoField::Short)?;
+fn take_array<const N: usize>(from: &mut &[u8]) -> Option<[u8; N]> {
+    let (array, rest) = from.split_first_chunk()?;
     *from = rest;
-    Ok(*array)
+    Some(*array)
 }
 
 macro_rules! numbers {
@@ -35,7 +27,7 @@ macro_rules! numbers {
             fn put(&self, into: &mut Vec<u8>) {
                 into.extend(self.to_le_bytes());
             }
-            fn take(from: &mut &[u8]) -> Result<Self, NoField> {
+            fn take(from: &mut &[u8]) -> Option<Self> {
                 take_array(from).map(Self::from_le_bytes)
             }
         }
@@ -51,10 +43,10 @@ macro_rules! codes {
             fn put(&self, into: &mut Vec<u8>) {
                 into.push(*self as u8);
             }
-            fn take(from: &mut &[u8]) -> Result<Self, NoField> {
+            fn take(from: &mut &[u8]) -> Option<Self> {
                 let code = u8::take(from)?;
                 let mut all = [$(Self::$name),*].into_iter();
-                all.find(|of| *of as u8 == code).ok_or(NoField::Invalid)
+                all.find(|of| *of as u8 == code)
             }
         }
     )*};
@@ -71,11 +63,11 @@ impl Field for Description {
         length.put(into);
         into.extend_from_slice(self.as_slice());
     }
-    fn take(from: &mut &[u8]) -> Result<Self, NoField> {
+    fn take(from: &mut &[u8]) -> Option<Self> {
         let length = u16::take(from)?.into();
-        let (bytes, rest) = from.split_at_checked(length).ok_or(NoField::Short)?;
+        let (bytes, rest) = from.split_at_checked(length)?;
         *from = rest;
-        Self::new(bytes).ok_or(NoField::Invalid)
+        Self::new(bytes)
     }
 }
 
@@ -84,18 +76,18 @@ impl Field for LaneKey {
     fn put(&self, into: &mut Vec<u8>) {
         into.extend(self.0);
     }
-    fn take(from: &mut &[u8]) -> Result<Self, NoField> {
+    fn take(from: &mut &[u8]) -> Option<Self> {
         take_array(from).map(Self)
     }
 }
 
 /// So many numbers of at most `MAX`.
-fn take_some<const MAX: usize>(count: usize, from: &mut &[u8]) -> Result<[u32; MAX], NoField> {
+fn take_some<const MAX: usize>(count: usize, from: &mut &[u8]) -> Option<[u32; MAX]> {
     let mut numbers = [0; MAX];
-    for number in numbers.get_mut(..count).ok_or(NoField::Invalid)? {
+    for number in numbers.get_mut(..count)? {
         *number = u32::take(from)?;
     }
-    Ok(numbers)
+    Some(numbers)
 }
 
 impl Field for Lanes {
@@ -105,10 +97,10 @@ impl Field for Lanes {
         into.push(u8::try_from(numbers.len()).expect("a link has few lanes"));
         numbers.iter().for_each(|number| number.put(into));
     }
-    fn take(from: &mut &[u8]) -> Result<Self, NoField> {
+    fn take(from: &mut &[u8]) -> Option<Self> {
         let count = u8::take(from)?.into();
         let numbers: [u32; LANES_MAX] = take_some(count, from)?;
-        Self::new(&numbers[..count]).ok_or(NoField::Invalid)
+        Self::new(&numbers[..count])
     }
 }
 
@@ -121,14 +113,13 @@ impl Field for Option<Remote> {
         self.iter().for_each(|remote| remote.address.put(into));
         keys.iter().for_each(|key| key.put(into));
     }
-    fn take(from: &mut &[u8]) -> Result<Self, NoField> {
+    fn take(from: &mut &[u8]) -> Option<Self> {
         let count = u8::take(from)?.into();
         if count == 0 {
-            return Ok(None);
+            return Some(None);
         }
         let address = u64::take(from)?;
         let keys: [u32; RAILS_MAX] = take_some(count, from)?;
-        let remote = Remote::new(address, &keys[..count]);
-        remote.map(Some).ok_or(NoField::Invalid)
+        Remote::new(address, &keys[..count]).map(Some)
     }
 }

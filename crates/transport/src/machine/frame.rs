@@ -10,7 +10,7 @@
 //! The decoder copies fixed numbers and checks each, takes memory only for descriptions, and cannot panic.
 //! Whether a frame is valid in a link's state (a grant, a window, a flow), only the machine knows, and checks.
 
-use super::field::{Field, NoField};
+use super::field::Field;
 pub use super::values::{
     Description, LaneKey, Lanes, RdmaMode, Remote, ResetReason, CHUNK_BYTES_MAX,
     DESCRIPTION_BYTES_MAX, HEADER_BYTES, LANES_MAX, RAILS_MAX,
@@ -41,15 +41,7 @@ pub enum DecodeError {
     /// No such kind.
     #[error("there is no frame of kind {0}")]
     Kind(u8),
-    /// Its body is shorter or longer than its kind's.
-    #[error("a frame of kind {kind} has a body of the wrong length, {bytes} bytes")]
-    Length {
-        /// Its kind.
-        kind: u8,
-        /// The header's length of the body.
-        bytes: u32,
-    },
-    /// A number that it cannot have.
+    /// A field that it cannot have. Its length is one, too.
     #[error("a frame of kind {kind} has an invalid {field}")]
     Field {
         /// Its kind.
@@ -102,16 +94,15 @@ macro_rules! frames {
             }
         }
 
-        /// Why not, and in which field.
-        fn decode_body(kind: u8, from: &mut &[u8]) -> Result<Frame, (NoField, &'static str)> {
+        /// Or the field that is wrong.
+        fn decode_body(kind: u8, from: &mut &[u8]) -> Result<Frame, &'static str> {
             let frame = match kind {
                 $($kind => Frame::$name($name {
-                    $($field: Field::take(from).map_err(|why| (why, stringify!($field)))?,)*
+                    $($field: Field::take(from).ok_or(stringify!($field))?,)*
                 }),)*
-                _ => return Err((NoField::Invalid, "kind")),
+                _ => return Err("kind"),
             };
-            check(&frame).map_err(|field| (NoField::Invalid, field))?;
-            Ok(frame)
+            check(&frame).map(|()| frame)
         }
 
         impl Frame {
@@ -319,24 +310,23 @@ impl Frame {
             return Err(DecodeError::Version(*version));
         }
         let (least, most) = body_bytes(kind).ok_or(DecodeError::Kind(kind))?;
-        let (Ok(zero), Ok(bytes)) = (u16::take(&mut header), u32::take(&mut header)) else {
+        let (Some(zero), Some(bytes)) = (u16::take(&mut header), u32::take(&mut header)) else {
             return Ok(Decoded::Short(HEADER_BYTES));
         };
         let invalid = |field| DecodeError::Field { kind, field };
         if zero != 0 {
             return Err(invalid("reserved"));
         }
-        let wrong = DecodeError::Length { kind, bytes };
         let length = usize::try_from(bytes).ok();
         let length = length.filter(|length| (least..=most).contains(length));
-        let whole = HEADER_BYTES + length.ok_or(wrong)?;
+        let whole = HEADER_BYTES + length.ok_or(invalid("length"))?;
         let Some(mut body) = from.get(HEADER_BYTES..whole) else {
             return Ok(Decoded::Short(whole));
         };
-        match decode_body(kind, &mut body) {
-            Ok(frame) if body.is_empty() => Ok(Decoded::Frame(frame, whole)),
-            Ok(_) | Err((NoField::Short, _)) => Err(wrong),
-            Err((NoField::Invalid, field)) => Err(invalid(field)),
+        let frame = decode_body(kind, &mut body).map_err(invalid)?;
+        match body.is_empty() {
+            true => Ok(Decoded::Frame(frame, whole)),
+            false => Err(invalid("length")),
         }
     }
 }

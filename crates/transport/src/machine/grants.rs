@@ -86,8 +86,9 @@ impl Grants {
                 has_landed = true;
                 continue;
             };
-            match buffer.grant(request.chunk_bytes) {
-                Ok((mut buffer, from_chunk)) => {
+            let remote = |address| self.user.remote(address, bytes);
+            match buffer.grant(request.chunk_bytes, remote) {
+                Ok((buffer, from_chunk, remote)) => {
                     self.last += 1;
                     of.set_granted(sequence, bytes, self.last);
                     let frame = frame::Grant {
@@ -96,7 +97,7 @@ impl Grants {
                         grant: self.last,
                         from_chunk,
                         lanes,
-                        remote: buffer.set_direct(|address| self.user.remote(address, bytes)),
+                        remote,
                     };
                     let grant = Grant {
                         frame,

@@ -259,7 +259,8 @@ impl Endpoint {
         links.insert(key, Arc::downgrade(&link));
         drop(links);
         let dialling = Arc::clone(&link);
-        link.keep_thread(spawn("lanes-dial", move || dial_all(&dialling))?);
+        let dials = spawn("lanes-dial", move || dial_all(&dialling))?;
+        link.lock().threads.push(dials);
         Ok(Link(Arc::new(Handle(link))))
     }
 }

@@ -42,7 +42,6 @@ use rustix::time::{clock_gettime, ClockId};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Display;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::thread::JoinHandle;
 
 /// A peer that violated the protocol gets no lane for so long.
 const PENALTY_MS: u64 = 1000;
@@ -202,10 +201,6 @@ impl LinkRuntime {
         }
     }
 
-    pub(crate) fn keep_thread(&self, thread: JoinHandle<()>) {
-        self.lock().threads.push(thread);
-    }
-
     // What lanes call.
 
     /// So many payloads of the lane were written. Fills an empty batch with what is next within the limit; whether anything is left.
@@ -226,16 +221,6 @@ impl LinkRuntime {
             self.wake_changed(Some(lane));
         }
         is_left
-    }
-
-    /// So many payloads of the lane were written, the oldest first.
-    fn written(&self, lane: u32, payloads: usize) {
-        self.lock().machine.written(lane, payloads);
-    }
-
-    /// Whether something within the limit waits to be written; `None` if nothing waits at all.
-    fn waiting(&self, lane: u32, limit: WriteLimit) -> Option<bool> {
-        self.lock().machine.waiting(lane, limit)
     }
 
     /// Refuses the payload of a frame that is larger than its kind's may be, before any memory is taken for it.

@@ -106,7 +106,8 @@ impl LaneState {
             }
             drop(turn);
             // Somebody may have found the lock taken since.
-            match link.waiting(self.number, limit) {
+            let waiting = link.lock().machine.waiting(self.number, limit);
+            match waiting {
                 None => return Ok(()),
                 Some(true) => {}
                 Some(false) => {

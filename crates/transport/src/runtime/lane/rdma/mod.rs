@@ -27,7 +27,7 @@ use spin::Spin;
 use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -63,16 +63,6 @@ pub(crate) struct RdmaLane {
 
 /// Descriptors that a lane waits for.
 const SOURCES: usize = 5;
-
-/// Which of these are readable is asked at once, by their places here: they are not looked at one by one each time.
-fn sources(all: [BorrowedFd<'_>; SOURCES]) -> std::io::Result<OwnedFd> {
-    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-    for (place, fd) in all.into_iter().enumerate() {
-        let data = epoll::EventData::new_u64(place as u64);
-        epoll::add(&epoll, fd, data, epoll::EventFlags::IN)?;
-    }
-    Ok(epoll)
-}
 
 #[derive(Default)]
 struct Sending {
@@ -115,14 +105,19 @@ impl RdmaLane {
         let most = agreed.channel.frame_bytes_max().saturating_sub(1);
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let [completions, events, signals] = agreed.channel.fds();
-        let of = [
+        let all = [
             connection.as_fd(),
             bell.as_fd(),
             completions,
             events,
             signals,
         ];
-        let sources = sources(of)?;
+        // Which are readable is asked at once, by their places here: they are not looked at one by one each time.
+        let sources = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        for (place, fd) in all.into_iter().enumerate() {
+            let data = epoll::EventData::new_u64(place as u64);
+            epoll::add(&sources, fd, data, epoll::EventFlags::IN)?;
+        }
         Ok(Self {
             state: LaneState::new(number, connection, now_ms),
             agreed,
@@ -412,7 +407,7 @@ impl RdmaLane {
             done += 1;
         }
         if done > 0 {
-            link.written(self.state.number, done);
+            link.lock().machine.written(self.state.number, done);
         }
     }
 }
