@@ -264,8 +264,7 @@ impl Session {
             tls: Mutex::new(tls),
             incoming: Mutex::new(Buffer {
                 bytes,
-                at: 0,
-                end: 0,
+                ..Buffer::default()
             }),
             outgoing: Mutex::default(),
         })

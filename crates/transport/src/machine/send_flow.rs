@@ -171,8 +171,6 @@ impl SendFlow {
     pub(super) fn cancel(&mut self, sequence: u64, out: &mut Outgoing) -> Option<Arc<dyn Payload>> {
         let at = self.queue.position(sequence)?;
         let message = self.queue.at_mut(at);
-        // A gap, or the flow's end, stays one.
-        message.is_message().then_some(())?;
         self.retained -= message.bytes();
         if let Some((grant, lanes)) = message.leave_grant() {
             abandon(grant, lanes, out);
@@ -357,19 +355,41 @@ impl SendFlow {
             return Step::Blocked;
         };
         let message = self.queue.at(at);
-        let (flow, sequence) = (self.number, message.first);
         let mut state = SendState::Sent { lane };
-        let queued: QueuedFrame = match (&message.item, &message.state) {
-            (QueuedItem::Message { payload, .. }, SendState::Granted(_)) => {
+        match &message.item {
+            QueuedItem::Message { payload, .. } if message.is_granted() => {
                 let payload = Arc::clone(payload);
                 return self.send_chunk(at, payload, out);
             }
-            (QueuedItem::Message { description, .. }, _) if message.is_large => {
+            QueuedItem::Message { .. } if message.is_large => {
                 if !self.queue.may_request(message.bytes()) {
                     // Later ones must not request first.
                     return Step::Blocked;
                 }
                 state = SendState::Requested { lane };
+            }
+            // It keeps its turn.
+            QueuedItem::Message { .. } if message.is_growing() => return Step::Blocked,
+            QueuedItem::Message { .. } if !out.takes(lane, message.bytes_described()) => {
+                return Step::Next;
+            }
+            _ => {}
+        }
+        match message.item {
+            QueuedItem::Close => self.close_was_sent = true,
+            // From now on the receiver may acknowledge it.
+            _ => self.sent_next = self.sent_next.max(message.next),
+        }
+        out.push(lane, self.frame(message, charge_end));
+        self.queue.set(at, state);
+        Step::Sent
+    }
+
+    /// The frame of what is not granted.
+    fn frame(&self, message: &SendMessage, charge_end: u64) -> QueuedFrame {
+        let (flow, sequence) = (self.number, message.first);
+        match &message.item {
+            QueuedItem::Message { description, .. } if message.is_large => {
                 let request = Request {
                     flow,
                     sequence,
@@ -380,41 +400,39 @@ impl SendFlow {
                 };
                 request.into()
             }
-            // It keeps its turn.
-            (QueuedItem::Message { .. }, _) if message.is_growing() => return Step::Blocked,
-            (QueuedItem::Message { .. }, _) if !out.takes(lane, message.bytes_described()) => {
-                return Step::Next;
+            QueuedItem::Message {
+                payload,
+                description,
+            } => {
+                let described = description.as_slice().len();
+                let bytes = u32::try_from(message.bytes_described());
+                let small = Small {
+                    flow,
+                    sequence,
+                    charge_end,
+                    bytes: bytes.expect("small messages have 32 bits"),
+                    description_bytes: u16::try_from(described).expect("descriptions are short"),
+                };
+                QueuedFrame {
+                    description: Some(description.clone()),
+                    payload: Some((Arc::clone(payload), 0, payload.bytes())),
+                    ..small.into()
+                }
             }
-            (
-                QueuedItem::Message {
-                    payload,
-                    description,
-                },
-                _,
-            ) => small(flow, (sequence, charge_end), payload, description),
-            (QueuedItem::Gap, _) => {
-                let (first, next) = (sequence, message.next);
+            QueuedItem::Gap => {
                 let gap = Gap {
                     flow,
-                    first,
-                    next,
+                    first: sequence,
+                    next: message.next,
                     charge_end,
                 };
                 gap.into()
             }
-            (QueuedItem::Close, _) => {
-                self.close_was_sent = true;
+            QueuedItem::Close => {
                 let next = if self.is_cut { FLOW_ENDED } else { self.next };
                 Close { flow, next }.into()
             }
-        };
-        if !matches!(message.item, QueuedItem::Close) {
-            // From now on the receiver may acknowledge it.
-            self.sent_next = self.sent_next.max(message.next);
         }
-        self.queue.set(at, state);
-        out.push(lane, queued);
-        Step::Sent
     }
 
     /// Charges it in its order: the sum of charges after it. `None` if the window has no room.
@@ -446,43 +464,20 @@ impl SendFlow {
         let Some((lane, from, bytes)) = chosen else {
             return Step::Next;
         };
+        let chunk = Chunk {
+            grant: grant.grant,
+            chunk: grant.next_chunk,
+            bytes,
+        };
         let queued = QueuedFrame {
-            frame: Chunk {
-                grant: grant.grant,
-                chunk: grant.next_chunk,
-                bytes,
-            }
-            .into(),
-            description: None,
             payload: Some((payload, from, from + bytes as usize)),
             remote: grant.remote,
+            ..chunk.into()
         };
         grant.sent_on(lane);
         message.state = SendState::Granted(grant);
         out.push(lane, queued);
         Step::Sent
-    }
-}
-
-fn small(
-    flow: u64,
-    (sequence, charge_end): (u64, u64),
-    payload: &Arc<dyn Payload>,
-    description: &Description,
-) -> QueuedFrame {
-    let (bytes, described) = (payload.bytes(), description.as_slice().len());
-    QueuedFrame {
-        frame: Small {
-            flow,
-            sequence,
-            charge_end,
-            bytes: u32::try_from(bytes + described).expect("small messages have 32 bits"),
-            description_bytes: u16::try_from(described).expect("descriptions are short"),
-        }
-        .into(),
-        description: Some(description.clone()),
-        payload: Some((Arc::clone(payload), 0, bytes)),
-        remote: None,
     }
 }
 

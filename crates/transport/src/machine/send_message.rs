@@ -158,6 +158,10 @@ impl SendMessage {
         self.bytes().div_ceil(u64::from(self.chunk_bytes.max(1)))
     }
 
+    pub(super) fn is_granted(&self) -> bool {
+        matches!(self.state, SendState::Granted(_))
+    }
+
     /// Bytes are to follow that are not there yet.
     pub(super) fn is_growing(&self) -> bool {
         self.is_message() && self.ready < self.bytes()

@@ -110,6 +110,7 @@ impl SendQueue {
     pub(super) fn make_gap(&mut self, at: usize) -> Option<Arc<dyn Payload>> {
         let message = &mut self.all[at];
         if !message.is_message() {
+            // A gap, or the flow's end, stays one.
             return None;
         }
         let gap = SendMessage {

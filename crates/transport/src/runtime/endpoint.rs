@@ -282,7 +282,10 @@ impl Drop for Endpoint {
     }
 }
 
-fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, EndpointError> {
+pub(super) fn spawn(
+    name: &str,
+    run: impl FnOnce() + Send + 'static,
+) -> Result<JoinHandle<()>, EndpointError> {
     let builder = std::thread::Builder::new().name(name.into());
     builder.spawn(run).map_err(EndpointError::Thread)
 }

@@ -1,5 +1,6 @@
 //! Opening lanes: when one is wanted, the handshake's results, and what becomes of the connection.
 
+use super::endpoint::spawn;
 use super::handshake::{hex, rdma_of_both, refuse, write_frame, HelloError, UNNUMBERED};
 use super::lane::rdma::{agree, Agreed, RdmaLane};
 use super::lane::{Lane, Stream};
@@ -292,26 +293,36 @@ impl LinkRuntime {
         if is_rdma && !locked.peer.dial.is_empty() && locked.lanes.len() > self.config.lanes {
             self.replace_one(&mut locked);
         }
+        let missing = self.start_threads(&lane, number, &mut locked);
+        drop(locked);
+        (0..missing).for_each(|_| lane.leave(self));
+        self.settle();
+        Ok(())
+    }
+
+    /// Starts a lane's threads, or closes it. How many are missing: they are to leave without the lock.
+    fn start_threads(
+        self: &Arc<Self>,
+        lane: &Arc<dyn Lane>,
+        number: u32,
+        locked: &mut LockedLink,
+    ) -> usize {
         locked.threads.retain(|thread| !thread.is_finished());
         let mut missing = 0;
         for name in lane.threads() {
-            let (link, runs) = (Arc::clone(self), Arc::clone(&lane));
-            let builder = std::thread::Builder::new().name(format!("{name}-{number}"));
-            let spawned = builder.spawn(move || {
+            let (link, runs) = (Arc::clone(self), Arc::clone(lane));
+            let spawned = spawn(&format!("{name}-{number}"), move || {
                 runs.run(name, &link);
                 runs.leave(&link);
             });
             match spawned {
                 Ok(thread) => locked.threads.push(thread),
                 Err(error) => {
-                    lane.close(&format!("a lane's thread could not be started: {error}"));
+                    lane.close(&error.to_string());
                     missing += 1;
                 }
             }
         }
-        drop(locked);
-        (0..missing).for_each(|_| lane.leave(self));
-        self.settle();
-        Ok(())
+        missing
     }
 }
