@@ -25,9 +25,8 @@ pub use machine::{FlowEvent, FlowId};
 pub use payload::Payload;
 pub use rdma::{Rdma, RdmaError, Registered, Registrar};
 pub use runtime::{
-    Endpoint, EndpointConfig, EndpointError, FlowReceiver, HelloError, LaneEnd, LaneKind,
-    LaneStatus, Link, LinkConfig, LinkCounts, LinkEvent, LinkRuntime, LinkStatus, LinkUser,
-    OpenReply, Peer,
+    Endpoint, EndpointConfig, EndpointError, FlowReceiver, LaneEnd, LaneKind, LaneStatus, Link,
+    LinkConfig, LinkCounts, LinkEvent, LinkRuntime, LinkStatus, LinkUser, OpenReply, Peer,
 };
 pub use security::{Security, SecurityError, TlsPaths, TlsStream};
 pub use tls::{Tls, TlsError, TlsFiles};

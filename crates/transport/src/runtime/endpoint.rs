@@ -150,12 +150,7 @@ impl Shared {
         let connection = self.connection(tcp, None)?;
         let other = accept_hello(&connection, self.config.incarnation, self.config.realm)?;
         match self.link(&other.key) {
-            Some(link) if connection.may_be(&link.name) => link.accepted(connection, &other),
-            Some(link) => {
-                link.wrong_certificate(connection.peer());
-                let other = "another's certificate";
-                Err(refuse(&connection, ResetReason::Key, 0, other))
-            }
+            Some(link) => link.accepted(connection, &other),
             None => Err(refuse(&connection, ResetReason::Key, 0, "an unknown key")),
         }
     }

@@ -19,8 +19,7 @@ pub(crate) const HELLO_LIMIT: Duration = Duration::from_secs(2);
 
 /// Why there is no lane.
 #[derive(Debug, Error)]
-pub enum HelloError {
-    /// The connection failed.
+pub(crate) enum HelloError {
     #[error("the connection failed during the handshake: {0}")]
     Io(#[from] io::Error),
     /// The peer's bytes are no frame, or one of another version.
@@ -29,22 +28,15 @@ pub enum HelloError {
     /// The peer began with another frame, or broke the handshake's order.
     #[error("the peer's first frame is not a hello")]
     NoHello,
-    /// The peer refused, or this end.
     #[error("{who}: {reason:?}: this end has {own}, the peer {other}")]
     Refused {
-        /// Who refused whom.
         who: String,
-        /// Why.
         reason: ResetReason,
-        /// What this end has.
         own: String,
-        /// What the peer has.
         other: String,
     },
-    /// A plain lane to another host.
     #[error("{0} is another host, and lanes between hosts need TLS; configure certificates, or set insecure = true")]
     Plain(String),
-    /// RDMA was required.
     #[error("RDMA is required, and not possible: {0}")]
     Rdma(String),
 }
@@ -146,7 +138,6 @@ pub(crate) fn dial_hello(connection: &Connection, own: &Hello) -> Result<Hello, 
     if other.lane == UNNUMBERED || other.key != own.key || other.to != own.node {
         return refuse(ResetReason::Protocol, own.node, other.node);
     }
-    connection.set_limit(None)?;
     Ok(other)
 }
 

@@ -24,7 +24,6 @@ mod user;
 
 pub use config::{LinkConfig, LinkCounts, LinkStatus, Peer};
 pub use endpoint::{Endpoint, EndpointConfig, EndpointError, Link};
-pub use handshake::HelloError;
 pub use lane::{LaneEnd, LaneKind, LaneStatus};
 pub use user::{FlowReceiver, LinkEvent, LinkUser, OpenReply};
 

@@ -93,20 +93,6 @@ impl LinkRuntime {
         }
     }
 
-    /// A stranger showed this link's key, with a certificate for another name.
-    pub(crate) fn wrong_certificate(&self, from: SocketAddr) {
-        let why = format!(
-            "a lane from {} was refused: its certificate is not for '{}'",
-            from.ip(),
-            self.name
-        );
-        let mut locked = self.lock();
-        locked.event(LinkEvent::LaneRefused { why: why.clone() });
-        locked.error = Some(why);
-        drop(locked);
-        self.settle();
-    }
-
     /// The next attempt is later.
     pub(crate) fn dial_failed(&self, hello: &Hello, error: &HelloError) {
         let why = error.to_string();
@@ -150,6 +136,17 @@ impl LinkRuntime {
         other: &Hello,
     ) -> Result<(), HelloError> {
         let mut locked = self.lock();
+        if !connection.may_be(&self.name) {
+            let (from, name) = (connection.peer().ip(), &self.name);
+            let why =
+                format!("a lane from {from} was refused: its certificate is not for '{name}'");
+            locked.event(LinkEvent::LaneRefused { why: why.clone() });
+            locked.error = Some(why);
+            drop(locked);
+            self.settle();
+            let other = "another's certificate";
+            return Err(refuse(&connection, ResetReason::Key, 0, other));
+        }
         let expected = locked.peer.incarnation;
         if locked.is_closing || locked.peer.key != other.key {
             return Err(refuse(&connection, ResetReason::Key, 0, "another key"));
@@ -176,7 +173,6 @@ impl LinkRuntime {
         rdma_of_both(own.rdma, other.rdma)
             .map_err(|wish| refuse(&connection, ResetReason::Rdma, own.rdma as u64, wish))?;
         write_frame(&connection, &own.clone().into())?;
-        connection.set_limit(None)?;
         locked.last_lane = number;
         drop(locked);
         self.answered(connection, &own, other)
@@ -216,11 +212,7 @@ impl LinkRuntime {
         let agreed = match (&self.shared.config.rdma, both) {
             (_, false) => Err(self.why_no_rdma(own, other)),
             (None, true) => Err(Some("this host has no RDMA".into())),
-            (Some(rdma), true) => {
-                let agreed = agree(&connection, rdma, own.lane)?;
-                connection.set_limit(None)?;
-                agreed.map_err(Some)
-            }
+            (Some(rdma), true) => agree(&connection, rdma, own.lane)?.map_err(Some),
         };
         if let (true, Err(Some(why))) = (both, &agreed) {
             if [own.rdma, other.rdma].contains(&RdmaMode::Require) {
@@ -253,6 +245,7 @@ impl LinkRuntime {
     ) -> Result<(), HelloError> {
         let (now_ms, number) = (self.now_ms(), own.lane);
         let is_rdma = agreed.is_ok();
+        connection.set_limit(None)?;
         let lane: Arc<dyn Lane> = match agreed {
             Ok(agreed) => {
                 let registered = Arc::clone(&self.shared.registered);

@@ -11,7 +11,7 @@ use crate::machine::WriteLimit;
 use rgaps_verbs::ChannelCounts;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, TryLockError};
+use std::sync::{Arc, Mutex, OnceLock, TryLockError};
 
 pub(crate) use stream::Stream;
 
@@ -43,8 +43,8 @@ pub(crate) trait Lane: Send + Sync {
 pub(crate) struct LaneState {
     number: u32,
     connection: Connection,
-    closed: AtomicBool,
-    why: Mutex<Option<String>>,
+    /// Why it is closed, if it is; the first reason counts.
+    closed: OnceLock<String>,
     received_ms: AtomicU64,
     /// The reading thread waits for bytes; else it is busy with some, and the peer is not quiet.
     listens: AtomicBool,
@@ -58,8 +58,7 @@ impl LaneState {
         Self {
             number,
             connection,
-            closed: AtomicBool::new(false),
-            why: Mutex::default(),
+            closed: OnceLock::new(),
             received_ms: AtomicU64::new(now_ms),
             listens: AtomicBool::new(false),
             spoke_ms: AtomicU64::new(now_ms),
@@ -69,15 +68,12 @@ impl LaneState {
     }
 
     fn is_closed(&self) -> bool {
-        self.closed.load(SeqCst)
+        self.closed.get().is_some()
     }
 
-    /// Ends the connection; the first reason counts.
+    /// Ends the connection.
     fn close(&self, why: &str) {
-        let mut first = self.why.lock().expect("nobody panics with it");
-        first.get_or_insert_with(|| why.into());
-        drop(first);
-        self.closed.store(true, SeqCst);
+        self.closed.get_or_init(|| why.into());
         self.connection.close();
     }
 
@@ -120,7 +116,7 @@ impl LaneState {
 
     /// The lane does nothing any more.
     fn ended(&self, link: &Arc<LinkRuntime>) {
-        let why = self.why.lock().expect("nobody panics with it").take();
+        let why = self.closed.get().cloned();
         link.lane_ended(self.number, why.unwrap_or_default());
     }
 
