@@ -21,7 +21,7 @@ pub(super) struct OpenLane {
 
 impl OpenLane {
     /// An RDMA lane may take its place.
-    pub(super) fn gives_way(&self) -> bool {
+    pub(super) fn is_replaceable(&self) -> bool {
         !self.is_rdma && !self.is_replaced
     }
 }

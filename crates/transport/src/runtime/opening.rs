@@ -53,7 +53,7 @@ impl LinkRuntime {
         }
         // A TCP lane makes room for an RDMA lane, and for nothing else.
         let climbs = own != RdmaMode::No && locked.peer_has_rdma;
-        let lower = locked.lanes.values().any(OpenLane::gives_way);
+        let lower = locked.lanes.values().any(OpenLane::is_replaceable);
         (climbs && lower).then(|| (due_ms.max(locked.rdma_after_ms), RdmaMode::Require))
     }
 
@@ -70,7 +70,7 @@ impl LinkRuntime {
     /// Closes a TCP lane: what was on its way there is sent again.
     fn replace_one(&self, locked: &mut LockedLink) {
         let mut lanes = locked.lanes.values_mut();
-        if let Some(open) = lanes.find(|open| open.gives_way()) {
+        if let Some(open) = lanes.find(|open| open.is_replaceable()) {
             open.is_replaced = true;
             open.lane.close("an RDMA lane takes its place");
         }
