@@ -25,7 +25,7 @@ pub const FRAME_BYTES_MAX: usize = 128 + DESCRIPTION_BYTES_MAX;
 pub const CHUNKS_MAX: u32 = 1 << 16;
 /// Bytes of a message.
 pub const MESSAGE_BYTES_MAX: u64 = CHUNK_BYTES_MAX as u64 * CHUNKS_MAX as u64;
-/// [`Frame::Ack::next`] of a flow that has ended. No message has this sequence.
+/// [`Ack::next`] of a flow that has ended. No message has this sequence.
 pub const FLOW_ENDED: u64 = u64::MAX;
 /// The last number that a message may have: the one after it is a position, too.
 pub const SEQUENCE_MAX: u64 = FLOW_ENDED - 2;

@@ -221,7 +221,7 @@ impl LinkMachine {
     }
 }
 
-/// Frames for the receiving end. [`LinkMachine::flush`] follows.
+/// Frames for the receiving end. `flush` follows.
 impl LinkMachine {
     pub(super) fn small_arrived(
         &mut self,

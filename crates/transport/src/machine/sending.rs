@@ -179,7 +179,7 @@ impl LinkMachine {
     }
 }
 
-/// Frames for the sending end. [`SendSide::pump`] follows.
+/// Frames for the sending end. `pump` follows.
 impl LinkMachine {
     pub(super) fn ack_arrived(&mut self, ack: &Ack) -> Result<(), ProtocolViolation> {
         let Ack {

@@ -34,19 +34,15 @@ pub(super) type Delivered = (FlowId, Result<(), Turn>);
 
 impl Task {
     pub(super) fn perform(self, link: &LinkRuntime) -> Option<Delivered> {
-        let output = match self {
-            Self::Event(event) => {
-                link.user.event(event, link);
-                return None;
-            }
-            Self::Output(output) => output,
-        };
-        match output {
-            LinkOutput::Deliver { flow, turn } => {
+        match self {
+            Self::Event(event) => link.user.event(event, link),
+            Self::Output(LinkOutput::Deliver { flow, turn }) => {
                 return Some((flow, deliver(link, flow, turn)));
             }
-            LinkOutput::Flow(event) => link.user.flow_event(event),
-            LinkOutput::Stuck { lane } => link.close_lane(lane, "the peer asks and does not read"),
+            Self::Output(LinkOutput::Flow(event)) => link.user.flow_event(event),
+            Self::Output(LinkOutput::Stuck { lane }) => {
+                link.close_lane(lane, "the peer asks and does not read");
+            }
         }
         None
     }

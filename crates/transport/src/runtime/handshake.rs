@@ -43,8 +43,8 @@ pub(crate) enum HelloError {
 
 pub(crate) fn write_frame(connection: &Connection, frame: &Frame) -> io::Result<()> {
     let mut bytes = Vec::new();
-    let length = frame.encode(&mut bytes);
-    connection.write_all(&bytes[..length])
+    frame.encode(&mut bytes);
+    connection.write_all(&bytes)
 }
 
 /// Reads one frame and nothing behind it.

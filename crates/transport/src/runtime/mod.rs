@@ -225,13 +225,11 @@ impl LinkRuntime {
     /// Refuses the payload of a frame that is larger than its kind's may be, before any memory is taken for it.
     fn check_small(&self, lane: u32, frame: &Frame) -> Result<(), String> {
         let most = u64::from(self.config.limits.first_window);
-        match frame {
-            Frame::Small(_) if frame.payload_bytes() > most => {
-                let what = "it is larger than a flow's first window";
-                Err(self.violated(Some(lane), frame.name(), what))
-            }
-            _ => Ok(()),
+        if matches!(frame, Frame::Small(_)) && frame.payload_bytes() > most {
+            let what = "it is larger than a flow's first window";
+            return Err(self.violated(Some(lane), frame.name(), what));
         }
+        Ok(())
     }
 
     /// A frame arrived, with the bytes of a small message; those of a chunk follow. What the lane is to do with those.

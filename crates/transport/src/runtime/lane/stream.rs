@@ -230,11 +230,9 @@ impl Lane for Stream {
         // Within a frame there is no place for another.
         if batch.is_empty() && !self.state.is_closed() {
             let mut bytes = Vec::new();
-            let length = frame.encode(&mut bytes);
-            let _ = self
-                .state
-                .connection
-                .write(&[IoSlice::new(&bytes[..length])], Wait::No);
+            frame.encode(&mut bytes);
+            let connection = &self.state.connection;
+            let _ = connection.write(&[IoSlice::new(&bytes)], Wait::No);
         }
     }
 
