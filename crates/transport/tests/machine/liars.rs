@@ -652,3 +652,17 @@ fn a_peer_that_does_not_read_the_answers_is_reported() {
     assert_eq!(pair.ends[1].take_reported(), ["lane 1 stuck"]);
     assert_eq!(pair.ends[1].write(1).len(), 16 << 10);
 }
+
+/// Its bytes were counted wrong when the flow gave the message up.
+#[test]
+fn another_size_is_found_out_before_there_is_a_buffer_too() {
+    let mut pair = Pair::new(&[1]);
+    let frames = [
+        open(1),
+        request(1, 0, 500),
+        request(1, 0, 600),
+        gap(1, 0, 1),
+    ];
+    let text = blamed(&mut pair, &frames);
+    assert!(text.contains("the message had another size"), "{text}");
+}
