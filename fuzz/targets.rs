@@ -1,11 +1,11 @@
 //! What is fuzzed: bytes in, and nothing but panics if something is wrong. Used by `fuzz/` (libFuzzer) and by
 //! `tests/fuzz.rs` (seeded, everywhere).
 use rgaps_transport::machine::frame::{
-    Decoded, Description, Frame, Lanes, Remote, FLOW_ENDED, FRAME_BYTES_MAX,
+    self, Decoded, Description, Frame, Lanes, Remote, FLOW_ENDED, FRAME_BYTES_MAX,
 };
 use rgaps_transport::machine::{
-    BufferReply, FlowEvent, FrameStep, LinkLimits, LinkMachine, LinkOutput, ReceiveBuffer,
-    ReceiveConfig, SendConfig, Turn, WriteLimit, WriteRange,
+    BufferReply, FlowEvent, FrameStep, LinkLimits, LinkMachine, LinkOutput, ReceiveBuffer, Turn,
+    WriteLimit, WriteRange,
 };
 use rgaps_transport::{
     Endpoint, EndpointConfig, FlowId, FlowReceiver, LaneKey, Link, LinkConfig, LinkUser, Payload,
@@ -224,7 +224,7 @@ impl End {
             return;
         }
         let payload = match frame {
-            Frame::Small { .. } => vec![7; bytes as usize],
+            Frame::Small(_) => vec![7; bytes as usize],
             _ => Vec::new(),
         };
         match self.machine.frame(lane, frame, &payload) {
@@ -288,14 +288,10 @@ pub fn ends(data: &[u8]) {
     let buffers = Arc::new(Buffers::default());
     let held = buffers.0.clone();
     let limits = LinkLimits {
-        send: SendConfig {
-            small_bytes_max: 512,
-            chunk_bytes: 1024,
-        },
-        receive: ReceiveConfig {
-            first_window: WINDOW,
-            window_bytes: 4096,
-        },
+        small_bytes_max: 512,
+        chunk_bytes: 1024,
+        first_window: WINDOW,
+        window_bytes: 4096,
         ..LinkLimits::default()
     };
     let mut end = End {
@@ -438,61 +434,61 @@ fn frame(op: u64, numbers: &mut Numbers<'_>) -> Option<Frame> {
     let flow = numbers.flow()?;
     let (a, b) = (numbers.number()?, numbers.number()?);
     Some(match op {
-        12 => Frame::Open {
+        12 => Frame::Open(frame::Open {
             flow,
             first: a,
             description: Description::default(),
-        },
+        }),
         13 => {
             let bytes = b as u32 % 2000;
-            Frame::Small {
+            Frame::Small(frame::Small {
                 flow,
                 sequence: a,
                 charge_end: numbers.number()?.saturating_add(bytes.into()),
                 bytes,
                 description_bytes: numbers.next()? as u16 % 3,
-            }
+            })
         }
-        14 => Frame::Request {
+        14 => Frame::Request(frame::Request {
             flow,
             sequence: a,
             charge_end: numbers.number()? % 4,
             bytes: b % 40_000,
             chunk_bytes: 1 + numbers.number()? as u32 % 20_000,
             description: Description::default(),
-        },
-        15 => Frame::Chunk {
+        }),
+        15 => Frame::Chunk(frame::Chunk {
             grant: a,
             chunk: b as u32 % 64,
             bytes: numbers.number()? as u32 % 50_000,
-        },
-        16 => Frame::Ack {
+        }),
+        16 => Frame::Ack(frame::Ack {
             flow,
             next: if a == 7 { FLOW_ENDED } else { a },
             limit: b,
-        },
-        17 => Frame::Grant {
+        }),
+        17 => Frame::Grant(frame::Grant {
             flow,
             sequence: a,
             grant: b,
             from_chunk: numbers.number()? as u32 % 64,
             lanes: Lanes::new(&[0, 1, 2, 3][..1 + numbers.next()? as usize % 4])?,
             remote: Remote::new(numbers.number()?, &[1, 2][..numbers.next()? as usize % 3]),
-        },
-        18 => Frame::Abandon { grant: a },
-        19 => Frame::Gap {
+        }),
+        18 => Frame::Abandon(frame::Abandon { grant: a }),
+        19 => Frame::Gap(frame::Gap {
             flow,
             first: a,
             next: b,
             charge_end: numbers.number()?,
-        },
-        20 => Frame::Close {
+        }),
+        20 => Frame::Close(frame::Close {
             flow,
             next: if b == 7 { FLOW_ENDED } else { b },
-        },
-        _ => Frame::Refuse {
+        }),
+        _ => Frame::Refuse(frame::Refuse {
             flow,
             why: Description::default(),
-        },
+        }),
     })
 }

@@ -99,19 +99,19 @@ impl HostCounts {
 }
 
 fn rdma(counts: &LinkCounts) -> RdmaFigures {
-    let lanes = &counts.rdma;
+    let channels = &counts.channels;
     RdmaFigures {
         opened: counts.rdma_opened,
         failed: counts.rdma_failed,
-        ring_bytes_out: lanes.ring_bytes_out,
-        ring_bytes_in: lanes.ring_bytes_in,
-        direct_bytes_out: lanes.direct_bytes_out,
-        direct_bytes_in: lanes.direct_bytes_in,
-        works: lanes.works,
-        doorbells: lanes.doorbells,
-        stalls_ring: lanes.stalls_ring,
-        stalls_receives: lanes.stalls_receives,
-        stalls_sends: lanes.stalls_sends,
+        ring_bytes_out: channels.bytes_sent,
+        ring_bytes_in: channels.bytes_received,
+        direct_bytes_out: channels.direct_bytes_sent,
+        direct_bytes_in: counts.direct_bytes_in,
+        works: channels.works,
+        doorbells: channels.doorbells,
+        stalls_ring: channels.stalls_ring,
+        stalls_receives: channels.stalls_receives,
+        stalls_sends: channels.stalls_sends,
     }
 }
 

@@ -236,7 +236,7 @@ fn latency(here: &Arc<Here>, polls: Duration) -> Result<(), Box<dyn Error>> {
 
 fn stream(here: &Here, messages: Range<u64>, figure: &str) -> Result<(), Box<dyn Error>> {
     let (link, _) = here.link.get().expect("it was made");
-    let before = link.status().counts.rdma;
+    let before = link.status().counts.channels;
     let start = Instant::now();
     for sequence in messages.clone() {
         // No more than have memory.
@@ -253,11 +253,11 @@ fn stream(here: &Here, messages: Range<u64>, figure: &str) -> Result<(), Box<dyn
     here.acknowledged.until("the large ones", all)?;
     let mib = ((messages.end - messages.start) as usize * STREAM_BYTES) as f64 / f64::from(1 << 20);
     let mib_s = mib / start.elapsed().as_secs_f64();
-    let counts = link.status().counts.rdma;
+    let counts = link.status().counts.channels;
     println!(
         "{{\"{figure}\": {mib_s}, \"direct_bytes\": {}, \"ring_bytes\": {}, \"works\": {}, \"doorbells\": {}}}",
-        counts.direct_bytes_out - before.direct_bytes_out,
-        counts.ring_bytes_out - before.ring_bytes_out,
+        counts.direct_bytes_sent - before.direct_bytes_sent,
+        counts.bytes_sent - before.bytes_sent,
         counts.works - before.works,
         counts.doorbells - before.doorbells
     );

@@ -27,10 +27,6 @@ pub(crate) struct Connection {
     spin: Duration,
 }
 
-fn explained(error: io::Error) -> io::Error {
-    io::Error::new(error.kind(), in_words(&error))
-}
-
 impl Connection {
     /// Plain bytes. The kernel's own choice of buffers stays: a size that is set ends their growth, and is
     /// limited to `net.core.rmem_max`, which is smaller.
@@ -48,16 +44,15 @@ impl Connection {
         })
     }
 
-    /// Encrypted; the peer has to prove that it has this name.
-    pub(crate) fn dial_tls(&mut self, tls: &Tls, name: &str, limit: Duration) -> io::Result<()> {
-        let session = tls.dial(&self.tcp, name, limit).map_err(explained)?;
-        self.session = Some(Box::new(session));
-        Ok(())
-    }
-
-    /// Encrypted; the peer has to prove who it is.
-    pub(crate) fn accept_tls(&mut self, tls: &Tls, limit: Duration) -> io::Result<()> {
-        let session = tls.accept(&self.tcp, limit).map_err(explained)?;
+    /// Encrypted; the peer has to prove that it has the name that this end dials, or who it is.
+    pub(crate) fn encrypt(
+        &mut self,
+        tls: &Tls,
+        dials: Option<&str>,
+        limit: Duration,
+    ) -> io::Result<()> {
+        let session = tls.begin(&self.tcp, dials, limit);
+        let session = session.map_err(|error| io::Error::new(error.kind(), in_words(&error)))?;
         self.session = Some(Box::new(session));
         Ok(())
     }

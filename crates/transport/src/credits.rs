@@ -43,7 +43,7 @@ pub struct WindowViolation {
 }
 
 /// The receiver's end, which sees the flow's messages in their order.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct ReceiveWindow {
     seen: u64,
     limit: u64,
@@ -54,9 +54,8 @@ impl ReceiveWindow {
     /// A window of so many bytes.
     pub fn new(window_bytes: u64) -> Self {
         Self {
-            seen: 0,
             limit: window_bytes,
-            held: 0,
+            ..Self::default()
         }
     }
 

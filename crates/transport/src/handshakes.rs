@@ -27,29 +27,21 @@ struct Shares {
     known: BTreeSet<IpAddr>,
 }
 
-/// Whether a new connection is admitted.
-#[derive(Debug, PartialEq, Eq)]
-enum Admission {
-    /// It may, in place of this one if there was no room.
-    Admitted(u64, Option<u64>),
-    Refused,
-}
-
 impl Shares {
-    fn admit(&mut self, from: IpAddr) -> Admission {
-        let victim = match self.from.len() < HANDSHAKES_MAX {
-            true => None,
-            false => match self.victim(from) {
-                Some(victim) => Some(victim),
-                None => return Admission::Refused,
-            },
+    /// The number of a new connection, and the one in place of which it may come if there was no room; `None` if it may not.
+    fn admit(&mut self, from: IpAddr) -> Option<(u64, Option<u64>)> {
+        let is_full = self.from.len() >= HANDSHAKES_MAX;
+        let victim = if is_full {
+            Some(self.victim(from)?)
+        } else {
+            None
         };
         if let Some(victim) = victim {
             self.from.remove(&victim);
         }
         self.next += 1;
         self.from.insert(self.next, from);
-        Admission::Admitted(self.next, victim)
+        Some((self.next, victim))
     }
 
     /// Which one makes room: the oldest of the address with the most, of those the oldest. None: that is the newcomer's
@@ -113,9 +105,7 @@ impl Handshakes {
         if inner.threads >= THREADS_MAX {
             return None;
         }
-        let Admission::Admitted(number, victim) = inner.shares.admit(from) else {
-            return None;
-        };
+        let (number, victim) = inner.shares.admit(from)?;
         inner.threads += 1;
         inner.tcp.insert(number, tcp);
         if let Some(victim) = victim.and_then(|victim| inner.tcp.remove(&victim)) {
@@ -165,7 +155,7 @@ mod tests {
         let mut shares = Shares::default();
         for at in 0..HANDSHAKES_MAX {
             let number = at as u64 + 1;
-            let admitted = Admission::Admitted(number, None);
+            let admitted = Some((number, None));
             assert_eq!(shares.admit(address(numbers(at))), admitted);
         }
         shares
@@ -176,11 +166,8 @@ mod tests {
     #[test]
     fn one_that_opens_many_pushes_out_the_oldest_of_its_own() {
         let mut shares = full_of(|at| if at == 0 { 2 } else { 1 });
-        assert_eq!(shares.admit(address(1)), Admission::Admitted(NEXT, Some(2)));
-        assert_eq!(
-            shares.admit(address(3)),
-            Admission::Admitted(NEXT + 1, Some(3))
-        );
+        assert_eq!(shares.admit(address(1)), Some((NEXT, Some(2))));
+        assert_eq!(shares.admit(address(3)), Some((NEXT + 1, Some(3))));
     }
 
     #[test]
@@ -189,7 +176,7 @@ mod tests {
         shares.know(address(1));
         // The oldest stranger makes room for the peer, and the peer for no stranger.
         for at in 0..KNOWN_SHARE as u64 {
-            let admitted = Admission::Admitted(NEXT + at, Some(at + 1));
+            let admitted = Some((NEXT + at, Some(at + 1)));
             assert_eq!(shares.admit(address(1)), admitted);
         }
         for number in 10..100 {
@@ -203,14 +190,14 @@ mod tests {
     fn a_known_address_with_more_than_its_share_counts_as_others_do() {
         let mut shares = full_of(|_| 1);
         shares.know(address(1));
-        assert_eq!(shares.admit(address(2)), Admission::Admitted(NEXT, Some(1)));
+        assert_eq!(shares.admit(address(2)), Some((NEXT, Some(1))));
     }
 
     #[test]
     fn peers_within_their_shares_are_not_pushed_out() {
         let mut shares = full_of(|at| (at / KNOWN_SHARE) as u8);
         (0..HANDSHAKES_MAX / KNOWN_SHARE).for_each(|number| shares.know(address(number as u8)));
-        assert_eq!(shares.admit(address(200)), Admission::Refused);
+        assert_eq!(shares.admit(address(200)), None);
     }
 
     #[test]

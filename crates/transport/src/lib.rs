@@ -18,7 +18,6 @@ mod rdma;
 mod runtime;
 mod security;
 mod tls;
-mod wire;
 
 pub use handshakes::{Handshake, Handshakes};
 pub use machine::frame::{Description, LaneKey, RdmaMode};
@@ -26,9 +25,8 @@ pub use machine::{FlowEvent, FlowId};
 pub use payload::Payload;
 pub use rdma::{Rdma, RdmaError, Registered, Registrar};
 pub use runtime::{
-    Endpoint, EndpointConfig, EndpointError, FlowReceiver, HelloError, LaneEnd, LaneKind,
-    LaneStatus, Link, LinkConfig, LinkCounts, LinkEvent, LinkRuntime, LinkStatus, LinkUser,
-    OpenReply, Peer, RdmaCounts,
+    Endpoint, EndpointConfig, EndpointError, FlowReceiver, LaneEnd, LaneKind, LaneStatus, Link,
+    LinkConfig, LinkCounts, LinkEvent, LinkRuntime, LinkStatus, LinkUser, OpenReply, Peer,
 };
 pub use security::{Security, SecurityError, TlsPaths, TlsStream};
 pub use tls::{Tls, TlsError, TlsFiles};

@@ -21,16 +21,11 @@ pub trait Payload: Send + Sync + 'static {
     }
 }
 
-macro_rules! payload_of_slices {
-    ($($of:ty),*) => {$(
-        impl Payload for $of {
-            fn bytes(&self) -> usize {
-                self.len()
-            }
-            fn slice(&self, from: usize, to: usize) -> &[u8] {
-                &self[from..to]
-            }
-        }
-    )*};
+impl<T: AsRef<[u8]> + Send + Sync + 'static> Payload for T {
+    fn bytes(&self) -> usize {
+        self.as_ref().len()
+    }
+    fn slice(&self, from: usize, to: usize) -> &[u8] {
+        &self.as_ref()[from..to]
+    }
 }
-payload_of_slices!(Vec<u8>, Box<[u8]>, std::sync::Arc<[u8]>);

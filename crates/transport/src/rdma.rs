@@ -76,32 +76,6 @@ struct RegisteredMemory {
 pub(crate) struct RegistrationTable(RwLock<BTreeMap<u64, RegisteredMemory>>);
 
 impl RegistrationTable {
-    /// Registers memory with all rails, or with none.
-    pub(crate) fn add(
-        self: &Arc<Self>,
-        rdma: &Rdma,
-        memory: &Arc<dyn Memory>,
-        register: impl Fn(&Arc<Device>) -> Result<Arc<Region>, VerbsError>,
-    ) -> Result<Registered, RdmaError> {
-        let (start, bytes) = (memory.start() as u64, memory.bytes() as u64);
-        let mut regions = Vec::with_capacity(rdma.rails.len());
-        for device in &rdma.rails {
-            regions.push(register(device).map_err(|error| RdmaError::Register {
-                device: device.name().into(),
-                error,
-            })?);
-        }
-        let mut known = self.0.write().expect("nobody panics with it");
-        let before = known.range(..start + bytes.max(1)).next_back();
-        if before.is_some_and(|(at, before)| at + before.bytes.max(1) > start) {
-            return Err(RdmaError::Twice(start));
-        }
-        known.insert(start, RegisteredMemory { bytes, regions });
-        drop(known);
-        let table = Arc::clone(self);
-        Ok(Registered { table, start })
-    }
-
     fn find<T>(
         &self,
         start: u64,
@@ -154,9 +128,9 @@ impl Registrar {
         memory: &Arc<dyn Memory>,
         access: Access,
     ) -> Result<Registered, RdmaError> {
-        let rdma = self.rdma.as_ref().ok_or(RdmaError::None)?;
-        let register = |device: &_| Region::new(device, Arc::clone(memory), access);
-        self.table.add(rdma, memory, register)
+        self.add(memory, |device| {
+            Region::new(device, Arc::clone(memory), access)
+        })
     }
 
     /// The same of memory that is not the host's: of a dma-buf, from an offset of it on. `memory` keeps it, and has the address by
@@ -168,12 +142,35 @@ impl Registrar {
         memory: &Arc<dyn Memory>,
         access: Access,
     ) -> Result<Registered, RdmaError> {
-        let rdma = self.rdma.as_ref().ok_or(RdmaError::None)?;
-        let register = |device: &_| {
+        self.add(memory, |device| {
             let memory = Arc::clone(memory);
             Region::of_dmabuf(device, dmabuf, offset, memory, access)
-        };
-        self.table.add(rdma, memory, register)
+        })
+    }
+
+    /// Registers memory with all rails, or with none.
+    fn add(
+        &self,
+        memory: &Arc<dyn Memory>,
+        register: impl Fn(&Arc<Device>) -> Result<Arc<Region>, VerbsError>,
+    ) -> Result<Registered, RdmaError> {
+        let rdma = self.rdma.as_ref().ok_or(RdmaError::None)?;
+        let (start, bytes) = (memory.start() as u64, memory.bytes() as u64);
+        let regions = rdma.rails.iter().map(|device| {
+            register(device).map_err(|error| RdmaError::Register {
+                device: device.name().into(),
+                error,
+            })
+        });
+        let regions = regions.collect::<Result<_, _>>()?;
+        let mut known = self.table.0.write().expect("nobody panics with it");
+        let before = known.range(..start + bytes.max(1)).next_back();
+        if before.is_some_and(|(at, before)| at + before.bytes.max(1) > start) {
+            return Err(RdmaError::Twice(start));
+        }
+        known.insert(start, RegisteredMemory { bytes, regions });
+        let table = Arc::clone(&self.table);
+        Ok(Registered { table, start })
     }
 }
 

@@ -100,16 +100,23 @@ pub struct TlsStream(Connection);
 impl TlsStream {
     /// Connects with the peer of this name, which has to prove it. The handshake takes no longer than `limit`.
     pub fn dial(tls: &Tls, tcp: TcpStream, name: &str, limit: Duration) -> io::Result<TlsStream> {
-        let mut connection = Connection::plain(tcp)?;
-        connection.dial_tls(tls, name, limit).map_err(untrusted)?;
-        connection.set_limit(None)?;
-        Ok(TlsStream(connection))
+        Self::begin(tls, tcp, Some(name), limit)
     }
 
     /// Accepts a peer that proves who it is; [`is`](Self::is) says whether it is somebody.
     pub fn accept(tls: &Tls, tcp: TcpStream, limit: Duration) -> io::Result<TlsStream> {
+        Self::begin(tls, tcp, None, limit)
+    }
+
+    fn begin(
+        tls: &Tls,
+        tcp: TcpStream,
+        dials: Option<&str>,
+        limit: Duration,
+    ) -> io::Result<TlsStream> {
         let mut connection = Connection::plain(tcp)?;
-        connection.accept_tls(tls, limit).map_err(untrusted)?;
+        let encrypted = connection.encrypt(tls, dials, limit);
+        encrypted.map_err(untrusted)?;
         connection.set_limit(None)?;
         Ok(TlsStream(connection))
     }

@@ -118,7 +118,7 @@ impl Tls {
     /// else. Why not, in words.
     pub fn probe(&self, address: SocketAddr, name: &str, limit: Duration) -> Result<(), String> {
         let tcp = TcpStream::connect_timeout(&address, limit).map_err(|error| error.to_string())?;
-        let session = self.dial(&tcp, name, limit);
+        let session = self.begin(&tcp, Some(name), limit);
         let session = session.map_err(|error| in_words(&error))?;
         // With TLS 1.3 a client hears of a refusal only after it was done itself.
         let quiet = tcp.set_read_timeout(Some(limit.min(PROBE_QUIET)));
@@ -138,18 +138,22 @@ impl Tls {
         }
     }
 
-    /// Opens a session with the peer of this name, which has to prove it.
-    pub(crate) fn dial(&self, tcp: &TcpStream, name: &str, limit: Duration) -> io::Result<Session> {
-        let name = ServerName::try_from(name.to_owned()).map_err(io::Error::other)?;
-        let client = ClientConnection::new(Arc::clone(&self.client), name);
-        let client = client.map_err(io::Error::other)?;
-        Session::begin(client.into(), tcp, limit)
-    }
-
-    /// Accepts a session with a peer that proves who it is; [`Session::is`] says whether it is somebody.
-    pub(crate) fn accept(&self, tcp: &TcpStream, limit: Duration) -> io::Result<Session> {
-        let server = ServerConnection::new(Arc::clone(&self.server)).map_err(io::Error::other)?;
-        Session::begin(server.into(), tcp, limit)
+    /// Begins a session: dials the peer of this name, which has to prove it; or without a name accepts a peer that proves who it is,
+    /// and [`Session::is`] says whether it is somebody.
+    pub(crate) fn begin(
+        &self,
+        tcp: &TcpStream,
+        dials: Option<&str>,
+        limit: Duration,
+    ) -> io::Result<Session> {
+        let tls = match dials {
+            Some(name) => {
+                let name = ServerName::try_from(name.to_owned()).map_err(io::Error::other)?;
+                ClientConnection::new(Arc::clone(&self.client), name).map(Into::into)
+            }
+            None => ServerConnection::new(Arc::clone(&self.server)).map(Into::into),
+        };
+        Session::begin(tls.map_err(io::Error::other)?, tcp, limit)
     }
 }
 
@@ -260,8 +264,7 @@ impl Session {
             tls: Mutex::new(tls),
             incoming: Mutex::new(Buffer {
                 bytes,
-                at: 0,
-                end: 0,
+                ..Buffer::default()
             }),
             outgoing: Mutex::default(),
         })

@@ -163,7 +163,7 @@ fn of_messages_small_and_large() {
     let of_small = per_message(&to_b, &user, flow, &small, &mut sequence);
     let of_large = per_message(&to_b, &user, flow, &large, &mut sequence);
     let counts = to_b.status().counts;
-    assert_eq!(counts.rdma.direct_bytes_out, MESSAGES * LARGE as u64);
+    assert_eq!(counts.channels.direct_bytes_sent, MESSAGES * LARGE as u64);
     println!("allocations for a message: small {of_small}, large {of_large}");
     assert!(allocations::of_all_threads() > 0, "allocations are counted");
     // What the end of one message does may fall into the next.

@@ -5,7 +5,7 @@ mod seeded;
 #[path = "../../../fuzz/targets.rs"]
 mod targets;
 
-use rgaps_transport::machine::frame::{Decoded, Description, Frame, RdmaMode};
+use rgaps_transport::machine::frame::{self, Decoded, Description, Frame, RdmaMode};
 use rgaps_transport::LaneKey;
 use seeded::run;
 
@@ -19,7 +19,7 @@ fn encoded(frames: &[Frame]) -> Vec<u8> {
 
 /// What every corpus begins with, beside what is in `fuzz/corpus`.
 fn seeds(target: &str) -> Vec<Vec<u8>> {
-    let hello = Frame::Hello {
+    let hello = Frame::Hello(frame::Hello {
         node: 1,
         machine: 1,
         realm: 7,
@@ -28,21 +28,21 @@ fn seeds(target: &str) -> Vec<Vec<u8>> {
         rdma: RdmaMode::No,
         to: 2,
         key: LaneKey([0; 32]),
-    };
+    });
     let description = Description::new(&[1, 2, 3]).unwrap();
-    let open = Frame::Open {
+    let open = Frame::Open(frame::Open {
         flow: 1,
         first: 0,
         description: description.clone(),
-    };
-    let request = Frame::Request {
+    });
+    let request = Frame::Request(frame::Request {
         flow: 1,
         sequence: 0,
         charge_end: 0,
         bytes: 100,
         chunk_bytes: 60,
         description,
-    };
+    });
     match target {
         // A lane, a flow that is opened and accepted, a message that is requested, granted, brought in one chunk, and delivered.
         "ends" => vec![
@@ -55,7 +55,7 @@ fn seeds(target: &str) -> Vec<Vec<u8>> {
         _ => vec![
             encoded(std::slice::from_ref(&hello)),
             encoded(&[hello, open.clone(), request.clone()]),
-            encoded(&[open, request, Frame::Goodbye {}]),
+            encoded(&[open, request, Frame::Goodbye(frame::Goodbye {})]),
         ],
     }
 }

@@ -285,10 +285,10 @@ fn what_goes_how_is_counted_and_a_lane_that_breaks_is_told_of_with_its_status() 
         out.wire_bytes_out > 4 * BYTES && come.wire_bytes_in > 4 * BYTES
     });
     let (out, come) = (pair.to_b.status().counts, pair.to_a.status().counts);
-    assert_eq!(out.rdma.direct_bytes_out, 4 * BYTES);
-    assert_eq!(come.rdma.direct_bytes_in, 4 * BYTES);
-    assert!((1..BYTES).contains(&out.rdma.ring_bytes_out), "{out:?}");
-    assert!(out.rdma.works >= out.rdma.doorbells && out.rdma.doorbells > 0);
+    assert_eq!(out.channels.direct_bytes_sent, 4 * BYTES);
+    assert_eq!(come.direct_bytes_in, 4 * BYTES);
+    assert!((1..BYTES).contains(&out.channels.bytes_sent), "{out:?}");
+    assert!(out.channels.works >= out.channels.doorbells && out.channels.doorbells > 0);
     assert_eq!((out.ends, come.ends), ([0; 7], [0; 7]));
 
     // The next work may be either end's.

@@ -9,7 +9,7 @@ use lanes::hosts::*;
 use lanes::raw::{hello, Raw};
 use lanes::rdma::{Fabric, Pool};
 use rgaps_transport::machine::frame::{
-    Decoded, Description, Frame, Lanes, RdmaMode, Remote, ResetReason,
+    self, Decoded, Description, Frame, Lanes, RdmaMode, Remote, ResetReason,
 };
 use rgaps_transport::{Endpoint, LinkConfig};
 use rgaps_verbs::in_process::Faults;
@@ -33,11 +33,11 @@ const DIRECT: u8 = 1;
 const NUMBER: u64 = 1;
 
 fn open() -> Frame {
-    Frame::Open {
+    Frame::Open(frame::Open {
         flow: NUMBER,
         first: 0,
         description: FLOW.description(),
-    }
+    })
 }
 
 fn encoded(frame: &Frame) -> Vec<u8> {
@@ -48,7 +48,7 @@ fn encoded(frame: &Frame) -> Vec<u8> {
 
 fn hello_rdma() -> Frame {
     let mut frame = hello();
-    if let Frame::Hello { rdma, .. } = &mut frame {
+    if let Frame::Hello(frame::Hello { rdma, .. }) = &mut frame {
         *rdma = RdmaMode::Prefer;
     }
     frame
@@ -65,17 +65,20 @@ impl Peer {
     fn new(fabric: &Fabric, b: &Endpoint) -> Self {
         let mut tcp = Raw::new(b.local_addr().unwrap());
         tcp.say(&hello_rdma());
-        assert!(matches!(tcp.hear(), Some(Frame::Hello { .. })));
+        assert!(matches!(tcp.hear(), Some(Frame::Hello(_))));
         let channel = Channel::new(&fabric.device("raw"), fabric.channel).unwrap();
         let address = Description::new(&channel.address().encode()).unwrap();
-        tcp.say(&Frame::RdmaAddress { rail: 0, address });
-        let Some(Frame::RdmaAddress { address, .. }) = tcp.hear() else {
+        tcp.say(&Frame::RdmaAddress(frame::RdmaAddress { rail: 0, address }));
+        let Some(Frame::RdmaAddress(frame::RdmaAddress { address, .. })) = tcp.hear() else {
             panic!("no channel");
         };
         let address = ChannelAddress::decode(address.as_slice()).unwrap();
         channel.connect(&address).unwrap();
-        tcp.say(&Frame::RdmaReady { step: 1 });
-        assert_eq!(tcp.hear(), Some(Frame::RdmaReady { step: 1 }));
+        tcp.say(&Frame::RdmaReady(frame::RdmaReady { step: 1 }));
+        assert_eq!(
+            tcp.hear(),
+            Some(Frame::RdmaReady(frame::RdmaReady { step: 1 }))
+        );
         let mut peer = Self {
             tcp,
             channel: Arc::new(channel),
@@ -83,8 +86,12 @@ impl Peer {
         };
         peer.record(&[STREAM]);
         peer.serve(|records| records > 0);
-        peer.tcp.say(&Frame::RdmaReady { step: 2 });
-        assert_eq!(peer.tcp.hear(), Some(Frame::RdmaReady { step: 2 }));
+        peer.tcp
+            .say(&Frame::RdmaReady(frame::RdmaReady { step: 2 }));
+        assert_eq!(
+            peer.tcp.hear(),
+            Some(Frame::RdmaReady(frame::RdmaReady { step: 2 }))
+        );
         peer
     }
 
@@ -128,11 +135,11 @@ impl Peer {
                 let record = match arrived {
                     Arrived::Frame(record) => record,
                     Arrived::Written { mark, bytes } => {
-                        heard.push_back(Frame::Chunk {
+                        heard.push_back(Frame::Chunk(frame::Chunk {
                             grant: mark.into(),
                             chunk: 0,
                             bytes,
-                        });
+                        }));
                         return Ok(());
                     }
                 };
@@ -165,21 +172,21 @@ impl Peer {
 
     fn open(&mut self) {
         self.say(&open());
-        self.hear(|frame| matches!(frame, Frame::Ack { .. }).then_some(()));
+        self.hear(|frame| matches!(frame, Frame::Ack(_)).then_some(()));
     }
 
     /// Asks for a place.
     fn granted(&mut self, bytes: u64) -> (u64, Option<Remote>) {
-        self.say(&Frame::Request {
+        self.say(&Frame::Request(frame::Request {
             flow: NUMBER,
             sequence: 0,
             charge_end: 0,
             bytes,
             chunk_bytes: 1 << 20,
             description: Description::default(),
-        });
+        }));
         self.hear(|frame| match frame {
-            Frame::Grant { grant, remote, .. } => Some((*grant, *remote)),
+            Frame::Grant(frame::Grant { grant, remote, .. }) => Some((*grant, *remote)),
             _ => None,
         })
     }
@@ -201,10 +208,10 @@ fn is_disconnected(what: &str, lie: impl Fn(&Peer, &Remote)) {
     let (grant, remote) = peer.granted(100_000);
     assert_eq!(grant, 1, "{what}");
     lie(&peer, &remote.expect("a place that it may write"));
-    let reset = Frame::Reset {
+    let reset = Frame::Reset(frame::Reset {
         reason: ResetReason::Protocol,
         expected: 0,
-    };
+    });
     assert_eq!(peer.tcp.until_end(), [reset], "{what}");
     assert_eq!(to_a.violations(), 1, "{what}");
     to_a.wait_lanes(0);
@@ -214,24 +221,26 @@ fn is_disconnected(what: &str, lie: impl Fn(&Peer, &Remote)) {
 
 #[test]
 fn records_that_no_peer_sends_cut_it_off() {
-    let chunk = |grant, bytes| Frame::Chunk {
-        grant,
-        chunk: 0,
-        bytes,
+    let chunk = |grant, bytes| {
+        Frame::Chunk(frame::Chunk {
+            grant,
+            chunk: 0,
+            bytes,
+        })
     };
-    let small = Frame::Small {
+    let small = Frame::Small(frame::Small {
         flow: NUMBER,
         sequence: 0,
         charge_end: 100,
         bytes: 100,
         description_bytes: 0,
-    };
+    });
     let with = |kind: u8, parts: &[Vec<u8>]| {
         let mut record = vec![kind];
         parts.iter().for_each(|part| record.extend(part));
         record
     };
-    let alive = encoded(&Frame::Alive { beat: 1 });
+    let alive = encoded(&Frame::Alive(frame::Alive { beat: 1 }));
     // The grant that the peer has is the first.
     let lies: Vec<(&str, Vec<Vec<u8>>)> = vec![
         ("no kind", vec![vec![2, 1, 2]]),
@@ -290,11 +299,11 @@ fn marks_that_name_nothing_cut_it_off() {
             peer.mark(place, 1000, 1);
         }),
         ("within a payload", |peer, place| {
-            let chunk = Frame::Chunk {
+            let chunk = Frame::Chunk(frame::Chunk {
                 grant: 1,
                 chunk: 0,
                 bytes: 100_000,
-            };
+            });
             let mut record = vec![STREAM];
             record.extend(encoded(&chunk));
             record.extend([1; 10]);
@@ -319,11 +328,11 @@ fn a_chunk_is_not_direct_where_nobody_told_the_peer_its_place() {
     let (grant, remote) = peer.granted(100_000);
     assert_eq!(remote, None);
     let mut record = vec![DIRECT];
-    record.extend(encoded(&Frame::Chunk {
+    record.extend(encoded(&Frame::Chunk(frame::Chunk {
         grant,
         chunk: 0,
         bytes: 100_000,
-    }));
+    })));
     peer.record(&record);
     peer.tcp.until_end();
     assert_eq!(to_a.violations(), 1);
@@ -339,28 +348,25 @@ fn what_is_no_agreement_leaves_a_tcp_lane_or_none() {
     let address = Description::new(&[7; 80]).unwrap();
     let why = Description::new("no memory\u{7}".as_bytes()).unwrap();
     let left = [
-        (Frame::RdmaAddress { rail: 0, address }, "another version"),
         (
-            Frame::RdmaRefused { why: why.clone() },
+            Frame::RdmaAddress(frame::RdmaAddress { rail: 0, address }),
+            "another version",
+        ),
+        (
+            Frame::RdmaRefused(frame::RdmaRefused { why: why.clone() }),
             "the peer: no memory\\u{7}",
         ),
     ];
     for (lane, (word, expected)) in left.iter().enumerate() {
         let mut tcp = Raw::new(b.local_addr().unwrap());
         tcp.say(&hello_rdma());
-        assert!(matches!(tcp.hear(), Some(Frame::Hello { .. })));
+        assert!(matches!(tcp.hear(), Some(Frame::Hello(_))));
         tcp.say(word);
         let heard = [tcp.hear(), tcp.hear()];
-        assert!(
-            matches!(heard[0], Some(Frame::RdmaAddress { .. })),
-            "{heard:?}"
-        );
+        assert!(matches!(heard[0], Some(Frame::RdmaAddress(_))), "{heard:?}");
         if lane == 0 {
-            assert!(
-                matches!(heard[1], Some(Frame::RdmaRefused { .. })),
-                "{heard:?}"
-            );
-            tcp.say(&Frame::RdmaRefused { why: why.clone() });
+            assert!(matches!(heard[1], Some(Frame::RdmaRefused(_))), "{heard:?}");
+            tcp.say(&Frame::RdmaRefused(frame::RdmaRefused { why: why.clone() }));
         }
         to_a.wait_lanes(1);
         let lane = to_a.status().lanes.remove(0);
@@ -381,16 +387,19 @@ fn what_is_no_agreement_leaves_a_tcp_lane_or_none() {
     };
     let channel = Channel::new(&fabric.device("raw"), small).unwrap();
     let address = Description::new(&channel.address().encode()).unwrap();
-    tcp.say(&Frame::RdmaAddress { rail: 0, address });
-    tcp.say(&Frame::RdmaReady { step: 1 });
+    tcp.say(&Frame::RdmaAddress(frame::RdmaAddress { rail: 0, address }));
+    tcp.say(&Frame::RdmaReady(frame::RdmaReady { step: 1 }));
     let heard = [tcp.hear(), tcp.hear(), tcp.hear()];
-    let refused = matches!(&heard[2], Some(Frame::RdmaRefused { why }) if String::from_utf8_lossy(why.as_slice()).contains("too small"));
+    let refused = matches!(&heard[2], Some(Frame::RdmaRefused(frame::RdmaRefused { why })) if String::from_utf8_lossy(why.as_slice()).contains("too small"));
     assert!(refused, "{heard:?}");
     // It is a TCP lane then, until the peer goes.
     to_a.wait_lanes(1);
     drop(tcp);
     to_a.wait_lanes(0);
-    for word in [Frame::Goodbye {}, Frame::RdmaReady { step: 1 }] {
+    for word in [
+        Frame::Goodbye(frame::Goodbye {}),
+        Frame::RdmaReady(frame::RdmaReady { step: 1 }),
+    ] {
         let mut tcp = Raw::new(b.local_addr().unwrap());
         tcp.say(&hello_rdma());
         tcp.say(&word);
@@ -410,25 +419,25 @@ fn a_host_without_rdma_says_so_and_takes_the_lane_as_tcp() {
     let answer = tcp.hear();
     let no = matches!(
         answer,
-        Some(Frame::Hello {
+        Some(Frame::Hello(frame::Hello {
             rdma: RdmaMode::No,
             ..
-        })
+        }))
     );
     assert!(no, "{answer:?}");
     tcp.say(&open());
-    while !matches!(tcp.hear().expect("an answer"), Frame::Ack { .. }) {}
+    while !matches!(tcp.hear().expect("an answer"), Frame::Ack(_)) {}
     // Who wants nothing else is refused.
     let mut tcp = Raw::new(b.local_addr().unwrap());
     let mut required = hello_rdma();
-    if let Frame::Hello { rdma, .. } = &mut required {
+    if let Frame::Hello(frame::Hello { rdma, .. }) = &mut required {
         *rdma = RdmaMode::Require;
     }
     tcp.say(&required);
-    let refused = Frame::Reset {
+    let refused = Frame::Reset(frame::Reset {
         reason: ResetReason::Rdma,
         expected: 0,
-    };
+    });
     assert_eq!(tcp.until_end(), [refused]);
     within_limit("the link's end", move || drop((to_a, b)));
 }
@@ -436,17 +445,17 @@ fn a_host_without_rdma_says_so_and_takes_the_lane_as_tcp() {
 /// As the receiving end: what `b` asks for is granted as `remote` says.
 fn grant(peer: &mut Peer, lane: u32, remote: Option<Remote>) {
     let sequence = peer.hear(|frame| match frame {
-        Frame::Request { sequence, .. } => Some(*sequence),
+        Frame::Request(frame::Request { sequence, .. }) => Some(*sequence),
         _ => None,
     });
-    peer.say(&Frame::Grant {
+    peer.say(&Frame::Grant(frame::Grant {
         flow: NUMBER,
         sequence,
         grant: 1 + u64::from(lane),
         from_chunk: 0,
         lanes: Lanes::new(&[lane]).unwrap(),
         remote,
-    });
+    }));
 }
 
 #[test]
@@ -462,12 +471,12 @@ fn a_grant_that_lies_ends_the_lane_with_the_status_and_loses_nothing() {
     let place = Allocation::new(100_000);
     let region = Region::new(&device, place.clone(), Access::RemoteWrite).unwrap();
     let key = region.remote_key().unwrap();
-    peer.hear(|frame| matches!(frame, Frame::Open { .. }).then_some(()));
-    peer.say(&Frame::Ack {
+    peer.hear(|frame| matches!(frame, Frame::Open(_)).then_some(()));
+    peer.say(&Frame::Ack(frame::Ack {
         flow: NUMBER,
         next: 0,
         limit: 1 << 20,
-    });
+    }));
     // Beyond the end of what the key is for.
     grant(&mut peer, 1, Remote::new(region.address() + 1, &[key]));
     at_b.has("the lane's end", |event| {
@@ -483,18 +492,18 @@ fn a_grant_that_lies_ends_the_lane_with_the_status_and_loses_nothing() {
     let remote = Remote::new(region.address(), &[region.remote_key().unwrap()]);
     grant(&mut peer, 2, remote);
     let (chunk, bytes) = peer.hear(|frame| match frame {
-        Frame::Chunk { chunk, bytes, .. } => Some((*chunk, *bytes)),
+        Frame::Chunk(frame::Chunk { chunk, bytes, .. }) => Some((*chunk, *bytes)),
         _ => None,
     });
     assert_eq!((chunk, bytes), (0, 100_000));
     let mut landed = vec![0; 100_000];
     place.read(0, &mut landed);
     assert!(landed == content(FLOW, 0, 100_000), "it is damaged");
-    peer.say(&Frame::Ack {
+    peer.say(&Frame::Ack(frame::Ack {
         flow: NUMBER,
         next: 1,
         limit: 1 << 20,
-    });
+    }));
     at_b.wait("its acknowledgement", |seen| seen.acknowledged(FLOW) == [0]);
     within_limit("the link's end", move || drop((to_a, b, peer)));
 }
@@ -522,7 +531,7 @@ fn when_a_lane_has_ended_the_peer_writes_nowhere_any_more() {
             address,
             key,
         };
-        let alive = encoded(&Frame::Alive { beat: 1 });
+        let alive = encoded(&Frame::Alive(frame::Alive { beat: 1 }));
         let record = [IoSlice::new(&[STREAM]), IoSlice::new(&alive)];
         // It may be known already that it cannot.
         let _ = channel.send(&record, Some(&direct));
@@ -540,7 +549,7 @@ fn when_a_lane_has_ended_the_peer_writes_nowhere_any_more() {
         let _ = told.send(write(&channel, &pool.memory));
     }));
     // The victim ends the lane, and hears itself that it has ended; the peer does not.
-    peer.tcp.say(&Frame::Goodbye {});
+    peer.tcp.say(&Frame::Goodbye(frame::Goodbye {}));
     let reached = heard.recv_timeout(LIMIT).expect("the lane's end");
     assert!(
         !reached,

@@ -12,7 +12,7 @@ use lanes::finish::{config, finish};
 use lanes::hosts::*;
 use lanes::proxy::Proxy;
 use lanes::raw::{hello, Raw};
-use rgaps_transport::machine::frame::{Frame, ResetReason};
+use rgaps_transport::machine::frame::{self, Frame, ResetReason};
 use rgaps_transport::LinkConfig;
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -179,7 +179,7 @@ fn a_replayed_hello_with_the_last_lane_number_does_not_lock_the_link_out() {
     at_b.wait("the first", |seen| seen.committed.contains_key(&FLOW));
     // A stranger who read the key says the same hello, but for the lane's number.
     let mut high = hello();
-    if let Frame::Hello { lane, .. } = &mut high {
+    if let Frame::Hello(frame::Hello { lane, .. }) = &mut high {
         *lane = 0xffff_fff0;
     }
     let mut raw = Raw::new(b.local_addr().unwrap());
@@ -187,17 +187,17 @@ fn a_replayed_hello_with_the_last_lane_number_does_not_lock_the_link_out() {
     let reason = ResetReason::Protocol;
     assert_eq!(
         raw.until_end(),
-        [Frame::Reset {
+        [Frame::Reset(frame::Reset {
             reason,
             expected: 0
-        }]
+        })]
     );
     // And the same without a change, which is a lane until it is quiet for too long.
     let mut raw = Raw::new(b.local_addr().unwrap());
     raw.say(&hello());
     let given = raw.hear();
     assert!(
-        matches!(given, Some(Frame::Hello { lane, .. }) if lane < 100),
+        matches!(given, Some(Frame::Hello(frame::Hello { lane, .. })) if lane < 100),
         "{given:?}"
     );
     raw.until_end();

@@ -9,7 +9,9 @@ mod lanes {
 use lanes::certificates::Authority;
 use lanes::hosts::*;
 use lanes::raw::{hello, Raw};
-use rgaps_transport::machine::frame::{Description, Frame, Lanes, ResetReason, WIRE_VERSION};
+use rgaps_transport::machine::frame::{
+    self, Description, Frame, Hello, Lanes, ResetReason, WIRE_VERSION,
+};
 use rgaps_transport::{Endpoint, EndpointConfig, LaneKind, LinkConfig, Security};
 use rgaps_transport::{LaneKey, Tls, TlsFiles};
 use std::io::Write;
@@ -221,13 +223,13 @@ fn first_words_that_do_not_fit_are_refused_with_what_both_have() {
     let address = b.local_addr().unwrap();
     let with = |change: fn(&mut u64, &mut u64, &mut u64, &mut LaneKey)| {
         let mut frame = hello();
-        if let Frame::Hello {
+        if let Frame::Hello(Hello {
             node,
             realm,
             to,
             key,
             ..
-        } = &mut frame
+        }) = &mut frame
         {
             change(node, realm, to, key);
         }
@@ -244,7 +246,10 @@ fn first_words_that_do_not_fit_are_refused_with_what_both_have() {
         let mut raw = Raw::new(address);
         raw.say(&frame);
         let expected = ours;
-        assert_eq!(raw.until_end(), [Frame::Reset { reason, expected }]);
+        assert_eq!(
+            raw.until_end(),
+            [Frame::Reset(frame::Reset { reason, expected })]
+        );
     }
     // Another version: the header is the same in all.
     let mut raw = Raw::new(address);
@@ -255,26 +260,26 @@ fn first_words_that_do_not_fit_are_refused_with_what_both_have() {
     let ours = u64::from(WIRE_VERSION);
     assert_eq!(
         raw.until_end(),
-        [Frame::Reset {
+        [Frame::Reset(frame::Reset {
             reason: ResetReason::Version,
             expected: ours
-        }]
+        })]
     );
     // Not a hello, and nothing at all.
     let mut raw = Raw::new(address);
-    raw.say(&Frame::Goodbye {});
+    raw.say(&Frame::Goodbye(frame::Goodbye {}));
     assert_eq!(raw.until_end(), []);
     assert_eq!(Raw::new(address).until_end(), []);
     let mut first = Raw::new(address);
     first.say(&hello());
     assert!(matches!(
         first.hear(),
-        Some(Frame::Hello {
+        Some(Frame::Hello(frame::Hello {
             node: 2,
             to: 1,
             lane: 1,
             ..
-        })
+        }))
     ));
     until("all to be refused", || b.refused() == count + 3);
     to_a.wait_lanes(1);
@@ -295,10 +300,10 @@ fn a_dialler_names_both_versions() {
             raw.0.set_read_timeout(Some(LIMIT)).unwrap();
             raw.hear();
             let mut bytes = Vec::new();
-            let length = Frame::Reset {
+            let length = Frame::Reset(frame::Reset {
                 reason: ResetReason::Version,
                 expected: 9,
-            }
+            })
             .encode(&mut bytes);
             bytes[1] = 9;
             let _ = raw.0.write_all(&bytes[..length]);
@@ -342,22 +347,22 @@ fn seventy_idle_connections_do_not_keep_lanes_down() {
 const NUMBER: u64 = 1;
 
 fn open(flow: u64) -> Frame {
-    Frame::Open {
+    Frame::Open(frame::Open {
         flow,
         first: 0,
         description: FLOW.description(),
-    }
+    })
 }
 
 fn request(flow: u64, bytes: u64) -> Frame {
-    Frame::Request {
+    Frame::Request(frame::Request {
         flow,
         sequence: 0,
         charge_end: 0,
         bytes,
         chunk_bytes: 50_000,
         description: Description::default(),
-    }
+    })
 }
 
 /// A peer with one lane, whose number it is given, that opened a flow, which was accepted. The link's machine knows the peer, so each
@@ -368,10 +373,9 @@ fn liar(b: &Endpoint, flow: u64) -> (Raw, u32) {
         let mut raw = Raw::new(b.local_addr().unwrap());
         raw.say(&hello());
         match raw.hear() {
-            Some(Frame::Hello { lane, .. }) => {
+            Some(Frame::Hello(frame::Hello { lane, .. })) => {
                 raw.say(&open(flow));
-                let opened =
-                    |frame: Frame| matches!(frame, Frame::Ack { flow: of, .. } if of == flow);
+                let opened = |frame: Frame| matches!(frame, Frame::Ack(frame::Ack { flow: of, .. }) if of == flow);
                 while !opened(raw.hear().expect("an acknowledgement of the flow")) {}
                 return (raw, lane);
             }
@@ -389,13 +393,13 @@ fn a_peer_that_violates_the_protocol_is_disconnected_and_counted() {
     let to_a = link(&b, LinkConfig::default(), peer(1, &[]), &at_b);
     type Lie = (&'static str, fn(u64) -> Vec<Frame>);
     fn small(flow: u64, bytes: u32, charge_end: u64) -> Frame {
-        Frame::Small {
+        Frame::Small(frame::Small {
             flow,
             sequence: 0,
             charge_end,
             bytes,
             description_bytes: 0,
-        }
+        })
     }
     let lies: [Lie; 9] = [
         ("a small message larger than the first window", |flow| {
@@ -403,29 +407,29 @@ fn a_peer_that_violates_the_protocol_is_disconnected_and_counted() {
         }),
         ("beyond its window", |flow| vec![small(flow, 10, 1 << 40)]),
         ("a chunk without a grant", |_| {
-            vec![Frame::Chunk {
+            vec![Frame::Chunk(frame::Chunk {
                 grant: 5,
                 chunk: 0,
                 bytes: 10,
-            }]
+            })]
         }),
         ("an abandoned grant that was none", |_| {
-            vec![Frame::Abandon { grant: 77 }]
+            vec![Frame::Abandon(frame::Abandon { grant: 77 })]
         }),
         ("a flow that is not open", |_| vec![request(99, 10)]),
         ("an acknowledgement of what was not sent", |_| {
-            vec![Frame::Ack {
+            vec![Frame::Ack(frame::Ack {
                 flow: 1,
                 next: 1,
                 limit: 1,
-            }]
+            })]
         }),
         ("a hello in the middle", |_| vec![hello()]),
         ("a message of another size", |flow| {
             vec![request(flow, 100_000), request(flow, 200_000)]
         }),
         ("a flow that ends twice", |flow| {
-            let close = |next| Frame::Close { flow, next };
+            let close = |next| Frame::Close(frame::Close { flow, next });
             vec![close(7), close(8)]
         }),
     ];
@@ -464,22 +468,22 @@ fn a_chunk_over_another_or_outside_its_message_is_a_violation() {
         let (mut raw, lane) = liar(&b, flow);
         raw.say(&request(flow, 120_000));
         let grant = loop {
-            if let Frame::Grant { grant, lanes, .. } = raw.hear().expect("a grant") {
+            if let Frame::Grant(frame::Grant { grant, lanes, .. }) = raw.hear().expect("a grant") {
                 assert_eq!(Some(lanes), Lanes::new(&[lane]));
                 break grant;
             }
         };
-        raw.say(&Frame::Chunk {
+        raw.say(&Frame::Chunk(frame::Chunk {
             grant,
             chunk: 0,
             bytes: 50_000,
-        });
+        }));
         raw.0.write_all(&[1; 50_000]).unwrap();
-        raw.say(&Frame::Chunk {
+        raw.say(&Frame::Chunk(frame::Chunk {
             grant,
             chunk,
             bytes,
-        });
+        }));
         let _ = raw.0.write_all(&[2; 60_000]);
         let _ = raw.0.shutdown(std::net::Shutdown::Write);
         raw.until_end();

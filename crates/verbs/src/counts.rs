@@ -1,5 +1,6 @@
 //! What a channel counts, where it happens.
 
+use std::ops::AddAssign;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 macro_rules! counts {
@@ -13,6 +14,13 @@ macro_rules! counts {
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct ChannelCounts {
             $($(#[doc = $doc])* pub $name: u64,)*
+        }
+
+        /// The sums of several channels, also of what was the most at one time.
+        impl AddAssign for ChannelCounts {
+            fn add_assign(&mut self, other: Self) {
+                $(self.$name += other.$name;)*
+            }
         }
 
         impl Counts {

@@ -4,7 +4,7 @@
 //! ones too, 4 at most, while as many more of the flow have grants. Position and limit are sums, so a lost or repeated
 //! acknowledgement does no harm.
 
-use super::frame::Frame;
+use super::frame::Ack;
 use super::receive_message::{Delivery, DeliveryKind};
 
 const SMALL_MAX: u32 = 16;
@@ -65,7 +65,7 @@ impl AckDebt {
         (next, limit): (u64, u64),
         lane: u32,
         with_others: bool,
-    ) -> Option<Frame> {
+    ) -> Option<Ack> {
         let before = self.reported;
         *self = Self {
             reported: Some((lane, next, limit)),
@@ -73,7 +73,7 @@ impl AckDebt {
             ..Self::default()
         };
         let is_known = before.is_some_and(|(_, of, to)| (of, to) == (next, limit));
-        (!is_known).then_some(Frame::Ack { flow, next, limit })
+        (!is_known).then_some(Ack { flow, next, limit })
     }
 
     /// Whether the tick lets it wait, once, for other frames to leave with.

@@ -141,8 +141,13 @@ impl UnfinishedBuffer {
         self.memory.prefix.is_none() || is_whole || self.prefix % u64::from(chunk_bytes) == 0
     }
 
-    /// Gives it to a grant. The first chunk that is missing; `None` if all have landed.
-    pub(super) fn grant(self, chunk_bytes: u32) -> Result<(GrantedBuffer, u32), Self> {
+    /// Gives it to a grant, unless all has landed. The first chunk that is missing, and what `remote` says of the address at which the
+    /// peer's card is to write: better of the card's memory than of the host's.
+    pub(super) fn grant<T>(
+        self,
+        chunk_bytes: u32,
+        remote: impl Fn(u64) -> Option<T>,
+    ) -> Result<(GrantedBuffer, u32, Option<T>), Self> {
         let (bytes, size) = (self.memory.bytes as u64, u64::from(chunk_bytes));
         if self.prefix == bytes {
             return Err(self);
@@ -155,7 +160,17 @@ impl UnfinishedBuffer {
             _ => u64::MAX,
         };
         let words = count.div_ceil(64);
+        let card = self.memory.card.as_ref().and_then(|card| card.address());
+        let mut direct = DirectTarget::Card;
+        let mut found = card.and_then(&remote);
+        if found.is_none() {
+            found = remote(self.memory.start as u64);
+            direct = found
+                .as_ref()
+                .map_or(DirectTarget::None, |_| DirectTarget::Host);
+        }
         let chunks = Chunks {
+            direct,
             memory: self.memory,
             chunk_bytes,
             count,
@@ -167,10 +182,9 @@ impl UnfinishedBuffer {
         let lent = (0..words).map(word).collect();
         let granted = GrantedBuffer {
             chunks: Arc::new(chunks),
-            direct: DirectTarget::None,
             lent,
         };
-        Ok((granted, from))
+        Ok((granted, from, found))
     }
 
     /// The whole message.
@@ -186,6 +200,7 @@ impl UnfinishedBuffer {
 /// Which chunks of a grant have landed.
 struct Chunks {
     memory: Arc<Memory>,
+    direct: DirectTarget,
     chunk_bytes: u32,
     count: u32,
     landed: Box<[AtomicU64]>,
@@ -242,63 +257,37 @@ pub(super) enum DirectTarget {
 /// A receive buffer that a grant's lanes fill. Owned by the link's lock.
 pub(super) struct GrantedBuffer {
     chunks: Arc<Chunks>,
-    direct: DirectTarget,
     /// Chunks that were lent, or had landed before the grant.
     lent: Box<[u64]>,
 }
 
-/// Why a grant does not lend a chunk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NotLent {
-    /// There is no such chunk.
-    Outside,
-    /// It has not so many bytes.
-    Length,
-    /// It was lent before.
-    Twice,
-}
-
 impl GrantedBuffer {
-    /// The right to write a chunk.
+    /// The right to write a chunk, or what is wrong with it.
     pub(super) fn lend(
         &mut self,
         grant: u64,
         chunk: u32,
         bytes: u32,
-    ) -> Result<WriteRange, NotLent> {
+    ) -> Result<WriteRange, &'static str> {
         if chunk >= self.chunks.count {
-            return Err(NotLent::Outside);
+            return Err("it lies outside its message");
         }
         let (start, end) = self.chunks.range(chunk);
         if end - start != bytes as usize {
-            return Err(NotLent::Length);
+            return Err("it has another length");
         }
         let (word, bit) = ((chunk / 64) as usize, 1 << (chunk % 64));
         if self.lent[word] & bit != 0 {
-            return Err(NotLent::Twice);
+            return Err("it arrived before");
         }
         self.lent[word] |= bit;
         self.chunks.lent.fetch_add(1, Ordering::Relaxed);
         let chunks = Arc::clone(&self.chunks);
         Ok(WriteRange {
             chunks,
-            direct: self.direct,
             grant,
             chunk,
         })
-    }
-
-    /// Asks for the address at which the peer's card is to write: better of the card's memory than of the host's. To be called before
-    /// the first chunk is lent, and once: a peer has one answer.
-    pub(super) fn set_direct<T>(&mut self, remote: impl Fn(u64) -> Option<T>) -> Option<T> {
-        let memory = &self.chunks.memory;
-        let card = memory.card.as_ref().and_then(|card| card.address());
-        let on_card = card.and_then(&remote);
-        let found = on_card.map(|found| (found, DirectTarget::Card));
-        let found = found.or_else(|| Some((remote(memory.start as u64)?, DirectTarget::Host)));
-        let (found, direct) = found?;
-        self.direct = direct;
-        Some(found)
     }
 
     pub(super) fn is_whole(&self) -> bool {
@@ -318,17 +307,6 @@ impl GrantedBuffer {
     }
 }
 
-impl std::fmt::Debug for GrantedBuffer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let missing = self.chunks.missing.load(Ordering::Relaxed);
-        write!(
-            f,
-            "GrantedBuffer({missing} of {} chunks missing)",
-            self.chunks.count
-        )
-    }
-}
-
 /// A chunk that has landed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkLanded {
@@ -336,24 +314,16 @@ pub struct ChunkLanded {
     pub grant: u64,
     /// It was the last of its message: [`super::LinkMachine::landed`] is to be called.
     pub is_last: bool,
-    /// Bytes of the message that have landed, from the start on without a hole. Everyone may read them, and nobody writes them again.
-    pub prefix: u64,
 }
 
 /// The right to write one chunk. Nobody else reads or writes these bytes as long as it exists.
 pub struct WriteRange {
     chunks: Arc<Chunks>,
-    direct: DirectTarget,
     grant: u64,
     chunk: u32,
 }
 
 impl WriteRange {
-    /// Where in the message.
-    pub fn offset(&self) -> u64 {
-        self.chunks.range(self.chunk).0 as u64
-    }
-
     /// The chunk's bytes.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         let (start, end) = self.chunks.range(self.chunk);
@@ -368,7 +338,7 @@ impl WriteRange {
 
     /// Whether the peer's card may have written these bytes by itself: GRANT named an address.
     pub fn may_be_direct(&self) -> bool {
-        self.direct != DirectTarget::None
+        self.chunks.direct != DirectTarget::None
     }
 
     /// All its bytes are there: written through this range, or directly by the peer's card.
@@ -376,26 +346,22 @@ impl WriteRange {
         let chunks = &*self.chunks;
         let (start, end) = chunks.range(self.chunk);
         if let Some(card) = &chunks.memory.card {
-            let on_card = directly && self.direct == DirectTarget::Card;
+            let on_card = directly && chunks.direct == DirectTarget::Card;
             card.landed(start as u64, (end - start) as u64, on_card);
         }
         let (word, bit) = ((self.chunk / 64) as usize, 1 << (self.chunk % 64));
         // SYNC POINT landed.
         chunks.landed[word].fetch_or(bit, Ordering::Release);
-        let prefix = chunks.prefix_bytes();
         let shared = chunks.memory.prefix.as_ref();
-        shared.inspect(|shared| shared.advance(prefix as usize));
+        shared.inspect(|shared| shared.advance(chunks.prefix_bytes() as usize));
         // SYNC POINT missing.
         let is_last = chunks.missing.fetch_sub(1, Ordering::AcqRel) == 1;
         if let Some(shared) = shared.filter(|_| is_last) {
             // Two lanes that ended at the same time may each have missed the other's chunk.
             shared.advance(shared.bytes());
         }
-        ChunkLanded {
-            grant: self.grant,
-            is_last,
-            prefix,
-        }
+        let grant = self.grant;
+        ChunkLanded { grant, is_last }
     }
 }
 
@@ -408,11 +374,8 @@ impl Drop for WriteRange {
 
 impl std::fmt::Debug for WriteRange {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "WriteRange(chunk {} of grant {})",
-            self.chunk, self.grant
-        )
+        let Self { chunk, grant, .. } = self;
+        write!(f, "WriteRange(chunk {chunk} of grant {grant})")
     }
 }
 
@@ -497,12 +460,6 @@ impl Payload for PrefixMemory {
         let bytes = &self.bytes[from..to];
         // SAFETY: the range lies in the box, which `self` keeps, and below `ready`: nobody writes these bytes again.
         unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len()) }
-    }
-}
-
-impl std::fmt::Debug for PrefixMemory {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "PrefixMemory({} of {})", self.ready(), self.bytes.len())
     }
 }
 

@@ -30,17 +30,20 @@ fn write(granted: &mut GrantedBuffer, chunk: u32, bytes: u32, value: u8) -> Chun
 #[test]
 fn chunks_are_disjoint_and_each_is_lent_once() {
     assert!(UnfinishedBuffer::new(Box::new(Inline([0; 100])), 99).is_none());
-    let (mut granted, from) = unfinished().grant(32).ok().unwrap();
+    let (mut granted, from, _) = unfinished().grant(32, |_| None::<()>).ok().unwrap();
     assert_eq!(from, 0);
-    assert_eq!(granted.lend(1, 4, 32).unwrap_err(), NotLent::Outside);
-    assert_eq!(granted.lend(1, 3, 32).unwrap_err(), NotLent::Length);
+    assert_eq!(
+        granted.lend(1, 4, 32).unwrap_err(),
+        "it lies outside its message"
+    );
+    assert_eq!(granted.lend(1, 3, 32).unwrap_err(), "it has another length");
     let ranges: Vec<WriteRange> = [(0, 32), (1, 32), (2, 32), (3, 4)]
         .map(|(chunk, bytes)| granted.lend(1, chunk, bytes).unwrap())
         .into();
-    assert_eq!(granted.lend(1, 2, 32).unwrap_err(), NotLent::Twice);
+    assert_eq!(granted.lend(1, 2, 32).unwrap_err(), "it arrived before");
     let threads = ranges.into_iter().map(|mut range| {
         std::thread::spawn(move || {
-            let value = (range.offset() / 32) as u8;
+            let value = range.chunk as u8;
             range.as_mut_slice().fill(value);
             range.landed(false).is_last
         })
@@ -59,18 +62,20 @@ fn chunks_are_disjoint_and_each_is_lent_once() {
 
 #[test]
 fn a_new_grant_begins_behind_the_prefix_and_writes_again_what_lay_behind_a_hole() {
-    let (mut granted, _) = unfinished().grant(10).ok().unwrap();
+    let (mut granted, ..) = unfinished().grant(10, |_| None::<()>).ok().unwrap();
     for chunk in [0, 1, 2, 4, 5] {
         write(&mut granted, chunk, 10, 7);
     }
     let kept = granted.into_unfinished().unwrap();
     assert_eq!(kept.prefix(), 30);
     // Another chunk size: whole chunks of the prefix count.
-    let (mut granted, from) = kept.grant(25).ok().unwrap();
+    let (mut granted, from, _) = kept.grant(25, |_| None::<()>).ok().unwrap();
     assert_eq!(from, 1);
-    assert_eq!(granted.lend(2, 0, 25).unwrap_err(), NotLent::Twice);
-    assert_eq!(write(&mut granted, 2, 25, 7).prefix, 25);
-    assert_eq!(write(&mut granted, 1, 25, 7).prefix, 75);
+    assert_eq!(granted.lend(2, 0, 25).unwrap_err(), "it arrived before");
+    write(&mut granted, 2, 25, 7);
+    assert_eq!(granted.chunks.prefix_bytes(), 25);
+    write(&mut granted, 1, 25, 7);
+    assert_eq!(granted.chunks.prefix_bytes(), 75);
     assert!(write(&mut granted, 3, 25, 7).is_last);
     let whole = granted.into_unfinished().unwrap().into_whole();
     assert!(whole.deliver(0, &[7; 100]).is_ok());
@@ -78,7 +83,7 @@ fn a_new_grant_begins_behind_the_prefix_and_writes_again_what_lay_behind_a_hole(
 
 #[test]
 fn a_buffer_with_a_range_that_is_lent_is_not_granted_again() {
-    let (mut granted, _) = unfinished().grant(50).ok().unwrap();
+    let (mut granted, ..) = unfinished().grant(50, |_| None::<()>).ok().unwrap();
     let mut range = granted.lend(1, 0, 50).unwrap();
     assert!(granted.into_unfinished().is_none());
     // The memory stays until the range is dropped.
@@ -88,9 +93,10 @@ fn a_buffer_with_a_range_that_is_lent_is_not_granted_again() {
 
 #[test]
 fn a_range_that_is_dropped_leaves_a_hole() {
-    let (mut granted, _) = unfinished().grant(50).ok().unwrap();
+    let (mut granted, ..) = unfinished().grant(50, |_| None::<()>).ok().unwrap();
     drop(granted.lend(1, 0, 50).unwrap());
-    assert_eq!(write(&mut granted, 1, 50, 1).prefix, 0);
+    write(&mut granted, 1, 50, 1);
+    assert_eq!(granted.chunks.prefix_bytes(), 0);
     assert!(!granted.is_whole());
     assert_eq!(granted.into_unfinished().unwrap().prefix(), 0);
 }
@@ -121,7 +127,7 @@ fn what_goes_on_is_read_while_it_arrives_and_not_written_again() {
     let buffer = UnfinishedBuffer::new(shared(), 100).unwrap();
     // One buffer writes it.
     assert!(UnfinishedBuffer::new(shared(), 100).is_none() && !memory.fill(&[0; 100]));
-    let (mut granted, _) = buffer.grant(25).ok().unwrap();
+    let (mut granted, ..) = buffer.grant(25, |_| None::<()>).ok().unwrap();
     write(&mut granted, 2, 25, 3);
     assert_eq!(memory.ready(), 0);
     write(&mut granted, 0, 25, 1);
@@ -134,7 +140,7 @@ fn what_goes_on_is_read_while_it_arrives_and_not_written_again() {
     let kept = granted.into_unfinished().unwrap();
     // Larger chunks would write some of it once more.
     assert!(!kept.may_go_on(50) && kept.may_go_on(75));
-    let (mut granted, from) = kept.grant(25).ok().unwrap();
+    let (mut granted, from, _) = kept.grant(25, |_| None::<()>).ok().unwrap();
     assert_eq!(from, 3);
     assert!(write(&mut granted, 3, 25, 4).is_last);
     drop(granted.into_unfinished().unwrap().into_whole());

@@ -4,34 +4,57 @@ use super::values::{
     Description, LaneKey, Lanes, RdmaMode, Remote, ResetReason, DESCRIPTION_BYTES_MAX, KEY_BYTES,
     LANES_MAX, RAILS_MAX,
 };
-use crate::wire::Fields;
-
-/// The bytes are no value of the field's type.
-pub(super) struct Invalid;
 
 /// A type that frames have fields of.
 pub(super) trait Field: Sized {
     /// The least and the greatest length.
     const BYTES: (usize, usize);
     fn put(&self, into: &mut Vec<u8>);
-    /// `None` if there are too few bytes.
-    fn take(from: &mut Fields<'_>) -> Option<Result<Self, Invalid>>;
+    /// Takes the field from the beginning of the bytes; `None` if they are too few, or no value of its type.
+    fn take(from: &mut &[u8]) -> Option<Self>;
+}
+
+fn take_array<const N: usize>(from: &mut &[u8]) -> Option<[u8; N]> {
+    let (array, rest) = from.split_first_chunk()?;
+    *from = rest;
+    Some(*array)
 }
 
 macro_rules! numbers {
-    ($($of:ident $bytes:literal)*) => {$(
+    ($($of:ident)*) => {$(
         impl Field for $of {
-            const BYTES: (usize, usize) = ($bytes, $bytes);
+            const BYTES: (usize, usize) = (size_of::<Self>(), size_of::<Self>());
             fn put(&self, into: &mut Vec<u8>) {
                 into.extend(self.to_le_bytes());
             }
-            fn take(from: &mut Fields<'_>) -> Option<Result<Self, Invalid>> {
-                from.$of().map(Ok)
+            fn take(from: &mut &[u8]) -> Option<Self> {
+                take_array(from).map(Self::from_le_bytes)
             }
         }
     )*};
 }
-numbers!(u8 1 u16 2 u32 4 u64 8);
+numbers!(u8 u16 u32 u64);
+
+/// Each value is its number, of one byte.
+macro_rules! codes {
+    ($($of:ident: $($name:ident)*;)*) => {$(
+        impl Field for $of {
+            const BYTES: (usize, usize) = (1, 1);
+            fn put(&self, into: &mut Vec<u8>) {
+                into.push(*self as u8);
+            }
+            fn take(from: &mut &[u8]) -> Option<Self> {
+                let code = u8::take(from)?;
+                let mut all = [$(Self::$name),*].into_iter();
+                all.find(|of| *of as u8 == code)
+            }
+        }
+    )*};
+}
+codes! {
+    RdmaMode: No Prefer Require;
+    ResetReason: Protocol Version Realm Lanes Incarnation Key Rdma;
+}
 
 impl Field for Description {
     const BYTES: (usize, usize) = (2, 2 + DESCRIPTION_BYTES_MAX);
@@ -40,9 +63,11 @@ impl Field for Description {
         length.put(into);
         into.extend_from_slice(self.as_slice());
     }
-    fn take(from: &mut Fields<'_>) -> Option<Result<Self, Invalid>> {
-        let length = usize::from(from.u16()?);
-        Some(Self::new(from.bytes(length)?).ok_or(Invalid))
+    fn take(from: &mut &[u8]) -> Option<Self> {
+        let length = u16::take(from)?.into();
+        let (bytes, rest) = from.split_at_checked(length)?;
+        *from = rest;
+        Self::new(bytes)
     }
 }
 
@@ -51,30 +76,18 @@ impl Field for LaneKey {
     fn put(&self, into: &mut Vec<u8>) {
         into.extend(self.0);
     }
-    fn take(from: &mut Fields<'_>) -> Option<Result<Self, Invalid>> {
-        let key = from.bytes(KEY_BYTES)?.try_into().ok()?;
-        Some(Ok(Self(key)))
+    fn take(from: &mut &[u8]) -> Option<Self> {
+        take_array(from).map(Self)
     }
 }
 
-impl Field for RdmaMode {
-    const BYTES: (usize, usize) = (1, 1);
-    fn put(&self, into: &mut Vec<u8>) {
-        into.push(*self as u8);
+/// So many numbers of at most `MAX`.
+fn take_some<const MAX: usize>(count: usize, from: &mut &[u8]) -> Option<[u32; MAX]> {
+    let mut numbers = [0; MAX];
+    for number in numbers.get_mut(..count)? {
+        *number = u32::take(from)?;
     }
-    fn take(from: &mut Fields<'_>) -> Option<Result<Self, Invalid>> {
-        Some(Self::from_wire(from.u8()?).ok_or(Invalid))
-    }
-}
-
-impl Field for ResetReason {
-    const BYTES: (usize, usize) = (1, 1);
-    fn put(&self, into: &mut Vec<u8>) {
-        into.push(*self as u8);
-    }
-    fn take(from: &mut Fields<'_>) -> Option<Result<Self, Invalid>> {
-        Some(Self::from_wire(from.u8()?).ok_or(Invalid))
-    }
+    Some(numbers)
 }
 
 impl Field for Lanes {
@@ -84,16 +97,10 @@ impl Field for Lanes {
         into.push(u8::try_from(numbers.len()).expect("a link has few lanes"));
         numbers.iter().for_each(|number| number.put(into));
     }
-    fn take(from: &mut Fields<'_>) -> Option<Result<Self, Invalid>> {
-        let count = usize::from(from.u8()?);
-        if count > LANES_MAX {
-            return Some(Err(Invalid));
-        }
-        let mut numbers = [0; LANES_MAX];
-        for number in &mut numbers[..count] {
-            *number = from.u32()?;
-        }
-        Some(Self::new(&numbers[..count]).ok_or(Invalid))
+    fn take(from: &mut &[u8]) -> Option<Self> {
+        let count = u8::take(from)?.into();
+        let numbers: [u32; LANES_MAX] = take_some(count, from)?;
+        Self::new(&numbers[..count])
     }
 }
 
@@ -101,30 +108,18 @@ impl Field for Lanes {
 impl Field for Option<Remote> {
     const BYTES: (usize, usize) = (1, 1 + 8 + 4 * RAILS_MAX);
     fn put(&self, into: &mut Vec<u8>) {
-        let rails = 0..u8::try_from(RAILS_MAX).expect("a host has few rails");
-        let keys = rails.filter_map(|rail| self.as_ref()?.at(0, rail));
-        into.push(u8::try_from(keys.clone().count()).expect("a host has few rails"));
-        for (at, (address, key)) in keys.enumerate() {
-            if at == 0 {
-                address.put(into);
-            }
-            key.put(into);
-        }
+        let keys = self.as_ref().map_or(&[][..], Remote::keys);
+        into.push(u8::try_from(keys.len()).expect("a host has few rails"));
+        self.iter().for_each(|remote| remote.address.put(into));
+        keys.iter().for_each(|key| key.put(into));
     }
-    fn take(from: &mut Fields<'_>) -> Option<Result<Self, Invalid>> {
-        let count = usize::from(from.u8()?);
+    fn take(from: &mut &[u8]) -> Option<Self> {
+        let count = u8::take(from)?.into();
         if count == 0 {
-            return Some(Ok(None));
+            return Some(None);
         }
-        if count > RAILS_MAX {
-            return Some(Err(Invalid));
-        }
-        let address = from.u64()?;
-        let mut keys = [0; RAILS_MAX];
-        for key in &mut keys[..count] {
-            *key = from.u32()?;
-        }
-        let remote = Remote::new(address, &keys[..count]);
-        Some(remote.map(Some).ok_or(Invalid))
+        let address = u64::take(from)?;
+        let keys: [u32; RAILS_MAX] = take_some(count, from)?;
+        Remote::new(address, &keys[..count]).map(Some)
     }
 }

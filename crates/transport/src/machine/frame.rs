@@ -15,7 +15,6 @@ pub use super::values::{
     Description, LaneKey, Lanes, RdmaMode, Remote, ResetReason, CHUNK_BYTES_MAX,
     DESCRIPTION_BYTES_MAX, HEADER_BYTES, LANES_MAX, RAILS_MAX,
 };
-use crate::wire::Fields;
 use thiserror::Error;
 
 /// The version of these frames.
@@ -26,7 +25,7 @@ pub const FRAME_BYTES_MAX: usize = 128 + DESCRIPTION_BYTES_MAX;
 pub const CHUNKS_MAX: u32 = 1 << 16;
 /// Bytes of a message.
 pub const MESSAGE_BYTES_MAX: u64 = CHUNK_BYTES_MAX as u64 * CHUNKS_MAX as u64;
-/// [`Frame::Ack::next`] of a flow that has ended. No message has this sequence.
+/// [`Ack::next`] of a flow that has ended. No message has this sequence.
 pub const FLOW_ENDED: u64 = u64::MAX;
 /// The last number that a message may have: the one after it is a position, too.
 pub const SEQUENCE_MAX: u64 = FLOW_ENDED - 2;
@@ -42,15 +41,7 @@ pub enum DecodeError {
     /// No such kind.
     #[error("there is no frame of kind {0}")]
     Kind(u8),
-    /// Its body is shorter or longer than its kind's.
-    #[error("a frame of kind {kind} has a body of the wrong length, {bytes} bytes")]
-    Length {
-        /// Its kind.
-        kind: u8,
-        /// The header's length of the body.
-        bytes: u32,
-    },
-    /// A number that it cannot have.
+    /// A field that it cannot have. Its length is one, too.
     #[error("a frame of kind {kind} has an invalid {field}")]
     Field {
         /// Its kind.
@@ -69,20 +60,28 @@ pub enum Decoded {
     Short(usize),
 }
 
-/// Why a body is no frame of its kind.
-enum BodyError {
-    Length,
-    Field(&'static str),
-}
-
-/// Defines [`Frame`], its encoder and its decoder from one table of kinds and fields.
+/// Defines [`Frame`], a type for each kind, and their encoder and decoder from one table of kinds and fields.
 macro_rules! frames {
     ($($(#[$doc:meta])* $kind:literal $name:ident { $($(#[$field_doc:meta])* $field:ident: $of:ty,)* })*) => {
         /// A frame without the message's bytes that may follow.
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub enum Frame {
-            $($(#[$doc])* $name { $($(#[$field_doc])* $field: $of,)* },)*
+            $($(#[$doc])* $name($name),)*
         }
+
+        $(
+            $(#[$doc])*
+            #[derive(Clone, Debug, PartialEq, Eq)]
+            pub struct $name {
+                $($(#[$field_doc])* pub $field: $of,)*
+            }
+
+            impl From<$name> for Frame {
+                fn from(frame: $name) -> Self {
+                    Self::$name(frame)
+                }
+            }
+        )*
 
         /// The least and the greatest length of a kind's body.
         fn body_bytes(kind: u8) -> Option<(usize, usize)> {
@@ -95,32 +94,30 @@ macro_rules! frames {
             }
         }
 
-        fn decode_body(kind: u8, from: &mut Fields<'_>) -> Result<Frame, BodyError> {
+        /// Or the field that is wrong.
+        fn decode_body(kind: u8, from: &mut &[u8]) -> Result<Frame, &'static str> {
             let frame = match kind {
-                $($kind => Frame::$name {
-                    $($field: <$of as Field>::take(from)
-                        .ok_or(BodyError::Length)?
-                        .map_err(|_| BodyError::Field(stringify!($field)))?,)*
-                },)*
-                _ => return Err(BodyError::Length),
+                $($kind => Frame::$name($name {
+                    $($field: Field::take(from).ok_or(stringify!($field))?,)*
+                }),)*
+                _ => return Err("kind"),
             };
-            check(&frame).map_err(BodyError::Field)?;
-            Ok(frame)
+            check(&frame).map(|()| frame)
         }
 
         impl Frame {
             fn kind(&self) -> u8 {
-                match self { $(Self::$name { .. } => $kind,)* }
+                match self { $(Self::$name(_) => $kind,)* }
             }
 
             /// Its name in errors.
             pub fn name(&self) -> &'static str {
-                match self { $(Self::$name { .. } => stringify!($name),)* }
+                match self { $(Self::$name(_) => stringify!($name),)* }
             }
 
             fn put_body(&self, into: &mut Vec<u8>) {
                 match self {
-                    $(Self::$name { $($field,)* } => {
+                    $(Self::$name($name { $($field,)* }) => {
                         $(Field::put($field, into);)*
                         let _ = &into;
                     })*
@@ -287,7 +284,7 @@ impl Frame {
     /// Bytes of the message that follow the frame.
     pub fn payload_bytes(&self) -> u64 {
         match self {
-            Self::Small { bytes, .. } | Self::Chunk { bytes, .. } => u64::from(*bytes),
+            Self::Small(Small { bytes, .. }) | Self::Chunk(Chunk { bytes, .. }) => (*bytes).into(),
             _ => 0,
         }
     }
@@ -305,96 +302,74 @@ impl Frame {
 
     /// Reads a frame from the beginning of a peer's bytes.
     pub fn decode(from: &[u8]) -> Result<Decoded, DecodeError> {
-        let mut header = Fields::new(from);
-        let (Some(kind), Some(version)) = (header.u8(), header.u8()) else {
+        let [kind, version, header @ ..] = from else {
             return Ok(Decoded::Short(HEADER_BYTES));
         };
-        if version != WIRE_VERSION {
-            return Err(DecodeError::Version(version));
+        let (kind, mut header) = (*kind, header);
+        if *version != WIRE_VERSION {
+            return Err(DecodeError::Version(*version));
         }
         let (least, most) = body_bytes(kind).ok_or(DecodeError::Kind(kind))?;
-        let (Some(zero), Some(bytes)) = (header.u16(), header.u32()) else {
+        let (Some(zero), Some(bytes)) = (u16::take(&mut header), u32::take(&mut header)) else {
             return Ok(Decoded::Short(HEADER_BYTES));
         };
+        let invalid = |field| DecodeError::Field { kind, field };
         if zero != 0 {
-            let field = "reserved";
-            return Err(DecodeError::Field { kind, field });
+            return Err(invalid("reserved"));
         }
-        let wrong = DecodeError::Length { kind, bytes };
         let length = usize::try_from(bytes).ok();
         let length = length.filter(|length| (least..=most).contains(length));
-        let whole = HEADER_BYTES + length.ok_or(wrong)?;
-        let Some(body) = from.get(HEADER_BYTES..whole) else {
+        let whole = HEADER_BYTES + length.ok_or(invalid("length"))?;
+        let Some(mut body) = from.get(HEADER_BYTES..whole) else {
             return Ok(Decoded::Short(whole));
         };
-        let mut fields = Fields::new(body);
-        match decode_body(kind, &mut fields) {
-            Ok(frame) if fields.is_empty() => Ok(Decoded::Frame(frame, whole)),
-            Ok(_) | Err(BodyError::Length) => Err(wrong),
-            Err(BodyError::Field(field)) => Err(DecodeError::Field { kind, field }),
+        let frame = decode_body(kind, &mut body).map_err(invalid)?;
+        match body.is_empty() {
+            true => Ok(Decoded::Frame(frame, whole)),
+            false => Err(invalid("length")),
         }
     }
 }
 
-/// Bytes of a message's chunk; `None` if it has no such chunk.
-pub(super) fn chunk_length(bytes: u64, chunk_bytes: u32, chunk: u32) -> Option<u32> {
-    let start = u64::from(chunk) * u64::from(chunk_bytes);
-    let left = bytes.checked_sub(start).filter(|left| *left > 0)?;
-    u32::try_from(left.min(u64::from(chunk_bytes))).ok()
-}
-
 /// Bounds that hold whatever the state of the link.
 fn check(frame: &Frame) -> Result<(), &'static str> {
-    let rules: &[(bool, &'static str)] = match *frame {
-        Frame::Open { flow, first, .. } => &[
-            (flow != CONTROL_FLOW, "flow"),
-            (first <= SEQUENCE_MAX, "first"),
+    let rules: &[(bool, &'static str)] = match frame {
+        Frame::Open(of) => &[
+            (of.flow != CONTROL_FLOW, "flow"),
+            (of.first <= SEQUENCE_MAX, "first"),
         ],
-        Frame::Small {
-            sequence,
-            charge_end,
-            bytes,
-            description_bytes,
-            ..
-        } => &[
-            (sequence <= SEQUENCE_MAX, "sequence"),
-            (u64::from(bytes) <= charge_end, "bytes"),
+        Frame::Small(of) => &[
+            (of.sequence <= SEQUENCE_MAX, "sequence"),
+            (u64::from(of.bytes) <= of.charge_end, "bytes"),
             (
-                u32::from(description_bytes) < bytes
-                    && usize::from(description_bytes) <= DESCRIPTION_BYTES_MAX,
+                u32::from(of.description_bytes) < of.bytes
+                    && usize::from(of.description_bytes) <= DESCRIPTION_BYTES_MAX,
                 "description_bytes",
             ),
         ],
-        Frame::Request {
-            sequence,
-            bytes,
-            chunk_bytes,
-            ..
-        } => &[
-            (sequence <= SEQUENCE_MAX, "sequence"),
-            (
-                chunk_bytes > 0 && chunk_bytes <= CHUNK_BYTES_MAX,
-                "chunk_bytes",
-            ),
-            (
-                bytes > 0 && bytes <= u64::from(chunk_bytes) * u64::from(CHUNKS_MAX),
-                "bytes",
-            ),
+        Frame::Request(of) => {
+            let bytes_max = u64::from(of.chunk_bytes) * u64::from(CHUNKS_MAX);
+            &[
+                (of.sequence <= SEQUENCE_MAX, "sequence"),
+                (
+                    (1..=CHUNK_BYTES_MAX).contains(&of.chunk_bytes),
+                    "chunk_bytes",
+                ),
+                ((1..=bytes_max).contains(&of.bytes), "bytes"),
+            ]
+        }
+        Frame::Grant(of) => &[
+            (of.sequence <= SEQUENCE_MAX, "sequence"),
+            (of.from_chunk < CHUNKS_MAX, "from_chunk"),
         ],
-        Frame::Grant {
-            sequence,
-            from_chunk,
-            ..
-        } => &[
-            (sequence <= SEQUENCE_MAX, "sequence"),
-            (from_chunk < CHUNKS_MAX, "from_chunk"),
+        Frame::Chunk(of) => &[
+            (of.chunk < CHUNKS_MAX, "chunk"),
+            ((1..=CHUNK_BYTES_MAX).contains(&of.bytes), "bytes"),
         ],
-        Frame::Chunk { chunk, bytes, .. } => &[
-            (chunk < CHUNKS_MAX, "chunk"),
-            (bytes > 0 && bytes <= CHUNK_BYTES_MAX, "bytes"),
-        ],
-        Frame::Gap { first, next, .. } => &[(first < next && next < FLOW_ENDED, "next")],
-        Frame::Close { flow, .. } | Frame::Refuse { flow, .. } => &[(flow != CONTROL_FLOW, "flow")],
+        Frame::Gap(of) => &[(of.first < of.next && of.next < FLOW_ENDED, "next")],
+        Frame::Close(Close { flow, .. }) | Frame::Refuse(Refuse { flow, .. }) => {
+            &[(*flow != CONTROL_FLOW, "flow")]
+        }
         _ => &[],
     };
     let broken = rules.iter().find(|(holds, _)| !holds);

@@ -4,9 +4,10 @@
 //! matter, and they overtake the rest. *Messages* leave in the order in which they were queued: so OPEN precedes its flow's frames,
 //! and ABANDON follows the last chunk.
 
-use super::frame::{Description, Frame, Remote, LANES_MAX};
-use super::limits::LaneLimits;
+use super::frame::{Ack, Alive, Description, Frame, Lanes, Remote, LANES_MAX};
+use super::limits::LinkLimits;
 use super::user::{FlowEvent, LinkOutput};
+use super::LinkMachine;
 use crate::payload::Payload;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -57,10 +58,10 @@ impl QueuedFrame {
     }
 }
 
-impl From<Frame> for QueuedFrame {
-    fn from(frame: Frame) -> Self {
+impl<F: Into<Frame>> From<F> for QueuedFrame {
+    fn from(frame: F) -> Self {
         Self {
-            frame,
+            frame: frame.into(),
             description: None,
             payload: None,
             remote: None,
@@ -85,8 +86,8 @@ pub(super) struct LaneQueue {
 }
 
 impl LaneQueue {
-    fn takes(&self, bytes: u64, limits: &LaneLimits) -> bool {
-        let is_small = self.in_hand_bytes + bytes <= limits.bytes_max;
+    fn takes(&self, bytes: u64, limits: &LinkLimits) -> bool {
+        let is_small = self.in_hand_bytes + bytes <= limits.payload_bytes_max;
         self.in_hand.len() < limits.payloads_max
             || (is_small && self.in_hand.len() < PAYLOADS_SMALL_MAX)
     }
@@ -95,17 +96,17 @@ impl LaneQueue {
 /// All lanes' queues, and what the user is to do.
 pub(super) struct Outgoing {
     lanes: BTreeMap<u32, LaneQueue>,
-    limits: LaneLimits,
+    limits: LinkLimits,
     /// Lanes that got something to write since they were asked for last.
     changed: Vec<u32>,
     outputs: VecDeque<LinkOutput>,
 }
 
 impl Outgoing {
-    pub(super) fn new(limits: LaneLimits) -> Self {
+    pub(super) fn new(limits: LinkLimits) -> Self {
         Self {
             lanes: BTreeMap::new(),
-            limits: LaneLimits {
+            limits: LinkLimits {
                 payloads_max: limits.payloads_max.max(1),
                 ..limits
             },
@@ -121,7 +122,7 @@ impl Outgoing {
         }
         self.lanes.insert(lane, LaneQueue::default());
         // The peer lists a lane in grants once it knows that both ends have it.
-        self.answer(lane, Frame::Alive { beat: 0 });
+        self.answer(lane, Alive { beat: 0 });
         true
     }
 
@@ -144,10 +145,13 @@ impl Outgoing {
         Some(!std::mem::replace(&mut queue.is_confirmed, true))
     }
 
-    /// Those that both ends have, ascending.
-    pub(super) fn confirmed(&self) -> impl Iterator<Item = u32> + '_ {
+    /// Those that both ends have; `None` if there are none.
+    pub(super) fn confirmed(&self) -> Option<Lanes> {
+        let mut numbers = [0; LANES_MAX];
         let confirmed = self.lanes.iter().filter(|(_, queue)| queue.is_confirmed);
-        confirmed.map(|(lane, _)| *lane)
+        let each = numbers.iter_mut().zip(confirmed);
+        let count = each.map(|(number, (lane, _))| *number = *lane).count();
+        Lanes::new(&numbers[..count])
     }
 
     /// The lane for what may go through any.
@@ -193,7 +197,8 @@ impl Outgoing {
     }
 
     /// Queues a frame behind the lane's messages.
-    pub(super) fn push(&mut self, lane: u32, queued: QueuedFrame) {
+    pub(super) fn push(&mut self, lane: u32, queued: impl Into<QueuedFrame>) {
+        let queued = queued.into();
         let Some(queue) = self.lanes.get_mut(&lane) else {
             return;
         };
@@ -211,13 +216,14 @@ impl Outgoing {
     }
 
     /// Queues an answer, which overtakes messages. Of a flow's acknowledgements the last is enough.
-    pub(super) fn answer(&mut self, lane: u32, frame: Frame) {
+    pub(super) fn answer(&mut self, lane: u32, frame: impl Into<Frame>) {
+        let frame = frame.into();
         let Some(queue) = self.lanes.get_mut(&lane) else {
             return;
         };
         let replaces = matches!(
             (&frame, queue.answers.back()),
-            (Frame::Ack { flow, .. }, Some(Frame::Ack { flow: last, .. })) if flow == last
+            (Frame::Ack(Ack { flow, .. }), Some(Frame::Ack(last))) if *flow == last.flow
         );
         if replaces {
             queue.answers.pop_back();
@@ -227,14 +233,6 @@ impl Outgoing {
         }
         queue.answers.push_back(frame);
         self.has_changed(lane);
-    }
-
-    /// Says that the lane works, if it has nothing else to say.
-    pub(super) fn beat(&mut self, lane: u32, beat: u64) {
-        let queue = self.lanes.get(&lane);
-        if queue.is_some_and(|queue| queue.answers.is_empty()) {
-            self.answer(lane, Frame::Alive { beat });
-        }
     }
 
     fn has_changed(&mut self, lane: u32) {
@@ -251,47 +249,6 @@ impl Outgoing {
         }
     }
 
-    /// A lane that got something to write since it was named last.
-    pub(super) fn changed(&mut self) -> Option<u32> {
-        (!self.changed.is_empty()).then(|| self.changed.remove(0))
-    }
-
-    /// Whether something within the limit waits; `None` if nothing waits at all.
-    pub(super) fn waiting(&self, lane: u32, limit: WriteLimit) -> Option<bool> {
-        let queue = self.lanes.get(&lane)?;
-        let first = queue.messages.front().map(|queued| queued.is_within(limit));
-        match queue.answers.is_empty() {
-            true => first,
-            false => Some(true),
-        }
-    }
-
-    /// The next frame within the limit, and whether the lane has room again for flows that waited.
-    pub(super) fn next(&mut self, lane: u32, limit: WriteLimit) -> Option<(QueuedFrame, bool)> {
-        let queue = self.lanes.get_mut(&lane)?;
-        if let Some(frame) = queue.answers.pop_front() {
-            return Some((frame.into(), false));
-        }
-        if !queue.messages.front()?.is_within(limit) {
-            return None;
-        }
-        let queued = queue.messages.pop_front()?;
-        // Flows that waited are looked at once for many frames, and not for each.
-        let has_room = queue.was_full && queue.messages.len() <= QUEUE_MAX / 2;
-        queue.was_full &= !has_room;
-        Some((queued, has_room))
-    }
-
-    /// The lane has written its oldest payload. False if it had none.
-    pub(super) fn written(&mut self, lane: u32) -> bool {
-        let Some(queue) = self.lanes.get_mut(&lane) else {
-            return false;
-        };
-        let bytes = queue.in_hand.pop_front();
-        queue.in_hand_bytes -= bytes.unwrap_or(0);
-        bytes.is_some()
-    }
-
     /// Something happened to a flow that is sent.
     pub(super) fn report_flow(&mut self, event: FlowEvent) {
         self.report(LinkOutput::Flow(event));
@@ -301,8 +258,74 @@ impl Outgoing {
     pub(super) fn report(&mut self, output: LinkOutput) {
         self.outputs.push_back(output);
     }
+}
 
-    pub(super) fn output(&mut self) -> Option<LinkOutput> {
-        self.outputs.pop_front()
+/// What lanes write, and what the user is to do.
+impl LinkMachine {
+    /// Whether there is a lane.
+    pub fn has_lanes(&self) -> bool {
+        !self.out.is_empty()
+    }
+
+    /// Says that a lane works, if it has nothing else to say.
+    pub fn beat(&mut self, lane: u32, beat: u64) {
+        let queue = self.out.lanes.get(&lane);
+        if queue.is_some_and(|queue| queue.answers.is_empty()) {
+            self.out.answer(lane, Alive { beat });
+        }
+    }
+
+    /// A lane that got something to write since it was named last.
+    pub fn changed_lane(&mut self) -> Option<u32> {
+        let changed = &mut self.out.changed;
+        (!changed.is_empty()).then(|| changed.remove(0))
+    }
+
+    /// Whether something within the limit waits for a lane; `None` if nothing waits at all.
+    pub fn waiting(&self, lane: u32, limit: WriteLimit) -> Option<bool> {
+        let queue = self.out.lanes.get(&lane)?;
+        let first = queue.messages.front().map(|queued| queued.is_within(limit));
+        match queue.answers.is_empty() {
+            true => first,
+            false => Some(true),
+        }
+    }
+
+    /// The next frame that a lane writes. Acknowledgements that are owed leave with the first.
+    pub fn next(&mut self, lane: u32, limit: WriteLimit) -> Option<QueuedFrame> {
+        if self.out.first() == Some(lane) && self.waiting(lane, limit).is_some() {
+            self.receiving.pay_all(&mut self.out);
+        }
+        let queue = self.out.lanes.get_mut(&lane)?;
+        if let Some(frame) = queue.answers.pop_front() {
+            return Some(frame.into());
+        }
+        if !queue.messages.front()?.is_within(limit) {
+            return None;
+        }
+        let queued = queue.messages.pop_front()?;
+        if queue.was_full && queue.messages.len() <= QUEUE_MAX / 2 {
+            // Flows that waited are looked at once for many frames, and not for each.
+            queue.was_full = false;
+            self.sending.written(&mut self.out);
+        }
+        Some(queued)
+    }
+
+    /// A lane has written so many payloads, the oldest that it has in hand.
+    pub fn written(&mut self, lane: u32, payloads: usize) {
+        let Some(queue) = self.out.lanes.get_mut(&lane) else {
+            return;
+        };
+        let count = payloads.min(queue.in_hand.len());
+        queue.in_hand_bytes -= queue.in_hand.drain(..count).sum::<u64>();
+        if count > 0 {
+            self.sending.written(&mut self.out);
+        }
+    }
+
+    /// What the user is to do, without the link's lock.
+    pub fn output(&mut self) -> Option<LinkOutput> {
+        self.out.outputs.pop_front()
     }
 }

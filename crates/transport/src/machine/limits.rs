@@ -16,74 +16,39 @@ pub(super) fn may_request(grants: usize, granted_bytes: u64, bytes: u64) -> bool
 }
 
 /// What a link may use.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct LinkLimits {
-    /// The sending end.
-    pub send: SendConfig,
-    /// The receiving end.
-    pub receive: ReceiveConfig,
-    /// Each lane.
-    pub lane: LaneLimits,
-}
-
-/// What the sending end may use.
 #[derive(Clone, Copy, Debug)]
-pub struct SendConfig {
+pub struct LinkLimits {
     /// Messages up to this size, description included, are sent without a grant; but none above the peer's first window.
     pub small_bytes_max: u32,
-    /// Large messages are cut into chunks of this size, or larger ones if they would be more than 65,536.
+    /// Large messages are sent in chunks of this size, or larger ones if they would be more than 65,536.
     pub chunk_bytes: u32,
+    /// Bytes of small messages that a flow that arrives may send before it is accepted. HELLO says so.
+    pub first_window: u32,
+    /// Bytes of small messages that a flow may have here once its user has taken [`super::Turn::Opened`].
+    pub window_bytes: u64,
+    /// Payloads that a lane has in hand, however large they are,
+    pub payloads_max: usize,
+    /// and more (up to 32) as long as they have no more bytes than this together: or small ones would wait for each other's completion.
+    pub payload_bytes_max: u64,
 }
 
-impl Default for SendConfig {
+impl Default for LinkLimits {
     fn default() -> Self {
         Self {
             small_bytes_max: 16 << 10,
             chunk_bytes: 1 << 20,
-        }
-    }
-}
-
-/// What the receiving end may use.
-#[derive(Clone, Copy, Debug)]
-pub struct ReceiveConfig {
-    /// Bytes of small messages that a flow may send before it is accepted. HELLO says so.
-    pub first_window: u32,
-    /// Bytes of small messages that a flow may have here once its user has taken [`super::Turn::Opened`].
-    pub window_bytes: u64,
-}
-
-impl Default for ReceiveConfig {
-    fn default() -> Self {
-        Self {
             first_window: 64 << 10,
             window_bytes: 1 << 20,
+            payloads_max: 4,
+            payload_bytes_max: 1 << 20,
         }
     }
 }
 
-impl ReceiveConfig {
+impl LinkLimits {
     /// Bytes that a flow may send in addition once it is accepted. Never none: by the wider window its sender knows that it is.
     pub(super) fn more_window(&self) -> u64 {
         let more = self.window_bytes.saturating_sub(self.first_window.into());
         more.max(1)
-    }
-}
-
-/// How much a lane has in hand.
-#[derive(Clone, Copy, Debug)]
-pub struct LaneLimits {
-    /// Payloads, however large they are,
-    pub payloads_max: usize,
-    /// and more (up to 32) as long as they have no more bytes than this together: or small ones would wait for each other's completion.
-    pub bytes_max: u64,
-}
-
-impl Default for LaneLimits {
-    fn default() -> Self {
-        Self {
-            payloads_max: 4,
-            bytes_max: 1 << 20,
-        }
     }
 }

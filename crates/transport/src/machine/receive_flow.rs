@@ -5,15 +5,16 @@
 
 use super::ack_debt::AckDebt;
 use super::buffer::UnfinishedBuffer;
-use super::frame::Frame;
-use super::limits::{may_request, ReceiveConfig, GRANTS_MAX};
-use super::receive_message::{Content, Delivery, DeliveryKind, ReceiveState, Request, TurnState};
+use super::frame::{Ack, Gap, Request, Small};
+use super::limits::{may_request, LinkLimits, GRANTS_MAX};
+use super::receive_message::{Delivery, DeliveryKind, ReceiveState};
 use super::user::{violation, ProtocolViolation, Turn};
 use crate::credits::ReceiveWindow;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Messages and gaps of a flow that wait for their turn.
 const REORDER_MAX: usize = 4096;
+
 /// What becomes of a small message.
 pub(super) enum SmallOutcome {
     /// It is its turn.
@@ -23,17 +24,13 @@ pub(super) enum SmallOutcome {
     Duplicate,
 }
 
-/// In which of the link's lists a flow stands.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Listed {
-    pub(super) active: bool,
-    pub(super) starved: bool,
-    pub(super) owed: bool,
-}
-
+#[derive(Default)]
 pub(super) struct ReceiveFlow {
-    pub(super) listed: Listed,
-    config: ReceiveConfig,
+    /// In which of the link's lists it stands.
+    pub(super) is_active: bool,
+    pub(super) is_starved: bool,
+    pub(super) is_owed: bool,
+    limits: LinkLimits,
     /// [`Turn::Opened`], as long as it was not handed out.
     opening: Option<Turn>,
     /// The user has taken it: it knows the flow, and may be asked for buffers.
@@ -60,39 +57,29 @@ pub(super) struct ReceiveFlow {
     /// answer are both lost or none is. Which one, the order of arrival does not tell: a lane that the sender has lost may still
     /// bring an old copy.
     pub(super) close_lanes: Vec<u32>,
-    pub(super) turn: TurnState,
+    /// What is out for delivery, or was and is back-pressured.
+    turn: Option<Delivery>,
+    back_pressured: Option<Turn>,
     window: ReceiveWindow,
     pub(super) debt: AckDebt,
 }
 
 impl ReceiveFlow {
-    pub(super) fn new(config: ReceiveConfig, first: u64, opening: Option<Turn>) -> Self {
-        let mut window = ReceiveWindow::new(config.first_window.into());
+    pub(super) fn new(limits: LinkLimits, first: u64, opening: Option<Turn>) -> Self {
+        let mut window = ReceiveWindow::new(limits.first_window.into());
         let is_due = opening.is_none();
         if is_due {
-            window.widen(config.more_window());
+            window.widen(limits.more_window());
         }
         Self {
-            listed: Listed::default(),
-            config,
+            limits,
             opening,
             is_accepted: is_due,
             taken: first,
             position: first,
-            messages: BTreeMap::new(),
-            requested: BTreeSet::new(),
-            reorder_bytes: 0,
-            granted: 0,
-            large: 0,
-            large_bytes: 0,
-            orphans: 0,
-            gaps: BTreeMap::new(),
-            close_at: None,
-            is_cut: false,
-            close_lanes: Vec::new(),
-            turn: TurnState::Idle,
             window,
             debt: AckDebt::new(is_due),
+            ..Self::default()
         }
     }
 
@@ -116,31 +103,29 @@ impl ReceiveFlow {
     /// A small message arrived.
     pub(super) fn small(
         &mut self,
-        sequence: u64,
-        charge_end: u64,
-        description_bytes: u16,
+        small: &Small,
         payload: &[u8],
     ) -> Result<SmallOutcome, ProtocolViolation> {
+        let (sequence, charge_end) = (small.sequence, small.charge_end);
         self.check_end(sequence, "Small")?;
         if self.is_past(sequence) {
             self.debt.is_due = true;
             return Ok(SmallOutcome::Duplicate);
         }
-        match self.messages.get(&sequence) {
-            Some(ReceiveState::Landed {
-                content: Content::Small { .. },
-                ..
-            }) => return Ok(SmallOutcome::Duplicate),
-            Some(_) => {
-                return Err(violation(
+        if let Some(state) = self.messages.get(&sequence) {
+            return match state {
+                ReceiveState::Landed {
+                    turn: Turn::Small { .. },
+                    ..
+                } => Ok(SmallOutcome::Duplicate),
+                _ => Err(violation(
                     "Small",
                     "the message was requested as a large one",
-                ))
-            }
-            None => {}
+                )),
+            };
         }
         let bytes = payload.len() as u64;
-        if sequence == self.taken && self.opening.is_none() && self.is_idle() {
+        if sequence == self.taken && self.opening.is_none() && self.turn.is_none() {
             self.window.arrive(bytes, charge_end)?;
             self.takes(sequence + 1, bytes, None, DeliveryKind::Message);
             return Ok(SmallOutcome::Deliver);
@@ -150,53 +135,47 @@ impl ReceiveFlow {
             return Err(violation("Small", "too many arrived before their turn"));
         }
         self.reorder_bytes += bytes;
-        let content = Content::Small {
+        let turn = Turn::Small {
+            sequence,
             bytes: payload.into(),
-            description_bytes: description_bytes.into(),
+            description_bytes: small.description_bytes.into(),
         };
-        let landed = ReceiveState::Landed {
-            charge_end,
-            content,
-        };
-        self.messages.insert(sequence, landed);
+        self.set_landed(sequence, bytes, charge_end, turn);
         Ok(SmallOutcome::Waits)
     }
 
     /// A large message is requested. Its grant, if it has one that the sender is about to leave.
-    pub(super) fn request(
-        &mut self,
-        sequence: u64,
-        request: &Request,
-    ) -> Result<Option<u64>, ProtocolViolation> {
+    pub(super) fn request(&mut self, request: &Request) -> Result<Option<u64>, ProtocolViolation> {
+        let (sequence, bytes) = (request.sequence, request.bytes);
         self.check_end(sequence, "Request")?;
         if self.is_past(sequence) {
             self.debt.is_due = true;
             return Ok(None);
         }
-        let kept = match self.messages.get_mut(&sequence) {
+        match self.messages.get_mut(&sequence) {
             None => {
-                self.add_large(request.bytes)?;
-                None
+                self.add_large(bytes)?;
+                let waits = ReceiveState::Waits {
+                    bytes,
+                    request: Some(request.clone()),
+                    kept: None,
+                };
+                self.messages.insert(sequence, waits);
             }
-            Some(ReceiveState::Granted { grant }) => return Ok(Some(*grant)),
+            Some(
+                ReceiveState::Waits { bytes: of, .. } | ReceiveState::Granted { bytes: of, .. },
+            ) if *of != bytes => {
+                return Err(violation("Request", "the message had another size"));
+            }
+            Some(ReceiveState::Waits { request: of, .. }) => *of = Some(request.clone()),
+            Some(ReceiveState::Granted { grant, .. }) => return Ok(Some(*grant)),
             Some(ReceiveState::Landed {
-                content: Content::Small { .. },
+                turn: Turn::Small { .. },
                 ..
             }) => return Err(violation("Request", "the message was sent as a small one")),
             Some(ReceiveState::Landed { .. }) => return Ok(None),
-            Some(ReceiveState::Kept { .. }) => self.take_kept(sequence),
-            Some(ReceiveState::Requested { kept, .. }) => kept.take(),
-        };
-        if kept
-            .as_ref()
-            .is_some_and(|kept| kept.bytes() != request.bytes)
-        {
-            return Err(violation("Request", "the message had another size"));
         }
-        let request = request.clone();
         self.requested.insert(sequence);
-        let requested = ReceiveState::Requested { request, kept };
-        self.messages.insert(sequence, requested);
         Ok(None)
     }
 
@@ -209,28 +188,21 @@ impl ReceiveFlow {
         Ok(())
     }
 
-    fn remove_large(&mut self, bytes: u64) {
+    /// A large message is delivered, or never will be; or it begins without a buffer.
+    pub(super) fn remove_large(&mut self, bytes: u64) {
         self.large -= 1;
         self.large_bytes -= bytes;
     }
 
-    /// The buffer of a message whose grant ended.
-    pub(super) fn take_kept(&mut self, sequence: u64) -> Option<UnfinishedBuffer> {
-        match self.messages.remove(&sequence) {
-            Some(ReceiveState::Kept { buffer }) => Some(buffer),
-            Some(other) => {
-                self.messages.insert(sequence, other);
-                None
-            }
-            None => None,
-        }
-    }
-
-    /// The oldest message that waits for a buffer, if the flow may have one.
-    pub(super) fn next_requested(&mut self) -> Option<(u64, &mut Request, bool)> {
+    /// The oldest message that waits for a buffer, if the flow may have one; and whether it has kept one.
+    pub(super) fn next_requested(&mut self) -> Option<(u64, &Request, bool)> {
         let sequence = *self.requested.first().filter(|_| self.is_accepted)?;
-        match self.messages.get_mut(&sequence) {
-            Some(ReceiveState::Requested { request, kept }) => {
+        match self.messages.get(&sequence) {
+            Some(ReceiveState::Waits {
+                request: Some(request),
+                kept,
+                ..
+            }) => {
                 let may_have = kept.is_some() || self.orphans < GRANTS_MAX;
                 may_have.then_some((sequence, request, kept.is_some()))
             }
@@ -242,29 +214,43 @@ impl ReceiveFlow {
     pub(super) fn take_requested(&mut self, sequence: u64) -> (Request, Option<UnfinishedBuffer>) {
         self.requested.remove(&sequence);
         match self.messages.remove(&sequence) {
-            Some(ReceiveState::Requested { request, kept }) => (request, kept),
+            Some(ReceiveState::Waits {
+                request: Some(request),
+                kept,
+                ..
+            }) => (request, kept),
             _ => unreachable!("it is in both or in none"),
         }
     }
 
-    pub(super) fn set_granted(&mut self, sequence: u64, grant: u64) {
+    pub(super) fn set_granted(&mut self, sequence: u64, bytes: u64, grant: u64) {
         self.granted += 1;
-        let granted = ReceiveState::Granted { grant };
+        let granted = ReceiveState::Granted { bytes, grant };
         self.messages.insert(sequence, granted);
     }
 
-    pub(super) fn set_landed(&mut self, sequence: u64, charge_end: u64, content: Content) {
+    pub(super) fn set_landed(&mut self, sequence: u64, bytes: u64, charge_end: u64, turn: Turn) {
         let landed = ReceiveState::Landed {
+            bytes,
             charge_end,
-            content,
+            turn,
         };
         self.messages.insert(sequence, landed);
+    }
+
+    pub(super) fn set_kept(&mut self, sequence: u64, bytes: u64, buffer: UnfinishedBuffer) {
+        let kept = ReceiveState::Waits {
+            bytes,
+            request: None,
+            kept: Some(buffer),
+        };
+        self.messages.insert(sequence, kept);
     }
 
     /// A grant of it ended. False if its message needs it no more.
     pub(super) fn grant_ended(&mut self, sequence: u64, grant: u64) -> bool {
         let state = self.messages.get(&sequence);
-        let is_its = matches!(state, Some(ReceiveState::Granted { grant: of }) if *of == grant);
+        let is_its = matches!(state, Some(ReceiveState::Granted { grant: of, .. }) if *of == grant);
         match is_its {
             true => {
                 self.messages.remove(&sequence);
@@ -275,24 +261,9 @@ impl ReceiveFlow {
         is_its
     }
 
-    pub(super) fn set_kept(&mut self, sequence: u64, buffer: UnfinishedBuffer) {
-        self.messages
-            .insert(sequence, ReceiveState::Kept { buffer });
-    }
-
-    /// Its buffer is still lent and cannot be kept: the message begins without one.
-    pub(super) fn forget(&mut self, bytes: u64) {
-        self.remove_large(bytes);
-    }
-
-    /// Of these messages, those that have not landed never will. Calls `bytes_of` for those with a grant.
-    pub(super) fn gap(
-        &mut self,
-        first: u64,
-        next: u64,
-        charge_end: u64,
-        bytes_of: impl Fn(u64) -> u64,
-    ) -> Result<(), ProtocolViolation> {
+    /// Of these messages, those that have not landed never will.
+    pub(super) fn gap(&mut self, gap: &Gap) -> Result<(), ProtocolViolation> {
+        let (first, next, charge_end) = (gap.first, gap.next, gap.charge_end);
         self.check_end(next - 1, "Gap")?;
         self.debt.is_due = true;
         if next <= self.taken {
@@ -305,24 +276,23 @@ impl ReceiveFlow {
         if gap.0 < next {
             *gap = (next, charge_end);
         }
-        self.remove_unlanded(first..next, bytes_of);
+        self.remove_unlanded(first..next);
         Ok(())
     }
 
-    fn remove_unlanded(&mut self, range: std::ops::Range<u64>, bytes_of: impl Fn(u64) -> u64) {
-        let unlanded = self.messages.range(range);
-        let unlanded = unlanded.filter(|(_, state)| !state.is_landed());
+    fn remove_unlanded(&mut self, range: std::ops::Range<u64>) {
+        let all = self.messages.range(range);
+        let unlanded = all.filter(|(_, state)| !matches!(state, ReceiveState::Landed { .. }));
         let unlanded: Vec<u64> = unlanded.map(|(sequence, _)| *sequence).collect();
         for sequence in unlanded {
             self.requested.remove(&sequence);
             match self.messages.remove(&sequence) {
-                Some(ReceiveState::Granted { grant }) => {
+                Some(ReceiveState::Granted { bytes, .. }) => {
                     self.granted -= 1;
                     self.orphans += 1;
-                    self.remove_large(bytes_of(grant));
+                    self.remove_large(bytes);
                 }
-                Some(ReceiveState::Kept { buffer }) => self.remove_large(buffer.bytes()),
-                Some(ReceiveState::Requested { request, .. }) => self.remove_large(request.bytes),
+                Some(ReceiveState::Waits { bytes, .. }) => self.remove_large(bytes),
                 _ => {}
             }
         }
@@ -346,17 +316,14 @@ impl ReceiveFlow {
         Ok(())
     }
 
-    fn is_idle(&self) -> bool {
-        matches!(self.turn, TurnState::Idle)
-    }
-
+    /// Whether something is out for delivery.
     pub(super) fn is_delivering(&self) -> bool {
-        matches!(self.turn, TurnState::Delivering(_))
+        self.turn.is_some() && self.back_pressured.is_none()
     }
 
     fn takes(&mut self, next: u64, window_bytes: u64, granted: Option<u64>, kind: DeliveryKind) {
         self.taken = next;
-        self.turn = TurnState::Delivering(Delivery {
+        self.turn = Some(Delivery {
             next,
             window_bytes,
             granted_bytes: granted,
@@ -366,7 +333,7 @@ impl ReceiveFlow {
 
     /// What is to be delivered next, if nothing is.
     pub(super) fn next_turn(&mut self) -> Result<Option<Turn>, ProtocolViolation> {
-        if !self.is_idle() {
+        if self.turn.is_some() {
             return Ok(None);
         }
         if let Some(opened) = self.opening.take() {
@@ -374,14 +341,18 @@ impl ReceiveFlow {
             return Ok(Some(opened));
         }
         let sequence = self.taken;
-        let landed = self.messages.first_entry();
-        let landed = landed.filter(|first| *first.key() == sequence && first.get().is_landed());
+        let first = self.messages.first_entry();
+        let landed = first.filter(|first| {
+            *first.key() == sequence && matches!(first.get(), ReceiveState::Landed { .. })
+        });
         if let Some(ReceiveState::Landed {
+            bytes,
             charge_end,
-            content,
+            turn,
         }) = landed.map(|first| first.remove())
         {
-            return self.take_landed(sequence, charge_end, content).map(Some);
+            self.take_landed(sequence + 1, bytes, charge_end, &turn)?;
+            return Ok(Some(turn));
         }
         if let Some((end, charge_end)) = self.gap_over(sequence) {
             return self.take_gap(sequence, end, charge_end).map(Some);
@@ -395,48 +366,24 @@ impl ReceiveFlow {
 
     fn take_landed(
         &mut self,
-        sequence: u64,
+        next: u64,
+        bytes: u64,
         charge_end: u64,
-        content: Content,
-    ) -> Result<Turn, ProtocolViolation> {
-        let next = sequence + 1;
-        Ok(match content {
-            Content::Small {
-                bytes,
-                description_bytes,
-            } => {
-                let length = bytes.len() as u64;
-                self.reorder_bytes -= length;
-                self.window.arrive(length, charge_end)?;
-                self.takes(next, length, None, DeliveryKind::Message);
-                Turn::Small {
-                    sequence,
-                    bytes,
-                    description_bytes,
-                }
-            }
-            Content::Large {
-                buffer,
-                bytes,
-                description,
-            } => {
-                self.window.give_up(charge_end)?;
-                self.takes(next, 0, Some(bytes), DeliveryKind::Message);
-                Turn::Large {
-                    sequence,
-                    description,
-                    buffer,
-                }
-            }
-            Content::Refused { bytes } => {
-                self.window.give_up(charge_end)?;
-                self.takes(next, 0, Some(bytes), DeliveryKind::Missed);
-                Turn::Missed {
-                    first: sequence,
-                    next,
-                }
-            }
-        })
+        turn: &Turn,
+    ) -> Result<(), ProtocolViolation> {
+        if let Turn::Small { .. } = turn {
+            self.reorder_bytes -= bytes;
+            self.window.arrive(bytes, charge_end)?;
+            self.takes(next, bytes, None, DeliveryKind::Message);
+            return Ok(());
+        }
+        self.window.give_up(charge_end)?;
+        let kind = match turn {
+            Turn::Missed { .. } => DeliveryKind::Missed,
+            _ => DeliveryKind::Message,
+        };
+        self.takes(next, 0, Some(bytes), kind);
+        Ok(())
     }
 
     /// Up to the next that has landed after all.
@@ -462,9 +409,8 @@ impl ReceiveFlow {
     /// # Panics
     /// If nothing was out: our own books are wrong.
     pub(super) fn delivered(&mut self) -> bool {
-        let TurnState::Delivering(of) = std::mem::replace(&mut self.turn, TurnState::Idle) else {
-            panic!("nothing of the flow was handed out");
-        };
+        assert!(self.is_delivering(), "nothing of the flow was handed out");
+        let of = self.turn.take().expect("it is delivering");
         self.position = of.next;
         self.window.release(of.window_bytes);
         if let Some(bytes) = of.granted_bytes {
@@ -472,9 +418,9 @@ impl ReceiveFlow {
         }
         if of.kind == DeliveryKind::Opened {
             self.is_accepted = true;
-            self.window.widen(self.config.more_window());
+            self.window.widen(self.limits.more_window());
         }
-        self.debt.add(&of, self.granted, self.config.window_bytes);
+        self.debt.add(&of, self.granted, self.limits.window_bytes);
         of.kind == DeliveryKind::Closed
     }
 
@@ -483,24 +429,13 @@ impl ReceiveFlow {
     /// # Panics
     /// If nothing was out: our own books are wrong.
     pub(super) fn back_pressured(&mut self, turn: Turn) {
-        let TurnState::Delivering(of) = std::mem::replace(&mut self.turn, TurnState::Idle) else {
-            panic!("nothing of the flow was handed out");
-        };
-        self.turn = TurnState::BackPressured(turn, of);
+        assert!(self.is_delivering(), "nothing of the flow was handed out");
+        self.back_pressured = Some(turn);
     }
 
     /// What the user could not take is offered again.
     pub(super) fn retry(&mut self) -> Option<Turn> {
-        match std::mem::replace(&mut self.turn, TurnState::Idle) {
-            TurnState::BackPressured(turn, of) => {
-                self.turn = TurnState::Delivering(of);
-                Some(turn)
-            }
-            other => {
-                self.turn = other;
-                None
-            }
-        }
+        self.back_pressured.take()
     }
 
     /// What a lost lane may have lost.
@@ -510,34 +445,29 @@ impl ReceiveFlow {
     }
 
     /// The acknowledgement, if the sender does not know that already.
-    pub(super) fn acknowledge(
-        &mut self,
-        number: u64,
-        lane: u32,
-        with_others: bool,
-    ) -> Option<Frame> {
+    pub(super) fn acknowledge(&mut self, number: u64, lane: u32, with_others: bool) -> Option<Ack> {
         let state = (self.position, self.window.limit());
         self.debt.pay(number, state, lane, with_others)
     }
 
     /// Its sender has ended it: what has not had its turn never gets one. What is out, or back-pressured, is delivered first.
-    pub(super) fn cut(&mut self, bytes_of: impl Fn(u64) -> u64) {
-        self.drop_messages(bytes_of);
+    pub(super) fn cut(&mut self) {
+        self.drop_messages();
         (self.is_cut, self.close_at) = (true, Some(self.taken));
     }
 
-    fn drop_messages(&mut self, bytes_of: impl Fn(u64) -> u64) {
-        self.remove_unlanded(0..u64::MAX, bytes_of);
+    fn drop_messages(&mut self) {
+        self.remove_unlanded(0..u64::MAX);
         self.messages.clear();
         self.gaps.clear();
     }
 
     /// Its user refuses it: nothing of it is needed. What is out stays out.
-    pub(super) fn refuse(&mut self, bytes_of: impl Fn(u64) -> u64) {
-        self.drop_messages(bytes_of);
+    pub(super) fn refuse(&mut self) {
+        self.drop_messages();
         self.opening = None;
-        if matches!(self.turn, TurnState::BackPressured(..)) {
-            self.turn = TurnState::Idle;
+        if self.back_pressured.take().is_some() {
+            self.turn = None;
         }
     }
 }

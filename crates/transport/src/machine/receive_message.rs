@@ -18,55 +18,30 @@
 //! | BackPressured | `buffer_free`, tick | Delivering | `Deliver` |
 //!
 //! Landed before its turn is the reorder buffer. Of a flow one message (or its beginning, a gap, its end) is Delivering or
-//! BackPressured at a time: those two states stand in [`TurnState`].
+//! BackPressured at a time: [`Delivery`] and the flow's turn say which.
 
-use super::buffer::{ReceiveBuffer, UnfinishedBuffer};
-use super::frame::Description;
+use super::buffer::UnfinishedBuffer;
+use super::frame::Request;
 use super::user::Turn;
-
-/// The fields of a REQUEST.
-#[derive(Clone, Debug)]
-pub(super) struct Request {
-    pub(super) bytes: u64,
-    pub(super) chunk_bytes: u32,
-    pub(super) charge_end: u64,
-    pub(super) description: Description,
-}
 
 /// A message before its turn.
 pub(super) enum ReceiveState {
-    /// It waits for a buffer, or for a lane if it has kept one.
-    Requested {
-        request: Request,
+    /// Requested: it waits for a buffer, or for a lane if it has kept one. Or Kept, without a request: its grant ended, and the
+    /// sender is to request it again.
+    Waits {
+        bytes: u64,
+        request: Option<Request>,
         kept: Option<UnfinishedBuffer>,
     },
     /// Lanes fill its buffer, which is in the grant.
-    Granted { grant: u64 },
-    /// Its grant ended; the sender is to request it again.
-    Kept { buffer: UnfinishedBuffer },
-    /// All of it is here.
-    Landed { charge_end: u64, content: Content },
-}
-
-/// A message that has landed.
-pub(super) enum Content {
-    Small {
-        bytes: Box<[u8]>,
-        description_bytes: usize,
-    },
-    Large {
-        buffer: Box<dyn ReceiveBuffer>,
+    Granted { bytes: u64, grant: u64 },
+    /// It needs no byte more.
+    Landed {
         bytes: u64,
-        description: Description,
+        charge_end: u64,
+        /// Itself, or [`Turn::Missed`] if the user does not want it.
+        turn: Turn,
     },
-    /// The user does not want it.
-    Refused { bytes: u64 },
-}
-
-impl ReceiveState {
-    pub(super) fn is_landed(&self) -> bool {
-        matches!(self, Self::Landed { .. })
-    }
 }
 
 /// What is delivered, and what that gives back.
@@ -87,11 +62,4 @@ pub(super) enum DeliveryKind {
     Message,
     Missed,
     Closed,
-}
-
-/// A message in its turn.
-pub(super) enum TurnState {
-    Idle,
-    Delivering(Delivery),
-    BackPressured(Turn, Delivery),
 }

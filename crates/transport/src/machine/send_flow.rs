@@ -1,16 +1,16 @@
 //! One flow at its sender: what it retains, what it may charge, and which frame is next.
 
 use super::frame::{
-    Description, Frame, Lanes, CONTROL_FLOW, FLOW_ENDED, LANES_MAX, MESSAGE_BYTES_MAX, SEQUENCE_MAX,
+    Abandon, Chunk, Close, Description, Gap, Grant, Lanes, Open, Request, Small, CONTROL_FLOW,
+    FLOW_ENDED, LANES_MAX, MESSAGE_BYTES_MAX, SEQUENCE_MAX,
 };
 use super::lanes::{Outgoing, QueuedFrame};
-use super::limits::SendConfig;
+use super::limits::LinkLimits;
 use super::send_message::{QueuedItem, SendGrant, SendMessage, SendState};
 use super::send_queue::SendQueue;
 use super::user::{violation, ProtocolViolation};
 use crate::credits::SendWindow;
 use crate::payload::Payload;
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// The result of looking for something to send.
@@ -23,6 +23,7 @@ pub(super) enum Step {
     Next,
 }
 
+#[derive(Default)]
 pub(super) struct SendFlow {
     number: u64,
     first: u64,
@@ -66,19 +67,9 @@ impl SendFlow {
             description,
             next: first,
             sent_next: first,
-            queue: SendQueue::default(),
-            retained: 0,
             window,
             opened_on: Vec::with_capacity(LANES_MAX),
-            is_confirmed: false,
-            is_accepted: false,
-            was_opened: false,
-            close_was_sent: false,
-            is_closing: false,
-            is_cut: false,
-            is_waiting: false,
-            lane: None,
-            is_runnable: false,
+            ..Self::default()
         }
     }
 
@@ -180,8 +171,6 @@ impl SendFlow {
     pub(super) fn cancel(&mut self, sequence: u64, out: &mut Outgoing) -> Option<Arc<dyn Payload>> {
         let at = self.queue.position(sequence)?;
         let message = self.queue.at_mut(at);
-        // A gap, or the flow's end, stays one.
-        message.is_message().then_some(())?;
         self.retained -= message.bytes();
         if let Some((grant, lanes)) = message.leave_grant() {
             abandon(grant, lanes, out);
@@ -221,13 +210,8 @@ impl SendFlow {
         self.queue.first().unwrap_or(self.next)
     }
 
-    /// Checks an acknowledgement, and takes what it covers out of the queue.
-    pub(super) fn acknowledge(
-        &mut self,
-        next: u64,
-        limit: u64,
-        done: &mut VecDeque<SendMessage>,
-    ) -> Result<(), ProtocolViolation> {
+    /// Checks an acknowledgement. [`SendFlow::pop_below`] takes what it covers.
+    pub(super) fn acknowledge(&mut self, next: u64, limit: u64) -> Result<(), ProtocolViolation> {
         let is_end = next == FLOW_ENDED;
         if is_end && !self.close_was_sent {
             return Err(violation("Ack", "its flow is not closed"));
@@ -236,11 +220,14 @@ impl SendFlow {
             return Err(violation("Ack", "it acknowledges more than was sent"));
         }
         self.window.raise(limit);
-        while let Some(message) = self.queue.pop_below(next) {
-            self.retained -= message.bytes();
-            done.push_back(message);
-        }
         Ok(())
+    }
+
+    /// Takes the oldest message that is acknowledged, if all below this one are.
+    pub(super) fn pop_below(&mut self, next: u64) -> Option<SendMessage> {
+        let message = self.queue.pop_below(next)?;
+        self.retained -= message.bytes();
+        Some(message)
     }
 
     /// Only the flow's end is left to be sent: the receiver, or this end's user, wants nothing more of it. The numbers and payloads of all
@@ -267,10 +254,10 @@ impl SendFlow {
     /// A message may be sent by this grant. False if it does not wait for one.
     pub(super) fn grant(
         &mut self,
-        sequence: u64,
-        grant: SendGrant,
+        grant: &Grant,
         is_open: bool,
     ) -> Result<bool, ProtocolViolation> {
+        let (sequence, number) = (grant.sequence, grant.grant);
         if sequence >= self.sent_next {
             return Err(violation("Grant", "the message was not requested"));
         }
@@ -278,15 +265,15 @@ impl SendFlow {
             return Ok(false);
         };
         let message = self.queue.at_mut(at);
-        let number = grant.grant;
         match &message.state {
             SendState::Granted(current) if current.grant == number => return Ok(true),
             SendState::Requested { .. } if number > message.abandoned => {
-                if u64::from(grant.next_chunk) >= message.chunks() {
+                if u64::from(grant.from_chunk) >= message.chunks() {
                     return Err(violation("Grant", "the message has no such chunk"));
                 }
                 if is_open {
-                    self.queue.set(at, SendState::Granted(grant));
+                    let granted = SendState::Granted(SendGrant::new(grant));
+                    self.queue.set(at, granted);
                     return Ok(true);
                 }
                 // Its lanes have ended: request again.
@@ -298,20 +285,17 @@ impl SendFlow {
         Ok(false)
     }
 
-    /// A lane ended. How many messages are sent again; the grants that they leave are added.
-    pub(super) fn lane_ended(
-        &mut self,
-        lane: u32,
-        is_open: impl Fn(u32) -> bool,
-        left: &mut Vec<(u64, Lanes)>,
-    ) -> u64 {
+    /// A lane ended. How many messages are sent again.
+    pub(super) fn lane_ended(&mut self, lane: u32, out: &mut Outgoing) -> u64 {
         self.lane = self.lane.filter(|own| *own != lane);
         self.opened_on.retain(|on| *on != lane);
         let mut resent = 0;
         self.queue.change(|message| {
-            if message.is_lost_with(lane, &is_open) {
+            if message.is_lost_with(lane, |lane| out.has(lane)) {
                 resent += u64::from(message.has_left());
-                left.extend(message.leave_grant());
+                if let Some((grant, lanes)) = message.leave_grant() {
+                    abandon(grant, lanes, out);
+                }
                 message.state = SendState::Queued;
             }
         });
@@ -324,7 +308,7 @@ impl SendFlow {
     }
 
     /// Queues one frame, if one can be sent.
-    pub(super) fn step(&mut self, config: &SendConfig, small_max: u64, out: &mut Outgoing) -> bool {
+    pub(super) fn step(&mut self, limits: &LinkLimits, small_max: u64, out: &mut Outgoing) -> bool {
         let Some(lane) = self.lane.or_else(|| out.least_busy()) else {
             return false;
         };
@@ -335,7 +319,12 @@ impl SendFlow {
         if !self.is_confirmed && !self.opened_on.contains(&lane) {
             self.opened_on.push(lane);
             self.was_opened = true;
-            out.push(lane, self.open_frame().into());
+            let open = Open {
+                flow: self.number,
+                first: self.first,
+                description: self.description.clone(),
+            };
+            out.push(lane, open);
             return true;
         }
         if self.queue.is_empty() {
@@ -344,7 +333,7 @@ impl SendFlow {
         let all_busy = out.all_busy();
         let mut from = 0;
         while let Some(at) = self.queue.work_from(from, all_busy) {
-            match self.send_at(at, lane, config, small_max, out) {
+            match self.send_at(at, lane, limits, small_max, out) {
                 Step::Sent => return true,
                 Step::Blocked => return false,
                 Step::Next => from = at + 1,
@@ -353,189 +342,148 @@ impl SendFlow {
         false
     }
 
-    fn open_frame(&self) -> Frame {
-        Frame::Open {
-            flow: self.number,
-            first: self.first,
-            description: self.description.clone(),
-        }
-    }
-
     /// The next frame of one of the queue.
     fn send_at(
         &mut self,
         at: usize,
         lane: u32,
-        config: &SendConfig,
+        limits: &LinkLimits,
         small_max: u64,
         out: &mut Outgoing,
     ) -> Step {
-        if !self.charge(at, small_max) {
+        let Some(charge_end) = self.charge(at, small_max, limits) else {
             return Step::Blocked;
-        }
+        };
         let message = self.queue.at(at);
-        match (&message.item, &message.state) {
-            (QueuedItem::Message { .. }, SendState::Granted(_)) => self.send_chunk(at, out),
-            (QueuedItem::Message { .. }, _) if message.is_large => {
-                self.send_request(at, lane, config, out)
+        let mut state = SendState::Sent { lane };
+        match &message.item {
+            QueuedItem::Message { payload, .. } if message.is_granted() => {
+                let payload = Arc::clone(payload);
+                return self.send_chunk(at, payload, out);
             }
-            (QueuedItem::Message { .. }, _) => self.send_small(at, lane, out),
-            (QueuedItem::Gap, _) => self.send_gap(at, lane, out),
-            (QueuedItem::Close, _) => self.send_close(at, lane, out),
-        }
-    }
-
-    /// Charges it in its order. False if the window has no room.
-    fn charge(&mut self, at: usize, small_max: u64) -> bool {
-        let message = self.queue.at_mut(at);
-        if message.charge_end.is_some() {
-            return true;
-        }
-        let bytes = message.bytes_described();
-        let is_large = message.is_message() && bytes > small_max;
-        message.is_large = is_large;
-        message.charge_end = self.window.charge(if is_large { 0 } else { bytes });
-        message.charge_end.is_some()
-    }
-
-    fn charged(&self, at: usize) -> u64 {
-        self.queue.at(at).charge_end.expect("it was charged first")
-    }
-
-    fn send_gap(&mut self, at: usize, lane: u32, out: &mut Outgoing) -> Step {
-        let SendMessage { first, next, .. } = *self.queue.at(at);
-        let frame = Frame::Gap {
-            flow: self.number,
-            first,
-            next,
-            charge_end: self.charged(at),
-        };
-        self.leaves(at, SendState::Sent { lane });
-        out.push(lane, frame.into());
-        Step::Sent
-    }
-
-    fn send_close(&mut self, at: usize, lane: u32, out: &mut Outgoing) -> Step {
-        let flow = self.number;
-        let next = if self.is_cut { FLOW_ENDED } else { self.next };
-        self.close_was_sent = true;
-        self.queue.set(at, SendState::Sent { lane });
-        out.push(lane, Frame::Close { flow, next }.into());
-        Step::Sent
-    }
-
-    fn send_small(&mut self, at: usize, lane: u32, out: &mut Outgoing) -> Step {
-        let charge_end = self.charged(at);
-        let message = self.queue.at(at);
-        if message.is_growing() {
+            QueuedItem::Message { .. } if message.is_large => {
+                if !self.queue.may_request(message.bytes()) {
+                    // Later ones must not request first.
+                    return Step::Blocked;
+                }
+                state = SendState::Requested { lane };
+            }
             // It keeps its turn.
-            return Step::Blocked;
+            QueuedItem::Message { .. } if message.is_growing() => return Step::Blocked,
+            QueuedItem::Message { .. } if !out.takes(lane, message.bytes_described()) => {
+                return Step::Next;
+            }
+            _ => {}
         }
-        let bytes = message.bytes_described();
-        if !out.takes(lane, bytes) {
-            return Step::Next;
+        match message.item {
+            QueuedItem::Close => self.close_was_sent = true,
+            // From now on the receiver may acknowledge it.
+            _ => self.sent_next = self.sent_next.max(message.next),
         }
-        let QueuedItem::Message {
-            payload,
-            description,
-        } = &message.item
-        else {
-            unreachable!("its caller looked");
-        };
-        let length = description.as_slice().len();
-        let queued = QueuedFrame {
-            frame: Frame::Small {
-                flow: self.number,
-                sequence: message.first,
-                charge_end,
-                bytes: u32::try_from(bytes).expect("small messages have 32 bits"),
-                description_bytes: u16::try_from(length).expect("descriptions are short"),
-            },
-            description: Some(description.clone()),
-            payload: Some((Arc::clone(payload), 0, payload.bytes())),
-            remote: None,
-        };
-        self.leaves(at, SendState::Sent { lane });
-        out.push(lane, queued);
+        out.push(lane, self.frame(message, charge_end));
+        self.queue.set(at, state);
         Step::Sent
     }
 
-    fn send_request(
-        &mut self,
-        at: usize,
-        lane: u32,
-        config: &SendConfig,
-        out: &mut Outgoing,
-    ) -> Step {
-        let charge_end = self.charged(at);
-        let bytes = self.queue.at(at).bytes();
-        if !self.queue.may_request(bytes) {
-            // Later ones must not request first.
-            return Step::Blocked;
+    /// The frame of what is not granted.
+    fn frame(&self, message: &SendMessage, charge_end: u64) -> QueuedFrame {
+        let (flow, sequence) = (self.number, message.first);
+        match &message.item {
+            QueuedItem::Message { description, .. } if message.is_large => {
+                let request = Request {
+                    flow,
+                    sequence,
+                    charge_end,
+                    bytes: message.bytes(),
+                    chunk_bytes: message.chunk_bytes,
+                    description: description.clone(),
+                };
+                request.into()
+            }
+            QueuedItem::Message {
+                payload,
+                description,
+            } => {
+                let described = description.as_slice().len();
+                let bytes = u32::try_from(message.bytes_described());
+                let small = Small {
+                    flow,
+                    sequence,
+                    charge_end,
+                    bytes: bytes.expect("small messages have 32 bits"),
+                    description_bytes: u16::try_from(described).expect("descriptions are short"),
+                };
+                QueuedFrame {
+                    description: Some(description.clone()),
+                    payload: Some((Arc::clone(payload), 0, payload.bytes())),
+                    ..small.into()
+                }
+            }
+            QueuedItem::Gap => {
+                let gap = Gap {
+                    flow,
+                    first: sequence,
+                    next: message.next,
+                    charge_end,
+                };
+                gap.into()
+            }
+            QueuedItem::Close => {
+                let next = if self.is_cut { FLOW_ENDED } else { self.next };
+                Close { flow, next }.into()
+            }
         }
+    }
+
+    /// Charges it in its order: the sum of charges after it. `None` if the window has no room.
+    fn charge(&mut self, at: usize, small_max: u64, limits: &LinkLimits) -> Option<u64> {
         let message = self.queue.at_mut(at);
-        message.set_chunks(config.chunk_bytes);
-        let QueuedItem::Message { description, .. } = &message.item else {
+        if message.charge_end.is_none() {
+            message.set_chunks(small_max, limits.chunk_bytes);
+            let is_free = message.is_large;
+            let bytes = if is_free {
+                0
+            } else {
+                message.bytes_described()
+            };
+            message.charge_end = self.window.charge(bytes);
+        }
+        message.charge_end
+    }
+
+    fn send_chunk(&mut self, at: usize, payload: Arc<dyn Payload>, out: &mut Outgoing) -> Step {
+        let message = self.queue.at_mut(at);
+        let SendState::Granted(mut grant) = message.state else {
             unreachable!("its caller looked");
         };
-        let frame = Frame::Request {
-            flow: self.number,
-            sequence: message.first,
-            charge_end,
+        let ready = message.ready_chunk(grant.next_chunk);
+        let chosen = ready.and_then(|(from, bytes)| {
+            let lane = out.free_among(grant.lanes.as_slice(), bytes.into())?;
+            Some((lane, from, bytes))
+        });
+        let Some((lane, from, bytes)) = chosen else {
+            return Step::Next;
+        };
+        let chunk = Chunk {
+            grant: grant.grant,
+            chunk: grant.next_chunk,
             bytes,
-            chunk_bytes: message.chunk_bytes,
-            description: description.clone(),
         };
-        self.leaves(at, SendState::Requested { lane });
-        out.push(lane, frame.into());
-        Step::Sent
-    }
-
-    fn send_chunk(&mut self, at: usize, out: &mut Outgoing) -> Step {
-        let message = self.queue.at_mut(at);
-        let SendState::Granted(SendGrant {
-            next_chunk, lanes, ..
-        }) = message.state
-        else {
-            unreachable!("its caller looked");
-        };
-        let Some((offset, bytes)) = message.ready_chunk(next_chunk) else {
-            return Step::Next;
-        };
-        let Some(lane) = out.free_among(lanes.as_slice(), bytes.into()) else {
-            return Step::Next;
-        };
-        let (QueuedItem::Message { payload, .. }, SendState::Granted(grant)) =
-            (&message.item, &mut message.state)
-        else {
-            unreachable!("its caller looked");
+        let queued = QueuedFrame {
+            payload: Some((payload, from, from + bytes as usize)),
+            remote: grant.remote,
+            ..chunk.into()
         };
         grant.sent_on(lane);
-        let from = usize::try_from(offset).expect("it is in memory");
-        let queued = QueuedFrame {
-            frame: Frame::Chunk {
-                grant: grant.grant,
-                chunk: next_chunk,
-                bytes,
-            },
-            description: None,
-            payload: Some((Arc::clone(payload), from, from + bytes as usize)),
-            remote: grant.remote,
-        };
+        message.state = SendState::Granted(grant);
         out.push(lane, queued);
         Step::Sent
-    }
-
-    /// A frame of it leaves: from now on the receiver may acknowledge it.
-    fn leaves(&mut self, at: usize, state: SendState) {
-        self.sent_next = self.sent_next.max(self.queue.at(at).next);
-        self.queue.set(at, state);
     }
 }
 
 /// Tells the receiver on each lane of a grant that is open that no chunk of it follows there. Of the others it sees the end.
 pub(super) fn abandon(grant: u64, lanes: Lanes, out: &mut Outgoing) {
     for lane in lanes.as_slice() {
-        out.push(*lane, Frame::Abandon { grant }.into());
+        out.push(*lane, Abandon { grant });
     }
 }

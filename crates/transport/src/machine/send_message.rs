@@ -20,7 +20,7 @@
 //! A large message stays Granted when all its chunks are queued: losing one of its lanes leads back until it is acknowledged.
 //! Gaps and the flow's end change between Queued and Sent in the same way.
 
-use super::frame::{chunk_length, Description, Lanes, Remote, CHUNKS_MAX, LANES_MAX};
+use super::frame::{Description, Grant, Lanes, Remote, CHUNKS_MAX};
 use crate::payload::Payload;
 use std::sync::Arc;
 
@@ -42,32 +42,30 @@ pub(super) struct SendGrant {
     pub(super) grant: u64,
     pub(super) lanes: Lanes,
     pub(super) remote: Option<Remote>,
-    /// Which of the lanes took a chunk.
-    used: [bool; LANES_MAX],
+    /// Those of them that took no chunk.
+    unused: Lanes,
     pub(super) next_chunk: u32,
 }
 
 impl SendGrant {
-    pub(super) fn new(grant: u64, lanes: Lanes, remote: Option<Remote>, from_chunk: u32) -> Self {
+    pub(super) fn new(of: &Grant) -> Self {
         Self {
-            grant,
-            lanes,
-            remote,
-            used: [false; LANES_MAX],
-            next_chunk: from_chunk,
+            grant: of.grant,
+            lanes: of.lanes,
+            remote: of.remote,
+            unused: of.lanes,
+            next_chunk: of.from_chunk,
         }
     }
 
     /// The next chunk is on this lane.
     pub(super) fn sent_on(&mut self, lane: u32) {
-        let at = self.lanes.as_slice().iter().position(|of| *of == lane);
-        self.used[at.expect("one of the grant's lanes")] = true;
+        self.unused.remove(lane);
         self.next_chunk += 1;
     }
 
     fn has_used(&self, lane: u32) -> bool {
-        let mut lanes = self.lanes.as_slice().iter().zip(self.used);
-        lanes.any(|(of, used)| *of == lane && used)
+        self.lanes.contains(lane) && !self.unused.contains(lane)
     }
 }
 
@@ -77,13 +75,6 @@ pub(super) enum SendState {
     Sent { lane: u32 },
     Requested { lane: u32 },
     Granted(SendGrant),
-}
-
-impl SendState {
-    /// It takes one of the flow's grants.
-    pub(super) fn is_asking(&self) -> bool {
-        matches!(self, Self::Requested { .. } | Self::Granted(_))
-    }
 }
 
 /// A message, or messages that never arrive, or the flow's end.
@@ -143,19 +134,32 @@ impl SendMessage {
         }
     }
 
+    /// How many of the flow's grants it requests or has, and for how many bytes.
+    pub(super) fn asks(&self) -> (usize, u64) {
+        match self.state {
+            SendState::Requested { .. } | SendState::Granted(_) => (1, self.bytes()),
+            SendState::Queued | SendState::Sent { .. } => (0, 0),
+        }
+    }
+
     pub(super) fn is_message(&self) -> bool {
         matches!(self.item, QueuedItem::Message { .. })
     }
 
-    /// Cuts it into chunks of this size, or larger ones if they were too many.
-    pub(super) fn set_chunks(&mut self, chunk_bytes: u32) {
+    /// It has its turn: whether it is large, and the chunks of this size, or larger ones if they were too many.
+    pub(super) fn set_chunks(&mut self, small_max: u64, chunk_bytes: u32) {
         let least = self.bytes().div_ceil(u64::from(CHUNKS_MAX));
         let least = u32::try_from(least).expect("a message has a limit");
         self.chunk_bytes = chunk_bytes.max(least).max(1);
+        self.is_large = self.is_message() && self.bytes_described() > small_max;
     }
 
     pub(super) fn chunks(&self) -> u64 {
         self.bytes().div_ceil(u64::from(self.chunk_bytes.max(1)))
+    }
+
+    pub(super) fn is_granted(&self) -> bool {
+        matches!(self.state, SendState::Granted(_))
     }
 
     /// Bytes are to follow that are not there yet.
@@ -163,11 +167,13 @@ impl SendMessage {
         self.is_message() && self.ready < self.bytes()
     }
 
-    /// Offset and bytes of the chunk, if all of it is there.
-    pub(super) fn ready_chunk(&self, chunk: u32) -> Option<(u64, u32)> {
-        let bytes = chunk_length(self.bytes(), self.chunk_bytes, chunk)?;
+    /// Offset and bytes of a chunk, if all of it is there.
+    pub(super) fn ready_chunk(&self, chunk: u32) -> Option<(usize, u32)> {
         let offset = u64::from(chunk) * u64::from(self.chunk_bytes);
-        (offset + u64::from(bytes) <= self.ready).then_some((offset, bytes))
+        let left = self.bytes().checked_sub(offset).filter(|left| *left > 0)?;
+        let bytes = u32::try_from(left.min(self.chunk_bytes.into())).ok()?;
+        let offset_in_memory = usize::try_from(offset).ok()?;
+        (offset + u64::from(bytes) <= self.ready).then_some((offset_in_memory, bytes))
     }
 
     /// Something of it is to be sent or requested.
@@ -183,7 +189,7 @@ impl SendMessage {
     pub(super) fn has_left(&self) -> bool {
         let has_left = match &self.state {
             SendState::Sent { .. } => true,
-            SendState::Granted(of) => of.used.contains(&true),
+            SendState::Granted(of) => of.unused.as_slice().len() < of.lanes.as_slice().len(),
             SendState::Queued | SendState::Requested { .. } => false,
         };
         has_left && self.is_message()

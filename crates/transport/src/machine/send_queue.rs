@@ -82,28 +82,19 @@ impl SendQueue {
         }
         let message = self.all.pop_front()?;
         self.settled = self.settled.saturating_sub(1);
-        if message.state.is_asking() {
-            self.grants -= 1;
-            self.granted_bytes -= message.bytes();
-        }
+        let (grants, bytes) = message.asks();
+        self.grants -= grants;
+        self.granted_bytes -= bytes;
         Some(message)
     }
 
     pub(super) fn set(&mut self, at: usize, state: SendState) {
         let message = &mut self.all[at];
-        let (before, bytes) = (message.state.is_asking(), message.bytes());
+        let (grants, bytes) = message.asks();
         message.state = state;
-        match (before, message.state.is_asking()) {
-            (false, true) => {
-                self.grants += 1;
-                self.granted_bytes += bytes;
-            }
-            (true, false) => {
-                self.grants -= 1;
-                self.granted_bytes -= bytes;
-            }
-            _ => {}
-        }
+        let (more, more_bytes) = message.asks();
+        self.grants = self.grants + more - grants;
+        self.granted_bytes = self.granted_bytes + more_bytes - bytes;
         if self.all[at].has_work() {
             self.settled = self.settled.min(at);
         }
@@ -119,6 +110,7 @@ impl SendQueue {
     pub(super) fn make_gap(&mut self, at: usize) -> Option<Arc<dyn Payload>> {
         let message = &mut self.all[at];
         if !message.is_message() {
+            // A gap, or the flow's end, stays one.
             return None;
         }
         let gap = SendMessage {
@@ -157,10 +149,9 @@ impl SendQueue {
     }
 
     fn count(&mut self) {
-        let asking = self.all.iter().filter(|message| message.state.is_asking());
-        (self.grants, self.granted_bytes) = asking.fold((0, 0), |(grants, bytes), message| {
-            (grants + 1, bytes + message.bytes())
-        });
+        let each = self.all.iter().map(SendMessage::asks);
+        (self.grants, self.granted_bytes) =
+            each.fold((0, 0), |sum, each| (sum.0 + each.0, sum.1 + each.1));
         self.settled = 0;
     }
 

@@ -1,12 +1,12 @@
 //! All flows that a link sends.
 
-use super::frame::{Description, Frame, Lanes, Remote, CONTROL_FLOW, FLOW_ENDED, SEQUENCE_MAX};
+use super::frame::{Ack, Description, Grant, Refuse, CONTROL_FLOW, FLOW_ENDED, SEQUENCE_MAX};
 use super::lanes::Outgoing;
-use super::limits::SendConfig;
-use super::limits::FLOWS_MAX;
+use super::limits::{LinkLimits, FLOWS_MAX};
 use super::send_flow::{abandon, SendFlow};
-use super::send_message::{QueuedItem, SendGrant, SendMessage, SendState};
+use super::send_message::{QueuedItem, SendState};
 use super::user::{violation, FlowEvent, ProtocolViolation};
+use super::LinkMachine;
 use crate::payload::Payload;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -15,8 +15,9 @@ use std::sync::Arc;
 const CONTROL_RETAINED_MAX: u64 = 64 << 20;
 
 /// The sending end.
+#[derive(Default)]
 pub(super) struct SendSide {
-    config: SendConfig,
+    limits: LinkLimits,
     flows: BTreeMap<u64, SendFlow>,
     /// The number of the flow that was opened last.
     last: u64,
@@ -26,43 +27,229 @@ pub(super) struct SendSide {
     runnable: VecDeque<u64>,
     /// Flows that have something, for which lanes or windows had no room.
     starved: BTreeSet<u64>,
-    /// Memory for messages that are acknowledged at once.
-    done: VecDeque<SendMessage>,
     /// Messages that may have left on a lane that is lost, and are sent again.
     pub(super) resent: u64,
 }
 
-impl SendSide {
-    pub(super) fn new(config: SendConfig) -> Self {
-        Self {
-            config,
-            flows: BTreeMap::from([(CONTROL_FLOW, SendFlow::control())]),
-            last: CONTROL_FLOW,
-            first_window: None,
-            runnable: VecDeque::new(),
-            starved: BTreeSet::new(),
-            done: VecDeque::new(),
-            resent: 0,
-        }
-    }
-
-    /// A flow that begins. Its number; `None` if there are [`FLOWS_MAX`] already.
-    pub(super) fn open(
-        &mut self,
-        first: u64,
-        description: Description,
-        out: &mut Outgoing,
-    ) -> Option<u64> {
-        if self.flows.len() > FLOWS_MAX || first > SEQUENCE_MAX {
+/// What the user does with flows that it sends.
+impl LinkMachine {
+    /// A flow that begins with this message, and what the receiver's user is told of it. Its number; `None` if there are [`FLOWS_MAX`] already.
+    pub fn open(&mut self, first: u64, description: Description) -> Option<u64> {
+        let of = &mut self.sending;
+        if of.flows.len() > FLOWS_MAX || first > SEQUENCE_MAX {
             return None;
         }
-        self.last += 1;
-        let window = self.first_window.unwrap_or(0);
-        let flow = SendFlow::new(self.last, first, description, window.into());
-        self.flows.insert(self.last, flow);
-        self.wake(self.last);
-        self.pump(out);
-        Some(self.last)
+        of.last += 1;
+        let (number, window) = (of.last, of.first_window.unwrap_or(0));
+        let flow = SendFlow::new(number, first, description, window.into());
+        of.flows.insert(number, flow);
+        of.wake(number);
+        of.pump(&mut self.out);
+        Some(number)
+    }
+
+    /// Opens a flow that waits since a restart: what it retains is sent to the new peer, whose user is told this of the flow.
+    pub fn reopen(&mut self, flow: u64, description: Description) {
+        self.change_flow(flow, |of, _| of.reopen(description));
+    }
+
+    /// Whether a flow waits to be opened again.
+    pub fn is_waiting(&self, flow: u64) -> bool {
+        self.sent_flow(flow).is_some_and(|of| of.is_waiting)
+    }
+
+    /// Sends a message of a flow, which retains it until it is acknowledged or cancelled; how many that may be is for its user to limit.
+    /// Its bytes stay where they are, unchanged, until the last clone of `payload` is dropped. False: never, for the flow is closed or
+    /// refused, or the message too large or empty, or its sequence has passed.
+    pub fn send(
+        &mut self,
+        flow: u64,
+        sequence: u64,
+        payload: Arc<dyn Payload>,
+        description: Description,
+    ) -> bool {
+        let sent = self.change_flow(flow, |of, _| of.push(sequence, payload, description));
+        sent == Some(true)
+    }
+
+    /// Sends the next message of the control flow, which lasts as long as this machine. False: too much of it waits, or it is empty or
+    /// too large.
+    pub fn say(&mut self, said: Arc<dyn Payload>) -> bool {
+        let sent = self.change_flow(CONTROL_FLOW, |control, _| {
+            let has_room = control.retained < CONTROL_RETAINED_MAX;
+            has_room && control.push(control.next, said, Description::default())
+        });
+        sent == Some(true)
+    }
+
+    /// So many bytes of a message that grows are there now.
+    pub fn ready(&mut self, flow: u64, sequence: u64, ready: u64) {
+        self.change_flow(flow, |of, _| of.ready(sequence, ready));
+    }
+
+    /// Gives a message up that is not acknowledged: the receiver learns of a gap, unless it has the message already. Its payload, to be
+    /// dropped without the lock; `None` if there is nothing to give up.
+    pub fn cancel(&mut self, flow: u64, sequence: u64) -> Option<Arc<dyn Payload>> {
+        self.change_flow(flow, |of, out| of.cancel(sequence, out))?
+    }
+
+    /// Gives up all messages of a flow. Their payloads, to be dropped without the lock.
+    pub fn cancel_all(&mut self, flow: u64) -> Vec<Arc<dyn Payload>> {
+        let cancelled = self.change_flow(flow, SendFlow::cancel_all);
+        cancelled.unwrap_or_default()
+    }
+
+    /// Whether bytes of a message that was sent are still to come.
+    pub fn is_growing(&self, flow: u64, sequence: u64) -> bool {
+        let of = self.sent_flow(flow);
+        of.is_some_and(|of| of.is_growing(sequence))
+    }
+
+    /// Bytes of a flow's messages that are not acknowledged.
+    pub fn retained(&self, flow: u64) -> u64 {
+        self.sent_flow(flow).map_or(0, |of| of.retained)
+    }
+
+    /// Bytes of all messages that are not acknowledged.
+    pub fn retained_bytes(&self) -> u64 {
+        self.sending.flows.values().map(|flow| flow.retained).sum()
+    }
+
+    /// Messages of a flow below this one are acknowledged.
+    pub fn acknowledged(&self, flow: u64) -> u64 {
+        self.sent_flow(flow).map_or(0, SendFlow::acknowledged)
+    }
+
+    /// The oldest message of a flow of which no byte is on its way: to give it up wastes nothing.
+    pub fn oldest_unsent(&self, flow: u64) -> Option<u64> {
+        self.sent_flow(flow)?.queue.oldest_unsent()
+    }
+
+    /// The receiver misses the messages of a flow below this one that it was not sent.
+    pub fn skip(&mut self, flow: u64, next: u64) {
+        self.change_flow(flow, |of, _| of.skip(next));
+    }
+
+    /// No message follows. The flow ends when the receiver has all of it: [`FlowEvent::Ended`].
+    pub fn close(&mut self, flow: u64) {
+        self.change_flow(flow, |of, _| of.close());
+    }
+
+    /// Ends a flow at once. What has not had its turn at the receiver never gets one, and is no gap: the receiver learns where the flow
+    /// ends for it. The payloads, to be dropped without the lock.
+    pub fn cut(&mut self, flow: u64) -> Vec<Arc<dyn Payload>> {
+        if flow == CONTROL_FLOW {
+            return Vec::new();
+        }
+        let dropped = self.change_flow(flow, SendFlow::cut).flatten();
+        if self.is_waiting(flow) {
+            // The peer never heard of it.
+            self.end_flow(flow);
+        }
+        let dropped = dropped.unwrap_or_default().into_iter();
+        dropped.map(|(_, payload)| payload).collect()
+    }
+
+    /// Whether a flow that this end opened has not ended.
+    pub fn has_flow(&self, flow: u64) -> bool {
+        self.sent_flow(flow).is_some()
+    }
+
+    fn sent_flow(&self, number: u64) -> Option<&SendFlow> {
+        self.sending.flows.get(&number)
+    }
+
+    /// Changes a flow that has not ended, which has its turn then.
+    fn change_flow<T>(
+        &mut self,
+        number: u64,
+        act: impl FnOnce(&mut SendFlow, &mut Outgoing) -> T,
+    ) -> Option<T> {
+        let flow = self.sending.flows.get_mut(&number)?;
+        let result = act(flow, &mut self.out);
+        self.sending.wake(number);
+        self.sending.pump(&mut self.out);
+        Some(result)
+    }
+
+    fn end_flow(&mut self, number: u64) {
+        self.sending.flows.remove(&number);
+        self.sending.starved.remove(&number);
+        self.out.report_flow(FlowEvent::Ended { flow: number });
+    }
+}
+
+/// Frames for the sending end. `pump` follows.
+impl LinkMachine {
+    pub(super) fn ack_arrived(&mut self, ack: &Ack) -> Result<(), ProtocolViolation> {
+        let Ack {
+            flow: number,
+            next,
+            limit,
+        } = *ack;
+        let first_window = self.sending.first_window.unwrap_or(0);
+        let (Some(flow), out) = (self.sending.named(number, "Ack")?, &mut self.out) else {
+            return Ok(());
+        };
+        flow.acknowledge(next, limit)?;
+        if flow.accepts(limit, first_window.into()) {
+            out.report_flow(FlowEvent::Accepted { flow: number });
+        }
+        while let Some(message) = flow.pop_below(next) {
+            if let (SendState::Granted(grant), true) = (&message.state, message.has_work()) {
+                abandon(grant.grant, grant.lanes, out);
+            }
+            if let QueuedItem::Message { payload, .. } = message.item {
+                out.report_flow(FlowEvent::Acknowledged {
+                    flow: number,
+                    sequence: message.first,
+                    payload,
+                });
+            }
+        }
+        if next == FLOW_ENDED {
+            self.end_flow(number);
+        }
+        self.sending.wake(number);
+        Ok(())
+    }
+
+    pub(super) fn grant_arrived(&mut self, grant: &Grant) -> Result<(), ProtocolViolation> {
+        let mut lanes = grant.lanes.as_slice().iter();
+        let is_open = lanes.any(|lane| self.out.has(*lane));
+        let is_used = match self.sending.named(grant.flow, "Grant")? {
+            Some(flow) => flow.grant(grant, is_open)?,
+            None => false,
+        };
+        if !is_used {
+            abandon(grant.grant, grant.lanes, &mut self.out);
+        }
+        self.sending.wake(grant.flow);
+        Ok(())
+    }
+
+    pub(super) fn refuse_arrived(&mut self, refuse: &Refuse) -> Result<(), ProtocolViolation> {
+        let number = refuse.flow;
+        let flow = self.sending.named(number, "Refuse")?;
+        if let Some(dropped) = flow.and_then(|flow| flow.cut(&mut self.out)) {
+            self.out.report_flow(FlowEvent::Refused {
+                flow: number,
+                why: refuse.why.clone(),
+                dropped,
+            });
+            self.sending.wake(number);
+        }
+        Ok(())
+    }
+}
+
+impl SendSide {
+    pub(super) fn new(limits: LinkLimits) -> Self {
+        Self {
+            limits,
+            flows: BTreeMap::from([(CONTROL_FLOW, SendFlow::control())]),
+            ..Self::default()
+        }
     }
 
     /// The peer is another one: flows wait until they are opened again, and those that were cut are over. The former control flow, to
@@ -81,52 +268,6 @@ impl SendSide {
         self.flows.insert(CONTROL_FLOW, SendFlow::control())
     }
 
-    /// A flow that has not ended.
-    pub(super) fn get(&self, number: u64) -> Option<&SendFlow> {
-        self.flows.get(&number)
-    }
-
-    /// Changes a flow, which has its turn then.
-    pub(super) fn change<T>(
-        &mut self,
-        number: u64,
-        out: &mut Outgoing,
-        act: impl FnOnce(&mut SendFlow, &mut Outgoing) -> T,
-    ) -> Option<T> {
-        let result = act(self.flows.get_mut(&number)?, out);
-        self.wake(number);
-        self.pump(out);
-        Some(result)
-    }
-
-    pub(super) fn say(&mut self, said: Arc<dyn Payload>, out: &mut Outgoing) -> bool {
-        let said = self.change(CONTROL_FLOW, out, |control, _| {
-            let has_room = control.retained < CONTROL_RETAINED_MAX;
-            has_room && control.push(control.next, said, Description::default())
-        });
-        said == Some(true)
-    }
-
-    /// Ends a flow before what has not had its turn at the receiver. The payloads of all that was retained.
-    pub(super) fn cut(&mut self, number: u64, out: &mut Outgoing) -> Vec<Arc<dyn Payload>> {
-        if number == CONTROL_FLOW {
-            return Vec::new();
-        }
-        let dropped = self.change(number, out, SendFlow::cut).flatten();
-        if self.get(number).is_some_and(|flow| flow.is_waiting) {
-            // The peer never heard of it.
-            self.flows.remove(&number);
-            out.report_flow(FlowEvent::Ended { flow: number });
-        }
-        let dropped = dropped.unwrap_or_default().into_iter();
-        dropped.map(|(_, payload)| payload).collect()
-    }
-
-    /// Bytes of messages that are not acknowledged.
-    pub(super) fn retained_bytes(&self) -> u64 {
-        self.flows.values().map(|flow| flow.retained).sum()
-    }
-
     /// A lane is there; the peer's HELLO named this first window. False if another lane's named another.
     pub(super) fn lane_up(&mut self, first_window: u32, out: &mut Outgoing) -> bool {
         if *self.first_window.get_or_insert(first_window) != first_window {
@@ -141,12 +282,8 @@ impl SendSide {
     }
 
     pub(super) fn lane_ended(&mut self, lane: u32, out: &mut Outgoing) {
-        let mut left = Vec::new();
         for flow in self.flows.values_mut() {
-            self.resent += flow.lane_ended(lane, |lane| out.has(lane), &mut left);
-        }
-        for (grant, lanes) in left {
-            abandon(grant, lanes, out);
+            self.resent += flow.lane_ended(lane, out);
         }
         self.wake_all();
         self.pump(out);
@@ -154,35 +291,14 @@ impl SendSide {
 
     /// A lane has written something, so lanes have room.
     pub(super) fn written(&mut self, out: &mut Outgoing) {
-        self.wake_starved();
-        self.pump(out);
-    }
-
-    /// A frame for this end.
-    pub(super) fn frame(
-        &mut self,
-        frame: &Frame,
-        out: &mut Outgoing,
-    ) -> Result<(), ProtocolViolation> {
-        match *frame {
-            Frame::Ack { flow, next, limit } => self.acknowledged(flow, next, limit, out)?,
-            Frame::Grant {
-                flow,
-                sequence,
-                grant,
-                from_chunk,
-                lanes,
-                remote,
-            } => self.granted(flow, sequence, grant, (from_chunk, lanes, remote), out)?,
-            Frame::Refuse { flow, ref why } => self.refused(flow, why, out)?,
-            _ => return Err(violation(frame.name(), "it is not for the sending end")),
+        while let Some(number) = self.starved.pop_first() {
+            self.wake(number);
         }
         self.pump(out);
-        Ok(())
     }
 
     /// A flow that a frame names; `None` if it has ended.
-    fn flow(
+    fn named(
         &mut self,
         number: u64,
         frame: &'static str,
@@ -196,102 +312,19 @@ impl SendSide {
         }
     }
 
-    fn acknowledged(
-        &mut self,
-        number: u64,
-        next: u64,
-        limit: u64,
-        out: &mut Outgoing,
-    ) -> Result<(), ProtocolViolation> {
-        let mut done = std::mem::take(&mut self.done);
-        let first_window = self.first_window.unwrap_or(0);
-        let Some(flow) = self.flow(number, "Ack")? else {
-            return Ok(());
-        };
-        flow.acknowledge(next, limit, &mut done)?;
-        if flow.accepts(limit, first_window.into()) {
-            out.report_flow(FlowEvent::Accepted { flow: number });
-        }
-        for message in done.drain(..) {
-            if let (SendState::Granted(grant), true) = (&message.state, message.has_work()) {
-                abandon(grant.grant, grant.lanes, out);
-            }
-            if let QueuedItem::Message { payload, .. } = message.item {
-                out.report_flow(FlowEvent::Acknowledged {
-                    flow: number,
-                    sequence: message.first,
-                    payload,
-                });
-            }
-        }
-        self.done = done;
-        if next == FLOW_ENDED {
-            self.flows.remove(&number);
-            self.starved.remove(&number);
-            out.report_flow(FlowEvent::Ended { flow: number });
-            return Ok(());
-        }
-        self.wake(number);
-        Ok(())
-    }
-
-    fn granted(
-        &mut self,
-        number: u64,
-        sequence: u64,
-        grant: u64,
-        (from_chunk, lanes, remote): (u32, Lanes, Option<Remote>),
-        out: &mut Outgoing,
-    ) -> Result<(), ProtocolViolation> {
-        let is_open = lanes.as_slice().iter().any(|lane| out.has(*lane));
-        let is_used = match self.flow(number, "Grant")? {
-            Some(flow) => {
-                let new = SendGrant::new(grant, lanes, remote, from_chunk);
-                flow.grant(sequence, new, is_open)?
-            }
-            None => false,
-        };
-        if !is_used {
-            abandon(grant, lanes, out);
-        }
-        self.wake(number);
-        Ok(())
-    }
-
-    fn refused(
-        &mut self,
-        number: u64,
-        why: &Description,
-        out: &mut Outgoing,
-    ) -> Result<(), ProtocolViolation> {
-        let Some(flow) = self.flow(number, "Refuse")? else {
-            return Ok(());
-        };
-        let Some(dropped) = flow.cut(out) else {
-            return Ok(());
-        };
-        out.report_flow(FlowEvent::Refused {
-            flow: number,
-            why: why.clone(),
-            dropped,
-        });
-        self.wake(number);
-        Ok(())
-    }
-
     /// Sends what can be sent, one frame of each flow after the other.
-    fn pump(&mut self, out: &mut Outgoing) {
+    pub(super) fn pump(&mut self, out: &mut Outgoing) {
         // Without lanes there is no window either.
         let Some(window) = self.first_window.filter(|_| !out.is_empty()) else {
             return;
         };
-        let small_max = u64::from(window.min(self.config.small_bytes_max));
+        let small_max = u64::from(window.min(self.limits.small_bytes_max));
         while let Some(number) = self.runnable.pop_front() {
             let Some(flow) = self.flows.get_mut(&number) else {
                 continue;
             };
             flow.is_runnable = false;
-            let has_sent = flow.step(&self.config, small_max, out);
+            let has_sent = flow.step(&self.limits, small_max, out);
             match (has_sent, flow.queue.has_work() || flow.is_unopened()) {
                 (true, true) => self.wake(number),
                 (false, true) => {
@@ -309,18 +342,10 @@ impl SendSide {
         }
     }
 
-    fn wake_starved(&mut self) {
-        while let Some(number) = self.starved.pop_first() {
-            self.wake(number);
-        }
-    }
-
     fn wake_all(&mut self) {
         self.starved.clear();
-        for (number, flow) in &mut self.flows {
-            if flow.becomes_runnable() {
-                self.runnable.push_back(*number);
-            }
-        }
+        let flows = self.flows.iter_mut();
+        let woken = flows.filter_map(|(number, flow)| flow.becomes_runnable().then_some(*number));
+        self.runnable.extend(woken);
     }
 }

@@ -58,6 +58,19 @@ impl Lanes {
     pub fn as_slice(&self) -> &[u32] {
         &self.numbers[..usize::from(self.count)]
     }
+
+    pub(super) fn contains(&self, lane: u32) -> bool {
+        self.as_slice().contains(&lane)
+    }
+
+    /// Takes one out, if it is there. None may be left.
+    pub(super) fn remove(&mut self, lane: u32) {
+        if let Some(at) = self.as_slice().iter().position(|of| *of == lane) {
+            self.numbers.copy_within(at + 1.., at);
+            self.count -= 1;
+            self.numbers[usize::from(self.count)] = 0;
+        }
+    }
 }
 
 /// NICs of a host through which a receive buffer may be written.
@@ -66,7 +79,7 @@ pub const RAILS_MAX: usize = 4;
 /// The address of a receive buffer for a peer whose card writes there by itself (RDMA).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remote {
-    address: u64,
+    pub(super) address: u64,
     rkeys: [u32; RAILS_MAX],
     count: u8,
 }
@@ -88,8 +101,12 @@ impl Remote {
 
     /// The address of a byte of the message, and the key of one of the host's rails; `None` if it has no such rail.
     pub fn at(&self, offset: u64, rail: u8) -> Option<(u64, u32)> {
-        let rkey = self.rkeys[..usize::from(self.count)].get(usize::from(rail))?;
+        let rkey = self.keys().get(usize::from(rail))?;
         Some((self.address.checked_add(offset)?, *rkey))
+    }
+
+    pub(super) fn keys(&self) -> &[u32] {
+        &self.rkeys[..usize::from(self.count)]
     }
 }
 
@@ -104,13 +121,6 @@ pub enum RdmaMode {
     Prefer = 1,
     /// Or there is to be no lane.
     Require = 2,
-}
-
-impl RdmaMode {
-    pub(crate) fn from_wire(code: u8) -> Option<Self> {
-        let all = [Self::No, Self::Prefer, Self::Require];
-        all.into_iter().find(|mode| *mode as u8 == code)
-    }
 }
 
 /// Bytes of a link's key.
@@ -145,19 +155,4 @@ pub enum ResetReason {
     Key = 6,
     /// One of the two requires RDMA, and the other has none.
     Rdma = 7,
-}
-
-impl ResetReason {
-    pub(crate) fn from_wire(code: u8) -> Option<Self> {
-        let all = [
-            Self::Protocol,
-            Self::Version,
-            Self::Realm,
-            Self::Lanes,
-            Self::Incarnation,
-            Self::Key,
-            Self::Rdma,
-        ];
-        all.into_iter().find(|reason| *reason as u8 == code)
-    }
 }

@@ -1,9 +1,10 @@
 //! Frames that a lane writes at once, and how far that is.
 
-use crate::machine::frame::{Frame, Remote};
+use crate::machine::frame::{Chunk, Frame, Remote};
 use crate::machine::QueuedFrame;
 use crate::payload::Payload;
 use rgaps_verbs::MARK_MAX;
+use std::convert::Infallible;
 use std::io::IoSlice;
 use std::sync::Arc;
 
@@ -67,28 +68,16 @@ impl Batch {
         self.items.len() < BATCH_FRAMES && self.payload_bytes < BATCH_BYTES
     }
 
-    /// What is left of it; how many slices that are.
+    /// What is left of it, for a lane that cuts it anywhere; how many slices that are.
     pub(crate) fn slices<'a>(&'a self, into: &mut [IoSlice<'a>; BATCH_SLICES]) -> usize {
-        let (mut skip, mut count) = (self.done, 0);
-        let mut push = |slice: &'a [u8]| {
-            let skipped = skip.min(slice.len());
-            skip -= skipped;
-            if skipped < slice.len() {
-                into[count] = IoSlice::new(&slice[skipped..]);
-                count += 1;
-            }
-        };
-        for (_, head, item) in self.frames() {
-            push(head);
-            if let Some((payload, from, to)) = &item.payload {
-                push(payload.slice(*from, *to));
-            }
+        match self.piece(usize::MAX, into, |_, _, _| None::<Infallible>) {
+            Piece::Stream(count, _) => count,
+            Piece::Direct(_, way, ..) => match way {},
         }
-        count
     }
 
-    /// What is next of a batch that is not empty, for a lane that takes heads whole: at most so many bytes, or
-    /// one frame for whose payload `direct` finds a way.
+    /// What is next of a batch that is not empty: at most so many bytes in which no head is cut, or one frame for whose payload
+    /// `direct` finds a way.
     pub(crate) fn piece<'a, D>(
         &'a self,
         most: usize,
@@ -101,7 +90,8 @@ impl Batch {
             if payload_start + item.payload_bytes() <= self.done {
                 continue;
             }
-            if self.done <= start {
+            if self.done < payload_start {
+                let head = &head[self.done.saturating_sub(start)..];
                 let both = item.payload.as_ref().zip(item.remote.as_ref());
                 let way = both.and_then(|(payload, (remote, at))| direct(payload, remote, *at));
                 match way {
@@ -117,7 +107,7 @@ impl Batch {
             }
             if let Some((payload, from, to)) = &item.payload {
                 let from = from + self.done.saturating_sub(payload_start);
-                let end = (*to).min(from + (most - bytes));
+                let end = (*to).min(from.saturating_add(most - bytes));
                 if from < end {
                     into[count] = IoSlice::new(payload.slice(from, end));
                     (count, bytes) = (count + 1, bytes + (end - from));
@@ -154,12 +144,6 @@ impl Batch {
         self.done += bytes;
     }
 
-    /// Payloads of a batch that is written.
-    pub(crate) fn payloads(&self) -> usize {
-        let with_payload = |item: &&Item| item.payload.is_some();
-        self.items.iter().filter(with_payload).count()
-    }
-
     pub(crate) fn clear(&mut self) {
         self.heads.clear();
         self.items.clear();
@@ -179,7 +163,7 @@ impl Batch {
         self.heads.extend_from_slice(description);
         let is_whole = |(payload, from, to): &Bytes| *from == 0 && *to == payload.bytes();
         let (remote, mark) = match (&frame, &payload) {
-            (Frame::Chunk { grant, .. }, Some(part)) => (
+            (Frame::Chunk(Chunk { grant, .. }), Some(part)) => (
                 remote.map(|remote| (remote, part.1 as u64)),
                 is_whole(part).then_some((*grant & u64::from(MARK_MAX)) as u32),
             ),
@@ -200,7 +184,7 @@ impl Batch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::frame::Description;
+    use crate::machine::frame::{Alive, Description, Refuse};
 
     fn queued(
         bytes: u32,
@@ -209,11 +193,12 @@ mod tests {
         remote: Option<Remote>,
     ) -> QueuedFrame {
         QueuedFrame {
-            frame: Frame::Chunk {
+            frame: Chunk {
                 grant: 1,
                 chunk: 0,
                 bytes,
-            },
+            }
+            .into(),
             description: None,
             payload: Some((Arc::clone(payload), from, to)),
             remote,
@@ -249,10 +234,10 @@ mod tests {
         let payload: Arc<dyn Payload> = Arc::new((0..=255).cycle().take(1000).collect::<Vec<u8>>());
         let remote = Remote::new(1 << 20, &[7]);
         let mut batch = Batch::default();
-        batch.push(Frame::Alive { beat: 1 }.into());
+        batch.push(Alive { beat: 1 }.into());
         batch.push(queued(300, &payload, (100, 400), remote));
         let why = Description::new(&[1; 9]).unwrap();
-        batch.push(Frame::Refuse { flow: 1, why }.into());
+        batch.push(Refuse { flow: 1, why }.into());
         batch.push(queued(600, &payload, (400, 1000), None));
         let mut slices = [IoSlice::new(&[]); BATCH_SLICES];
         let count = batch.slices(&mut slices);

@@ -90,55 +90,19 @@ pub struct LinkCounts {
     pub rdma_opened: u64,
     /// How often RDMA broke, or was not possible.
     pub rdma_failed: u64,
-    /// What RDMA lanes counted.
-    pub rdma: RdmaCounts,
+    /// What the channels of RDMA lanes counted: frames are bytes that were copied through rings.
+    pub channels: ChannelCounts,
+    /// Bytes that the peer's cards wrote into receive buffers by themselves.
+    pub direct_bytes_in: u64,
     /// Lanes that ended, in the order of [`LaneEnd::ALL`].
     pub ends: [u64; LaneEnd::ALL.len()],
-}
-
-/// What RDMA lanes counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RdmaCounts {
-    /// Bytes that were copied through rings of the peer.
-    pub ring_bytes_out: u64,
-    /// Bytes that were copied through rings of this end.
-    pub ring_bytes_in: u64,
-    /// Bytes that were written into the peer's receive buffers.
-    pub direct_bytes_out: u64,
-    /// Bytes that the peer wrote into receive buffers here.
-    pub direct_bytes_in: u64,
-    /// Works that were posted.
-    pub works: u64,
-    /// Doorbells that were rung for them.
-    pub doorbells: u64,
-    /// How often a frame waited for bytes of the peer's ring,
-    pub stalls_ring: u64,
-    /// for receives of the peer,
-    pub stalls_receives: u64,
-    /// for slots of the send queue, which the completion queue has, too.
-    pub stalls_sends: u64,
-}
-
-impl RdmaCounts {
-    fn add(&mut self, channel: &ChannelCounts, direct_bytes_in: u64) {
-        self.ring_bytes_out += channel.bytes_sent;
-        self.ring_bytes_in += channel.bytes_received;
-        self.direct_bytes_out += channel.direct_bytes_sent;
-        self.direct_bytes_in += direct_bytes_in;
-        self.works += channel.works;
-        self.doorbells += channel.doorbells;
-        self.stalls_ring += channel.stalls_ring;
-        self.stalls_receives += channel.stalls_receives;
-        self.stalls_sends += channel.stalls_sends;
-    }
 }
 
 impl LinkCounts {
     pub(super) fn add_lane(&mut self, lane: &LaneStatus) {
         self.wire_bytes_out += lane.bytes_out;
         self.wire_bytes_in += lane.bytes_in;
-        if let Some(channel) = &lane.channel {
-            self.rdma.add(channel, lane.direct_bytes_in);
-        }
+        self.direct_bytes_in += lane.direct_bytes_in;
+        self.channels += lane.channel.unwrap_or_default();
     }
 }

@@ -3,17 +3,9 @@
 use super::user::{FlowReceiver, LinkEvent, OpenReply};
 use super::LinkRuntime;
 use crate::machine::frame::{Description, Remote};
-use crate::machine::{self, BufferReply, FlowId, LinkOutput, ProtocolViolation, Turn};
+use crate::machine::{self, BufferReply, FlowId, LinkOutput, ReceiveBuffer, Turn};
 use crate::rdma::RegistrationTable;
 use std::sync::Arc;
-
-/// A small message in its turn.
-pub(super) struct SmallMessage<'a> {
-    pub(super) flow: FlowId,
-    pub(super) sequence: u64,
-    pub(super) description: &'a [u8],
-    pub(super) bytes: &'a [u8],
-}
 
 /// What the machine asks for: memory of the link's receiver. The memory that peers may write is what the endpoint registered.
 pub(super) struct MachineUser {
@@ -42,19 +34,15 @@ pub(super) type Delivered = (FlowId, Result<(), Turn>);
 
 impl Task {
     pub(super) fn perform(self, link: &LinkRuntime) -> Option<Delivered> {
-        let output = match self {
-            Self::Event(event) => {
-                link.user.event(event, link);
-                return None;
-            }
-            Self::Output(output) => output,
-        };
-        match output {
-            LinkOutput::Deliver { flow, turn } => {
+        match self {
+            Self::Event(event) => link.user.event(event, link),
+            Self::Output(LinkOutput::Deliver { flow, turn }) => {
                 return Some((flow, deliver(link, flow, turn)));
             }
-            LinkOutput::Flow(event) => link.user.flow_event(event, link),
-            LinkOutput::Stuck { lane } => link.close_lane(lane, "the peer asks and does not read"),
+            Self::Output(LinkOutput::Flow(event)) => link.user.flow_event(event, link),
+            Self::Output(LinkOutput::Stuck { lane }) => {
+                link.close_lane(lane, "the peer asks and does not read");
+            }
         }
         None
     }
@@ -88,14 +76,7 @@ fn deliver(link: &LinkRuntime, flow: FlowId, turn: Turn) -> Result<(), Turn> {
             bytes,
             description_bytes,
         } => {
-            let (description, message) = bytes.split_at(description_bytes);
-            let small = SmallMessage {
-                flow,
-                sequence,
-                description,
-                bytes: message,
-            };
-            return small.deliver(link);
+            return deliver_small(link, flow, sequence, bytes.split_at(description_bytes));
         }
     }
     Ok(())
@@ -112,56 +93,54 @@ fn open(link: &LinkRuntime, flow: FlowId, description: &Description) -> bool {
         }
         OpenReply::Violation(what) => {
             refuse(Description::new(what.as_bytes()).unwrap_or_default());
-            let frame = "Open";
-            link.disconnect(None, &ProtocolViolation::State { frame, what });
+            link.violated(None, "Open", what);
         }
     }
     true
 }
 
-impl SmallMessage<'_> {
-    /// `Err`: it cannot be delivered now. It is in its receive buffer, or a copy, since there is none.
-    pub(super) fn deliver(&self, link: &LinkRuntime) -> Result<(), Turn> {
-        let (flow, sequence) = (self.flow, self.sequence);
-        let missed = || {
-            link.receiver.missed(flow, sequence, sequence + 1);
-            Ok(())
-        };
-        let bytes = self.bytes.len() as u64;
-        let reply = link
-            .receiver
-            .buffer(flow, sequence, self.description, bytes);
-        let mut buffer = match reply {
-            BufferReply::Buffer(buffer) => buffer,
-            BufferReply::Full => {
-                return Err(Turn::Small {
-                    sequence,
-                    bytes: [self.description, self.bytes].concat().into(),
-                    description_bytes: self.description.len(),
-                })
-            }
-            BufferReply::Refused => return missed(),
-        };
-        let is_filled = match buffer.prefix_memory() {
-            Some(memory) => memory.fill(self.bytes),
-            None => match buffer.memory() {
-                memory if memory.len() == self.bytes.len() => {
-                    memory.copy_from_slice(self.bytes);
-                    true
-                }
-                _ => false,
-            },
-        };
-        if !is_filled {
-            drop(buffer);
-            return missed();
-        }
-        let delivered = buffer.deliver(sequence, self.description);
-        delivered.map_err(|buffer| Turn::Large {
+/// Delivers a small message, whose description and bytes these are. `Err`: it cannot be delivered now; it is in its receive buffer,
+/// or a copy, since there is none.
+pub(super) fn deliver_small(
+    link: &LinkRuntime,
+    flow: FlowId,
+    sequence: u64,
+    (description, bytes): (&[u8], &[u8]),
+) -> Result<(), Turn> {
+    let length = bytes.len() as u64;
+    let reply = link.receiver.buffer(flow, sequence, description, length);
+    if let BufferReply::Full = reply {
+        return Err(Turn::Small {
             sequence,
-            description: Description::new(self.description)
-                .expect("a frame brought it, which limits it"),
-            buffer,
-        })
+            bytes: [description, bytes].concat().into(),
+            description_bytes: description.len(),
+        });
     }
+    let filled = match reply {
+        BufferReply::Buffer(buffer) => fill(buffer, bytes),
+        _ => None,
+    };
+    let Some(buffer) = filled else {
+        link.receiver.missed(flow, sequence, sequence + 1);
+        return Ok(());
+    };
+    let delivered = buffer.deliver(sequence, description);
+    delivered.map_err(|buffer| Turn::Large {
+        sequence,
+        description: Description::new(description).expect("a frame brought it, which limits it"),
+        buffer,
+    })
+}
+
+/// A buffer with these bytes; `None` if it has another length.
+fn fill(mut buffer: Box<dyn ReceiveBuffer>, bytes: &[u8]) -> Option<Box<dyn ReceiveBuffer>> {
+    if let Some(memory) = buffer.prefix_memory() {
+        return memory.fill(bytes).then_some(buffer);
+    }
+    let memory = buffer.memory();
+    let has_length = memory.len() == bytes.len();
+    if has_length {
+        memory.copy_from_slice(bytes);
+    }
+    has_length.then_some(buffer)
 }

@@ -1,20 +1,18 @@
 //! Where a daemon's links begin: a listener, the keys of the links that are expected, and the clock's thread.
 
-use super::handshake::{accept_hello, dial_hello, refuse, Hello, HelloError, HELLO_LIMIT};
+use super::handshake::{accept_hello, dial_hello, refuse, HelloError, HELLO_LIMIT};
 use super::{FlowReceiver, LinkConfig, LinkRuntime, LinkUser, Peer};
 use crate::connection::Connection;
 use crate::handshakes::Handshakes;
-use crate::machine::frame::{LaneKey, ResetReason};
+use crate::machine::frame::{Hello, LaneKey, ResetReason};
 use crate::rdma::{Rdma, RdmaError, Registrar, RegistrationTable};
 use crate::security::Security;
-use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags};
 use std::collections::HashMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::ops::Deref;
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use thiserror::Error;
@@ -84,24 +82,19 @@ fn advice(error: &io::Error, address: &SocketAddr) -> String {
 
 /// What an endpoint and its links share.
 pub(crate) struct Shared {
-    pub(crate) incarnation: u64,
-    pub(crate) realm: u64,
-    security: Security,
-    pub(crate) rdma: Option<Rdma>,
+    pub(crate) config: EndpointConfig,
     /// Memory that the rails know.
     pub(crate) registered: Arc<RegistrationTable>,
-    /// Connections that were refused in the handshake.
-    refused: AtomicU64,
     links: Mutex<HashMap<LaneKey, Weak<LinkRuntime>>>,
     /// The number of the last machine of a link.
     machines: AtomicU64,
-    /// Why somebody was refused last.
-    refusal: Mutex<Option<String>>,
+    /// Connections that were refused in the handshake, and why the last one was.
+    refused: Mutex<(u64, Option<String>)>,
     handshakes: Handshakes,
-    closing: AtomicBool,
-    /// The clock's ticks are far apart, and this makes them soon.
+    closing: Mutex<bool>,
+    /// The clock's ticks are far apart. Cleared, and with [`Shared::clock`], they are soon again.
     slow: AtomicBool,
-    sooner: OwnedFd,
+    clock: Condvar,
 }
 
 impl Shared {
@@ -111,49 +104,53 @@ impl Shared {
     }
 
     fn link(&self, key: &LaneKey) -> Option<Arc<LinkRuntime>> {
-        self.links
-            .lock()
-            .expect("nobody panics with it")
-            .get(key)?
-            .upgrade()
+        self.lock_links().get(key)?.upgrade()
     }
 
     fn all(&self) -> Vec<Arc<LinkRuntime>> {
-        let links = self.links.lock().expect("nobody panics with it");
+        let links = self.lock_links();
         links.values().filter_map(Weak::upgrade).collect()
     }
 
     /// Something waits for a tick of the clock.
     pub(crate) fn hurry(&self) {
         if self.slow.load(SeqCst) && self.slow.swap(false, SeqCst) {
-            // It can only fail when it counted to its end: it is readable then, too.
-            let _ = rustix::io::write(&self.sooner, &1u64.to_ne_bytes());
+            // With the lock, the clock's thread has not looked yet or waits already.
+            drop(self.closing.lock());
+            self.clock.notify_all();
         }
     }
 
-    fn plain(&self, tcp: TcpStream) -> Result<Connection, HelloError> {
-        let connection = Connection::plain(tcp)?;
-        match self.security {
+    fn lock_refused(&self) -> MutexGuard<'_, (u64, Option<String>)> {
+        self.refused.lock().expect("nobody panics with it")
+    }
+
+    fn lock_links(&self) -> MutexGuard<'_, HashMap<LaneKey, Weak<LinkRuntime>>> {
+        self.links.lock().expect("nobody panics with it")
+    }
+
+    fn is_closing(&self) -> bool {
+        *self.closing.lock().expect("nobody panics with it")
+    }
+
+    /// The connection of a lane, as security demands: to the peer of this name, or from a peer that says later who it is.
+    fn connection(&self, tcp: TcpStream, dials: Option<&str>) -> Result<Connection, HelloError> {
+        let mut connection = Connection::plain(tcp)?;
+        match &self.config.security {
             Security::Loopback if !connection.is_loopback() => {
-                Err(HelloError::Plain(connection.peer().to_string()))
+                return Err(HelloError::Plain(connection.peer().to_string()));
             }
-            _ => Ok(connection),
+            Security::Tls(tls) => connection.encrypt(tls, dials, HELLO_LIMIT)?,
+            Security::Loopback | Security::Insecure => {}
         }
+        Ok(connection)
     }
 
     fn accept(&self, tcp: TcpStream) -> Result<(), HelloError> {
-        let mut connection = self.plain(tcp)?;
-        if let Security::Tls(tls) = &self.security {
-            connection.accept_tls(tls, HELLO_LIMIT)?;
-        }
-        let other = accept_hello(&connection, self.incarnation, self.realm)?;
+        let connection = self.connection(tcp, None)?;
+        let other = accept_hello(&connection, self.config.incarnation, self.config.realm)?;
         match self.link(&other.key) {
-            Some(link) if connection.may_be(&link.name) => link.accepted(connection, &other),
-            Some(link) => {
-                link.wrong_certificate(connection.peer());
-                let other = "another's certificate";
-                Err(refuse(&connection, ResetReason::Key, 0, other))
-            }
+            Some(link) => link.accepted(connection, &other),
             None => Err(refuse(&connection, ResetReason::Key, 0, "an unknown key")),
         }
     }
@@ -165,10 +162,7 @@ impl Shared {
         own: &Hello,
     ) -> Result<(), HelloError> {
         let tcp = TcpStream::connect_timeout(&address, HELLO_LIMIT)?;
-        let mut connection = self.plain(tcp)?;
-        if let Security::Tls(tls) = &self.security {
-            connection.dial_tls(tls, &link.name, HELLO_LIMIT)?;
-        }
+        let connection = self.connection(tcp, Some(&link.name))?;
         let other = dial_hello(&connection, own)?;
         link.dialled(connection, own, &other)
     }
@@ -177,8 +171,7 @@ impl Shared {
 /// A daemon's end of all its links. Dropped, it accepts no lanes, and its links are closed.
 pub struct Endpoint {
     shared: Arc<Shared>,
-    local: Option<SocketAddr>,
-    stop: Arc<OwnedFd>,
+    listener: Option<Arc<TcpListener>>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -189,77 +182,58 @@ impl Endpoint {
             return Err(EndpointError::Incarnation);
         }
         config.rdma.as_ref().map_or(Ok(()), Rdma::check)?;
-        let listener = match config.listen {
-            Some(address) => {
-                let listen = || -> io::Result<(TcpListener, SocketAddr)> {
-                    let listener = TcpListener::bind(address)?;
-                    listener.set_nonblocking(true)?;
-                    let local = listener.local_addr()?;
-                    Ok((listener, local))
-                };
-                let error = |error| EndpointError::Listen { address, error };
-                Some(listen().map_err(error)?)
-            }
-            None => None,
+        let listen = |address| {
+            let listener = TcpListener::bind(address).map(Arc::new);
+            listener.map_err(|error| EndpointError::Listen { address, error })
         };
+        let listener = config.listen.map(listen).transpose()?;
         let shared = Arc::new(Shared {
-            incarnation: config.incarnation,
-            realm: config.realm,
-            security: config.security,
-            rdma: config.rdma,
+            config,
             registered: Arc::default(),
-            refused: AtomicU64::new(0),
             links: Mutex::default(),
             machines: AtomicU64::new(0),
-            refusal: Mutex::default(),
+            refused: Mutex::default(),
             handshakes: Handshakes::default(),
-            closing: AtomicBool::new(false),
+            closing: Mutex::new(false),
             slow: AtomicBool::new(false),
-            sooner: bell()?,
+            clock: Condvar::new(),
         });
         let mut endpoint = Self {
             shared: Arc::clone(&shared),
-            local: listener.as_ref().map(|(_, local)| *local),
-            stop: Arc::new(bell()?),
+            listener: listener.clone(),
             threads: Vec::new(),
         };
-        let spawn = |name: &str, run: Box<dyn FnOnce() + Send>| {
-            let builder = std::thread::Builder::new().name(name.into());
-            builder.spawn(run).map_err(EndpointError::Thread)
-        };
-        if let Some((listener, _)) = listener {
-            let (shared, stop) = (Arc::clone(&shared), Arc::clone(&endpoint.stop));
-            let run = Box::new(move || accept_all(&shared, &listener, &stop));
-            endpoint.threads.push(spawn("lanes-accept", run)?);
+        if let Some(listener) = listener {
+            let shared = Arc::clone(&shared);
+            let accepts = spawn("lanes-accept", move || accept_all(&shared, &listener))?;
+            endpoint.threads.push(accepts);
         }
-        let stop = Arc::clone(&endpoint.stop);
-        let run = Box::new(move || tick_all(&shared, &stop));
-        endpoint.threads.push(spawn("lanes-clock", run)?);
+        let ticks = spawn("lanes-clock", move || tick_all(&shared))?;
+        endpoint.threads.push(ticks);
         Ok(endpoint)
     }
 
     /// Where lanes are accepted.
     pub fn local_addr(&self) -> Option<SocketAddr> {
-        self.local
+        self.listener.as_ref()?.local_addr().ok()
     }
 
     /// Connections that were refused in the handshake so far.
     pub fn refused(&self) -> u64 {
-        self.shared.refused.load(Relaxed)
+        self.shared.lock_refused().0
     }
 
     /// What registers memory with the rails.
     pub fn registrar(&self) -> Registrar {
         Registrar {
-            rdma: self.shared.rdma.clone(),
+            rdma: self.shared.config.rdma.clone(),
             table: Arc::clone(&self.shared.registered),
         }
     }
 
     /// Why a lane was refused last, once.
     pub fn take_refusal(&self) -> Option<String> {
-        let refusal = &self.shared.refusal;
-        refusal.lock().expect("nobody panics with it").take()
+        self.shared.lock_refused().1.take()
     }
 
     /// A link to a peer of this name (with TLS its certificate's). It has lanes as soon as the peer has its end of it.
@@ -273,25 +247,27 @@ impl Endpoint {
         let key = peer.key;
         let shared = Arc::clone(&self.shared);
         let link = Arc::new(LinkRuntime::new(name, config, peer, users, shared));
-        let mut links = self.shared.links.lock().expect("nobody panics with it");
+        let mut links = self.shared.lock_links();
         if links.get(&key).is_some_and(|link| link.strong_count() > 0) {
             return Err(EndpointError::Key);
         }
         links.insert(key, Arc::downgrade(&link));
         drop(links);
         let dialling = Arc::clone(&link);
-        let builder = std::thread::Builder::new().name("lanes-dial".into());
-        let thread = builder.spawn(move || dial_all(&dialling));
-        link.keep_thread(thread.map_err(EndpointError::Thread)?);
+        let dials = spawn("lanes-dial", move || dial_all(&dialling))?;
+        link.lock().threads.push(dials);
         Ok(Link(Arc::new(Handle(link))))
     }
 }
 
 impl Drop for Endpoint {
     fn drop(&mut self) {
-        self.shared.closing.store(true, SeqCst);
-        // It can only fail when it counted to its end: it is readable then, too.
-        let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
+        *self.shared.closing.lock().expect("nobody panics with it") = true;
+        self.shared.clock.notify_all();
+        if let Some(listener) = &self.listener {
+            // Ends the call that waits in accept.
+            let _ = rustix::net::shutdown(listener, rustix::net::Shutdown::Both);
+        }
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
@@ -301,72 +277,55 @@ impl Drop for Endpoint {
     }
 }
 
-/// What a thread that polls is woken with.
-fn bell() -> Result<OwnedFd, EndpointError> {
-    let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-    bell.map_err(|error| EndpointError::Thread(error.into()))
+pub(super) fn spawn(
+    name: &str,
+    run: impl FnOnce() + Send + 'static,
+) -> Result<JoinHandle<()>, EndpointError> {
+    let builder = std::thread::Builder::new().name(name.into());
+    builder.spawn(run).map_err(EndpointError::Thread)
 }
 
-fn accept_all(shared: &Arc<Shared>, listener: &TcpListener, stop: &OwnedFd) {
-    while !shared.closing.load(SeqCst) {
-        let mut fds = [
-            PollFd::new(listener, PollFlags::IN),
-            PollFd::new(stop, PollFlags::IN),
-        ];
-        let _ = poll(&mut fds, None);
+fn accept_all(shared: &Arc<Shared>, listener: &TcpListener) {
+    while !shared.is_closing() {
         let Ok((tcp, _)) = listener.accept() else {
             // Without descriptors it would be asked again at once.
             std::thread::sleep(Duration::from_millis(1));
             continue;
         };
-        let _ = tcp.set_nonblocking(false);
         let Some(handshake) = shared.handshakes.admit(&tcp) else {
-            shared.refused.fetch_add(1, Relaxed);
+            shared.lock_refused().0 += 1;
             continue;
         };
         let accepting = Arc::clone(shared);
-        let builder = std::thread::Builder::new().name("lane-hello".into());
         // Without a thread, the connection and its handshake end here.
-        let _ = builder.spawn(move || {
+        let _ = spawn("lane-hello", move || {
             let from = tcp.peer_addr();
             match accepting.accept(tcp) {
                 Ok(()) => handshake.complete(),
                 Err(error) => {
                     let from = from.map_or_else(|_| "nobody".to_owned(), |from| from.to_string());
-                    let mut refusal = accepting.refusal.lock().expect("nobody panics with it");
-                    *refusal = Some(format!("{from}: {error}"));
-                    drop(refusal);
-                    accepting.refused.fetch_add(1, Relaxed);
+                    let mut refused = accepting.lock_refused();
+                    *refused = (refused.0 + 1, Some(format!("{from}: {error}")));
                 }
             }
         });
     }
 }
 
-fn tick_all(shared: &Shared, stop: &OwnedFd) {
-    let wait = |limit: Duration, sooner: bool| {
-        let limit = rustix::event::Timespec {
-            tv_sec: 0,
-            tv_nsec: limit.subsec_nanos().into(),
-        };
-        let mut fds = [
-            PollFd::new(stop, PollFlags::IN),
-            PollFd::new(&shared.sooner, PollFlags::IN),
-        ];
-        let count = if sooner { 2 } else { 1 };
-        let _ = poll(&mut fds[..count], Some(&limit));
-    };
+fn tick_all(shared: &Shared) {
     let mut quiet = 0;
-    while !shared.closing.load(SeqCst) {
-        if quiet < IDLE_TICKS {
-            wait(TICK, false);
-        } else {
-            wait(TICK_IDLE, true);
-            let _ = rustix::io::read(&shared.sooner, &mut [0; 8]);
-            if !shared.slow.load(SeqCst) {
-                quiet = 0;
-                continue;
-            }
+    loop {
+        let is_idle = quiet >= IDLE_TICKS;
+        let limit = if is_idle { TICK_IDLE } else { TICK };
+        let waits = |closing: &mut bool| !*closing && (!is_idle || shared.slow.load(SeqCst));
+        let closing = shared.closing.lock().expect("nobody panics with it");
+        let waited = shared.clock.wait_timeout_while(closing, limit, waits);
+        if *waited.expect("nobody panics with it").0 {
+            return;
+        }
+        if is_idle && !shared.slow.load(SeqCst) {
+            quiet = 0;
+            continue;
         }
         // Before the links are looked at: what waits for a tick afterwards says so.
         shared.slow.store(quiet + 1 >= IDLE_TICKS, SeqCst);
@@ -398,7 +357,7 @@ struct Handle(Arc<LinkRuntime>);
 impl Drop for Handle {
     fn drop(&mut self) {
         self.0.close();
-        let mut links = self.0.shared.links.lock().expect("nobody panics with it");
+        let mut links = self.0.shared.lock_links();
         links.retain(|_, link| link.strong_count() > 0 && !std::ptr::eq(link.as_ptr(), &*self.0));
     }
 }
@@ -412,7 +371,7 @@ impl Link {
     /// Or the peer has other addresses.
     pub fn set_peer(&self, peer: Peer) -> Result<(), EndpointError> {
         let link = &self.0 .0;
-        let mut links = link.shared.links.lock().expect("nobody panics with it");
+        let mut links = link.shared.lock_links();
         let is_ours = |of: &Weak<LinkRuntime>| std::ptr::eq(of.as_ptr(), &**link);
         let other = links.get(&peer.key).filter(|of| !is_ours(of));
         if other.is_some_and(|of| of.strong_count() > 0) {

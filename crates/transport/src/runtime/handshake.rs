@@ -3,8 +3,8 @@
 
 use crate::connection::Connection;
 use crate::machine::frame::{
-    DecodeError, Decoded, Frame, LaneKey, RdmaMode, ResetReason, FRAME_BYTES_MAX, HEADER_BYTES,
-    WIRE_VERSION,
+    DecodeError, Decoded, Frame, Hello, RdmaMode, Reset, ResetReason, FRAME_BYTES_MAX,
+    HEADER_BYTES, WIRE_VERSION,
 };
 use std::io;
 use std::time::{Duration, Instant};
@@ -19,8 +19,7 @@ pub(crate) const HELLO_LIMIT: Duration = Duration::from_secs(2);
 
 /// Why there is no lane.
 #[derive(Debug, Error)]
-pub enum HelloError {
-    /// The connection failed.
+pub(crate) enum HelloError {
     #[error("the connection failed during the handshake: {0}")]
     Io(#[from] io::Error),
     /// The peer's bytes are no frame, or one of another version.
@@ -29,68 +28,23 @@ pub enum HelloError {
     /// The peer began with another frame, or broke the handshake's order.
     #[error("the peer's first frame is not a hello")]
     NoHello,
-    /// The peer refused.
-    #[error("the peer refused the lane: {reason:?}: this end has {own}, the peer {other}")]
+    #[error("{who}: {reason:?}: this end has {own}, the peer {other}")]
     Refused {
-        /// Why.
+        who: String,
         reason: ResetReason,
-        /// What this end has.
         own: String,
-        /// What the peer has.
         other: String,
     },
-    /// This end refused.
-    #[error("the lane of {from} was refused: {reason:?}: this end has {own}, the peer {other}")]
-    Refuse {
-        /// Whose.
-        from: String,
-        /// Why.
-        reason: ResetReason,
-        /// What this end has.
-        own: String,
-        /// What the peer has.
-        other: String,
-    },
-    /// A plain lane to another host.
     #[error("{0} is another host, and lanes between hosts need TLS; configure certificates, or set insecure = true")]
     Plain(String),
-    /// RDMA was required.
     #[error("RDMA is required, and not possible: {0}")]
     Rdma(String),
 }
 
-/// The fields of a HELLO.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Hello {
-    pub(crate) node: u64,
-    pub(crate) machine: u64,
-    pub(crate) realm: u64,
-    pub(crate) lane: u32,
-    pub(crate) first_window: u32,
-    pub(crate) rdma: RdmaMode,
-    pub(crate) to: u64,
-    pub(crate) key: LaneKey,
-}
-
-impl Hello {
-    fn frame(&self) -> Frame {
-        Frame::Hello {
-            node: self.node,
-            machine: self.machine,
-            realm: self.realm,
-            lane: self.lane,
-            first_window: self.first_window,
-            rdma: self.rdma,
-            to: self.to,
-            key: self.key,
-        }
-    }
-}
-
 pub(crate) fn write_frame(connection: &Connection, frame: &Frame) -> io::Result<()> {
     let mut bytes = Vec::new();
-    let length = frame.encode(&mut bytes);
-    connection.write_all(&bytes[..length])
+    frame.encode(&mut bytes);
+    connection.write_all(&bytes)
 }
 
 /// Reads one frame and nothing behind it.
@@ -117,43 +71,26 @@ pub(crate) fn read_frame(connection: &Connection, limit: Duration) -> Result<Fra
     }
 }
 
-fn read_hello(connection: &Connection, own: &Hello) -> Result<Hello, HelloError> {
-    match read_frame(connection, HELLO_LIMIT)? {
-        Frame::Hello {
-            node,
-            machine,
-            realm,
-            lane,
-            first_window,
-            rdma,
-            to,
-            key,
-        } => Ok(Hello {
-            node,
-            machine,
-            realm,
-            lane,
-            first_window,
-            rdma,
-            to,
-            key,
-        }),
-        Frame::Reset {
-            reason,
-            expected: other,
-        } => {
-            let (own, other) = match reason {
-                ResetReason::Version => (WIRE_VERSION.to_string(), other.to_string()),
-                ResetReason::Realm => (format!("{:#x}", own.realm), format!("{other:#x}")),
-                ResetReason::Incarnation => (format!("{:#x}", own.to), format!("{other:#x}")),
-                ResetReason::Lanes => ("one lane more".into(), format!("{other} lanes")),
-                ResetReason::Key | ResetReason::Protocol => ("a key".into(), "none like it".into()),
-                ResetReason::Rdma => (rdma_in_words(own.rdma as u64), rdma_in_words(other)),
-            };
-            Err(HelloError::Refused { reason, own, other })
-        }
-        _ => Err(HelloError::NoHello),
+/// The peer refused what this end's HELLO named.
+fn refused(own: &Hello, reason: ResetReason, other: u64) -> HelloError {
+    let (own, other) = match reason {
+        ResetReason::Version => (WIRE_VERSION.to_string(), other.to_string()),
+        ResetReason::Realm => (hex(own.realm), hex(other)),
+        ResetReason::Incarnation => (hex(own.to), hex(other)),
+        ResetReason::Lanes => ("one lane more".into(), format!("{other} lanes")),
+        ResetReason::Key | ResetReason::Protocol => ("a key".into(), "none like it".into()),
+        ResetReason::Rdma => (rdma_in_words(own.rdma as u64), rdma_in_words(other)),
+    };
+    HelloError::Refused {
+        who: "the peer refused the lane".into(),
+        reason,
+        own,
+        other,
     }
+}
+
+pub(crate) fn hex(number: u64) -> String {
+    format!("{number:#x}")
 }
 
 fn rdma_in_words(mode: u64) -> String {
@@ -169,19 +106,15 @@ fn rdma_in_words(mode: u64) -> String {
 pub(crate) fn refuse(
     connection: &Connection,
     reason: ResetReason,
-    own: u64,
+    expected: u64,
     other: impl ToString,
 ) -> HelloError {
-    let reset = Frame::Reset {
-        reason,
-        expected: own,
-    };
     // If it has left, it needs no reason.
-    let _ = write_frame(connection, &reset);
-    HelloError::Refuse {
-        from: connection.peer().to_string(),
+    let _ = write_frame(connection, &Reset { reason, expected }.into());
+    HelloError::Refused {
+        who: format!("the lane of {} was refused", connection.peer()),
         reason,
-        own: format!("{own:#x}"),
+        own: hex(expected),
         other: other.to_string(),
     }
 }
@@ -189,77 +122,53 @@ pub(crate) fn refuse(
 /// The end that opened the connection begins.
 pub(crate) fn dial_hello(connection: &Connection, own: &Hello) -> Result<Hello, HelloError> {
     connection.set_limit(Some(HELLO_LIMIT))?;
-    write_frame(connection, &own.frame())?;
-    let other = read_hello(connection, own)?;
+    write_frame(connection, &own.clone().into())?;
+    let other = match read_frame(connection, HELLO_LIMIT)? {
+        Frame::Hello(hello) => hello,
+        Frame::Reset(Reset { reason, expected }) => return Err(refused(own, reason, expected)),
+        _ => return Err(HelloError::NoHello),
+    };
+    let refuse = |reason, own, other| Err(refuse(connection, reason, own, hex(other)));
     if other.realm != own.realm {
-        let realm = format!("{:#x}", other.realm);
-        return Err(refuse(connection, ResetReason::Realm, own.realm, realm));
+        return refuse(ResetReason::Realm, own.realm, other.realm);
     }
     if own.to != 0 && other.node != own.to {
-        let node = format!("{:#x}", other.node);
-        return Err(refuse(connection, ResetReason::Incarnation, own.to, node));
+        return refuse(ResetReason::Incarnation, own.to, other.node);
     }
     if other.lane == UNNUMBERED || other.key != own.key || other.to != own.node {
-        return Err(refuse(
-            connection,
-            ResetReason::Protocol,
-            own.node,
-            other.node,
-        ));
+        return refuse(ResetReason::Protocol, own.node, other.node);
     }
-    connection.set_limit(None)?;
     Ok(other)
 }
 
-/// The other end reads that. Its own HELLO follows with [`answer`], when it has found the link.
+/// The other end reads that. Its own HELLO follows when it has found the link.
 pub(crate) fn accept_hello(
     connection: &Connection,
     node: u64,
     realm: u64,
 ) -> Result<Hello, HelloError> {
-    let nobody = Hello {
-        node,
-        machine: 0,
-        realm,
-        lane: UNNUMBERED,
-        first_window: 0,
-        rdma: RdmaMode::No,
-        to: 0,
-        key: LaneKey([0; 32]),
-    };
-    let other = match read_hello(connection, &nobody) {
-        Err(HelloError::Decode(DecodeError::Version(version))) => {
-            // The header is the same in all versions, so the peer learns this one.
-            refuse(
-                connection,
-                ResetReason::Version,
-                WIRE_VERSION.into(),
-                version,
-            );
-            return Err(DecodeError::Version(version).into());
+    let other = match read_frame(connection, HELLO_LIMIT) {
+        Ok(Frame::Hello(hello)) => hello,
+        Ok(_) => return Err(HelloError::NoHello),
+        Err(error) => {
+            if let HelloError::Decode(DecodeError::Version(other)) = error {
+                // The header is the same in all versions, so the peer learns this one.
+                refuse(connection, ResetReason::Version, WIRE_VERSION.into(), other);
+            }
+            return Err(error);
         }
-        read => read?,
     };
+    let refuse = |reason, own, other| Err(refuse(connection, reason, own, hex(other)));
     if other.realm != realm {
-        let their_realm = format!("{:#x}", other.realm);
-        return Err(refuse(connection, ResetReason::Realm, realm, their_realm));
+        return refuse(ResetReason::Realm, realm, other.realm);
     }
     if other.to != 0 && other.to != node {
-        let to = format!("{:#x}", other.to);
-        return Err(refuse(connection, ResetReason::Incarnation, node, to));
+        return refuse(ResetReason::Incarnation, node, other.to);
     }
     if other.lane != UNNUMBERED {
-        let reason = ResetReason::Protocol;
-        return Err(refuse(connection, reason, UNNUMBERED.into(), other.lane));
+        return refuse(ResetReason::Protocol, UNNUMBERED.into(), other.lane.into());
     }
     Ok(other)
-}
-
-/// Sends HELLO back.
-pub(crate) fn answer(connection: &Connection, own: &Hello) -> Result<(), HelloError> {
-    write_frame(connection, &own.frame())?;
-    connection.set_limit(None)?;
-    Ok(())
 }
 
 /// What follows from both ends' modes: whether they are to agree on a channel, or why there can be no lane.

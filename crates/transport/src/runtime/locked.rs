@@ -2,9 +2,9 @@
 
 use super::config::{LinkCounts, Peer};
 use super::delivery::Task;
-use super::handshake::Hello;
 use super::lane::{Lane, LaneEnd};
 use super::user::LinkEvent;
+use crate::machine::frame::Hello;
 use crate::machine::LinkMachine;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -19,6 +19,13 @@ pub(super) struct OpenLane {
     pub(super) is_replaced: bool,
 }
 
+impl OpenLane {
+    /// An RDMA lane may take its place.
+    pub(super) fn is_replaceable(&self) -> bool {
+        !self.is_rdma && !self.is_replaced
+    }
+}
+
 /// What the link's lock guards.
 pub(super) struct LockedLink {
     pub(super) machine: LinkMachine,
@@ -31,8 +38,7 @@ pub(super) struct LockedLink {
     pub(super) lanes: BTreeMap<u32, OpenLane>,
     pub(super) peer: Peer,
     /// The incarnation that the lanes belong to, and which of its machines.
-    pub(super) seen: u64,
-    pub(super) seen_machine: u64,
+    pub(super) seen: Option<(u64, u64)>,
     /// All lanes are to end first, then the machine restarts.
     pub(super) is_restarting: bool,
     pub(super) is_closing: bool,
@@ -83,12 +89,13 @@ impl LockedLink {
 
     /// Whether a HELLO is of another incarnation or machine than the lanes.
     pub(super) fn is_other(&self, other: &Hello) -> bool {
-        self.seen != 0 && (self.seen, self.seen_machine) != (other.node, other.machine)
+        self.seen
+            .is_some_and(|seen| seen != (other.node, other.machine))
     }
 
     pub(super) fn begin_restart(&mut self) {
         self.is_restarting = true;
-        self.seen = 0;
+        self.seen = None;
         for open in self.lanes.values() {
             open.lane.close("the peer is another incarnation");
         }

@@ -22,18 +22,17 @@ mod locked;
 mod opening;
 mod user;
 
-pub use config::{LinkConfig, LinkCounts, LinkStatus, Peer, RdmaCounts};
+pub use config::{LinkConfig, LinkCounts, LinkStatus, Peer};
 pub use endpoint::{Endpoint, EndpointConfig, EndpointError, Link};
-pub use handshake::HelloError;
 pub use lane::{LaneEnd, LaneKind, LaneStatus};
 pub use user::{FlowReceiver, LinkEvent, LinkUser, OpenReply};
 
-use crate::machine::frame::{Frame, RdmaMode, ResetReason, LANES_MAX};
+use crate::machine::frame::{Frame, Goodbye, RdmaMode, Reset, ResetReason, LANES_MAX};
 use crate::machine::{
     ChunkLanded, FrameStep, LinkMachine, ProtocolViolation, WriteLimit, WriteRange,
 };
 use batch::Batch;
-use delivery::{MachineUser, SmallMessage};
+use delivery::{deliver_small, MachineUser};
 use endpoint::Shared;
 use lane::Lane;
 use locked::{LockedLink, OpenLane};
@@ -42,7 +41,6 @@ use rustix::time::{clock_gettime, ClockId};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Display;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::thread::JoinHandle;
 
 /// A peer that violated the protocol gets no lane for so long.
 const PENALTY_MS: u64 = 1000;
@@ -96,8 +94,7 @@ impl LinkRuntime {
             is_settling: false,
             lanes: BTreeMap::new(),
             peer,
-            seen: 0,
-            seen_machine: 0,
+            seen: None,
             is_restarting: false,
             is_closing: false,
             last_lane: 0,
@@ -149,15 +146,13 @@ impl LinkRuntime {
     pub(crate) fn set_peer(&self, peer: Peer) {
         let mut locked = self.lock();
         // With another key the peer's machine is new, too.
-        let is_other = peer.key != locked.peer.key
-            || ![0, locked.peer.incarnation, locked.seen].contains(&peer.incarnation);
-        let restarts = is_other && locked.seen != 0;
+        let restarts = locked.seen.is_some_and(|(node, _)| {
+            peer.key != locked.peer.key
+                || ![0, locked.peer.incarnation, node].contains(&peer.incarnation)
+        });
         locked.peer = peer;
-        (
-            locked.failures,
-            locked.penalty_until_ms,
-            locked.rdma_after_ms,
-        ) = (0, 0, 0);
+        (locked.failures, locked.penalty_until_ms) = (0, 0);
+        locked.rdma_after_ms = 0;
         if restarts {
             locked.begin_restart();
         }
@@ -173,12 +168,11 @@ impl LinkRuntime {
         let (resent, duplicates) = locked.machine.repeated();
         counts.resent += resent;
         counts.duplicates += duplicates;
-        for lane in locked.lanes.values().map(|open| open.lane.status()) {
-            counts.add_lane(&lane);
-        }
         let lanes = locked.lanes.values().map(|open| open.lane.status());
+        let lanes: Vec<LaneStatus> = lanes.collect();
+        lanes.iter().for_each(|lane| counts.add_lane(lane));
         LinkStatus {
-            lanes: lanes.collect(),
+            lanes,
             retained_bytes: locked.machine.retained_bytes(),
             arriving: locked.machine.held().large,
             error: locked.error.clone(),
@@ -191,7 +185,7 @@ impl LinkRuntime {
         let mut locked = self.lock();
         locked.is_closing = true;
         for open in locked.lanes.values() {
-            open.lane.write_last(&Frame::Goodbye {});
+            open.lane.write_last(&Goodbye {}.into());
             open.lane.close("the link is closed");
         }
         let threads = std::mem::take(&mut locked.threads);
@@ -204,10 +198,6 @@ impl LinkRuntime {
                 let _ = thread.join();
             }
         }
-    }
-
-    pub(crate) fn keep_thread(&self, thread: JoinHandle<()>) {
-        self.lock().threads.push(thread);
     }
 
     // What lanes call.
@@ -232,29 +222,14 @@ impl LinkRuntime {
         is_left
     }
 
-    /// So many payloads of the lane were written, the oldest first.
-    fn written(&self, lane: u32, payloads: usize) {
-        self.lock().machine.written(lane, payloads);
-    }
-
-    /// Whether something within the limit waits to be written; `None` if nothing waits at all.
-    fn waiting(&self, lane: u32, limit: WriteLimit) -> Option<bool> {
-        self.lock().machine.waiting(lane, limit)
-    }
-
     /// Refuses the payload of a frame that is larger than its kind's may be, before any memory is taken for it.
     fn check_small(&self, lane: u32, frame: &Frame) -> Result<(), String> {
-        let most = u64::from(self.config.limits.receive.first_window);
-        match frame {
-            Frame::Small { .. } if frame.payload_bytes() > most => {
-                let violation = ProtocolViolation::State {
-                    frame: frame.name(),
-                    what: "it is larger than a flow's first window",
-                };
-                Err(self.disconnect(Some(lane), &violation))
-            }
-            _ => Ok(()),
+        let most = u64::from(self.config.limits.first_window);
+        if matches!(frame, Frame::Small(_)) && frame.payload_bytes() > most {
+            let what = "it is larger than a flow's first window";
+            return Err(self.violated(Some(lane), frame.name(), what));
         }
+        Ok(())
     }
 
     /// A frame arrived, with the bytes of a small message; those of a chunk follow. What the lane is to do with those.
@@ -265,8 +240,8 @@ impl LinkRuntime {
         payload: &[u8],
     ) -> Result<Option<WriteRange>, String> {
         match frame {
-            Frame::Goodbye {} => return Err("the peer closed the link".into()),
-            Frame::Reset { reason, .. } => {
+            Frame::Goodbye(_) => return Err("the peer closed the link".into()),
+            Frame::Reset(Reset { reason, .. }) => {
                 return Err(format!("the peer resets the link: {reason:?}"))
             }
             _ => {}
@@ -282,15 +257,9 @@ impl LinkRuntime {
                 sequence,
                 description_bytes,
             } => {
-                let (description, bytes) = payload.split_at(description_bytes.into());
                 // Out of its lane's read buffer.
-                let small = SmallMessage {
-                    flow,
-                    sequence,
-                    description,
-                    bytes,
-                };
-                let outcome = small.deliver(self);
+                let message = payload.split_at(description_bytes.into());
+                let outcome = deliver_small(self, flow, sequence, message);
                 self.lock().machine.delivered(flow, outcome);
                 Ok(None)
             }
@@ -314,6 +283,11 @@ impl LinkRuntime {
         }
     }
 
+    /// [`LinkRuntime::disconnect`] for a frame that is not valid here.
+    fn violated(&self, lane: Option<u32>, frame: &'static str, what: &'static str) -> String {
+        self.disconnect(lane, &ProtocolViolation::State { frame, what })
+    }
+
     /// The peer violated the protocol: it has no lane of this link any more, and gets none for a while.
     fn disconnect(&self, lane: Option<u32>, violation: &dyn Display) -> String {
         let why = format!("{} was disconnected: {violation}", self.name);
@@ -321,10 +295,11 @@ impl LinkRuntime {
         locked.counts.disconnected += 1;
         locked.penalty_until_ms = self.now_ms() + PENALTY_MS;
         locked.error = Some(why.clone());
-        let reset = Frame::Reset {
+        let reset = Reset {
             reason: ResetReason::Protocol,
             expected: 0,
         };
+        let reset = reset.into();
         for (number, open) in &locked.lanes {
             open.lane.write_last(&reset);
             if Some(*number) != lane {

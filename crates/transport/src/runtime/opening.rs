@@ -1,17 +1,15 @@
 //! Opening lanes: when one is wanted, the handshake's results, and what becomes of the connection.
 
-use super::handshake::{answer, rdma_of_both, refuse, Hello, HelloError, UNNUMBERED};
+use super::endpoint::spawn;
+use super::handshake::{hex, rdma_of_both, refuse, write_frame, HelloError, UNNUMBERED};
 use super::lane::rdma::{agree, Agreed, RdmaLane};
 use super::lane::{Lane, Stream};
 use super::{LinkEvent, LinkRuntime, LockedLink, OpenLane};
 use crate::connection::Connection;
-use crate::machine::frame::{RdmaMode, ResetReason, LANES_MAX};
+use crate::machine::frame::{Hello, RdmaMode, ResetReason, LANES_MAX};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// A lane's thread: its name, and what it does.
-type Thread = (String, Box<dyn FnOnce(&Arc<LinkRuntime>) + Send>);
 
 impl LinkRuntime {
     /// Waits for a lane to be wanted; `None` if the link closes.
@@ -55,16 +53,13 @@ impl LinkRuntime {
         }
         // A TCP lane makes room for an RDMA lane, and for nothing else.
         let climbs = own != RdmaMode::No && locked.peer_has_rdma;
-        let lower = locked
-            .lanes
-            .values()
-            .any(|open| !open.is_rdma && !open.is_replaced);
+        let lower = locked.lanes.values().any(OpenLane::is_replaceable);
         (climbs && lower).then(|| (due_ms.max(locked.rdma_after_ms), RdmaMode::Require))
     }
 
     /// What lanes are to be, as far as this end decides.
     fn rdma_mode(&self) -> RdmaMode {
-        match self.shared.rdma {
+        match self.shared.config.rdma {
             Some(_) => self.config.rdma,
             // Where RDMA is required and missing, there is no lane.
             None if self.config.rdma == RdmaMode::Require => RdmaMode::Require,
@@ -74,8 +69,8 @@ impl LinkRuntime {
 
     /// Closes a TCP lane: what was on its way there is sent again.
     fn replace_one(&self, locked: &mut LockedLink) {
-        let lower = |open: &&mut OpenLane| !open.is_rdma && !open.is_replaced;
-        if let Some(open) = locked.lanes.values_mut().find(lower) {
+        let mut lanes = locked.lanes.values_mut();
+        if let Some(open) = lanes.find(|open| open.is_replaceable()) {
             open.is_replaced = true;
             open.lane.close("an RDMA lane takes its place");
         }
@@ -98,20 +93,6 @@ impl LinkRuntime {
         }
     }
 
-    /// A stranger showed this link's key, with a certificate for another name.
-    pub(crate) fn wrong_certificate(&self, from: SocketAddr) {
-        let why = format!(
-            "a lane from {} was refused: its certificate is not for '{}'",
-            from.ip(),
-            self.name
-        );
-        let mut locked = self.lock();
-        locked.event(LinkEvent::LaneRefused { why: why.clone() });
-        locked.error = Some(why);
-        drop(locked);
-        self.settle();
-    }
-
     /// The next attempt is later.
     pub(crate) fn dial_failed(&self, hello: &Hello, error: &HelloError) {
         let why = error.to_string();
@@ -123,13 +104,9 @@ impl LinkRuntime {
         }
         locked.failures = locked.failures.saturating_add(1);
         let is_refusal = match error {
-            HelloError::Refused { .. }
-            | HelloError::Refuse { .. }
-            | HelloError::Decode(_)
-            | HelloError::Rdma(_)
-            | HelloError::Plain(_) => true,
             HelloError::Io(io) => io.kind() == std::io::ErrorKind::InvalidData,
             HelloError::NoHello => false,
+            _ => true,
         };
         if is_refusal && locked.error.as_ref() != Some(&why) {
             locked.event(LinkEvent::LaneRefused { why: why.clone() });
@@ -141,11 +118,11 @@ impl LinkRuntime {
 
     fn hello(&self, locked: &LockedLink, lane: u32) -> Hello {
         Hello {
-            node: self.shared.incarnation,
+            node: self.shared.config.incarnation,
             machine: locked.machine_id,
-            realm: self.shared.realm,
+            realm: self.shared.config.realm,
             lane,
-            first_window: self.config.limits.receive.first_window,
+            first_window: self.config.limits.first_window,
             rdma: self.rdma_mode(),
             to: locked.peer.incarnation,
             key: locked.peer.key,
@@ -159,18 +136,24 @@ impl LinkRuntime {
         other: &Hello,
     ) -> Result<(), HelloError> {
         let mut locked = self.lock();
+        if !connection.may_be(&self.name) {
+            let (from, name) = (connection.peer().ip(), &self.name);
+            let why =
+                format!("a lane from {from} was refused: its certificate is not for '{name}'");
+            locked.event(LinkEvent::LaneRefused { why: why.clone() });
+            locked.error = Some(why);
+            drop(locked);
+            self.settle();
+            let other = "another's certificate";
+            return Err(refuse(&connection, ResetReason::Key, 0, other));
+        }
         let expected = locked.peer.incarnation;
         if locked.is_closing || locked.peer.key != other.key {
             return Err(refuse(&connection, ResetReason::Key, 0, "another key"));
         }
         if expected != 0 && other.node != expected {
-            let other = format!("{:#x}", other.node);
-            return Err(refuse(
-                &connection,
-                ResetReason::Incarnation,
-                expected,
-                other,
-            ));
+            let reason = ResetReason::Incarnation;
+            return Err(refuse(&connection, reason, expected, hex(other.node)));
         }
         if locked.is_other(other) {
             locked.begin_restart();
@@ -189,7 +172,7 @@ impl LinkRuntime {
         };
         rdma_of_both(own.rdma, other.rdma)
             .map_err(|wish| refuse(&connection, ResetReason::Rdma, own.rdma as u64, wish))?;
-        answer(&connection, &own)?;
+        write_frame(&connection, &own.clone().into())?;
         locked.last_lane = number;
         drop(locked);
         self.answered(connection, &own, other)
@@ -203,7 +186,7 @@ impl LinkRuntime {
         other: &Hello,
     ) -> Result<(), HelloError> {
         let mut locked = self.lock();
-        let is_seen = (locked.seen, locked.seen_machine) == (other.node, other.machine);
+        let is_seen = locked.seen == Some((other.node, other.machine));
         if is_seen && other.lane <= locked.last_lane {
             let last = u64::from(locked.last_lane);
             return Err(refuse(&connection, ResetReason::Protocol, last, other.lane));
@@ -212,7 +195,7 @@ impl LinkRuntime {
         drop(locked);
         let own = Hello {
             lane: other.lane,
-            ..*own
+            ..own.clone()
         };
         self.answered(connection, &own, other)
     }
@@ -226,14 +209,10 @@ impl LinkRuntime {
         other: &Hello,
     ) -> Result<(), HelloError> {
         let both = rdma_of_both(own.rdma, other.rdma).map_err(HelloError::Rdma)?;
-        let agreed = match (&self.shared.rdma, both) {
+        let agreed = match (&self.shared.config.rdma, both) {
             (_, false) => Err(self.why_no_rdma(own, other)),
             (None, true) => Err(Some("this host has no RDMA".into())),
-            (Some(rdma), true) => {
-                let agreed = agree(&connection, rdma, own.lane)?;
-                connection.set_limit(None)?;
-                agreed.map_err(Some)
-            }
+            (Some(rdma), true) => agree(&connection, rdma, own.lane)?.map_err(Some),
         };
         if let (true, Err(Some(why))) = (both, &agreed) {
             if [own.rdma, other.rdma].contains(&RdmaMode::Require) {
@@ -259,14 +238,25 @@ impl LinkRuntime {
     /// The lane begins: over a channel, or over the connection itself and why.
     fn begin_lane(
         self: &Arc<Self>,
-        connection: Connection,
+        mut connection: Connection,
         own: &Hello,
         other: &Hello,
         agreed: Result<Agreed, Option<String>>,
     ) -> Result<(), HelloError> {
         let (now_ms, number) = (self.now_ms(), own.lane);
         let is_rdma = agreed.is_ok();
-        let (lane, threads) = self.lane(number, connection, agreed)?;
+        connection.set_limit(None)?;
+        let lane: Arc<dyn Lane> = match agreed {
+            Ok(agreed) => {
+                let registered = Arc::clone(&self.shared.registered);
+                let lane = RdmaLane::new(number, connection, agreed, registered, now_ms)?;
+                Arc::new(lane)
+            }
+            Err(why_not) => {
+                connection.set_spin(self.config.spin);
+                Arc::new(Stream::new(number, connection, why_not, now_ms))
+            }
+        };
         let mut locked = self.lock();
         if locked.is_other(other) {
             locked.begin_restart();
@@ -280,8 +270,7 @@ impl LinkRuntime {
             lane.close("it is not wanted any more");
             return Ok(());
         }
-        locked.seen = other.node;
-        locked.seen_machine = other.machine;
+        locked.seen = Some((other.node, other.machine));
         locked.peer_has_rdma = other.rdma != RdmaMode::No;
         locked.counts.lanes_opened += 1;
         locked.counts.rdma_opened += u64::from(is_rdma);
@@ -297,61 +286,36 @@ impl LinkRuntime {
         if is_rdma && !locked.peer.dial.is_empty() && locked.lanes.len() > self.config.lanes {
             self.replace_one(&mut locked);
         }
-        locked.threads.retain(|thread| !thread.is_finished());
-        let mut missing = 0;
-        for (name, run) in threads {
-            let link = Arc::clone(self);
-            let builder = std::thread::Builder::new().name(name);
-            match builder.spawn(move || run(&link)) {
-                Ok(thread) => locked.threads.push(thread),
-                Err(error) => {
-                    lane.close(&format!("a lane's thread could not be started: {error}"));
-                    missing += 1;
-                }
-            }
-        }
+        let missing = self.start_threads(&lane, number, &mut locked);
         drop(locked);
         (0..missing).for_each(|_| lane.leave(self));
         self.settle();
         Ok(())
     }
 
-    /// A lane and what its threads do.
-    fn lane(
+    /// Starts a lane's threads, or closes it. How many are missing: they are to leave without the lock.
+    fn start_threads(
         self: &Arc<Self>,
+        lane: &Arc<dyn Lane>,
         number: u32,
-        mut connection: Connection,
-        agreed: Result<Agreed, Option<String>>,
-    ) -> Result<(Arc<dyn Lane>, Vec<Thread>), HelloError> {
-        let now_ms = self.now_ms();
-        Ok(match agreed {
-            Ok(agreed) => {
-                let registered = Arc::clone(&self.shared.registered);
-                let lane = RdmaLane::new(number, connection, agreed, registered, now_ms)?;
-                let lane = Arc::new(lane);
-                let serves = Arc::clone(&lane);
-                let serves: Thread = (
-                    format!("lane-rdma-{number}"),
-                    Box::new(move |link| serves.run(link)),
-                );
-                (lane, vec![serves])
+        locked: &mut LockedLink,
+    ) -> usize {
+        locked.threads.retain(|thread| !thread.is_finished());
+        let mut missing = 0;
+        for name in lane.threads() {
+            let (link, runs) = (Arc::clone(self), Arc::clone(lane));
+            let spawned = spawn(&format!("{name}-{number}"), move || {
+                runs.run(name, &link);
+                runs.leave(&link);
+            });
+            match spawned {
+                Ok(thread) => locked.threads.push(thread),
+                Err(error) => {
+                    lane.close(&error.to_string());
+                    missing += 1;
+                }
             }
-            Err(why_not) => {
-                connection.set_spin(self.config.spin);
-                let stream = Arc::new(Stream::new(number, connection, why_not, now_ms));
-                let (reads, writes) = (Arc::clone(&stream), Arc::clone(&stream));
-                let threads: Vec<Thread> = vec![
-                    (
-                        format!("lane-rx-{number}"),
-                        Box::new(move |link| reads.read_all(link)),
-                    ),
-                    (
-                        format!("lane-tx-{number}"),
-                        Box::new(move |link| writes.write_all(link)),
-                    ),
-                ];
-                (stream, threads)
-            }
-        })
+        }
+        missing
     }
 }

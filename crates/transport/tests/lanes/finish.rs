@@ -1,15 +1,12 @@
 //! A link with short waits, and what is to be so in the end.
 use super::hosts::{Event, Flow, Host, Link};
-use rgaps_transport::machine::{LinkLimits, SendConfig};
+use rgaps_transport::machine::LinkLimits;
 use rgaps_transport::LinkConfig;
 
 pub fn config() -> LinkConfig {
     LinkConfig {
         limits: LinkLimits {
-            send: SendConfig {
-                chunk_bytes: 64 << 10,
-                ..SendConfig::default()
-            },
+            chunk_bytes: 64 << 10,
             ..LinkLimits::default()
         },
         beat_ms: 50,

@@ -1,6 +1,6 @@
 //! A peer that says what it wants.
 use super::hosts::{KEY, LIMIT};
-use rgaps_transport::machine::frame::{Decoded, Frame, RdmaMode};
+use rgaps_transport::machine::frame::{self, Decoded, Frame, RdmaMode};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
@@ -52,7 +52,7 @@ impl Raw {
 }
 
 pub fn hello() -> Frame {
-    Frame::Hello {
+    Frame::Hello(frame::Hello {
         node: 1,
         machine: 1,
         realm: 7,
@@ -61,5 +61,5 @@ pub fn hello() -> Frame {
         rdma: RdmaMode::No,
         to: 2,
         key: KEY,
-    }
+    })
 }

@@ -1,6 +1,6 @@
 //! Frames of wire version 5 there and back, and bytes that are none.
 use proptest::prelude::*;
-use rgaps_transport::machine::frame::*;
+use rgaps_transport::machine::frame::{self, *};
 
 fn description() -> impl Strategy<Value = Description> {
     let bytes = proptest::collection::vec(any::<u8>(), 0..300);
@@ -21,20 +21,20 @@ fn flows() -> impl Strategy<Value = Frame> {
     let (number, sequence) = (any::<u64>, || 0..=SEQUENCE_MAX);
     prop_oneof![
         (1u64.., sequence(), description()).prop_map(|(flow, first, description)| {
-            Frame::Open {
+            Frame::Open(frame::Open {
                 flow,
                 first,
                 description,
-            }
+            })
         }),
         (number(), sequence(), 1u32.., number(), any::<u16>()).prop_map(
-            |(flow, sequence, bytes, before, length)| Frame::Small {
+            |(flow, sequence, bytes, before, length)| Frame::Small(frame::Small {
                 flow,
                 sequence,
                 charge_end: before.saturating_add(bytes.into()),
                 bytes,
                 description_bytes: length.min(bytes.saturating_sub(1).min(12 << 10) as u16),
-            }
+            })
         ),
         (
             number(),
@@ -47,14 +47,14 @@ fn flows() -> impl Strategy<Value = Frame> {
             .prop_map(
                 |(flow, sequence, charge_end, chunk_bytes, chunks, description)| {
                     let bytes = u64::from(chunk_bytes) * u64::from(chunks);
-                    Frame::Request {
+                    Frame::Request(frame::Request {
                         flow,
                         sequence,
                         charge_end,
                         bytes,
                         chunk_bytes,
                         description,
-                    }
+                    })
                 }
             ),
         (
@@ -66,39 +66,39 @@ fn flows() -> impl Strategy<Value = Frame> {
             remote()
         )
             .prop_map(
-                |(flow, sequence, grant, from_chunk, lanes, remote)| Frame::Grant {
+                |(flow, sequence, grant, from_chunk, lanes, remote)| Frame::Grant(frame::Grant {
                     flow,
                     sequence,
                     grant,
                     from_chunk,
                     lanes,
                     remote,
-                }
+                })
             ),
         (number(), 0..CHUNKS_MAX, 1..=CHUNK_BYTES_MAX).prop_map(|(grant, chunk, bytes)| {
-            Frame::Chunk {
+            Frame::Chunk(frame::Chunk {
                 grant,
                 chunk,
                 bytes,
-            }
+            })
         }),
-        (number(), number(), number()).prop_map(|(flow, next, limit)| Frame::Ack {
+        (number(), number(), number()).prop_map(|(flow, next, limit)| Frame::Ack(frame::Ack {
             flow,
             next,
             limit
-        }),
+        })),
         (number(), 0..1u64 << 60, 1u64..9, number()).prop_map(|(flow, first, more, charge_end)| {
             let next = first + more;
-            Frame::Gap {
+            Frame::Gap(frame::Gap {
                 flow,
                 first,
                 next,
                 charge_end,
-            }
+            })
         }),
-        (1u64.., 0..FLOW_ENDED).prop_map(|(flow, next)| Frame::Close { flow, next }),
-        (1u64.., description()).prop_map(|(flow, why)| Frame::Refuse { flow, why }),
-        number().prop_map(|grant| Frame::Abandon { grant }),
+        (1u64.., 0..FLOW_ENDED).prop_map(|(flow, next)| Frame::Close(frame::Close { flow, next })),
+        (1u64.., description()).prop_map(|(flow, why)| Frame::Refuse(frame::Refuse { flow, why })),
+        number().prop_map(|grant| Frame::Abandon(frame::Abandon { grant })),
     ]
 }
 
@@ -111,7 +111,7 @@ fn lane_frames() -> impl Strategy<Value = Frame> {
     ];
     prop_oneof![
         (number(), number(), any::<u32>(), any::<u32>(), rdma).prop_map(
-            |(node, realm, lane, first_window, rdma)| Frame::Hello {
+            |(node, realm, lane, first_window, rdma)| Frame::Hello(frame::Hello {
                 node,
                 machine: node.rotate_left(9),
                 realm,
@@ -120,18 +120,18 @@ fn lane_frames() -> impl Strategy<Value = Frame> {
                 rdma,
                 to: node ^ realm,
                 key: LaneKey([lane as u8; 32]),
-            }
+            })
         ),
-        number().prop_map(|beat| Frame::Alive { beat }),
-        number().prop_map(|expected| Frame::Reset {
+        number().prop_map(|beat| Frame::Alive(frame::Alive { beat })),
+        number().prop_map(|expected| Frame::Reset(frame::Reset {
             reason: ResetReason::Realm,
             expected
-        }),
-        Just(Frame::Goodbye {}),
+        })),
+        Just(Frame::Goodbye(frame::Goodbye {})),
         (any::<u8>(), description())
-            .prop_map(|(rail, address)| Frame::RdmaAddress { rail, address }),
-        any::<u8>().prop_map(|step| Frame::RdmaReady { step }),
-        description().prop_map(|why| Frame::RdmaRefused { why }),
+            .prop_map(|(rail, address)| Frame::RdmaAddress(frame::RdmaAddress { rail, address })),
+        any::<u8>().prop_map(|step| Frame::RdmaReady(frame::RdmaReady { step })),
+        description().prop_map(|why| Frame::RdmaRefused(frame::RdmaRefused { why })),
     ]
 }
 

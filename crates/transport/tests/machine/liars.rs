@@ -2,7 +2,7 @@
 use crate::wire::{limits, Pair, CHUNK};
 use rgaps_testkit::Random;
 use rgaps_transport::machine::frame::{
-    Decoded, Description, Frame, Lanes, ResetReason, FLOW_ENDED,
+    self, Decoded, Description, Frame, Lanes, ResetReason, FLOW_ENDED,
 };
 use rgaps_transport::machine::{
     BufferReply, FrameStep, LinkMachine, LinkOutput, LinkUser, ReceiveBuffer, Turn, WriteLimit,
@@ -99,7 +99,7 @@ impl Target {
             return;
         }
         let payload = match frame {
-            Frame::Small { .. } => vec![7; bytes],
+            Frame::Small(_) => vec![7; bytes],
             _ => Vec::new(),
         };
         match self.machine.frame(lane, frame, &payload) {
@@ -194,43 +194,43 @@ fn any_frame(random: &mut Random) -> Frame {
     let charge_end = random.below(3000);
     let grant = random.below(8);
     match random.below(16) {
-        0 | 1 => Frame::Open {
+        0 | 1 => Frame::Open(frame::Open {
             flow: 1 + random.below(4),
             first: random.below(3),
             description: description(random),
-        },
-        2..=4 => Frame::Small {
+        }),
+        2..=4 => Frame::Small(frame::Small {
             flow,
             sequence,
             charge_end,
             bytes: 1 + random.below(300) as u32,
             description_bytes: random.below(2) as u16,
-        },
-        5 | 6 => Frame::Request {
+        }),
+        5 | 6 => Frame::Request(frame::Request {
             flow,
             sequence,
             charge_end,
             bytes: 1 + random.below(5000),
             chunk_bytes: 1 + random.below(2000) as u32,
             description: description(random),
-        },
-        7..=9 => Frame::Chunk {
+        }),
+        7..=9 => Frame::Chunk(frame::Chunk {
             grant,
             chunk: random.below(6) as u32,
             bytes: 1 + random.below(2000) as u32,
-        },
-        10 => Frame::Abandon { grant },
-        11 => Frame::Gap {
+        }),
+        10 => Frame::Abandon(frame::Abandon { grant }),
+        11 => Frame::Gap(frame::Gap {
             flow,
             first: sequence,
             next: sequence + 1 + random.below(3),
             charge_end,
-        },
-        12 => Frame::Close {
+        }),
+        12 => Frame::Close(frame::Close {
             flow: 1 + random.below(4),
             next: random.below(9),
-        },
-        13 => Frame::Ack {
+        }),
+        13 => Frame::Ack(frame::Ack {
             flow,
             next: if random.one_in(5) {
                 FLOW_ENDED
@@ -238,19 +238,19 @@ fn any_frame(random: &mut Random) -> Frame {
                 sequence
             },
             limit: random.below(1 << 20),
-        },
-        14 => Frame::Grant {
+        }),
+        14 => Frame::Grant(frame::Grant {
             flow,
             sequence,
             grant,
             from_chunk: random.below(3) as u32,
             lanes: Lanes::new(&[1, 2]).unwrap(),
             remote: None,
-        },
-        _ => Frame::Refuse {
+        }),
+        _ => Frame::Refuse(frame::Refuse {
             flow: 1 + random.below(4),
             why: Description::default(),
-        },
+        }),
     }
 }
 
@@ -365,7 +365,7 @@ fn changed(random: &mut Random, frame: Frame) -> Vec<Frame> {
 fn blamed(pair: &mut Pair, frames: &[Frame]) -> String {
     for frame in frames {
         let bytes = match frame {
-            Frame::Small { bytes, .. } => vec![0; *bytes as usize],
+            Frame::Small(frame::Small { bytes, .. }) => vec![0; *bytes as usize],
             _ => Vec::new(),
         };
         if let Err(violation) = pair.ends[1].machine.frame(1, frame, &bytes) {
@@ -376,49 +376,49 @@ fn blamed(pair: &mut Pair, frames: &[Frame]) -> String {
 }
 
 fn open(flow: u64) -> Frame {
-    Frame::Open {
+    Frame::Open(frame::Open {
         flow,
         first: 0,
         description: Description::new(&7u64.to_le_bytes()).unwrap(),
-    }
+    })
 }
 
 fn small(flow: u64, sequence: u64, bytes: u32, charge_end: u64) -> Frame {
-    Frame::Small {
+    Frame::Small(frame::Small {
         flow,
         sequence,
         charge_end,
         bytes,
         description_bytes: 0,
-    }
+    })
 }
 
 fn request(flow: u64, sequence: u64, bytes: u64) -> Frame {
-    Frame::Request {
+    Frame::Request(frame::Request {
         flow,
         sequence,
         charge_end: 0,
         bytes,
         chunk_bytes: 1000,
         description: Description::new(&crate::host::describe(sequence)).unwrap(),
-    }
+    })
 }
 
 fn gap(flow: u64, first: u64, next: u64) -> Frame {
-    Frame::Gap {
+    Frame::Gap(frame::Gap {
         flow,
         first,
         next,
         charge_end: 0,
-    }
+    })
 }
 
 fn chunk(chunk: u32, bytes: u32) -> Frame {
-    Frame::Chunk {
+    Frame::Chunk(frame::Chunk {
         grant: 1,
         chunk,
         bytes,
-    }
+    })
 }
 
 #[test]
@@ -437,6 +437,10 @@ fn a_receiver_names_what_a_sender_does_wrong() {
             vec![open(1), small(1, 0, 10, 2_000_000)],
         ),
         (
+            "the message had another size",
+            vec![open(1), request(1, 0, 500), request(1, 0, 600)],
+        ),
+        (
             "it arrived before",
             vec![open(1), request(1, 0, 2500), chunk(0, 1000), chunk(0, 1000)],
         ),
@@ -449,7 +453,10 @@ fn a_receiver_names_what_a_sender_does_wrong() {
             vec![open(1), request(1, 0, 2500), chunk(3, 1000)],
         ),
         ("there is no such grant", vec![open(1), chunk(0, 1000)]),
-        ("there was no such grant", vec![Frame::Abandon { grant: 1 }]),
+        (
+            "there was no such grant",
+            vec![Frame::Abandon(frame::Abandon { grant: 1 })],
+        ),
         (
             "had another size",
             vec![open(1), request(1, 0, 2500), request(1, 0, 2600)],
@@ -480,37 +487,44 @@ fn a_receiver_names_what_a_sender_does_wrong() {
             "its flow ends before it",
             vec![
                 open(1),
-                Frame::Close { flow: 1, next: 1 },
+                Frame::Close(frame::Close { flow: 1, next: 1 }),
                 small(1, 1, 5, 5),
             ],
         ),
         (
             "its flow ends before it",
-            vec![open(1), Frame::Close { flow: 1, next: 1 }, gap(1, 1, 2)],
+            vec![
+                open(1),
+                Frame::Close(frame::Close { flow: 1, next: 1 }),
+                gap(1, 1, 2),
+            ],
         ),
         (
             "has later messages",
             vec![
                 open(1),
                 small(1, 4, 5, 5),
-                Frame::Close { flow: 1, next: 4 },
+                Frame::Close(frame::Close { flow: 1, next: 4 }),
             ],
         ),
         (
             "has later messages",
             vec![
                 open(1),
-                Frame::Close { flow: 1, next: 4 },
-                Frame::Close { flow: 1, next: 5 },
+                Frame::Close(frame::Close { flow: 1, next: 4 }),
+                Frame::Close(frame::Close { flow: 1, next: 5 }),
             ],
         ),
-        ("it is not for the receiving end", vec![Frame::Goodbye {}]),
         (
             "it is not for the receiving end",
-            vec![Frame::Reset {
+            vec![Frame::Goodbye(frame::Goodbye {})],
+        ),
+        (
+            "it is not for the receiving end",
+            vec![Frame::Reset(frame::Reset {
                 reason: ResetReason::Key,
                 expected: 0,
-            }],
+            })],
         ),
         (
             "too many arrived before their turn",
@@ -561,11 +575,14 @@ fn a_chunk_is_taken_only_from_a_lane_of_its_grant() {
     assert!(text.contains("its lane is none of the grant's"), "{text}");
     // Nor after that lane has said that nothing follows.
     assert_eq!(blamed(&mut pair, &[request(1, 1, 2500)]), "nothing");
-    assert_eq!(blamed(&mut pair, &[Frame::Abandon { grant: 1 }]), "nothing");
+    assert_eq!(
+        blamed(&mut pair, &[Frame::Abandon(frame::Abandon { grant: 1 })]),
+        "nothing"
+    );
     assert!(blamed(&mut pair, &[chunk(0, 1000)]).contains("there is no such grant"));
     let closed = pair.ends[1]
         .machine
-        .frame(9, &Frame::Alive { beat: 1 }, &[]);
+        .frame(9, &Frame::Alive(frame::Alive { beat: 1 }), &[]);
     assert!(closed
         .unwrap_err()
         .to_string()
@@ -574,23 +591,27 @@ fn a_chunk_is_taken_only_from_a_lane_of_its_grant() {
 
 #[test]
 fn a_sender_names_what_a_receiver_does_wrong() {
-    let ack = |flow, next| Frame::Ack {
-        flow,
-        next,
-        limit: 0,
+    let ack = |flow, next| {
+        Frame::Ack(frame::Ack {
+            flow,
+            next,
+            limit: 0,
+        })
     };
-    let grant = |sequence, from_chunk| Frame::Grant {
-        flow: 1,
-        sequence,
-        grant: 1,
-        from_chunk,
-        lanes: Lanes::new(&[1]).unwrap(),
-        remote: None,
+    let grant = |sequence, from_chunk| {
+        Frame::Grant(frame::Grant {
+            flow: 1,
+            sequence,
+            grant: 1,
+            from_chunk,
+            lanes: Lanes::new(&[1]).unwrap(),
+            remote: None,
+        })
     };
-    let refuse = Frame::Refuse {
+    let refuse = Frame::Refuse(frame::Refuse {
         flow: 2,
         why: Description::default(),
-    };
+    });
     let cases = [
         ("there was no such flow", ack(2, 0)),
         ("there was no such flow", refuse),
@@ -614,7 +635,7 @@ fn a_sender_names_what_a_receiver_does_wrong() {
 fn a_peer_that_does_not_read_the_answers_is_reported() {
     let mut pair = Pair::new(&[1]);
     for flow in [1, 2] {
-        let frames = [open(flow), Frame::Close { flow, next: 0 }];
+        let frames = [open(flow), Frame::Close(frame::Close { flow, next: 0 })];
         for frame in frames {
             assert_eq!(blamed(&mut pair, &[frame]), "nothing");
             pair.ends[1].carry_out();
@@ -623,11 +644,25 @@ fn a_peer_that_does_not_read_the_answers_is_reported() {
     for at in 0..40_000 {
         let flow = 1 + at % 2;
         assert_eq!(
-            blamed(&mut pair, &[Frame::Close { flow, next: 0 }]),
+            blamed(&mut pair, &[Frame::Close(frame::Close { flow, next: 0 })]),
             "nothing"
         );
     }
     pair.ends[1].carry_out();
     assert_eq!(pair.ends[1].take_reported(), ["lane 1 stuck"]);
     assert_eq!(pair.ends[1].write(1).len(), 16 << 10);
+}
+
+/// Its bytes were counted wrong when the flow gave the message up.
+#[test]
+fn another_size_is_found_out_before_there_is_a_buffer_too() {
+    let mut pair = Pair::new(&[1]);
+    let frames = [
+        open(1),
+        request(1, 0, 500),
+        request(1, 0, 600),
+        gap(1, 0, 1),
+    ];
+    let text = blamed(&mut pair, &frames);
+    assert!(text.contains("the message had another size"), "{text}");
 }

@@ -1,7 +1,7 @@
 //! One thing after the other: what crosses in which trip, and what a lost lane, a refusal or an end leaves.
 use crate::host::SimPayload;
 use crate::wire::{end, limits, names, Pair, Sent, CHUNK};
-use rgaps_transport::machine::frame::{Description, Frame, FLOW_ENDED};
+use rgaps_transport::machine::frame::{self, Description, Frame, FLOW_ENDED};
 use rgaps_transport::machine::FLOWS_MAX;
 use rgaps_transport::Payload;
 use std::sync::Arc;
@@ -127,7 +127,7 @@ fn a_message_goes_on_behind_what_has_landed_when_its_lane_is_lost() {
     assert_eq!(chunks.len(), 10);
     // Chunks 0 to 3 and 6 arrive; lane 1 is lost with the others that it had.
     let index = |sent: &Sent| match sent.frame {
-        Frame::Chunk { chunk, .. } => chunk,
+        Frame::Chunk(frame::Chunk { chunk, .. }) => chunk,
         ref other => panic!("{other:?}"),
     };
     for sent in chunks
@@ -142,7 +142,7 @@ fn a_message_goes_on_behind_what_has_landed_when_its_lane_is_lost() {
     let from: Vec<u32> = grant
         .iter()
         .filter_map(|sent| match sent.frame {
-            Frame::Grant { from_chunk, .. } => Some(from_chunk),
+            Frame::Grant(frame::Grant { from_chunk, .. }) => Some(from_chunk),
             _ => None,
         })
         .collect();
@@ -151,7 +151,7 @@ fn a_message_goes_on_behind_what_has_landed_when_its_lane_is_lost() {
         .iter()
         .for_each(|sent| pair.ends[0].read(sent).unwrap());
     let mut again = pair.ends[0].write(2);
-    again.retain(|sent| matches!(sent.frame, Frame::Chunk { .. }));
+    again.retain(|sent| matches!(sent.frame, Frame::Chunk(_)));
     assert_eq!(
         again.iter().map(index).collect::<Vec<_>>(),
         [4, 5, 6, 7, 8, 9]
@@ -377,10 +377,10 @@ fn an_end_that_is_lost_with_its_lane_is_told_again_from_the_number_alone() {
     let is_end = |sent: &&Sent| {
         matches!(
             sent.frame,
-            Frame::Ack {
+            Frame::Ack(frame::Ack {
                 next: FLOW_ENDED,
                 ..
-            }
+            })
         )
     };
     let end = lost.iter().find(is_end).expect("the flow's end").lane;
@@ -405,7 +405,7 @@ fn an_end_is_answered_on_the_lane_of_its_copy_though_a_lost_lane_brings_it_later
     let flow = pair.ends[0].open(7, 0);
     pair.ends[0].send(flow, 7, 0, 50);
     pair.ends[0].machine.close(flow);
-    let is_end = |sent: &&Sent| matches!(sent.frame, Frame::Close { .. });
+    let is_end = |sent: &&Sent| matches!(sent.frame, Frame::Close(_));
     let late: Vec<Sent> = [1, 2]
         .iter()
         .flat_map(|lane| pair.ends[0].write(*lane))
@@ -571,13 +571,13 @@ fn a_cancelled_message_that_grows_becomes_a_gap_and_its_buffer_returns() {
 #[test]
 fn a_message_has_at_most_65536_chunks() {
     let mut limits = limits();
-    limits.send.chunk_bytes = 1;
+    limits.chunk_bytes = 1;
     let mut sender = end(limits);
     assert!(sender.machine.lane_up(1, 64 << 10));
     let flow = sender.open(7, 0);
     sender.send(flow, 7, 0, 65_537);
     let frames = sender.write(1);
-    let Frame::Request { chunk_bytes, .. } = frames.last().unwrap().frame else {
+    let Frame::Request(frame::Request { chunk_bytes, .. }) = frames.last().unwrap().frame else {
         panic!("{:?}", names(&frames));
     };
     assert_eq!(chunk_bytes, 2);

@@ -34,10 +34,11 @@ pub struct Pair {
 pub const CHUNK: u64 = 1000;
 
 pub fn limits() -> LinkLimits {
-    let mut limits = LinkLimits::default();
-    limits.send.small_bytes_max = 200;
-    limits.send.chunk_bytes = CHUNK as u32;
-    limits
+    LinkLimits {
+        small_bytes_max: 200,
+        chunk_bytes: CHUNK as u32,
+        ..LinkLimits::default()
+    }
 }
 
 pub fn end(limits: LinkLimits) -> End {
@@ -92,7 +93,7 @@ impl End {
 
     pub fn read(&mut self, sent: &Sent) -> Result<(), ProtocolViolation> {
         let small: &[u8] = match sent.frame {
-            Frame::Small { .. } => &sent.payload,
+            Frame::Small(_) => &sent.payload,
             _ => &[],
         };
         match self.machine.frame(sent.lane, &sent.frame, small)? {

@@ -2,10 +2,10 @@
 use crate::content::content;
 use crate::host::{describe, name, SimPayload, SimUser, ARENA_AT};
 use rgaps_testkit::Random;
-use rgaps_transport::machine::frame::{Decoded, Description, Frame, FLOW_ENDED};
+use rgaps_transport::machine::frame::{self, Decoded, Description, Frame, FLOW_ENDED};
 use rgaps_transport::machine::{
-    FlowEvent, FrameStep, LaneLimits, LinkLimits, LinkMachine, LinkOutput, QueuedFrame,
-    ReceiveConfig, SendConfig, Turn, WriteLimit, WriteRange,
+    FlowEvent, FrameStep, LinkLimits, LinkMachine, LinkOutput, QueuedFrame, Turn, WriteLimit,
+    WriteRange,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::Ordering;
@@ -175,18 +175,12 @@ pub struct World {
 
 fn host(random: &mut Random, faults: Faults) -> Host {
     let limits = LinkLimits {
-        send: SendConfig {
-            small_bytes_max: SMALL_MAX as u32,
-            chunk_bytes: 40 + random.below(100) as u32,
-        },
-        receive: ReceiveConfig {
-            first_window: 128 + random.below(200) as u32,
-            window_bytes: 400 + random.below(400),
-        },
-        lane: LaneLimits {
-            payloads_max: 1 + random.below(3) as usize,
-            bytes_max: random.below(3) * 500,
-        },
+        small_bytes_max: SMALL_MAX as u32,
+        chunk_bytes: 40 + random.below(100) as u32,
+        first_window: 128 + random.below(200) as u32,
+        window_bytes: 400 + random.below(400),
+        payloads_max: 1 + random.below(3) as usize,
+        payload_bytes_max: random.below(3) * 500,
     };
     let user = Arc::new(SimUser::new(ARENA_BYTES, faults.cards));
     Host {
@@ -498,7 +492,7 @@ impl World {
             (_, 0 | 5..) if is_late => {}
             (End::Opening, 0..=2) if !lane.is_broken => {
                 lane.ends[host] = End::Open;
-                let window = self.hosts[1 - host].limits.receive.first_window;
+                let window = self.hosts[1 - host].limits.first_window;
                 assert!(self.hosts[host].machine.lane_up(lane.number, window));
             }
             (End::Opening | End::Open, 0) if lane.is_broken && !reads_rest => {
@@ -538,9 +532,9 @@ impl World {
             ..
         } = &mut self.hosts[host];
         if let Some(queued) = machine.next(lane.number, limit) {
-            let small_max = u64::from(limits.send.small_bytes_max);
+            let small_max = u64::from(limits.small_bytes_max);
             observer.sends(&queued.frame, small_max);
-            if let Frame::Grant { from_chunk, .. } = queued.frame {
+            if let Frame::Grant(frame::Grant { from_chunk, .. }) = queued.frame {
                 self.counts.from_chunk += u64::from(from_chunk > 0);
             }
             lane.in_hand[host].push_back(queued);
@@ -622,7 +616,7 @@ impl World {
         }
         self.hosts[host].observer.hears(&frame);
         let small = match frame {
-            Frame::Small { .. } => &item.payload[..],
+            Frame::Small(_) => &item.payload[..],
             _ => &[],
         };
         let step = self.hosts[host].machine.frame(number, &frame, small);
@@ -918,11 +912,11 @@ fn description_of(id: usize) -> Description {
 /// The flow of a frame that its sending end has queued.
 fn flow_of(frame: &Frame) -> Option<u64> {
     match *frame {
-        Frame::Open { flow, .. }
-        | Frame::Small { flow, .. }
-        | Frame::Request { flow, .. }
-        | Frame::Gap { flow, .. }
-        | Frame::Close { flow, .. } => Some(flow),
+        Frame::Open(frame::Open { flow, .. })
+        | Frame::Small(frame::Small { flow, .. })
+        | Frame::Request(frame::Request { flow, .. })
+        | Frame::Gap(frame::Gap { flow, .. })
+        | Frame::Close(frame::Close { flow, .. }) => Some(flow),
         _ => None,
     }
 }
@@ -931,31 +925,31 @@ impl Observer {
     /// The sending end uses no more than it was given.
     fn sends(&mut self, frame: &Frame, small_max: u64) {
         match *frame {
-            Frame::Small {
+            Frame::Small(frame::Small {
                 flow,
                 charge_end,
                 bytes,
                 ..
-            } => {
+            }) => {
                 assert!(u64::from(bytes) <= small_max);
                 // Without an acknowledgement, the first window is at most 328.
                 let limit = self.limits.get(&flow).copied().unwrap_or(328);
                 assert!(charge_end <= limit.max(328), "{charge_end} above {limit}");
             }
-            Frame::Request {
+            Frame::Request(frame::Request {
                 flow,
                 sequence,
                 bytes,
                 ..
-            } => {
+            }) => {
                 let all = self.requested.entry(flow).or_default();
                 all.insert(sequence, bytes);
                 let sum: u64 = all.values().sum();
                 assert!(all.len() <= 4 || (all.len() <= 64 && sum <= 4 << 20));
             }
-            Frame::Gap {
+            Frame::Gap(frame::Gap {
                 flow, first, next, ..
-            } => {
+            }) => {
                 let all = self.requested.entry(flow).or_default();
                 all.retain(|sequence, _| *sequence < first || *sequence >= next);
             }
@@ -964,7 +958,7 @@ impl Observer {
     }
 
     fn hears(&mut self, frame: &Frame) {
-        if let Frame::Ack { flow, next, limit } = *frame {
+        if let Frame::Ack(frame::Ack { flow, next, limit }) = *frame {
             let known = self.limits.entry(flow).or_default();
             *known = limit.max(*known);
             let all = self.requested.entry(flow).or_default();

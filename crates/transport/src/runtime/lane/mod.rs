@@ -1,21 +1,27 @@
 //! Lanes: connections of a link, each of its own kind.
 
 pub(crate) mod rdma;
+mod reading;
 mod stream;
 
 use super::LinkRuntime;
 use crate::connection::Connection;
 use crate::machine::frame::Frame;
+use crate::machine::WriteLimit;
 use rgaps_verbs::ChannelCounts;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock, TryLockError};
 
 pub(crate) use stream::Stream;
 
 /// One connection of a link, with the threads that it needs. It takes what it writes from its link
 /// (`LinkRuntime::batch`), and passes frames and landed chunks to it.
 pub(crate) trait Lane: Send + Sync {
+    /// The names of its threads.
+    fn threads(&self) -> &'static [&'static str];
+    /// What one of them does, until the lane ends. [`Lane::leave`] follows.
+    fn run(&self, thread: &str, link: &Arc<LinkRuntime>);
     /// Something waits to be written. Does not block.
     fn wake(&self, link: &LinkRuntime);
     /// The lane ends; soon its last thread calls `LinkRuntime::lane_ended`.
@@ -26,7 +32,9 @@ pub(crate) trait Lane: Send + Sync {
     fn write_last(&self, frame: &Frame);
     fn status(&self) -> LaneStatus;
     /// Why it broke by itself; none if this end closed it, or its connection ended.
-    fn broke(&self) -> Option<LaneEnd>;
+    fn broke(&self) -> Option<LaneEnd> {
+        None
+    }
     /// What lanes of all kinds have.
     fn state(&self) -> &LaneState;
 }
@@ -35,8 +43,8 @@ pub(crate) trait Lane: Send + Sync {
 pub(crate) struct LaneState {
     number: u32,
     connection: Connection,
-    closed: AtomicBool,
-    why: Mutex<Option<String>>,
+    /// Why it is closed, if it is; the first reason counts.
+    closed: OnceLock<String>,
     received_ms: AtomicU64,
     /// The reading thread waits for bytes; else it is busy with some, and the peer is not quiet.
     listens: AtomicBool,
@@ -50,8 +58,7 @@ impl LaneState {
         Self {
             number,
             connection,
-            closed: AtomicBool::new(false),
-            why: Mutex::default(),
+            closed: OnceLock::new(),
             received_ms: AtomicU64::new(now_ms),
             listens: AtomicBool::new(false),
             spoke_ms: AtomicU64::new(now_ms),
@@ -61,21 +68,55 @@ impl LaneState {
     }
 
     fn is_closed(&self) -> bool {
-        self.closed.load(SeqCst)
+        self.closed.get().is_some()
     }
 
-    /// Ends the connection; the first reason counts.
+    /// Ends the connection.
     fn close(&self, why: &str) {
-        let mut first = self.why.lock().expect("nobody panics with it");
-        first.get_or_insert_with(|| why.into());
-        drop(first);
-        self.closed.store(true, SeqCst);
+        self.closed.get_or_init(|| why.into());
         self.connection.close();
+    }
+
+    /// Writes what waits, as far as a thread of any kind may: only a lane's own thread writes all, and waits until it has its turn.
+    /// `write` says whether it may go on; `ring` tells the lane's own thread that something is left to it.
+    fn write<T>(
+        &self,
+        link: &LinkRuntime,
+        limit: WriteLimit,
+        writing: &Mutex<T>,
+        write: impl Fn(&mut T) -> Result<bool, String>,
+        ring: impl Fn(),
+    ) -> Result<(), String> {
+        loop {
+            let mut turn = match (limit, writing.try_lock()) {
+                (_, Ok(turn)) => turn,
+                (WriteLimit::All, Err(TryLockError::WouldBlock)) => {
+                    writing.lock().expect("nobody panics with it")
+                }
+                // It looks again when it is done.
+                (_, Err(TryLockError::WouldBlock)) => return Ok(()),
+                (_, Err(TryLockError::Poisoned(_))) => return Err("a writer panicked".into()),
+            };
+            if !write(&mut turn)? {
+                return Ok(());
+            }
+            drop(turn);
+            // Somebody may have found the lock taken since.
+            let waiting = link.lock().machine.waiting(self.number, limit);
+            match waiting {
+                None => return Ok(()),
+                Some(true) => {}
+                Some(false) => {
+                    ring();
+                    return Ok(());
+                }
+            }
+        }
     }
 
     /// The lane does nothing any more.
     fn ended(&self, link: &Arc<LinkRuntime>) {
-        let why = self.why.lock().expect("nobody panics with it").take();
+        let why = self.closed.get().cloned();
         link.lane_ended(self.number, why.unwrap_or_default());
     }
 

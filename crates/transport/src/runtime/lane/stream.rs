@@ -4,15 +4,16 @@
 //! written by whichever thread has them, without waiting; what is long or would have to wait is left to the lane's writing
 //! thread.
 
-use super::{Lane, LaneEnd, LaneKind, LaneState, LaneStatus};
+use super::reading::{Begun, Reading};
+use super::{Lane, LaneKind, LaneState, LaneStatus};
 use crate::connection::{Connection, Wait};
-use crate::machine::frame::{Decoded, Frame};
-use crate::machine::{WriteLimit, WriteRange};
+use crate::machine::frame::Frame;
+use crate::machine::WriteLimit;
 use crate::runtime::batch::{Batch, BATCH_SLICES};
 use crate::runtime::LinkRuntime;
 use std::io::IoSlice;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed, Ordering::SeqCst};
-use std::sync::{Arc, Condvar, Mutex, TryLockError};
+use std::sync::{Arc, Condvar, Mutex};
 
 /// Bytes that are read at once when a frame is expected.
 const READ_BYTES: usize = 16 << 10;
@@ -22,6 +23,8 @@ const READ_BEHIND_CHUNK: usize = 512;
 const FRAMES_AT_ONCE: usize = 32;
 /// A larger chunk is settled at once.
 const BULK_BYTES: usize = 64 << 10;
+/// The name of the thread that reads.
+const READS: &str = "lane-rx";
 
 /// A lane over a byte stream.
 pub(crate) struct Stream {
@@ -49,30 +52,6 @@ impl Stream {
         }
     }
 
-    /// The reading thread.
-    pub(crate) fn read_all(&self, link: &Arc<LinkRuntime>) {
-        if let Err(why) = self.frames(link) {
-            self.close(&why);
-        }
-        self.leave(link);
-    }
-
-    /// The writing thread.
-    pub(crate) fn write_all(&self, link: &Arc<LinkRuntime>) {
-        while !self.state.is_closed() {
-            if let Err(why) = self.write(link, Wait::Yes) {
-                self.close(&why);
-            }
-            link.settle();
-            let (bell, rung) = &self.bell;
-            let mut bell = bell.lock().expect("nobody panics with it");
-            while !std::mem::take(&mut *bell) && !self.state.is_closed() {
-                bell = rung.wait(bell).expect("nobody panics with it");
-            }
-        }
-        self.leave(link);
-    }
-
     fn lost(&self, doing: &str, error: &std::io::Error) -> String {
         format!("{doing} {}: {error}", self.state.connection.peer())
     }
@@ -82,62 +61,53 @@ impl Stream {
         self.bell.1.notify_one();
     }
 
-    /// Writes all there is; without waiting only what is short, and leaves the rest to the writing thread.
-    fn write(&self, link: &LinkRuntime, wait: Wait) -> Result<(), String> {
-        let limit = match wait {
-            Wait::Yes => WriteLimit::All,
-            Wait::No => WriteLimit::Short,
+    /// Writes what there is within the limit, without waiting unless that is all.
+    fn write(&self, link: &LinkRuntime, limit: WriteLimit) -> Result<(), String> {
+        let write = |batch: &mut Batch| self.write_batches(batch, link, limit);
+        let ring = || self.ring_bell();
+        self.state.write(link, limit, &self.writing, write, ring)
+    }
+
+    /// False if the lane is closed, or the rest is left to the writing thread.
+    fn write_batches(
+        &self,
+        batch: &mut Batch,
+        link: &LinkRuntime,
+        limit: WriteLimit,
+    ) -> Result<bool, String> {
+        let wait = match limit {
+            WriteLimit::All => Wait::Yes,
+            WriteLimit::Short | WriteLimit::Posted => Wait::No,
         };
         loop {
-            let mut batch = match (wait, self.writing.try_lock()) {
-                (_, Ok(batch)) => batch,
-                // It looks again when it is done.
-                (Wait::No, Err(TryLockError::WouldBlock)) => return Ok(()),
-                (Wait::Yes, Err(TryLockError::WouldBlock)) => {
-                    self.writing.lock().expect("nobody panics with it")
-                }
-                (_, Err(TryLockError::Poisoned(_))) => return Err("a writer panicked".into()),
-            };
-            loop {
-                if self.state.is_closed() {
-                    return Ok(());
-                }
+            if self.state.is_closed() {
+                return Ok(false);
+            }
+            if batch.is_empty() {
+                let payloads = batch.payloads_done();
+                // Without the link's lock: the last clone of a payload may be here.
+                batch.clear();
+                let left = link.batch(self.state.number, payloads, limit, batch);
                 if batch.is_empty() {
-                    let payloads = batch.payloads();
-                    // Without the link's lock: the last clone of a payload may be here.
-                    batch.clear();
-                    let left = link.batch(self.state.number, payloads, limit, &mut batch);
-                    if batch.is_empty() {
-                        let flushed = self.state.connection.flush(wait);
-                        if left || !flushed.map_err(|error| self.lost("writing to", &error))? {
-                            self.ring_bell();
-                        }
-                        break;
+                    let flushed = self.state.connection.flush(wait);
+                    if left || !flushed.map_err(|error| self.lost("writing to", &error))? {
+                        self.ring_bell();
                     }
-                }
-                let mut slices = [IoSlice::new(&[]); BATCH_SLICES];
-                let count = batch.slices(&mut slices);
-                let wrote = self.state.connection.write(&slices[..count], wait);
-                let wrote = wrote.map_err(|error| self.lost("writing to", &error))?;
-                if wrote == 0 {
-                    // It would have to wait.
-                    self.ring_bell();
-                    return Ok(());
-                }
-                batch.wrote(wrote);
-                self.state.spoke_ms.store(link.now_ms(), Relaxed);
-                self.state.bytes_out.fetch_add(wrote as u64, Relaxed);
-            }
-            drop(batch);
-            // Somebody may have found the lock taken since.
-            match link.waiting(self.state.number, limit) {
-                None => return Ok(()),
-                Some(true) => {}
-                Some(false) => {
-                    self.ring_bell();
-                    return Ok(());
+                    return Ok(true);
                 }
             }
+            let mut slices = [IoSlice::new(&[]); BATCH_SLICES];
+            let count = batch.slices(&mut slices);
+            let wrote = self.state.connection.write(&slices[..count], wait);
+            let wrote = wrote.map_err(|error| self.lost("writing to", &error))?;
+            if wrote == 0 {
+                // It would have to wait.
+                self.ring_bell();
+                return Ok(false);
+            }
+            batch.wrote(wrote);
+            self.state.spoke_ms.store(link.now_ms(), Relaxed);
+            self.state.bytes_out.fetch_add(wrote as u64, Relaxed);
         }
     }
 
@@ -158,40 +128,39 @@ impl Stream {
         Ok(read)
     }
 
-    fn fill_all(&self, mut into: &mut [u8], link: &LinkRuntime) -> Result<(), String> {
-        while !into.is_empty() {
-            let read = self.fill(into, link)?;
-            into = &mut into[read..];
-        }
-        Ok(())
-    }
-
-    /// Reads the rest of a chunk, of which `first` was read with its frame, straight into its receive buffer.
-    fn read_chunk(
-        &self,
-        mut range: WriteRange,
-        first: &[u8],
-        link: &LinkRuntime,
-    ) -> Result<(), String> {
-        let bytes = range.as_mut_slice();
-        bytes[..first.len()].copy_from_slice(first);
-        self.fill_all(&mut bytes[first.len()..], link)?;
-        link.landed(range, false);
-        Ok(())
-    }
-
-    fn frames(&self, link: &Arc<LinkRuntime>) -> Result<(), String> {
+    /// Reads frames, and most of a chunk straight into its receive buffer.
+    fn read_all(&self, link: &LinkRuntime) -> Result<(), String> {
         let mut buffer = vec![0; READ_BYTES];
-        // A small message that was not read in one piece.
-        let mut small = vec![];
-        let (mut start, mut end, mut at_once, mut frames) = (0, 0, READ_BYTES, 0);
+        let mut reading = Reading::new(self.state.number);
+        let (mut start, mut end, mut at_once) = (0, 0, READ_BYTES);
+        let (mut frames, mut is_bulk) = (0, false);
         loop {
-            let decoded = Frame::decode(&buffer[start..end]);
-            let decoded =
-                decoded.map_err(|error| link.disconnect(Some(self.state.number), &error))?;
-            let (frame, used) = match decoded {
-                Decoded::Frame(frame, used) => (frame, used),
-                Decoded::Short(need) => {
+            while let Some(room) = reading.room() {
+                let read = self.fill(room, link)?;
+                reading.filled(read, link)?;
+            }
+            if frames >= FRAMES_AT_ONCE || is_bulk {
+                link.settle();
+                (frames, is_bulk) = (0, false);
+            }
+            match reading.begin(&buffer[start..end], link)? {
+                Begun::Frame {
+                    used,
+                    payload_bytes,
+                    is_chunk,
+                } => {
+                    start += used;
+                    frames += 1;
+                    is_bulk = payload_bytes > BULK_BYTES;
+                    if payload_bytes > 0 {
+                        at_once = if is_chunk {
+                            READ_BEHIND_CHUNK
+                        } else {
+                            READ_BYTES
+                        };
+                    }
+                }
+                Begun::Short(need) => {
                     link.settle();
                     frames = 0;
                     if start == end {
@@ -202,43 +171,42 @@ impl Stream {
                     }
                     let limit = (end + at_once.max(need)).min(buffer.len());
                     end += self.fill(&mut buffer[end..limit], link)?;
-                    continue;
                 }
-            };
-            start += used;
-            link.check_small(self.state.number, &frame)?;
-            let payload = usize::try_from(frame.payload_bytes()).expect("it is bounded");
-            let have = payload.min(end - start);
-            let here = &buffer[start..start + have];
-            start += have;
-            if let Frame::Chunk { .. } = frame {
-                let range = link.frame(self.state.number, &frame, &[])?;
-                let range = range.expect("a chunk has a range, or is a violation");
-                self.read_chunk(range, here, link)?;
-                at_once = READ_BEHIND_CHUNK;
-            } else if have == payload {
-                link.frame(self.state.number, &frame, here)?;
-            } else {
-                small.resize(payload, 0);
-                small[..have].copy_from_slice(here);
-                self.fill_all(&mut small[have..], link)?;
-                link.frame(self.state.number, &frame, &small)?;
-            }
-            if let Frame::Small { .. } = frame {
-                at_once = READ_BYTES;
-            }
-            frames += 1;
-            if frames >= FRAMES_AT_ONCE || payload > BULK_BYTES {
-                link.settle();
-                frames = 0;
             }
         }
+    }
+
+    fn write_all(&self, link: &LinkRuntime) -> Result<(), String> {
+        while !self.state.is_closed() {
+            self.write(link, WriteLimit::All)?;
+            link.settle();
+            let (bell, rung) = &self.bell;
+            let mut bell = bell.lock().expect("nobody panics with it");
+            while !std::mem::take(&mut *bell) && !self.state.is_closed() {
+                bell = rung.wait(bell).expect("nobody panics with it");
+            }
+        }
+        Ok(())
     }
 }
 
 impl Lane for Stream {
+    fn threads(&self) -> &'static [&'static str] {
+        &[READS, "lane-tx"]
+    }
+
+    fn run(&self, thread: &str, link: &Arc<LinkRuntime>) {
+        let ended = match thread {
+            READS => self.read_all(link),
+            _ => self.write_all(link),
+        };
+        if let Err(why) = ended {
+            self.close(&why);
+        }
+    }
+
     fn wake(&self, link: &LinkRuntime) {
-        if let Err(why) = self.write(link, Wait::No) {
+        if let Err(why) = self.write(link, WriteLimit::Short) {
             self.close(&why);
         }
     }
@@ -263,11 +231,9 @@ impl Lane for Stream {
         // Within a frame there is no place for another.
         if batch.is_empty() && !self.state.is_closed() {
             let mut bytes = Vec::new();
-            let length = frame.encode(&mut bytes);
-            let _ = self
-                .state
-                .connection
-                .write(&[IoSlice::new(&bytes[..length])], Wait::No);
+            frame.encode(&mut bytes);
+            let connection = &self.state.connection;
+            let _ = connection.write(&[IoSlice::new(&bytes)], Wait::No);
         }
     }
 
@@ -280,10 +246,6 @@ impl Lane for Stream {
             why_not: self.why_not.clone(),
             ..self.state.status(kind)
         }
-    }
-
-    fn broke(&self) -> Option<LaneEnd> {
-        None
     }
 
     fn state(&self) -> &LaneState {

@@ -4,7 +4,9 @@
 
 use super::STREAM;
 use crate::connection::Connection;
-use crate::machine::frame::{Description, Frame, FRAME_BYTES_MAX};
+use crate::machine::frame::{
+    Description, Frame, RdmaAddress, RdmaReady, RdmaRefused, FRAME_BYTES_MAX,
+};
 use crate::rdma::Rdma;
 use crate::runtime::handshake::{read_frame, write_frame, HelloError, HELLO_LIMIT};
 use rgaps_verbs::{Arrived, Channel, ChannelAddress};
@@ -40,17 +42,20 @@ pub(crate) fn agree(connection: &Connection, rdma: &Rdma, lane: u32) -> Step<Agr
     let (our_rail, device) = rdma.rail(lane);
     let own = Channel::new(device, rdma.channel);
     let own = own.map_err(|error| format!("{}: {error}", device.name()));
-    let said = own.as_ref().map(|channel| Frame::RdmaAddress {
-        rail: our_rail,
-        address: Description::new(&channel.address().encode()).expect("addresses are short"),
+    let said = own.as_ref().map(|channel| {
+        let address = RdmaAddress {
+            rail: our_rail,
+            address: Description::new(&channel.address().encode()).expect("addresses are short"),
+        };
+        address.into()
     });
     let other = exchange(connection, said)?;
-    let (channel, (their_rail, address)) = match (own, other) {
-        (Ok(channel), Ok(Frame::RdmaAddress { rail, address })) => (channel, (rail, address)),
+    let (channel, theirs) = match (own, other) {
+        (Ok(channel), Ok(Frame::RdmaAddress(of))) => (channel, of),
         (Ok(_), Ok(_)) => return Err(HelloError::NoHello),
         (Err(why), _) | (_, Err(why)) => return Ok(Err(why)),
     };
-    let connected = match ChannelAddress::decode(address.as_slice()) {
+    let connected = match ChannelAddress::decode(theirs.address.as_slice()) {
         Some(address) => connect(&channel, &address),
         None => Err("the peer's channel has an address of another version".into()),
     };
@@ -62,7 +67,7 @@ pub(crate) fn agree(connection: &Connection, rdma: &Rdma, lane: u32) -> Step<Agr
     Ok(tried.map(|()| Agreed {
         channel,
         our_rail,
-        their_rail,
+        their_rail: theirs.rail,
         polls: rdma.channel.spin,
     }))
 }
@@ -78,20 +83,20 @@ fn connect(channel: &Channel, peer: &ChannelAddress) -> Result<(), String> {
 
 /// Says that this end has done a step, or why not, and hears the same of the peer.
 fn step(connection: &Connection, step: u8, done: Result<(), String>) -> Step<()> {
-    let said = done.as_ref().map(|()| Frame::RdmaReady { step });
+    let said = done.as_ref().map(|()| RdmaReady { step }.into());
     let other = exchange(connection, said)?;
     Ok(match (done, other) {
-        (Ok(()), Ok(Frame::RdmaReady { step: other })) if other == step => Ok(()),
+        (Ok(()), Ok(Frame::RdmaReady(other))) if other.step == step => Ok(()),
         (Ok(()), Ok(_)) => return Err(HelloError::NoHello),
         (Err(why), _) | (_, Err(why)) => Err(why),
     })
 }
 
 fn exchange(connection: &Connection, own: Result<Frame, &String>) -> Step<Frame> {
-    let own = own.unwrap_or_else(|why| Frame::RdmaRefused { why: words(why) });
+    let own = own.unwrap_or_else(|why| RdmaRefused { why: words(why) }.into());
     write_frame(connection, &own)?;
     Ok(match read_frame(connection, HELLO_LIMIT)? {
-        Frame::RdmaRefused { why } => {
+        Frame::RdmaRefused(RdmaRefused { why }) => {
             let why = String::from_utf8_lossy(why.as_slice());
             Err(format!("the peer: {}", why.escape_debug()))
         }

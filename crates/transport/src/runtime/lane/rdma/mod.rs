@@ -11,25 +11,25 @@ mod agree;
 mod reading;
 mod spin;
 
+use super::reading::Reading;
 use super::{Lane, LaneEnd, LaneKind, LaneState, LaneStatus};
 use crate::connection::Connection;
 use crate::machine::frame::{Frame, Remote};
-use crate::machine::{ProtocolViolation, WriteLimit};
+use crate::machine::WriteLimit;
 use crate::payload::Payload;
 use crate::rdma::RegistrationTable;
 use crate::runtime::batch::{Batch, Bytes, Piece, BATCH_SLICES, FEW_FRAMES};
 use crate::runtime::handshake::{read_frame, write_frame};
 use crate::runtime::LinkRuntime;
-use reading::Reading;
 use rgaps_verbs::{Arrived, Channel, ChannelError, Direct, Progress};
 use rustix::event::{epoll, eventfd, EventfdFlags, Timespec};
 use spin::Spin;
 use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, TryLockError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 pub(crate) use agree::{agree, Agreed};
@@ -64,23 +64,6 @@ pub(crate) struct RdmaLane {
 /// Descriptors that a lane waits for.
 const SOURCES: usize = 5;
 
-/// Which of these are readable is asked at once, by their places here: they are not looked at one by one each time.
-fn sources(all: [BorrowedFd<'_>; SOURCES]) -> std::io::Result<OwnedFd> {
-    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-    for (place, fd) in all.into_iter().enumerate() {
-        let data = epoll::EventData::new_u64(place as u64);
-        epoll::add(&epoll, fd, data, epoll::EventFlags::IN)?;
-    }
-    Ok(epoll)
-}
-
-fn frame_bytes(arrived: Arrived<'_>) -> u64 {
-    match arrived {
-        Arrived::Frame(record) => record.len() as u64,
-        Arrived::Written { .. } => 0,
-    }
-}
-
 #[derive(Default)]
 struct Sending {
     batch: Batch,
@@ -88,19 +71,10 @@ struct Sending {
     in_flight: VecDeque<(u64, Option<Arc<dyn Payload>>)>,
 }
 
-/// How a payload goes directly, which is kept until it has.
-enum DirectWrite {
-    One([Direct; 1], Arc<dyn Payload>),
-    Two([Direct; 2], Arc<dyn Payload>),
-}
-
-impl DirectWrite {
-    fn parts(&self) -> (&[Direct], Arc<dyn Payload>) {
-        match self {
-            Self::One(direct, payload) => (direct, Arc::clone(payload)),
-            Self::Two(directs, payload) => (directs, Arc::clone(payload)),
-        }
-    }
+/// The writes of a payload that goes directly.
+enum Directs {
+    One([Direct; 1]),
+    Two([Direct; 2]),
 }
 
 /// How the lane's thread is told that there is something to write.
@@ -131,14 +105,19 @@ impl RdmaLane {
         let most = agreed.channel.frame_bytes_max().saturating_sub(1);
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let [completions, events, signals] = agreed.channel.fds();
-        let of = [
+        let all = [
             connection.as_fd(),
             bell.as_fd(),
             completions,
             events,
             signals,
         ];
-        let sources = sources(of)?;
+        // Which are readable is asked at once, by their places here: they are not looked at one by one each time.
+        let sources = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        for (place, fd) in all.into_iter().enumerate() {
+            let data = epoll::EventData::new_u64(place as u64);
+            epoll::add(&sources, fd, data, epoll::EventFlags::IN)?;
+        }
         Ok(Self {
             state: LaneState::new(number, connection, now_ms),
             agreed,
@@ -165,14 +144,6 @@ impl RdmaLane {
             "RDMA with {} over {device}: {error}",
             self.state.connection.peer()
         )
-    }
-
-    /// The lane's thread.
-    pub(crate) fn run(&self, link: &Arc<LinkRuntime>) {
-        if let Err(why) = self.serve(link) {
-            self.close(&why);
-        }
-        self.leave(link);
     }
 
     fn serve(&self, link: &Arc<LinkRuntime>) -> Result<(), String> {
@@ -223,8 +194,11 @@ impl RdmaLane {
             self.state.listens.store(false, SeqCst);
             let direct = reading.arrived(arrived, link)?;
             self.direct_bytes_in.fetch_add(direct, Relaxed);
-            let bytes = direct + frame_bytes(arrived);
-            self.state.bytes_in.fetch_add(bytes, Relaxed);
+            let copied = match arrived {
+                Arrived::Frame(record) => record.len() as u64,
+                Arrived::Written { .. } => 0,
+            };
+            self.state.bytes_in.fetch_add(direct + copied, Relaxed);
             Ok(())
         };
         let progress = self.channel().progress(&mut each);
@@ -283,43 +257,17 @@ impl RdmaLane {
         match link.frame(self.state.number, &word, &[]) {
             Err(why) => why,
             Ok(_) => {
-                let violation = ProtocolViolation::State {
-                    frame: word.name(),
-                    what: "the lane is RDMA, and its connection idle",
-                };
-                link.disconnect(Some(self.state.number), &violation)
+                let what = "the lane is RDMA, and its connection idle";
+                link.violated(Some(self.state.number), word.name(), what)
             }
         }
     }
 
-    /// Posts what there is; of less than all the rest is left to the lane's thread.
+    /// Posts what there is within the limit. Without credit the lane's thread hears when there is some again.
     fn write(&self, link: &LinkRuntime, limit: WriteLimit) -> Result<(), String> {
-        loop {
-            let mut sending = match (limit, self.sending.try_lock()) {
-                (_, Ok(sending)) => sending,
-                (WriteLimit::All, Err(TryLockError::WouldBlock)) => {
-                    self.sending.lock().expect("nobody panics with it")
-                }
-                // It looks again when it is done.
-                (_, Err(TryLockError::WouldBlock)) => return Ok(()),
-                (_, Err(TryLockError::Poisoned(_))) => return Err("a writer panicked".into()),
-            };
-            let room = self.post(&mut sending, link, limit)?;
-            drop(sending);
-            // Without credit the lane's thread hears when there is some again.
-            if !room {
-                return Ok(());
-            }
-            // Somebody may have found the lock taken since.
-            match link.waiting(self.state.number, limit) {
-                None => return Ok(()),
-                Some(true) => {}
-                Some(false) => {
-                    self.waker.ring();
-                    return Ok(());
-                }
-            }
-        }
+        let post = |sending: &mut Sending| self.post(sending, link, limit);
+        let ring = || self.waker.ring();
+        self.state.write(link, limit, &self.sending, post, ring)
     }
 
     /// Whether there was credit for all (and the lane still is).
@@ -372,8 +320,11 @@ impl RdmaLane {
                     slices[0] = IoSlice::new(&[STREAM]);
                     (posts.push(&slices[..=count], None), bytes, 0, None)
                 }
-                Piece::Direct(head, way, bytes, mark) => {
-                    let (directs, payload) = way.parts();
+                Piece::Direct(head, (directs, payload), bytes, mark) => {
+                    let directs = match &directs {
+                        Directs::One(one) => &one[..],
+                        Directs::Two(two) => two,
+                    };
                     match (mark, directs) {
                         (Some(mark), [direct]) => {
                             let pushed = posts.push_marked(direct, mark);
@@ -412,7 +363,7 @@ impl RdmaLane {
         (payload, from, to): &Bytes,
         remote: &Remote,
         at: u64,
-    ) -> Option<DirectWrite> {
+    ) -> Option<(Directs, Arc<dyn Payload>)> {
         let bytes = (to - from) as u64;
         let start = match payload.direct() {
             Some(start) => start + *from as u64,
@@ -435,13 +386,13 @@ impl RdmaLane {
         let done = first.bytes;
         let payload = Arc::clone(payload);
         if done == bytes {
-            return Some(DirectWrite::One([first], payload));
+            return Some((Directs::One([first]), payload));
         }
         if self.channel().directs_max() < 2 {
             return None;
         }
         let second = part(done).filter(|second| done + second.bytes == bytes)?;
-        Some(DirectWrite::Two([first, second], payload))
+        Some((Directs::Two([first, second]), payload))
     }
 
     /// Lets go of payloads that the NIC has read, and tells the link.
@@ -456,12 +407,22 @@ impl RdmaLane {
             done += 1;
         }
         if done > 0 {
-            link.written(self.state.number, done);
+            link.lock().machine.written(self.state.number, done);
         }
     }
 }
 
 impl Lane for RdmaLane {
+    fn threads(&self) -> &'static [&'static str] {
+        &["lane-rdma"]
+    }
+
+    fn run(&self, _: &str, link: &Arc<LinkRuntime>) {
+        if let Err(why) = self.serve(link) {
+            self.close(&why);
+        }
+    }
+
     fn wake(&self, link: &LinkRuntime) {
         if let Err(why) = self.write(link, WriteLimit::Posted) {
             self.close(&why);
