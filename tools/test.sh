@@ -2,16 +2,19 @@
 # `make test`: every step in order, cheap ones first, stopping at the first that fails. Each step is
 # a target of its own, so a failure can be looked at alone.
 #
+# Two steps only compile and compute, in folders of their own: they run beside the others, at the lowest priority, on what the others leave
+# of the processors. Their output is printed when they have ended.
+#
 # A step that hangs is ended after STEP_SECONDS, with a listing of what its processes wait for. A step that
 # fails is run once more, so that the later steps run too. What passed only then is named at the end, and the
 # whole has failed (RETRY=0: nothing is run once more).
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
-STEPS=(setup check docs unit build c-test test-device test-gpu-verbs demo-device python docs-test chaos loom test-rdma test-netem)
+STEPS=(setup check docs unit build c-test test-device test-gpu-verbs demo-device python docs-test chaos test-rdma test-netem)
 # The kernel module, and NVIDIA's packages of compilers, are for x86-64.
 [ "$(uname -m)" != x86_64 ] || STEPS+=(test-kernel test-remote)
-STEPS+=(aarch64)
+BESIDE=(aarch64 loom)
 # On one kernel, with fewer kills than `make test-kernel` alone.
 export KERNEL_SERIES=${KERNEL_SERIES:-6.1} KERNEL_KILLS=${KERNEL_KILLS:-100} KERNEL_FUZZ_S=${KERNEL_FUZZ_S:-10}
 # A shorter crash test than `make chaos` alone; the seed is printed with every result.
@@ -50,9 +53,18 @@ end_leftovers() {
     kill -KILL "$pid" 2>/dev/null
   done
 }
-trap end_leftovers EXIT
+# The shell of the steps that run beside the others.
+beside=
+end_beside() {
+  local steps
+  [ -n "$beside" ] || return
+  steps=$(ps -o pid= --ppid "$beside")
+  kill "$beside" 2>/dev/null
+  # shellcheck disable=SC2086
+  [ -z "$steps" ] || kill $steps 2>/dev/null
+}
+trap 'end_beside; end_leftovers' EXIT
 
-summary=()
 start_all=$SECONDS
 mkdir -p target
 rm -f target/unsteady
@@ -71,22 +83,47 @@ try_step() {
   printf 'make %s\n' "$1" >>target/unsteady
 }
 
-# Of all processes that this one has waited for.
-cpu_seconds() { awk '{ print int(($16 + $17) / 100) }' /proc/$$/stat; }
+# Of all processes that this shell has waited for.
+this=$$
+cpu_seconds() { awk '{ print int(($16 + $17) / 100) }' "/proc/$this/stat"; }
 
-for step in "${STEPS[@]}"; do
-  printf '\n==== make %s\n' "$step"
-  start=$SECONDS
+failed() {
+  printf '\nmake test: FAILED in step "%s"; run "make %s" to see it alone\n' "$1" "$1" >&2
+  exit 1
+}
+
+# A step, and how long it took.
+timed_step() {
+  local start=$SECONDS cpu_before
   cpu_before=$(cpu_seconds)
-  if ! try_step "$step"; then
-    printf '\nmake test: FAILED in step "%s"; run "make %s" to see it alone\n' "$step" "$step" >&2
-    exit 1
+  printf '\n==== make %s\n' "$1"
+  try_step "$1" || failed "$1"
+  printf '%-15s %4d s %5d s of processors\n' "$1" $((SECONDS - start)) $(($(cpu_seconds) - cpu_before)) >>target/steps
+}
+
+run_beside() {
+  this=$BASHPID
+  renice -n 19 "$this" >/dev/null
+  local step
+  for step in "${BESIDE[@]}"; do timed_step "$step"; done
+}
+
+rm -f target/steps
+for step in "${STEPS[@]}"; do
+  timed_step "$step"
+  if [ "$step" = check ]; then
+    run_beside >target/beside.log 2>&1 &
+    beside=$!
   fi
-  summary+=("$(printf '%-15s %4d s %5d s of processors' "$step" $((SECONDS - start)) $(($(cpu_seconds) - cpu_before)))")
 done
+wait "$beside"
+beside_rc=$?
+beside=
+cat target/beside.log
+[ "$beside_rc" = 0 ] || exit 1
 
 printf '\n==== all steps ran\n'
-printf '%s\n' "${summary[@]}"
+cat target/steps
 printf '%-15s %4d s %5d s of processors, %s of disk\n' all $((SECONDS - start_all)) "$(cpu_seconds)" "$(du -sh . | cut -f 1)"
 if [ -e target/unsteady ]; then
   printf '\nmake test: FAILED: passed only when run once more, which is a bug:\n' >&2
