@@ -420,3 +420,62 @@ fn a_best_effort_flow_keeps_only_its_newest_message_while_the_host_is_away() {
     link.send((flow(1), false), 10, payload, Description::default());
     assert_eq!(counts.given_up.load(Ordering::Relaxed), 9);
 }
+
+#[test]
+fn a_flow_that_another_replaces_is_closed_when_the_host_has_accepted_that_one() {
+    let at = endpoint(1);
+    let (link, heard, landings) = listen(&at, 2);
+    let sender = endpoint(2);
+    let (to, answers) = channel();
+    let quiet = LinkIngress::new("1", to, channel().0, HostCounts::new(None));
+    // One lane, so that flows are closed in order.
+    let config = LinkConfig {
+        lanes: 1,
+        ..LinkConfig::default()
+    };
+    let peer = dial(&sender, &at, 2);
+    let from = HostLink::new(&sender, "1", (config, limits()), peer, quiet.ends()).unwrap();
+    let open = |flow| {
+        from.open(vec![NewFlow {
+            flow,
+            retained_max: u64::MAX,
+            description: Arc::new(described()),
+            leads_on: false,
+        }]);
+        wait(&heard, opened);
+    };
+    let accept = |flow| {
+        let bound = crate::ingress::Bound {
+            landing: None,
+            transit: None,
+            position: None,
+        };
+        landings.answer(flow, Ok(bound));
+        link.buffer_free();
+        wait(&answers, |heard| match heard {
+            ConductorEvent::Answered(of, Ok(())) => (of == flow).then_some(()),
+            _ => None,
+        });
+    };
+    let closed = || {
+        wait(&heard, |heard| match heard {
+            ConductorEvent::Closed(flow) => Some(flow),
+            _ => None,
+        })
+    };
+    let (former, other) = (flow(1), flow(2));
+    let successor = FlowName {
+        stream: 10,
+        publisher: 1,
+    };
+    for flow in [former, other] {
+        open(flow);
+        accept(flow);
+    }
+    open(successor);
+    from.end_flow(former, false);
+    from.end_flow(other, false);
+    assert_eq!(closed(), other);
+    accept(successor);
+    assert_eq!(closed(), former);
+}

@@ -2,11 +2,11 @@
 
 use crate::cells::{Cells, Shape};
 use crate::check;
-use crate::world::World;
+use crate::world::{Publisher, World};
 use loom::thread;
 use rgaps_layout::WAIT_SLICE_NS;
 use rgaps_sync::atomic::Ordering;
-use rgaps_topic::{ring_ahead, Reader, Sleeper, Taken, TopicView};
+use rgaps_topic::{ring_ahead, ring_sleepers, Reader, Sleeper, Taken, TopicView};
 
 const SMALL: Shape = Shape {
     publishers: 1,
@@ -36,8 +36,8 @@ pub fn wait(reader: &mut Reader<Cells>, doorbell: u32) -> Taken<Cells> {
     }
 }
 
-/// A subscriber sleeps until a message comes; `before` is what the publisher does first.
-fn message_wakes(preemptions: usize, before: fn(&TopicView<Cells>) -> u64) {
+/// A subscriber sleeps until message 1 comes.
+fn message_wakes(preemptions: usize, publish: fn(&mut Publisher, &TopicView<Cells>)) {
     check(preemptions, move || {
         let world = World::new(SMALL);
         let mut publisher = world.publisher();
@@ -50,8 +50,7 @@ fn message_wakes(preemptions: usize, before: fn(&TopicView<Cells>) -> u64) {
                 world.consume(taken)
             }
         });
-        before(&topic);
-        publisher.publish(1);
+        publish(&mut publisher, &topic);
         assert_eq!(reading.join().unwrap(), 1);
         publisher.finish();
     });
@@ -59,14 +58,25 @@ fn message_wakes(preemptions: usize, before: fn(&TopicView<Cells>) -> u64) {
 
 #[test]
 fn a_sleeping_subscriber_is_woken_by_a_message() {
-    message_wakes(5, |_| 0);
+    message_wakes(5, |publisher, _| publisher.publish(1));
 }
 
 /// The publisher rings before the message is there, too: whoever that wakes finds nothing and sleeps
 /// again, and is woken again.
 #[test]
 fn a_subscriber_that_is_woken_ahead_of_a_message_is_woken_by_it() {
-    message_wakes(4, |topic| ring_ahead(topic, &topic.publisher(0)));
+    message_wakes(4, |publisher, topic| {
+        ring_ahead(topic, &topic.publisher(0));
+        publisher.publish(1);
+    });
+}
+
+#[test]
+fn a_sleeping_subscriber_is_woken_for_messages_that_were_published_quietly() {
+    message_wakes(4, |publisher, topic| {
+        publisher.publish_quietly(1);
+        ring_sleepers(topic, &topic.publisher(0));
+    });
 }
 
 /// A subscriber that slept in vain joins a wait set while a message is published: its doorbell

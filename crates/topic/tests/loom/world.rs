@@ -327,6 +327,24 @@ impl Publisher {
             .unwrap();
     }
 
+    /// Fills a block and publishes it as message `tag`, which wakes nobody.
+    pub fn publish_quietly(&mut self, tag: u64) {
+        let (loan, place) = self.lend();
+        let Publisher { writer, memory } = self;
+        memory.world.payloads[memory.region][place].set(tag);
+        let with = With {
+            tensor: None,
+            metadata: None,
+            read: Point::NONE,
+            copies: [],
+            is_quiet: true,
+        };
+        let message = message(tag, place as u64);
+        writer
+            .publish_with(loan, &message, with, &mut |block| memory.free(block))
+            .unwrap();
+    }
+
     /// Fills a block and publishes it as message `tag` with an attachment that says the same.
     pub fn publish_attached(&mut self, tag: u64) {
         let (loan, place) = self.lend();
