@@ -442,7 +442,9 @@ fn a_flow_that_another_replaces_is_closed_when_the_host_has_accepted_that_one() 
             description: Arc::new(described()),
             leads_on: false,
         }]);
-        wait(&heard, opened);
+        wait(&heard, |heard| {
+            matches!(heard, ConductorEvent::Opened(_)).then_some(())
+        });
     };
     let accept = |flow| {
         let bound = crate::ingress::Bound {
