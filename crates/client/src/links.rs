@@ -74,7 +74,10 @@ pub trait LinksPublisher {
     /// What was published so far is the history of a publisher on another host, and what follows is live.
     fn end_history(&self);
 
-    /// Wakes subscribers that sleep and have unread messages: for messages that were published [quietly](LinksLoan::set_quiet).
+    /// Whether publishing wakes nobody: more messages follow at once, and then [`ring`](Self::ring).
+    fn set_quiet(&self, is_quiet: bool);
+
+    /// Wakes subscribers that sleep and have unread messages.
     fn ring(&self);
 }
 
@@ -113,7 +116,4 @@ pub trait LinksLoan {
 
     /// Says how many messages between those of this publisher, up to this one, never reached this host: a running sum.
     fn set_missed_so_far(&mut self, missed: u64);
-
-    /// Publishing it wakes no subscriber: more messages follow at once, and then [`LinksPublisher::ring`].
-    fn set_quiet(&mut self, is_quiet: bool);
 }

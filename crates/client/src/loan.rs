@@ -28,8 +28,6 @@ pub struct Loan {
     pub(crate) publish_ns: Option<u64>,
     /// Messages between those of its publisher, up to it, that never reached this host.
     pub(crate) missed_so_far: u64,
-    /// Publishing it wakes nobody.
-    pub(crate) is_quiet: bool,
     /// Where publishing failed last, so that work on that stream may write the bytes.
     pub(crate) failed: Option<Stream>,
     /// Copies that are made while it is filled.
@@ -293,7 +291,6 @@ impl Loan {
             metadata: self.metadata.as_deref().filter(|m| !m.is_empty()),
             publish_ns: self.publish_ns,
             missed_so_far: self.missed_so_far,
-            is_quiet: self.is_quiet,
         };
         let mut staged = None;
         let streaming = match self
@@ -424,10 +421,6 @@ impl LinksLoan for Loan {
     fn set_missed_so_far(&mut self, missed: u64) {
         self.missed_so_far = missed;
     }
-
-    fn set_quiet(&mut self, is_quiet: bool) {
-        self.is_quiet = is_quiet;
-    }
 }
 
 /// Describes a loan's bytes to the publisher when it is published.
@@ -439,7 +432,6 @@ pub(crate) struct Filled<'a> {
     pub(crate) metadata: Option<&'a Metadata>,
     pub(crate) publish_ns: Option<u64>,
     pub(crate) missed_so_far: u64,
-    pub(crate) is_quiet: bool,
 }
 
 /// An error of a GPU that is not the topic's.

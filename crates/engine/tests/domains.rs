@@ -210,7 +210,6 @@ fn publish(
         metadata: None,
         read,
         copies: [copy],
-        is_quiet: false,
     };
     writer
         .publish_with(loan, &message, with, &mut |_| {})

@@ -98,8 +98,6 @@ pub struct With<'a, C> {
     pub read: Point,
     /// Copies in other pools, at most [`MAX_REPLICAS`].
     pub copies: C,
-    /// Nobody is woken. Whoever publishes so calls [`ring_sleepers`] after the last such message, before it waits for anything.
-    pub is_quiet: bool,
 }
 
 /// What the publisher remembers of a block, beyond anyone else's reach.
@@ -170,6 +168,7 @@ pub struct Writer<S> {
     /// Who was rung for ahead of the next message.
     rung_ahead: u64,
     foresight: Foresight,
+    is_quiet: bool,
 }
 
 fn write_point<S: Storage>(descriptor: &DescriptorView<S>, dtype: DType, point: Point) {
@@ -244,6 +243,7 @@ impl<S: Storage> Writer<S> {
             dropped: Dropped::default(),
             rung_ahead: 0,
             foresight: Foresight::default(),
+            is_quiet: false,
         })
     }
 
@@ -556,11 +556,18 @@ impl<S: Storage> Writer<S> {
         slowest
     }
 
+    /// Whether the next messages wake nobody. Then [`ring_sleepers`] is to be called after the last of them, before the caller waits for
+    /// anything.
+    pub fn set_quiet(&mut self, is_quiet: bool) {
+        self.is_quiet = is_quiet;
+    }
+
     /// Rings for a sleeper ahead of the next message, if all matched subscribers sleep and it helps: see
     /// [`ring_ahead`].
     #[inline]
     pub fn ring_ahead(&mut self) {
-        if self.topic.sleepers().load(Ordering::Relaxed) != 0 && self.foresight.advises() {
+        let any = self.topic.sleepers().load(Ordering::Relaxed) != 0;
+        if any && !self.is_quiet && self.foresight.advises() {
             self.rung_ahead = ring_ahead(&self.topic, &self.slot);
         }
     }
@@ -578,7 +585,6 @@ impl<S: Storage> Writer<S> {
             metadata: None,
             read: message.point,
             copies: [],
-            is_quiet: false,
         };
         self.publish_with(loan, message, with, freed)
     }
@@ -597,7 +603,6 @@ impl<S: Storage> Writer<S> {
             metadata,
             read,
             copies,
-            is_quiet,
         } = with;
         // Whoever polls has the slot's line; it comes while we do the rest.
         prefetch_for_write(self.region.descriptor(self.head).committed());
@@ -632,7 +637,7 @@ impl<S: Storage> Writer<S> {
         self.head = sequence + 1;
         self.slot.head().store(self.head, Ordering::Release);
         step!("publish.announced");
-        let slept = match is_quiet {
+        let slept = match self.is_quiet {
             true => 0,
             false => ring_sleepers(&self.topic, &self.slot),
         };

@@ -55,7 +55,6 @@ fn publish(
         metadata: None,
         read: Point::NONE,
         copies,
-        is_quiet: false,
     };
     let freed = &mut |block| freed.push(block);
     writer.publish_with(loan, &message, with, freed).unwrap();

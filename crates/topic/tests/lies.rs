@@ -438,7 +438,6 @@ impl Honest {
                     metadata: behind.then_some(&metadata),
                     read: point,
                     copies: [],
-                    is_quiet: false,
                 };
                 let _ = writer.publish_with(loan, &message, with, &mut freed);
             }

@@ -52,7 +52,6 @@ fn messages_arrive_in_order_with_all_their_fields() {
             metadata: None,
             read: Point::NONE,
             copies: [],
-            is_quiet: false,
         };
         let loan = writer.loan(1 << 39, 1 << 33).unwrap();
         writer
@@ -404,7 +403,6 @@ fn publish_with(writer: &mut Writer<Shared>, tag: u64, metadata: Option<&Metadat
         metadata,
         read: Point::NONE,
         copies: [],
-        is_quiet: false,
     };
     let loan = writer.loan(4096 * tag, 256).unwrap();
     writer

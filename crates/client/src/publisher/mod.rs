@@ -410,6 +410,10 @@ impl LinksPublisher for Publisher {
         self.core.lock().writer.end_history();
     }
 
+    fn set_quiet(&self, is_quiet: bool) {
+        self.core.lock().writer.set_quiet(is_quiet);
+    }
+
     fn ring(&self) {
         ring_sleepers(&self.core.topic, &self.core.slot());
     }
@@ -577,7 +581,6 @@ impl PublisherCore {
             stream: Stream(0),
             publish_ns: None,
             missed_so_far: 0,
-            is_quiet: false,
             failed: None,
             streaming: None,
         }
@@ -668,9 +671,7 @@ impl PublisherCore {
         // Before anything is queued on the stream, so that nothing is in the way of what has to run for
         // subscribers to read on.
         let mut state = self.room(filled.bytes, patience)?;
-        if !filled.is_quiet {
-            state.writer.ring_ahead();
-        }
+        state.writer.ring_ahead();
         let is_elsewhere = self.read_elsewhere() != 0;
         if is_elsewhere || self.own.mapping.context().is_some() || streaming.is_some() {
             drop(state);
@@ -684,7 +685,6 @@ impl PublisherCore {
             metadata: filled.metadata,
             read: Point::NONE,
             copies: [],
-            is_quiet: filled.is_quiet,
         };
         self.announce(state, block, &message, with)
     }
@@ -753,7 +753,6 @@ impl PublisherCore {
             metadata: filled.metadata,
             read,
             copies,
-            is_quiet: filled.is_quiet,
         };
         self.announce(state, block, &message, with)
     }

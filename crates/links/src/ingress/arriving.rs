@@ -293,7 +293,7 @@ impl ArrivingMessage {
             .mark
             .begin(sequence, landing.publisher.id(), published);
         let is_quiet = landing.is_in_batch.load(Ordering::Acquire);
-        loan.set_quiet(is_quiet);
+        landing.set_quiet(is_quiet);
         match loan.try_publish() {
             Ok(number) => {
                 self.batch.published(landing, is_quiet);

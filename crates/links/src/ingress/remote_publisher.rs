@@ -38,6 +38,7 @@ pub struct RemotePublisher {
     /// It has published since the link's lanes [rested](rgaps_transport::FlowReceiver::rest); and has woken nobody for the last message.
     pub(super) is_in_batch: AtomicBool,
     pub(super) is_unrung: AtomicBool,
+    is_quiet: AtomicBool,
     /// Memory for the next message.
     fetched: Mutex<SpareLoan>,
 }
@@ -106,6 +107,7 @@ impl RemotePublisher {
             limits,
             is_in_batch: AtomicBool::new(false),
             is_unrung: AtomicBool::new(false),
+            is_quiet: AtomicBool::new(false),
             fetched: Mutex::default(),
         })
     }
@@ -199,7 +201,14 @@ impl RemotePublisher {
         }
     }
 
-    /// Wakes whom messages were published for [quietly](LinksLoan::set_quiet).
+    /// Whether the next message wakes nobody. To be called in its turn.
+    pub(super) fn set_quiet(&self, is_quiet: bool) {
+        if self.is_quiet.swap(is_quiet, Ordering::Relaxed) != is_quiet {
+            self.publisher.set_quiet(is_quiet);
+        }
+    }
+
+    /// Wakes whom messages were published for [quietly](Self::set_quiet).
     pub(super) fn ring(&self) {
         if self.is_unrung.swap(false, Ordering::AcqRel) {
             self.publisher.ring();

@@ -332,17 +332,12 @@ impl Publisher {
         let (loan, place) = self.lend();
         let Publisher { writer, memory } = self;
         memory.world.payloads[memory.region][place].set(tag);
-        let with = With {
-            tensor: None,
-            metadata: None,
-            read: Point::NONE,
-            copies: [],
-            is_quiet: true,
-        };
         let message = message(tag, place as u64);
+        writer.set_quiet(true);
         writer
-            .publish_with(loan, &message, with, &mut |block| memory.free(block))
+            .publish(loan, &message, &mut |block| memory.free(block))
             .unwrap();
+        writer.set_quiet(false);
     }
 
     /// Fills a block and publishes it as message `tag` with an attachment that says the same.
@@ -357,7 +352,6 @@ impl Publisher {
             metadata: Some(&metadata),
             read: Point::NONE,
             copies: [],
-            is_quiet: false,
         };
         let message = message(tag, place as u64);
         writer
@@ -385,7 +379,6 @@ impl Publisher {
             metadata: None,
             read: Point::NONE,
             copies: [copied],
-            is_quiet: false,
         };
         writer
             .publish_with(loan, &message, with, &mut |block| memory.free(block))
