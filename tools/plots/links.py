@@ -234,7 +234,9 @@ def zeroing(figures):
 TABLES = {
     "RGAPS's own order": ("""GPU to GPU between two hosts on one machine, over TCP: rgaps, and RGAPS's order (pinned memory, one stage after the other) in turns with it in the
 same run. Rows in which RGAPS's order is faster come first. The *bound* is what overlapping all stages could give at most: the sum of the stages, each alone,
-divided by the longest, which is the wire. A gain of 1.8, the goal, needs a wire that takes at most 2.5 times as long as one copy; here it takes 4 to 9 times as long.""", series),
+divided by the longest, which is the wire. A gain of 1.8, the goal, needs a wire that takes at most 2.5 times as long as one copy; here it takes 4 to 9 times as long.
+The rows of 4 MiB are from before the copy to the host had parts that are sent while it runs. Since then rgaps is faster there, too: 1.04, 1.05, 1.08 and 1.12 with 1, 2, 4 and
+8 subscribers, medians of four runs each (`bench/results/nvidia-h200-2026-11-29-2/series-4MiB.json`).""", series),
     "From the GPU to the sending process, by stage (thesis, Table 4.2)": ("""Microseconds of each stage alone, in the run of the plots above. The
 thesis copies over PCIe 4.0 x16 from an RTX 3090; its notification is one of shared memory, ours wakes a sleeping subscriber.""", table_4_2),
     "From the receiving process to the GPU, by stage (thesis, Table 4.4)": ("""Microseconds of each stage alone: one copy for all subscribers, then

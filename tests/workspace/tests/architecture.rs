@@ -155,3 +155,27 @@ fn no_async_runtime_is_linked() {
         assert!(linked.is_empty(), "crates/{folder} links {linked:?}");
     }
 }
+
+/// Functions of the way between two hosts, and their files, as ARCHITECTURE.md lists them.
+#[test]
+fn every_function_on_the_way_between_hosts_is_where_the_table_says() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let read = |file: &str| std::fs::read_to_string(root.join(file)).unwrap_or_default();
+    let mut steps = 0;
+    for row in read("ARCHITECTURE.md").lines() {
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        let [_, step, function, file, ..] = cells[..] else {
+            continue;
+        };
+        if step.parse::<u32>().is_err() {
+            continue;
+        }
+        let (function, file) = (function.trim_matches('`'), file.trim_matches('`'));
+        let is_there = [format!("fn {function}("), format!("fn {function}<")]
+            .iter()
+            .any(|text| read(&format!("crates/{file}")).contains(text));
+        assert!(is_there, "step {step}: {function} is not in crates/{file}");
+        steps += 1;
+    }
+    assert!((1..=25).contains(&steps), "{steps} steps");
+}
