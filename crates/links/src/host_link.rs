@@ -184,6 +184,8 @@ impl Sending {
     /// Ends a flow that the host has not heard of.
     fn cut(&mut self, flow: FlowName, link: &mut LinkMachine) -> Vec<Arc<dyn Payload>> {
         let sent = self.flows.remove(&flow);
+        // No answer to it will come.
+        self.close_replaced(Some(flow), link);
         sent.map_or_else(Vec::new, |sent| {
             self.names.remove(&sent.id);
             link.cut(sent.id)
@@ -316,7 +318,7 @@ impl HostLink {
         });
     }
 
-    /// Sends a message without blocking: it leaves with [`settle`](Self::settle). Sequences ascend, and the host misses those between.
+    /// Sends a message without blocking: once it is taken, it leaves with [`settle`](Self::settle). Sequences ascend, and the host misses those between.
     /// `reliable`: not for want of room.
     pub fn send(
         &self,
@@ -360,6 +362,10 @@ impl HostLink {
             }
         });
         drop(given_up);
+        if outcome != Sent::Taken {
+            // For the messages that were given up.
+            self.settle();
+        }
         outcome
     }
 
@@ -405,8 +411,8 @@ impl HostLink {
         self.change(flow, |link, sent| link.skip(sent.id, next));
     }
 
-    /// No message of a flow follows. It closes when the host has answered to the flow that replaces it, and ends when all that it retains is acknowledged or given up. One that is cut ends at once; the
-    /// host misses nothing of it, since the rest comes in another flow.
+    /// No message of a flow follows. It closes when the host has answered to the flow that replaces it, and ends when all that it retains
+    /// is acknowledged or given up. One that is cut ends at once; the host misses nothing of it, since the rest comes in another flow.
     pub fn end_flow(&self, flow: FlowName, is_cut: bool) {
         let dropped = self.link.change(|link| {
             let mut sending = lock(&self.user.sending);

@@ -35,8 +35,8 @@ pub struct HostFlow {
     unknown: Option<(u64, Instant)>,
     /// The conductor has still to be asked about it.
     pub asks: bool,
-    /// Messages since the last [`HostFlow::settle`], and how many of them the link has not been settled for.
-    batch: u32,
+    /// A message was sent since the last [`HostFlow::settle`]; and for how many the link has not been settled.
+    is_in_batch: bool,
     unsettled: u32,
     /// It began with a new subscriber: hosts that are new get that one's history, and skip what the former subscriber still has.
     pub wants_history: bool,
@@ -59,7 +59,7 @@ impl HostFlow {
             open: BTreeSet::new(),
             unknown: None,
             asks: false,
-            batch: 0,
+            is_in_batch: false,
             unsettled: 0,
             wants_history: false,
             skips_previous: false,
@@ -169,9 +169,9 @@ impl HostFlow {
         match sent {
             Sent::Taken => {
                 self.rate.iter_mut().for_each(|rate| rate.spend(bytes));
-                self.batch += 1;
                 self.unsettled += 1;
-                if self.batch == 1 || self.unsettled >= BATCH {
+                let is_first = !std::mem::replace(&mut self.is_in_batch, true);
+                if is_first || self.unsettled >= BATCH {
                     self.settle_link();
                 }
             }
@@ -184,7 +184,7 @@ impl HostFlow {
     /// No more messages follow at once: all that were sent leave.
     pub fn settle(&mut self) {
         self.settle_link();
-        self.batch = 0;
+        self.is_in_batch = false;
     }
 
     fn settle_link(&mut self) {
