@@ -1,5 +1,6 @@
 //! What is fuzzed: bytes in, and nothing but panics if something is wrong. Used by `fuzz/` (libFuzzer) and by
 //! `tests/fuzz.rs` (seeded, everywhere).
+use rgaps_connection::Security;
 use rgaps_transport::machine::frame::{
     self, Decoded, Description, Frame, Lanes, Remote, FLOW_ENDED, FRAME_BYTES_MAX,
 };
@@ -9,7 +10,7 @@ use rgaps_transport::machine::{
 };
 use rgaps_transport::{
     Endpoint, EndpointConfig, FlowId, FlowReceiver, LaneKey, Link, LinkConfig, LinkUser, Payload,
-    Peer, Security,
+    Peer,
 };
 use std::collections::BTreeMap;
 use std::io::{Read, Write};

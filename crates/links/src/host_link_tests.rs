@@ -6,8 +6,9 @@ use crate::ingress::LinkIngress;
 use crate::wire::{Takes, Tree};
 use rgaps_client::links::Offer;
 use rgaps_client::History;
+use rgaps_connection::Security;
 use rgaps_transport::machine::BufferReply;
-use rgaps_transport::{EndpointConfig, LaneEnd, LaneKey, Security};
+use rgaps_transport::{EndpointConfig, LaneEnd, LaneKey};
 use std::sync::mpsc::{channel, Receiver};
 
 const LIMIT: Duration = Duration::from_secs(120);

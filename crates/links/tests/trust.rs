@@ -7,12 +7,13 @@ mod support;
 use authority::{files, links, links_to, Authority};
 use rgaps::PeerState;
 use rgaps_client::links::Links;
+use rgaps_connection::{Security, Tls, TlsFiles};
 use rgaps_links::control_plane::{random_u64, ControlPlane, PlaneEvent};
 use rgaps_links::keys::Node as Life;
 use rgaps_transport::machine::BufferReply;
 use rgaps_transport::{
     Endpoint, EndpointConfig, FlowId, FlowReceiver, LaneKey, LinkConfig, LinkEvent, LinkRuntime,
-    LinkUser, Peer, Security, Tls, TlsFiles,
+    LinkUser, Peer,
 };
 use std::io::Write;
 use std::net::TcpStream;

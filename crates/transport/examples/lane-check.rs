@@ -3,6 +3,7 @@
 //! fro, whose lanes poll for so long, or sleep; where they sleep, of streams of large ones, too. Messages are in registered
 //! memory, as those of a host's pool are.
 
+use rgaps_connection::Security;
 use rgaps_transport::machine::{BufferReply, ReceiveBuffer};
 use rgaps_transport::*;
 use rgaps_verbs::in_process::{Faults, Network};

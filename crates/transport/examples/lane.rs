@@ -2,10 +2,11 @@
 //! `lane listen IP DEVICE tcp|rdma BYTES COUNT [LANES]` there, and with `dial` and the same IP here, which prints a
 //! line of JSON. Up to 4096 bytes go to and fro, one at a time; larger ones go one way, as many as there is memory for
 //! at once. `SPIN_US` is how long lanes poll.
+use rgaps_connection::Security;
 use rgaps_transport::machine::{BufferReply, ReceiveBuffer};
 use rgaps_transport::{
     Description, Endpoint, EndpointConfig, FlowEvent, FlowId, FlowReceiver, LaneKey, LaneKind,
-    Link, LinkConfig, LinkRuntime, LinkUser, Payload, Peer, Rdma, RdmaMode, Registered, Security,
+    Link, LinkConfig, LinkRuntime, LinkUser, Payload, Peer, Rdma, RdmaMode, Registered,
 };
 use rgaps_verbs::{Access, Allocation, ChannelConfig, Memory, Verbs};
 use std::net::SocketAddr;

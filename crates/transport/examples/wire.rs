@@ -4,10 +4,11 @@
 //! Large: messages of `size` from memory into memory (buffers are used again, as a pool's are), four on their way.
 //! Small: 64 bytes to and fro, answered by whoever gets them; bare TCP's floor is the same with `read` and `write`.
 #![forbid(unsafe_code)]
+use rgaps_connection::Security;
 use rgaps_transport::machine::{BufferReply, ReceiveBuffer};
 use rgaps_transport::{
     Description, Endpoint, EndpointConfig, FlowEvent, FlowId, FlowReceiver, LaneKey, Link,
-    LinkConfig, LinkRuntime, LinkUser, Payload, Peer, Security,
+    LinkConfig, LinkRuntime, LinkUser, Payload, Peer,
 };
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -9,17 +9,12 @@
 // Frames are passed on and not kept; a box would allocate on a message's way.
 #![allow(clippy::large_enum_variant, clippy::result_large_err)]
 
-mod connection;
 mod credits;
-mod handshakes;
 pub mod machine;
 mod payload;
 mod rdma;
 mod runtime;
-mod security;
-mod tls;
 
-pub use handshakes::{Handshake, Handshakes};
 pub use machine::frame::{Description, LaneKey, RdmaMode};
 pub use machine::{FlowEvent, FlowId};
 pub use payload::Payload;
@@ -28,5 +23,3 @@ pub use runtime::{
     Endpoint, EndpointConfig, EndpointError, FlowReceiver, LaneEnd, LaneKind, LaneStatus, Link,
     LinkConfig, LinkCounts, LinkEvent, LinkRuntime, LinkStatus, LinkUser, OpenReply, Peer,
 };
-pub use security::{Security, SecurityError, TlsPaths, TlsStream};
-pub use tls::{Tls, TlsError, TlsFiles};

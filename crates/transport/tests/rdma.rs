@@ -14,11 +14,10 @@ use lanes::finish::{config, finish};
 use lanes::hosts::*;
 use lanes::rdma::Fabric;
 use lanes::scenarios::{conformance, Over};
+use rgaps_connection::{Security, Tls};
 use rgaps_transport::machine::frame::RdmaMode;
-use rgaps_transport::{
-    Endpoint, EndpointConfig, EndpointError, LaneEnd, LaneKind, LinkConfig, Security,
-};
-use rgaps_transport::{Rdma, RdmaError, Tls};
+use rgaps_transport::{Endpoint, EndpointConfig, EndpointError, LaneEnd, LaneKind, LinkConfig};
+use rgaps_transport::{Rdma, RdmaError};
 use rgaps_verbs::in_process::Faults;
 use rgaps_verbs::{Status, Verbs};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};

@@ -9,11 +9,11 @@ mod lanes {
 use lanes::certificates::Authority;
 use lanes::hosts::*;
 use lanes::raw::{hello, Raw};
+use rgaps_connection::{Security, Tls, TlsFiles};
 use rgaps_transport::machine::frame::{
     self, Description, Frame, Hello, Lanes, ResetReason, WIRE_VERSION,
 };
-use rgaps_transport::{Endpoint, EndpointConfig, LaneKind, LinkConfig, Security};
-use rgaps_transport::{LaneKey, Tls, TlsFiles};
+use rgaps_transport::{Endpoint, EndpointConfig, LaneKey, LaneKind, LinkConfig};
 use std::io::Write;
 use std::net::SocketAddr;
 use std::sync::Arc;

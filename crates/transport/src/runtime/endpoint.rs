@@ -2,11 +2,9 @@
 
 use super::handshake::{accept_hello, dial_hello, refuse, HelloError, HELLO_LIMIT};
 use super::{FlowReceiver, LinkConfig, LinkRuntime, LinkUser, Peer};
-use crate::connection::Connection;
-use crate::handshakes::Handshakes;
 use crate::machine::frame::{Hello, LaneKey, ResetReason};
 use crate::rdma::{Rdma, RdmaError, Registrar, RegistrationTable};
-use crate::security::Security;
+use rgaps_connection::{Connection, Handshakes, Security};
 use std::collections::HashMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};

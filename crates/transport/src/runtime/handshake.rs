@@ -1,11 +1,11 @@
 //! The handshake of a lane: HELLO in both directions, with version, realm, incarnations and the link's key. Nothing else is read
 //! before they match.
 
-use crate::connection::Connection;
 use crate::machine::frame::{
     DecodeError, Decoded, Frame, Hello, RdmaMode, Reset, ResetReason, FRAME_BYTES_MAX,
     HEADER_BYTES, WIRE_VERSION,
 };
+use rgaps_connection::Connection;
 use std::io;
 use std::time::{Duration, Instant};
 use thiserror::Error;

@@ -5,8 +5,8 @@ use super::handshake::{hex, rdma_of_both, refuse, write_frame, HelloError, UNNUM
 use super::lane::rdma::{agree, Agreed, RdmaLane};
 use super::lane::{Lane, Stream};
 use super::{LinkEvent, LinkRuntime, LockedLink, OpenLane};
-use crate::connection::Connection;
 use crate::machine::frame::{Hello, RdmaMode, ResetReason, LANES_MAX};
+use rgaps_connection::Connection;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;

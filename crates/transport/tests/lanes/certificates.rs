@@ -1,6 +1,6 @@
 //! Certificates of hosts.
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use rgaps_transport::TlsFiles;
+use rgaps_connection::TlsFiles;
 
 /// Who vouches for hosts.
 pub struct Authority(CertifiedIssuer<'static, KeyPair>);

@@ -1,11 +1,12 @@
 //! Two ends of a link on loopback: what one sends, and what the other got.
+use rgaps_connection::Security;
 #[allow(unused_imports, reason = "every test program uses a part of it")]
 pub use rgaps_testkit::{until, LIMIT};
 use rgaps_transport::machine::frame::Description;
 use rgaps_transport::machine::{BufferReply, CardBuffer, ReceiveBuffer};
 use rgaps_transport::{
     Endpoint, EndpointConfig, FlowEvent, FlowId, FlowReceiver, LaneEnd, LinkConfig, LinkEvent,
-    LinkRuntime, LinkUser, OpenReply, Peer, Security,
+    LinkRuntime, LinkUser, OpenReply, Peer,
 };
 use rgaps_transport::{LaneKey, Payload, Rdma};
 use std::collections::{BTreeMap, VecDeque};

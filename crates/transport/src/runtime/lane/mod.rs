@@ -5,9 +5,9 @@ mod reading;
 mod stream;
 
 use super::LinkRuntime;
-use crate::connection::Connection;
 use crate::machine::frame::Frame;
 use crate::machine::WriteLimit;
+use rgaps_connection::Connection;
 use rgaps_verbs::ChannelCounts;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};

@@ -6,11 +6,11 @@
 
 use super::reading::{Begun, Reading};
 use super::{Lane, LaneKind, LaneState, LaneStatus};
-use crate::connection::{Connection, Wait};
 use crate::machine::frame::Frame;
 use crate::machine::WriteLimit;
 use crate::runtime::batch::{Batch, BATCH_SLICES};
 use crate::runtime::LinkRuntime;
+use rgaps_connection::{Connection, Wait};
 use std::io::IoSlice;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex};

@@ -3,12 +3,12 @@
 //! lane.
 
 use super::STREAM;
-use crate::connection::Connection;
 use crate::machine::frame::{
     Description, Frame, RdmaAddress, RdmaReady, RdmaRefused, FRAME_BYTES_MAX,
 };
 use crate::rdma::Rdma;
 use crate::runtime::handshake::{read_frame, write_frame, HelloError, HELLO_LIMIT};
+use rgaps_connection::Connection;
 use rgaps_verbs::{Arrived, Channel, ChannelAddress};
 use std::io::IoSlice;
 use std::time::{Duration, Instant};

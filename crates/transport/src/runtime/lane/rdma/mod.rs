@@ -13,7 +13,6 @@ mod spin;
 
 use super::reading::Reading;
 use super::{Lane, LaneEnd, LaneKind, LaneState, LaneStatus};
-use crate::connection::Connection;
 use crate::machine::frame::{Frame, Remote};
 use crate::machine::WriteLimit;
 use crate::payload::Payload;
@@ -21,6 +20,7 @@ use crate::rdma::RegistrationTable;
 use crate::runtime::batch::{Batch, Bytes, Piece, BATCH_SLICES, FEW_FRAMES};
 use crate::runtime::handshake::{read_frame, write_frame};
 use crate::runtime::LinkRuntime;
+use rgaps_connection::Connection;
 use rgaps_verbs::{Arrived, Channel, ChannelError, Direct, Progress};
 use rustix::event::{epoll, eventfd, EventfdFlags, Timespec};
 use spin::Spin;

@@ -1,4 +1,4 @@
-//! A lane's connection: bytes in order, there and back, plain or encrypted.
+//! A connection: bytes in order, there and back, plain or encrypted.
 
 use crate::tls::{in_words, Session, Tls};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
@@ -13,14 +13,16 @@ const UNSENT_MAX: u32 = 256 << 10;
 
 /// Whether a call may wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wait {
+pub enum Wait {
+    /// Until there is something, or room.
     Yes,
+    /// It returns at once.
     No,
 }
 
 /// One TCP connection. One thread reads and one writes at a time; they may be two.
 #[derive(Debug)]
-pub(crate) struct Connection {
+pub struct Connection {
     tcp: TcpStream,
     peer: SocketAddr,
     session: Option<Box<Session>>,
@@ -30,7 +32,7 @@ pub(crate) struct Connection {
 impl Connection {
     /// Plain bytes. The kernel's own choice of buffers stays: a size that is set ends their growth, and is
     /// limited to `net.core.rmem_max`, which is smaller.
-    pub(crate) fn plain(tcp: TcpStream) -> io::Result<Self> {
+    pub fn plain(tcp: TcpStream) -> io::Result<Self> {
         tcp.set_nodelay(true)?;
         // What was sent and is not acknowledged for so long ends the connection; quiet lanes end sooner.
         rustix::net::sockopt::set_tcp_user_timeout(&tcp, 30_000)?;
@@ -45,12 +47,7 @@ impl Connection {
     }
 
     /// Encrypted; the peer has to prove that it has the name that this end dials, or who it is.
-    pub(crate) fn encrypt(
-        &mut self,
-        tls: &Tls,
-        dials: Option<&str>,
-        limit: Duration,
-    ) -> io::Result<()> {
+    pub fn encrypt(&mut self, tls: &Tls, dials: Option<&str>, limit: Duration) -> io::Result<()> {
         let session = tls.begin(&self.tcp, dials, limit);
         let session = session.map_err(|error| io::Error::new(error.kind(), in_words(&error)))?;
         self.session = Some(Box::new(session));
@@ -58,42 +55,44 @@ impl Connection {
     }
 
     /// Whether the peer may be who has this name: without encryption nobody proves anything.
-    pub(crate) fn may_be(&self, name: &str) -> bool {
+    pub fn may_be(&self, name: &str) -> bool {
         self.session.as_ref().is_none_or(|session| session.is(name))
     }
 
-    pub(crate) fn is_encrypted(&self) -> bool {
+    /// Whether it has been encrypted.
+    pub fn is_encrypted(&self) -> bool {
         self.session.is_some()
     }
 
     /// Readable when the peer said something or is gone.
-    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.tcp.as_fd()
     }
 
-    pub(crate) fn peer(&self) -> SocketAddr {
+    /// The address of the other end.
+    pub fn peer(&self) -> SocketAddr {
         self.peer
     }
 
     /// Both ends are on this host.
-    pub(crate) fn is_loopback(&self) -> bool {
+    pub fn is_loopback(&self) -> bool {
         let local = self.tcp.local_addr();
         self.peer.ip().is_loopback() && local.is_ok_and(|local| local.ip().is_loopback())
     }
 
     /// How long a call may wait; none: until the connection is closed.
-    pub(crate) fn set_limit(&self, limit: Option<Duration>) -> io::Result<()> {
+    pub fn set_limit(&self, limit: Option<Duration>) -> io::Result<()> {
         self.tcp.set_read_timeout(limit)?;
         self.tcp.set_write_timeout(limit)
     }
 
     /// Whoever reads looks for bytes for so long before it sleeps.
-    pub(crate) fn set_spin(&mut self, spin: Duration) {
+    pub fn set_spin(&mut self, spin: Duration) {
         self.spin = spin;
     }
 
     /// Some bytes; none if the peer closed.
-    pub(crate) fn read(&self, into: &mut [u8]) -> io::Result<usize> {
+    pub fn read(&self, into: &mut [u8]) -> io::Result<usize> {
         match &self.session {
             None => self.receive(into),
             Some(session) => session.read(into, |into| self.receive(into)),
@@ -117,7 +116,7 @@ impl Connection {
     }
 
     /// Some of these bytes are taken; none if it may not wait and would have to.
-    pub(crate) fn write(&self, slices: &[IoSlice<'_>], wait: Wait) -> io::Result<usize> {
+    pub fn write(&self, slices: &[IoSlice<'_>], wait: Wait) -> io::Result<usize> {
         match &self.session {
             None => self.send(slices, wait),
             Some(session) => session.write(slices, |bytes| self.send(&[IoSlice::new(bytes)], wait)),
@@ -125,7 +124,7 @@ impl Connection {
     }
 
     /// Whether all that was taken is with the kernel.
-    pub(crate) fn flush(&self, wait: Wait) -> io::Result<bool> {
+    pub fn flush(&self, wait: Wait) -> io::Result<bool> {
         let send = |bytes: &[u8]| self.send(&[IoSlice::new(bytes)], wait);
         self.session
             .as_ref()
@@ -148,7 +147,7 @@ impl Connection {
     }
 
     /// All of these bytes.
-    pub(crate) fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
+    pub fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             let wrote = self.write(&[IoSlice::new(bytes)], Wait::Yes)?;
             bytes = &bytes[wrote..];
@@ -158,7 +157,7 @@ impl Connection {
     }
 
     /// Whoever reads or writes gets an end.
-    pub(crate) fn close(&self) {
+    pub fn close(&self) {
         // It may be closed already.
         let _ = self.tcp.shutdown(Shutdown::Both);
     }

@@ -140,7 +140,7 @@ impl Tls {
 
     /// Begins a session: dials the peer of this name, which has to prove it; or without a name accepts a peer that proves who it is,
     /// and [`Session::is`] says whether it is somebody.
-    pub(crate) fn begin(
+    pub fn begin(
         &self,
         tcp: &TcpStream,
         dials: Option<&str>,
@@ -158,7 +158,7 @@ impl Tls {
 }
 
 /// Why a handshake failed, and what to do.
-pub(crate) fn in_words(error: &io::Error) -> String {
+pub fn in_words(error: &io::Error) -> String {
     use rustls::{AlertDescription as Alert, CertificateError, Error};
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
     let hint = match inner {
@@ -238,7 +238,7 @@ impl Write for Limited<'_> {
 /// An encrypted connection's books. The socket is read by one thread and written by one, outside of
 /// the lock.
 #[derive(Debug)]
-pub(crate) struct Session {
+pub struct Session {
     tls: Mutex<rustls::Connection>,
     incoming: Mutex<Buffer>,
     outgoing: Mutex<Buffer>,
@@ -271,14 +271,14 @@ impl Session {
     }
 
     /// Whether the peer's certificate is for this name.
-    pub(crate) fn is(&self, name: &str) -> bool {
+    pub fn is(&self, name: &str) -> bool {
         let tls = self.tls.lock().expect("nobody panics with it");
         let first = tls.peer_certificates().and_then(<[_]>::first);
         first.is_some_and(|first| is_for(first, name))
     }
 
     /// Some plaintext; `receive` brings encrypted bytes and may wait.
-    pub(crate) fn read(
+    pub fn read(
         &self,
         into: &mut [u8],
         receive: impl Fn(&mut [u8]) -> io::Result<usize>,
@@ -319,7 +319,7 @@ impl Session {
 
     /// Takes some of these bytes, and sends what it can; `send` may send less than it is given, or nothing.
     /// What is left, [`Session::flush`] sends.
-    pub(crate) fn write(
+    pub fn write(
         &self,
         slices: &[IoSlice<'_>],
         send: impl Fn(&[u8]) -> io::Result<usize>,
@@ -348,7 +348,7 @@ impl Session {
     }
 
     /// Whether all that was taken is sent now.
-    pub(crate) fn flush(&self, send: impl Fn(&[u8]) -> io::Result<usize>) -> io::Result<bool> {
+    pub fn flush(&self, send: impl Fn(&[u8]) -> io::Result<usize>) -> io::Result<bool> {
         let mut outgoing = self.outgoing.lock().expect("nobody panics with it");
         outgoing.flush(&send)
     }

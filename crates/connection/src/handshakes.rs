@@ -11,7 +11,7 @@ use std::net::{IpAddr, Ipv6Addr, Shutdown, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Connections whose handshake is not complete.
-pub(crate) const HANDSHAKES_MAX: usize = 64;
+pub const HANDSHAKES_MAX: usize = 64;
 /// Threads that serve them: also those of connections that were pushed out and have not noticed yet.
 const THREADS_MAX: usize = 2 * HANDSHAKES_MAX;
 /// Connections of a known address that do not count.

@@ -1,0 +1,14 @@
+//! Connections between hosts: TCP, plain or encrypted. What may cross a network ([`Security`]), who the other end is ([`Tls`]), and how many
+//! strangers may be in their handshake ([`Handshakes`]). Lanes of links and remote GPUs use it; it knows neither.
+
+#![forbid(unsafe_code)]
+
+mod connection;
+mod handshakes;
+mod security;
+mod tls;
+
+pub use connection::{Connection, Wait};
+pub use handshakes::{Handshake, Handshakes};
+pub use security::{Security, SecurityError, TlsPaths, TlsStream};
+pub use tls::{Tls, TlsError, TlsFiles};
