@@ -217,7 +217,7 @@ fn an_advertisement_may_come_before_the_link_is_known() {
     let paths = [vec![node("b", 1), node("c", 1)]];
     network.advertised("b", &paths).unwrap();
     network.link_up(&node("b", 1)).unwrap();
-    assert!(network.paths.knows(id("c")));
+    assert!(network.router.paths().knows(id("c")));
 }
 
 #[test]

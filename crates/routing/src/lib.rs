@@ -6,14 +6,15 @@
 //!
 //! | piece | where | for what |
 //! |---|---|---|
-//! | [`PathTable`] | every host | path vectors: which hosts are reached, and through which others; the graph |
-//! | [`Channels`], [`InterestTable`] | every host | control messages between any two hosts; what each host wants |
+//! | [`Router`] | every host | puts together what each host needs to reach others, and to be reached |
+//! | [`PathTable`] | in `Router` | path vectors: which hosts are reached, and through which others; the graph |
+//! | control channels | in `Router` | messages in order between any two hosts: what each host wants, how far flows are |
 //! | [`Delivery`] | the origin, per publisher | knows what is confirmed, what is to be retained, and what each flow has to send |
 //! | [`TransitFlow`] | hosts between, per flow | decides in what order messages go on, and how the children's flows end |
 //! | [`build()`] | the origin | builds a tree over the graph |
 //!
-//! Every piece has one owner and shares nothing. Its user calls it with what happened, then asks it what is to be done. The
-//! simulation in `tests/sim/node.rs` shows how they are put together.
+//! Every piece has one owner and shares nothing. Its user calls it with what happened, then asks it what is to be done. Links and the
+//! simulation (`tests/sim`) run the same code.
 //!
 //! Which flows there are, the origin's user decides: links by rules, quotas and refusals, the simulation by the graph alone. A final host
 //! delivers what is not below its position; its user keeps that.
@@ -29,6 +30,7 @@ mod graph;
 mod ids;
 mod interest;
 mod paths;
+mod router;
 mod transit;
 mod tree;
 
@@ -42,7 +44,8 @@ pub use channel::{
 pub use delivery::Delivery;
 pub use graph::Graph;
 pub use ids::{FlowId, FlowName, HostId, Life, Publisher, Time};
-pub use interest::{HostInterest, InterestTable, Wants, MAX_TOPICS};
+pub use interest::{HostInterest, Wants, MAX_TOPICS};
 pub use paths::{Path, PathError, PathTable, MAX_HOPS, MAX_PATHS, SETTLE_AFTER, WITHDRAW_AFTER};
+pub use router::{Received, Router, RouterFrame};
 pub use transit::{TransitAction, TransitFlow};
 pub use tree::{Tree, MAX_TREE_HOSTS};

@@ -17,11 +17,11 @@ fn check(world: &World) {
         let Some(node) = node else { continue };
         let distances = distances(world.hosts.len(), &cables, at);
         let near = |host: HostId| distances[host.0 as usize].is_some_and(|hops| hops <= MAX_HOPS);
-        for (host, is_idle) in node.channels.hosts() {
+        for (host, is_idle) in node.router.channels() {
             assert!(is_idle, "{at} still has something to say to {host:?}");
             assert!(near(host), "{at} has a channel to {host:?}");
         }
-        let known: Vec<HostId> = node.interest.hosts().map(|(host, _)| host).collect();
+        let known: Vec<HostId> = node.router.all_wants().map(|(host, _)| host).collect();
         let expected = (0..world.hosts.len()).map(|host| HostId(host as u64));
         let expected = expected.filter(|host| host.0 as usize != at && near(*host));
         assert_eq!(
@@ -29,10 +29,14 @@ fn check(world: &World) {
             expected.collect::<Vec<_>>(),
             "the hosts that {at} knows"
         );
-        for (host, interest) in node.interest.hosts() {
+        for (host, interest) in node.router.all_wants() {
             let other = world.hosts[host.0 as usize].as_ref().expect("it runs");
             assert!(interest.is_complete && interest.life == Some(other.life));
-            assert_eq!(&interest.wants, other.interest.own(), "{at} of {host:?}");
+            assert_eq!(
+                &interest.wants,
+                other.router.own_wants(),
+                "{at} of {host:?}"
+            );
         }
     }
 }

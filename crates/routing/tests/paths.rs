@@ -19,12 +19,12 @@ fn check(world: &World) {
         let Some(node) = node else { continue };
         let distances = distances(hosts, &cables, at);
         for (end, distance) in distances.iter().enumerate().filter(|(end, _)| *end != at) {
-            let path = node.paths.path(HostId(end as u64));
+            let path = node.paths().path(HostId(end as u64));
             let expected = distance.filter(|distance| *distance <= MAX_HOPS);
             let found = path.map(|path| path.lives().len());
             assert_eq!(found, expected, "from {at} to {end}: {path:?}");
         }
-        for path in node.paths.paths() {
+        for path in node.paths().paths() {
             let mut before = node.life;
             for hop in path.lives() {
                 assert_eq!(life(hop.host), Some(*hop), "a life that ended: {path:?}");
@@ -34,7 +34,7 @@ fn check(world: &World) {
                 before = *hop;
             }
         }
-        let graph = node.paths.graph();
+        let graph = node.paths().graph();
         let parents = graph.parents();
         let reached = distances.iter().flatten().filter(|hops| **hops > 0);
         let near = reached.filter(|hops| **hops <= MAX_HOPS).count();

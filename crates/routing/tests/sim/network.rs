@@ -2,7 +2,7 @@
 //!
 //! It stands for the link machine: frames of one direction stay in order, and those that a cable swallows are sent again when it
 //! is back, until one end withdraws the link. Then the *session* ends, and with it all its frames; the next has a new number.
-use rgaps_routing::{HostId, Time};
+use rgaps_routing::{HostId, Life, Time};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::time::Duration;
@@ -21,6 +21,8 @@ pub enum Happening {
     Fault,
     /// A host publishes a message.
     Publish(usize),
+    /// A host learns that a link has lanes: it, the cable, the other end, and the session.
+    Up(usize, usize, Life, u64),
 }
 
 #[derive(Default)]

@@ -3,7 +3,7 @@ use super::network::{host, Happening, Network};
 use super::node::{Frame, Node, Out};
 use super::shape;
 use super::traffic::{Disk, FlowFrame, TOPIC};
-use rgaps_routing::{HostId, Life, Publisher, Time};
+use rgaps_routing::{HostId, Life, Publisher, RouterFrame, Time};
 use rgaps_testkit::Random;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -89,6 +89,12 @@ impl World {
                 Happening::Poll(at) => self.poll(at),
                 Happening::Fault => self.fault(),
                 Happening::Publish(at) => self.publish(at),
+                Happening::Up(at, cable, other, session) => {
+                    let cable = &self.network.cables[cable];
+                    if cable.is_up && cable.session == Some(session) {
+                        self.link_up(at, other);
+                    }
+                }
             }
         }
         self.network.now = end;
@@ -252,7 +258,7 @@ impl World {
         let (a, b) = self.network.cables[cable].ends;
         for (own, other) in [(a, b), (b, a)] {
             if let Some(node) = &mut self.hosts[own] {
-                node.paths.lanes_lost(host(other), self.network.now);
+                node.router.lanes_lost(host(other), self.network.now);
             }
         }
     }
@@ -272,20 +278,32 @@ impl World {
                 node.traffic
                     .lanes_lost(other, || random.one_in(2), &mut self.out);
             } else {
-                node.paths.link_ended(other.host);
+                node.router.link_ended(other.host);
             }
             self.after(own);
-            let node = self.hosts[own].as_mut().expect("it runs");
-            node.paths.link_up(other);
-            self.after(own);
-            self.wake(own, REACT);
         }
+        self.link_up(a, two);
         if goes_on {
+            self.link_up(b, one);
             self.network.resend(cable, &mut self.random);
-        } else {
-            let session = self.network.new_session();
-            self.network.cables[cable].session = Some(session);
+            return;
         }
+        let session = self.network.new_session();
+        self.network.cables[cable].session = Some(session);
+        // The first frames may overtake the news.
+        let late_us = match self.random.one_in(3) {
+            true => self.random.below(20_000),
+            false => 0,
+        };
+        let time = self.network.now + Duration::from_micros(late_us);
+        self.network.at(time, Happening::Up(b, cable, one, session));
+    }
+
+    fn link_up(&mut self, at: usize, other: Life) {
+        let node = self.hosts[at].as_mut().expect("it runs");
+        node.router.link_up(other, self.network.now);
+        self.after(at);
+        self.wake(at, REACT);
     }
 
     fn arrive(&mut self, cable: usize, end: usize) {
@@ -334,7 +352,7 @@ impl World {
         let mut out = std::mem::take(&mut self.out);
         for (to, frame) in out.drain(..) {
             // A host between has no room.
-            if matches!(frame, Frame::Datagram(_)) && self.random.one_in(20) {
+            if matches!(frame, Frame::Router(RouterFrame::Datagram(_))) && self.random.one_in(20) {
                 continue;
             }
             if let (Some(copies), Frame::Flow(key, FlowFrame::Message(number, _))) =
