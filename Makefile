@@ -287,12 +287,15 @@ bench: build ## The figures, as one JSON file under bench/results
 	cargo build --release --locked -p rgaps-compare
 	@bench/run.sh
 
-bench-rdma: ## Channels and lanes over RDMA beside perftest, on Soft-RoCE: only ratios count
+bench-rdma: ## Channels and lanes over RDMA beside perftest, on Soft-RoCE: only ratios count; BEFORE=target/release of another build: also in turns with it
 	@tools/setup.sh base rust vm
 	cargo build --release --locked --quiet -p rgaps-verbs --features raw --example verbs-check
 	cargo build --release --locked --quiet -p rgaps-transport --example lane-check
 	@tests/vm/run.py tests/vm/figures.sh
 	cargo build --release --locked --quiet -p rgapsd -p rgaps-links -p rgaps-cli
+	@rm -rf target/before
+	@[ -z "$(BEFORE)" ] || install -D -t target/before $(addprefix $(BEFORE)/,rgaps rgapsd rgaps-links)
+	@[ -z "$(BEFORE)" ] || install -D -t target/before/examples $(BEFORE)/examples/lane-check
 	@tests/vm/run.py tests/vm/bench.sh
 
 plots: ## docs/performance/plots and docs/performance/results.md from bench/results/*.json

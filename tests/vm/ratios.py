@@ -32,6 +32,16 @@ def of_channels(lines):
             yield f"channel_{way}_rate", line["stream_64_kib_mib_s"] / rate
 
 
+def of_link_builds(lines):
+    """What `of_links` says of this build, and how its times are to those of another build before it."""
+    now, before = ([line for line in lines if line.get("build") != other] for other in ("before", "after"))
+    of_now, of_before = dict(of_links(now)), dict(of_links(before)) if len(before) > 1 else {}
+    yield from of_now.items()
+    for name, ratio in of_before.items():
+        # Of rates, the times.
+        yield f"{name}_after_of_before", of_now[name] / ratio if "_rate" not in name else ratio / of_now[name]
+
+
 def of_links(lines):
     """`rgaps bench link` over RDMA of the same over TCP, and of perftest."""
     floor = lines[0]
@@ -63,7 +73,7 @@ def of_programs(lines):
 
 
 def main():
-    of, path = {"channels": of_channels, "links": of_links, "programs": of_programs}[sys.argv[1]], sys.argv[2]
+    of, path = {"channels": of_channels, "links": of_link_builds, "programs": of_programs}[sys.argv[1]], sys.argv[2]
     rounds = collections.defaultdict(list)
     with open(path) as file:
         for line in map(json.loads, file):
