@@ -6,7 +6,7 @@ use crate::history::{self, Kept};
 use crate::shared::Shared;
 use rgaps_client::{Domain, Late, RecvError, Sample, Subscriber, Token, WaitSet};
 use rgaps_session::{bare_topic_name, explain, is_pattern, pattern_matches};
-use rgaps_sync::{to_wall, wall_offset_ns};
+use rgaps_sync::{monotonic_ns, to_wall, wall_offset_ns};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -261,7 +261,7 @@ fn send(
     let unreadable = |error: RecvError| (Reason::Unreadable, explain(&error));
     sample.synchronize(WORK_LIMIT).map_err(unreadable)?;
     let bytes = sample.len();
-    let published_ns = to_wall(sample.publish_ns(), wall_offset_ns());
+    let published_ns = to_wall(sample.publish_ns(), wall_offset_ns(monotonic_ns()));
     let type_name = reading
         .types
         .entry(sample.publisher_id())

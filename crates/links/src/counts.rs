@@ -4,7 +4,7 @@ use crate::issues::TopicIssues;
 use crate::traces::LinkTraces;
 use rgaps_client::links::HISTOGRAM_BUCKETS;
 use rgaps_client::{Histogram, LinkFigures, RdmaFigures, Stage};
-use rgaps_sync::wall_ns;
+use rgaps_sync::{to_wall, wall_offset_ns};
 use rgaps_transport::{LinkCounts, LinkStatus};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::Arc;
@@ -66,7 +66,9 @@ impl HostCounts {
     pub fn published(&self, [placed_ns, turn_ns, now_ns]: [u64; 3], published_wall_ns: u64) {
         self.times(Stage::Land).span(placed_ns, turn_ns);
         self.times(Stage::Publish).span(turn_ns, now_ns);
-        self.times(Stage::Total).span(published_wall_ns, wall_ns());
+        let now_wall_ns = to_wall(now_ns, wall_offset_ns(now_ns));
+        self.times(Stage::Total)
+            .span(published_wall_ns, now_wall_ns);
     }
 
     /// With what is known of the link, if there is one.

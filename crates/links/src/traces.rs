@@ -17,7 +17,7 @@ use anyhow::Context;
 use otlp::Collector;
 use rgaps_client::links::Traces;
 use rgaps_client::{Stage, TraceFigures};
-use rgaps_sync::wall_offset_ns;
+use rgaps_sync::{monotonic_ns, wall_offset_ns};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{sync_channel, Receiver, SyncSender};
 use std::sync::{Arc, Mutex};
@@ -271,7 +271,7 @@ impl Exporter {
 
     fn send(&mut self, batch: Vec<TraceSpan>) {
         let spans = batch.len() as u64;
-        let (rejected, why) = self.collector.send(batch, wall_offset_ns());
+        let (rejected, why) = self.collector.send(batch, wall_offset_ns(monotonic_ns()));
         self.counts.spans.fetch_add(spans - rejected, Relaxed);
         self.counts.dropped.fetch_add(rejected, Relaxed);
         let why = match rejected {

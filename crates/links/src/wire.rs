@@ -8,7 +8,7 @@ use rgaps_client::links::{Metadata, MetadataLengths, Offer, MAX_METADATA_BYTES};
 use rgaps_client::{DType, Tensor};
 use rgaps_routing::{Datagram, MAX_HOPS, MAX_PATHS};
 use rgaps_session::check_topic_name;
-use rgaps_sync::{monotonic_ns, wall_offset_ns};
+use rgaps_sync::wall_offset_ns;
 use serde::{Deserialize, Serialize};
 
 const DIMS: usize = 8;
@@ -237,11 +237,11 @@ pub fn clip_to(text: &str, most: usize) -> String {
     clipped
 }
 
-/// The reverse of [`rgaps_sync::to_wall`]. A time in the future, of a host whose clock is ahead, becomes now. A time before this host's
+/// The reverse of [`rgaps_sync::to_wall`], at `now_ns` of the monotonic clock. A time in the future, of a host whose clock is ahead, becomes now. A time before this host's
 /// start becomes negative: clamped to 0, old messages would lose their order.
-pub fn from_wall(wall_ns: u64) -> u64 {
-    let then = i128::from(wall_ns) - i128::from(wall_offset_ns());
-    then.clamp(i64::MIN.into(), monotonic_ns().into()) as i64 as u64
+pub fn from_wall(wall_ns: u64, now_ns: u64) -> u64 {
+    let then = i128::from(wall_ns) - i128::from(wall_offset_ns(now_ns));
+    then.clamp(i64::MIN.into(), now_ns.into()) as i64 as u64
 }
 
 #[cfg(test)]
@@ -249,7 +249,7 @@ mod tests {
     use super::*;
     use rgaps_client::tensor::strided;
     use rgaps_client::{MAX_ATTACHMENT_BYTES, MAX_MESSAGE_PARTS};
-    use rgaps_sync::to_wall;
+    use rgaps_sync::{monotonic_ns, to_wall};
 
     fn tensor() -> MessageDescription {
         MessageDescription {
@@ -363,12 +363,12 @@ mod tests {
     fn times_come_back_and_keep_their_order() {
         let now = monotonic_ns();
         for then in now - 1000..now {
-            assert_eq!(from_wall(to_wall(then, wall_offset_ns())), then);
+            assert_eq!(from_wall(to_wall(then, wall_offset_ns(now)), now), then);
         }
-        assert!(from_wall(u64::MAX) <= monotonic_ns());
+        assert_eq!(from_wall(u64::MAX, now), now);
         // 1970 and a second later: before this host started, in order, and the same on the way on.
-        let (first, second) = (from_wall(0), from_wall(1_000_000_000));
+        let (first, second) = (from_wall(0, now), from_wall(1_000_000_000, now));
         assert!((first as i64) < (second as i64) && (second as i64) < 0);
-        assert_eq!(to_wall(second, wall_offset_ns()), 1_000_000_000);
+        assert_eq!(to_wall(second, wall_offset_ns(now)), 1_000_000_000);
     }
 }

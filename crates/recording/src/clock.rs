@@ -13,10 +13,11 @@ pub struct WallClock {
 impl WallClock {
     /// The difference of the clocks now.
     pub fn now() -> WallClock {
-        let offset_ns = wall_offset_ns();
+        let now_ns = monotonic_ns();
+        let offset_ns = wall_offset_ns(now_ns);
         WallClock {
             offset_ns,
-            begun_ns: to_wall(monotonic_ns(), offset_ns),
+            begun_ns: to_wall(now_ns, offset_ns),
         }
     }
 

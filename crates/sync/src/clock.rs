@@ -1,6 +1,6 @@
 //! The clock that is the same in every process of a host, and what the wall clock is ahead of it.
 
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 /// The difference of the clocks changes only when the wall clock is set. A smaller change is an error of reading.
 const CLOCK_STEP_NS: u64 = 1_000_000;
@@ -10,6 +10,10 @@ const CLOCK_READS: usize = 5;
 const UNKNOWN: i64 = i64::MIN;
 /// What [`wall_offset_ns`] returned last.
 static WALL_OFFSET_NS: AtomicI64 = AtomicI64::new(UNKNOWN);
+/// The clocks are compared again after so long.
+const COMPARE_NS: u64 = 1_000_000;
+/// When they were compared last.
+static COMPARED_NS: AtomicU64 = AtomicU64::new(0);
 
 /// Nanoseconds of `CLOCK_MONOTONIC`: comparable between processes of one host (not between time
 /// namespaces), unaffected by changes of the date.
@@ -24,13 +28,18 @@ pub fn wall_ns() -> u64 {
     now(libc::CLOCK_REALTIME)
 }
 
-/// Nanoseconds that the wall clock is ahead of [`monotonic_ns`].
+/// Nanoseconds that the wall clock is ahead of [`monotonic_ns`], which is `now_ns`.
 ///
 /// Linux lets both clocks run at one rate, so this is one number for all threads of a process until the wall clock is
 /// set by more than a millisecond. Times that are converted with it keep their order, however long a thread is
-/// interrupted between two reads of the clocks.
-pub fn wall_offset_ns() -> i64 {
+/// interrupted between two reads of the clocks. The clocks are read once a millisecond at most.
+pub fn wall_offset_ns(now_ns: u64) -> i64 {
     let known = WALL_OFFSET_NS.load(Ordering::Relaxed);
+    let compared_ns = COMPARED_NS.load(Ordering::Relaxed);
+    if known != UNKNOWN && now_ns.saturating_sub(compared_ns) < COMPARE_NS {
+        return known;
+    }
+    COMPARED_NS.store(now_ns, Ordering::Relaxed);
     let (took, offset) = read_offset();
     if known != UNKNOWN && offset.abs_diff(known) <= CLOCK_STEP_NS + took {
         return known;
@@ -76,9 +85,12 @@ mod tests {
 
     #[test]
     fn the_difference_of_the_clocks_is_one_number_for_all_threads() {
-        let read = || (0..1000).map(|_| wall_offset_ns()).collect::<Vec<_>>();
+        let read = || {
+            let offsets = (0..1000).map(|_| wall_offset_ns(monotonic_ns()));
+            offsets.collect::<Vec<_>>()
+        };
         let threads = [(); 4].map(|()| std::thread::spawn(read));
-        let first = wall_offset_ns();
+        let first = wall_offset_ns(monotonic_ns());
         let all = threads.into_iter().flat_map(|of| of.join().unwrap());
         assert!(all.into_iter().all(|offset| offset == first));
         let wall = monotonic_ns().saturating_add_signed(first);

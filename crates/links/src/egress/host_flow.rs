@@ -159,8 +159,8 @@ impl HostFlow {
             self.route.counts.issues.warn_refused(topic, 1, what, &why);
             return self.leave_out();
         }
-        let now_ns = monotonic_ns();
-        let has_rate = self.rate.as_mut().is_none_or(|rate| rate.is_open(now_ns));
+        let rate = self.rate.as_mut();
+        let has_rate = rate.is_none_or(|rate| rate.is_open(monotonic_ns()));
         let sent = match (has_rate, self.is_reliable) {
             (true, _) => self.send(topic, message),
             (false, true) => Sent::Full,

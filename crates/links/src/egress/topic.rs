@@ -273,10 +273,11 @@ impl EgressTopic {
 
     fn set_taken(&mut self, sample: Sample) {
         let (publisher, sequence) = (sample.publisher_id(), sample.sequence());
+        let taken_ns = monotonic_ns();
         let meta = MessageDescription {
             bytes: sample.len(),
             tag: sample.tag(),
-            published_ns: to_wall(sample.publish_ns(), wall_offset_ns()),
+            published_ns: to_wall(sample.publish_ns(), wall_offset_ns(taken_ns)),
             tensor: sample.tensor().copied(),
             metadata: sample.metadata().cloned().unwrap_or_default(),
         };
@@ -285,7 +286,7 @@ impl EgressTopic {
             sequence,
             meta: Description::new(&meta.encode()).expect("descriptions are short"),
             published_ns: sample.publish_ns(),
-            taken_ns: monotonic_ns(),
+            taken_ns,
             received_from: None,
         };
         let (held, info) = (RetainedMessage::sample(sample), Arc::new(info));

@@ -237,10 +237,15 @@ fn usable(
 }
 
 /// A message is to have all that is known of it.
-fn describe(loan: &mut Loan, meta: &MessageDescription, topic: &str, sequence: u64) {
+fn describe(
+    loan: &mut Loan,
+    meta: &MessageDescription,
+    now_ns: u64,
+    (topic, sequence): (&str, u64),
+) {
     loan.truncate(meta.bytes);
     loan.set_tag(meta.tag);
-    loan.set_publish_ns(from_wall(meta.published_ns));
+    loan.set_publish_ns(from_wall(meta.published_ns, now_ns));
     if let Some(tensor) = meta.tensor {
         if let Err(error) = loan.set_tensor(tensor) {
             tracing::warn!(%error, topic, sequence, "a message has an invalid shape; dropped");
@@ -282,7 +287,8 @@ impl ArrivingMessage {
         meta: &MessageDescription,
     ) -> Option<Loan> {
         let topic = landing.publisher.topic();
-        describe(&mut loan, meta, topic, sequence);
+        let turn_ns = self.turn_ns.unwrap_or(self.placed_ns);
+        describe(&mut loan, meta, turn_ns, (topic, sequence));
         landing.follow_history(sequence);
         let missed = landing.missed_before(sequence);
         // As a sum, for subscribers here may skip the very message that tells of the gap.
@@ -304,7 +310,6 @@ impl ArrivingMessage {
                     self.counts.missed.fetch_add(missed, Ordering::Relaxed);
                     self.counts.issues.missed(topic, missed);
                 }
-                let turn_ns = self.turn_ns.unwrap_or(self.placed_ns);
                 self.note_delivered(topic, sequence, meta, turn_ns);
                 None
             }
