@@ -53,6 +53,10 @@ TEST_DRIVER := $(DEBUG_PROGRAMS)
 VM_PROGRAMS := $(DEBUG_PROGRAMS)
 CHAOS := $(DEBUG_PROGRAMS)
 VERBS_CHECKS := $(DEBUG_PROGRAMS)
+else
+# Steps of their own there.
+DEVICE_CODE := device-code
+VERBS_CODE := verbs-code
 endif
 # What cargo calls it.
 CARGO_PROFILE = $(if $(filter debug,$(PROFILE)),dev,$(PROFILE))
@@ -60,13 +64,13 @@ CARGO_PROFILE = $(if $(filter debug,$(PROFILE)),dev,$(PROFILE))
 RUNNER = --config 'target."cfg(all())".runner="$(CURDIR)/tools/run-test.sh"'
 LOOM := --config 'target."cfg(all())".rustflags=["--cfg","loom"]' --target-dir target/loom
 
-.PHONY: help build links links-many test steady test-driver demo demo-hosts demo-kv demo-kv-rdma demo-rdma demo-record demo-remote test-remote check unit loom python wheel c-test chaos soak races kernel test-kernel test-kernel-debug test-providers test-rdma test-rdma-lossy test-rdma-kills test-netem test-device demo-device vm-programs vm-shell sim fuzz bench bench-rdma bench-dmaplane plots docs docs-test miri asan tsan aarch64 install uninstall dist clean setup test-gpu-verbs test-view-page math-calls
+.PHONY: help build links links-many test steady test-driver demo demo-hosts demo-kv demo-kv-rdma demo-rdma demo-record demo-remote test-remote check unit loom python wheel c-test chaos soak races kernel test-kernel test-kernel-debug test-providers test-rdma test-rdma-lossy test-rdma-kills test-netem test-device demo-device vm-programs vm-shell sim fuzz bench bench-rdma bench-dmaplane plots docs docs-test miri asan tsan aarch64 install uninstall dist clean setup test-gpu-verbs test-view-page math-calls device-code verbs-code verbs-checks
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
 
 setup: ## Install what building and testing need (every other target calls its part of it)
-	@tools/setup.sh base rust python aarch64 vm
+	@tools/setup.sh base rust python aarch64 vm $(if $(WHOLE),docs nvcc numba)
 
 build: ## Release build: target/release/rgaps, rgapsd, the C libraries and rgaps.h, the libraries for CUDA programs
 	@tools/setup.sh base rust
@@ -179,19 +183,26 @@ chaos: test-driver ## Kill publishers, subscribers and the daemon: KILLS=1000 GP
 	  target/$(PROFILE)/rgaps-chaos --domain $$domains --kills $(GPU_KILLS) --seed $(SEED) || exit 1; done
 	@target/$(PROFILE)/rgaps-chaos --kills $(KILLS) --seed $(SEED)
 
-test-device: build links test-driver ## Device topics: the protocol in a model checker, mutants of it, PTX for every GPU, processes on the test driver
-	@tools/setup.sh nvcc numba
+test-device: build links test-driver $(DEVICE_CODE) ## Device topics: the protocol in a model checker, mutants of it, PTX for every GPU, processes on the test driver
+	@tools/device/check.sh
+
+device-code:
+	@tools/setup.sh base nvcc numba
 	@tools/device/mutants.py --seconds 1
 	@tools/device/ptx.py
 	@tools/device/tensor.sh check
-	@tools/device/check.sh
 
-test-gpu-verbs: ## RDMA that kernels post: a model checker, mutants, PTX for every GPU, a software card, TCP and verbs, every byte verified
-	@tools/setup.sh base rust nvcc
+test-gpu-verbs: verbs-checks $(VERBS_CODE) ## RDMA that kernels post: a model checker, mutants, PTX for every GPU, a software card, TCP and verbs, every byte verified
+	@tools/device/rdma.sh
+
+verbs-checks:
+	@tools/setup.sh base rust
 	cargo build --profile $(CARGO_PROFILE) --locked --quiet $(VERBS_CHECKS)
+
+verbs-code: verbs-checks
+	@tools/setup.sh nvcc
 	@tools/device/mutants.py --suite rdma --seconds 0.5
 	@tools/device/ptx.py --suite rdma
-	@tools/device/rdma.sh
 
 # Seconds and kills of the demo.
 DEMO_DEVICE ?= --seconds 10 --kills 40 --seed $(SEED)

@@ -2,8 +2,8 @@
 # `make test`: every step in order, cheap ones first, stopping at the first that fails. Each step is
 # a target of its own, so a failure can be looked at alone.
 #
-# Two steps only compile and compute, in folders of their own: they run beside the others, at the lowest priority, on what the others leave
-# of the processors. Their output is printed when they have ended.
+# Some steps only compile and compute: they run beside the others, at the lowest priority, on what the others leave of the processors.
+# Their output is printed when they have ended.
 #
 # A step that hangs is ended after STEP_SECONDS, with a listing of what its processes wait for. A step that
 # fails is run once more, so that the later steps run too. What passed only then is named at the end, and the
@@ -11,10 +11,10 @@
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
-STEPS=(setup check docs unit build c-test test-device test-gpu-verbs demo-device python docs-test chaos test-rdma test-netem)
+STEPS=(setup check build unit c-test test-device test-gpu-verbs demo-device python docs-test chaos test-rdma test-netem)
 # The kernel module, and NVIDIA's packages of compilers, are for x86-64.
 [ "$(uname -m)" != x86_64 ] || STEPS+=(test-kernel test-remote)
-BESIDE=(aarch64 loom)
+BESIDE=(aarch64 docs device-code verbs-code loom)
 # On one kernel, with fewer kills than `make test-kernel` alone.
 export KERNEL_SERIES=${KERNEL_SERIES:-6.1} KERNEL_KILLS=${KERNEL_KILLS:-100} KERNEL_FUZZ_S=${KERNEL_FUZZ_S:-10}
 # A shorter crash test than `make chaos` alone; the seed is printed with every result.
