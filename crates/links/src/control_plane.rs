@@ -102,7 +102,8 @@ pub fn random_u64() -> u64 {
 
 /// This host's part in the control plane; leaving it takes its tokens away.
 pub struct ControlPlane {
-    session: Session,
+    /// For who looks why others cannot be reached.
+    pub session: Session,
     realm: String,
     links: Links,
     own: Node,
@@ -214,11 +215,6 @@ impl ControlPlane {
             .background()
             .wait()
             .map_err(|error| anyhow!("other hosts cannot be answered: {error}"))
-    }
-
-    /// For who looks why others cannot be reached.
-    pub fn session(&self) -> Session {
-        self.session.clone()
     }
 
     /// Asks another host how to reach it; the answer comes as [`PlaneEvent::AddressAnswer`], or [`PlaneEvent::NoAnswer`].

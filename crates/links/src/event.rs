@@ -35,10 +35,6 @@ impl LinkReporter {
     pub fn report(&self, event: ConductorEvent) {
         let _ = self.to.send((Some(self.source.clone()), event));
     }
-
-    pub fn host(&self) -> &str {
-        &self.source.host
-    }
 }
 
 /// What links, and the threads that send to them, tell the conductor.

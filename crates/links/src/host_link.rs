@@ -23,10 +23,11 @@ use rgaps_transport::machine::frame::Description;
 use rgaps_transport::machine::{LinkMachine, FLOWS_MAX};
 use rgaps_transport::{
     Endpoint, EndpointError, FlowEvent, FlowId, FlowReceiver, Link, LinkConfig, LinkEvent,
-    LinkRuntime, LinkStatus, LinkUser, Payload, Peer,
+    LinkRuntime, LinkUser, Payload, Peer,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Deref;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -92,6 +93,14 @@ pub struct HostLink {
     link: Link,
     user: Arc<HostUser>,
     pub limits: RetainLimits,
+}
+
+impl Deref for HostLink {
+    type Target = Link;
+
+    fn deref(&self) -> &Link {
+        &self.link
+    }
 }
 
 struct SentFlow {
@@ -318,7 +327,7 @@ impl HostLink {
         });
     }
 
-    /// Sends a message without blocking: once it is taken, it leaves with [`settle`](Self::settle). Sequences ascend, and the host misses those between.
+    /// Sends a message without blocking: once it is taken, it leaves with [`settle`](LinkRuntime::settle). Sequences ascend, and the host misses those between.
     /// `reliable`: not for want of room.
     pub fn send(
         &self,
@@ -367,11 +376,6 @@ impl HostLink {
             self.settle();
         }
         outcome
-    }
-
-    /// Has the link's lanes write what was sent.
-    pub fn settle(&self) {
-        self.link.settle();
     }
 
     fn change<T: Default>(
@@ -463,24 +467,6 @@ impl HostLink {
         let mut sending = lock(&self.user.sending);
         let flows = sending.flows.range_mut(FlowName::all_of(stream));
         flows.for_each(|(_, sent)| sent.has_moved = true);
-    }
-
-    /// There may be memory again, or a subscriber may take more.
-    pub fn buffer_free(&self) {
-        self.link.buffer_free();
-    }
-
-    pub fn set_peer(&self, peer: Peer) -> Result<(), EndpointError> {
-        self.link.set_peer(peer)
-    }
-
-    pub fn status(&self) -> LinkStatus {
-        self.link.status()
-    }
-
-    /// Ends it; clones of it do nothing any more.
-    pub fn close(&self) {
-        self.link.close();
     }
 }
 

@@ -374,8 +374,8 @@ fn a_link_that_was_replaced_is_out_of_date() {
         source.expect("it is of a link")
     };
     let (old, new) = (source(&first), source(&second));
-    assert!(first.is_source(&old) && second.is_source(&new));
-    assert!(!second.is_source(&old) && !first.is_source(&new));
+    assert!(first.reporter.source == old && second.reporter.source == new);
+    assert!(second.reporter.source != old && first.reporter.source != new);
     // The counts go on.
     assert_eq!(second.counts.connects.load(Ordering::Relaxed), 2);
 }

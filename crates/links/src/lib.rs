@@ -18,7 +18,6 @@ mod ingress;
 mod issues;
 pub mod keys;
 mod network;
-mod own_publishers;
 mod pool_memory;
 mod probe;
 mod quotas;

@@ -1,38 +1,13 @@
 //! Limits that topics share. A publisher reserves the longest message of its quota times the messages that it keeps, or the bytes
 //! that it keeps: on its own host for messages on their way (*staging*), and on the host where they land.
 
-use crate::lock;
 use rgaps_client::links::{Links, Offer, Quota};
 use rgaps_client::History;
 use rgaps_session::ByteSize;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex};
 
 /// One of a quota's limits in bytes, and its key.
 pub type Limit = (&'static str, Option<ByteSize>);
-
-type Books = Mutex<BTreeMap<(String, &'static str), u64>>;
-
-#[derive(Default)]
-pub struct Quotas(Arc<Books>);
-
-/// A publisher's part of a quota, until it is dropped.
-pub struct Reserved {
-    books: Arc<Books>,
-    key: (String, &'static str),
-    pub bytes: u64,
-}
-
-impl Drop for Reserved {
-    fn drop(&mut self) {
-        if let Some(reserved) = lock(&self.books).get_mut(&self.key) {
-            *reserved -= self.bytes;
-        }
-    }
-}
-
-/// The parts of publishers that are sent, by quotas and publishers.
-pub type Staged = BTreeMap<(String, u64), Reserved>;
 
 fn needs(offer: &Offer, message_max: u64) -> u64 {
     match offer.history {
@@ -41,32 +16,55 @@ fn needs(offer: &Offer, message_max: u64) -> u64 {
     }
 }
 
-impl Quotas {
-    /// What a publisher needs of its quota; none: the quota says nothing of that. Or why it is not there.
+/// What a publisher needs of its quota, of which others have `taken`; none: the quota says nothing of that. Or why it is not there.
+pub fn part_of(
+    quota: &Quota,
+    (name, total): Limit,
+    offer: &Offer,
+    taken: u64,
+) -> Result<Option<u64>, String> {
+    let (Some(total), Some(message_max)) = (total, quota.message_max) else {
+        return Ok(None);
+    };
+    let bytes = needs(offer, message_max.0);
+    let left = total.0.saturating_sub(taken);
+    if bytes <= left {
+        return Ok(Some(bytes));
+    }
+    let (bytes, left) = (ByteSize(bytes), ByteSize(left));
+    Err(format!(
+        "quota '{}': {name}: topic needs {bytes}, {left} left of {total}",
+        quota.name
+    ))
+}
+
+/// The parts of publishers that are sent, by quotas and publishers.
+#[derive(Default)]
+pub struct Staged(BTreeMap<(String, u64), u64>);
+
+impl Staged {
+    /// A publisher's part, which it keeps until it does not [use](Self::set_used) it any more.
     pub fn reserve(
-        &self,
+        &mut self,
         quota: &Quota,
-        (name, total): Limit,
+        publisher: u64,
         offer: &Offer,
-    ) -> Result<Option<Reserved>, String> {
-        let (Some(total), Some(message_max)) = (total, quota.message_max) else {
-            return Ok(None);
-        };
-        let bytes = needs(offer, message_max.0);
-        let key = (quota.name.clone(), name);
-        let mut books = lock(&self.0);
-        let reserved = books.entry(key.clone()).or_default();
-        let left = total.0.saturating_sub(*reserved);
-        if bytes > left {
-            let (bytes, left) = (ByteSize(bytes), ByteSize(left));
-            return Err(format!(
-                "quota '{}': {name}: topic needs {bytes}, {left} left of {total}",
-                quota.name
-            ));
+    ) -> Result<Option<u64>, String> {
+        let key = (quota.name.clone(), publisher);
+        if let Some(bytes) = self.0.get(&key) {
+            return Ok(Some(*bytes));
         }
-        *reserved += bytes;
-        let books = self.0.clone();
-        Ok(Some(Reserved { books, key, bytes }))
+        let of_quota = self.0.iter().filter(|((name, _), _)| *name == key.0);
+        let taken = of_quota.map(|(_, bytes)| bytes).sum();
+        let bytes = part_of(quota, ("staging_max", quota.staging_max), offer, taken)?;
+        self.0.extend(bytes.map(|bytes| (key, bytes)));
+        Ok(bytes)
+    }
+
+    /// Only these are used.
+    pub fn set_used(&mut self, used: &BTreeSet<(&str, u64)>) {
+        self.0
+            .retain(|(name, publisher), _| used.contains(&(&name[..], *publisher)));
     }
 }
 
@@ -114,10 +112,6 @@ mod tests {
         ("landing_max", quota.landing_max)
     }
 
-    fn staging(quota: &Quota) -> Limit {
-        ("staging_max", quota.staging_max)
-    }
-
     fn offer(history: History) -> Offer {
         Offer {
             history,
@@ -129,45 +123,48 @@ mod tests {
 
     #[test]
     fn what_is_not_there_is_refused_by_name_until_somebody_leaves() {
-        let (quotas, quota) = (Quotas::default(), quota());
+        let quota = quota();
         let three = offer(History::KeepLast(3));
-        let first = quotas.reserve(&quota, landing(&quota), &three);
-        let first = first.unwrap().unwrap();
-        assert_eq!(first.bytes, 3 * MIB);
-        let why = quotas.reserve(&quota, landing(&quota), &three).err();
+        let lands = |offer: &Offer, taken| part_of(&quota, landing(&quota), offer, taken);
+        assert_eq!(lands(&three, 0), Ok(Some(3 * MIB)));
         assert_eq!(
-            why.unwrap(),
+            lands(&three, 3 * MIB).unwrap_err(),
             "quota 'cameras': landing_max: topic needs 3MiB, 1MiB left of 4MiB"
         );
-        // The other kind is another account.
-        let staged = quotas.reserve(&quota, staging(&quota), &three);
-        assert!(staged.unwrap().is_some());
-        drop(first);
-        assert!(quotas
-            .reserve(&quota, landing(&quota), &three)
-            .unwrap()
-            .is_some());
+        assert_eq!(lands(&three, MIB), Ok(Some(3 * MIB)));
         // More than there ever is.
         let five = offer(History::KeepLast(5));
-        let why = quotas.reserve(&quota, landing(&quota), &five).err();
         assert_eq!(
-            why.unwrap(),
+            lands(&five, 0).unwrap_err(),
             "quota 'cameras': landing_max: topic needs 5MiB, 4MiB left of 4MiB"
         );
         let bytes = offer(History::KeepAll {
             messages: 1000,
             bytes: 2 * MIB,
         });
-        let log = quotas.reserve(&quota, landing(&quota), &bytes).unwrap();
-        assert_eq!(log.unwrap().bytes, 2 * MIB);
+        assert_eq!(lands(&bytes, 0), Ok(Some(2 * MIB)));
         let none = Quota {
             landing_max: None,
             ..quota
         };
-        assert!(quotas
-            .reserve(&none, landing(&none), &five)
-            .unwrap()
-            .is_none());
+        assert_eq!(part_of(&none, landing(&none), &five, 0), Ok(None));
+    }
+
+    #[test]
+    fn a_publisher_keeps_its_part_until_it_is_not_used_any_more() {
+        let (mut staged, quota) = (Staged::default(), quota());
+        let (six, four) = (History::KeepLast(6), History::KeepLast(4));
+        let mut reserve = |publisher, history| staged.reserve(&quota, publisher, &offer(history));
+        assert_eq!(reserve(1, six), Ok(Some(6 * MIB)));
+        assert_eq!(reserve(1, six), Ok(Some(6 * MIB)));
+        assert_eq!(reserve(2, four), Ok(Some(4 * MIB)));
+        assert_eq!(
+            reserve(3, four).unwrap_err(),
+            "quota 'cameras': staging_max: topic needs 4MiB, 0 left of 10MiB"
+        );
+        staged.set_used(&BTreeSet::from([("cameras", 2)]));
+        let third = staged.reserve(&quota, 3, &offer(four));
+        assert_eq!(third, Ok(Some(4 * MIB)));
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! Another host as the conductor knows it.
 
-use crate::control_plane::versions;
+use crate::control_plane::{random_u64, versions};
+use crate::egress::{FlowLimits, Hold};
 use crate::host_link::HostLink;
-use crate::ingress::{FlowPosition, LinkIngress, RemotePublisher};
+use crate::ingress::{LinkIngress, RemotePublisher};
 use crate::keys::{Node, PLANE_VERSION};
 use crate::network::Network;
 use crate::wire::{clip, clip_to, FlowDescription, LinkMessage, Tree};
@@ -10,8 +11,8 @@ use rgaps_client::{PathKind, PeerRow, PeerState};
 use rgaps_routing::FlowName;
 use rgaps_session::MAX_PEER_TOPICS;
 use rgaps_transport::{LaneKind, LaneStatus, LinkStatus};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::atomic::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -32,7 +33,7 @@ pub struct IngressPlan {
     /// Since when it waits for others to leave the topic; until that is given up nothing is answered.
     pub waits: Option<Instant>,
     /// How far its messages are, if its origin is not the host that they come from.
-    pub position: Option<Arc<FlowPosition>>,
+    pub position: Option<Arc<AtomicU64>>,
     /// The position that its origin was told last.
     pub confirmed: Option<u64>,
 }
@@ -54,19 +55,31 @@ impl IngressPlan {
     pub fn unconfirmed(&self) -> Option<u64> {
         let (position, landing) = (self.position.as_ref()?, self.landing.as_ref()?);
         let next = match self.description.tree.is_reliable_here() {
-            true => position.next().max(landing.position()),
+            true => position.load(Ordering::Acquire).max(landing.position()),
             false => 0,
         };
         (self.confirmed != Some(next)).then_some(next)
     }
 }
 
+/// That a host takes a flow's messages, or why not; and when it said so.
+pub type FlowAnswer = (Result<(), String>, Instant);
+
+/// Whether a host refused a flow just now. In a moment the flow is opened again.
+pub fn is_refused_now(answer: Option<&FlowAnswer>) -> bool {
+    answer.is_some_and(|(answer, at)| answer.is_err() && at.elapsed() < OPEN_AGAIN)
+}
+
+/// What a topic sends to a host that it goes to directly.
 pub struct OutgoingStream {
-    pub topic: String,
-    pub publishers: BTreeMap<u64, OutgoingFlow>,
-    /// The hosts that messages go to there.
+    pub stream: u64,
+    /// The hosts that messages take from there, itself the root.
     pub tree: Tree,
-    /// When it began, and at which version of the network.
+    pub flows: BTreeMap<u64, OutgoingFlow>,
+    pub limits: FlowLimits,
+    /// Why nothing may go there, if that is so.
+    pub barred: Option<String>,
+    /// When the stream began, and at which version of the network.
     begun: (Instant, u64),
     /// The lives of the hosts behind, as far as they were reached then.
     lives: BTreeMap<String, Option<u64>>,
@@ -78,15 +91,30 @@ pub struct OutgoingStream {
     pub written: Option<Result<(), String>>,
 }
 
+pub struct OutgoingFlow {
+    pub description: Arc<FlowDescription>,
+    /// What the host, and those below it, answered last.
+    pub answers: BTreeMap<String, FlowAnswer>,
+}
+
+impl OutgoingFlow {
+    fn answer(&self, host: &str) -> Option<Result<(), &str>> {
+        let (answer, _) = self.answers.get(host)?;
+        Some(answer.as_ref().copied().map_err(String::as_str))
+    }
+}
+
 impl OutgoingStream {
     pub fn new(tree: Tree, network: &Network) -> OutgoingStream {
         let below = tree.ends_below();
         let lives = below.map(|end| (end.clone(), network.incarnation(end)));
         OutgoingStream {
-            topic: String::new(),
+            stream: random_u64(),
             lives: lives.collect(),
-            publishers: BTreeMap::new(),
             tree,
+            flows: BTreeMap::new(),
+            limits: FlowLimits::default(),
+            barred: None,
             begun: (Instant::now(), network.version()),
             is_broken: false,
             is_read: false,
@@ -105,31 +133,59 @@ impl OutgoingStream {
         };
         is_due || self.tree != *wanted || has_changed && self.lives.iter().any(is_other)
     }
-}
 
-pub struct OutgoingFlow {
-    pub description: Arc<FlowDescription>,
-    /// What the host, and those below it, answered last: they take its messages, or why not; and when.
-    pub answers: BTreeMap<String, (Result<(), String>, Instant)>,
-}
-
-impl OutgoingFlow {
-    pub fn new(description: Arc<FlowDescription>) -> OutgoingFlow {
-        OutgoingFlow {
-            description,
-            answers: BTreeMap::new(),
+    /// The host's life is over. What it had and did not send on goes there in another stream.
+    pub fn end_life(&mut self) {
+        if self.tree.leads_on() {
+            (self.is_broken, self.begun.1) = (true, u64::MAX);
         }
     }
 
-    fn answer(&self, host: &str) -> Option<Result<(), &str>> {
-        let (answer, _) = self.answers.get(host)?;
-        Some(answer.as_ref().copied().map_err(String::as_str))
+    /// Another life of the host knows nothing of what was said.
+    pub fn forget_answers(&mut self) {
+        self.written = None;
+        let flows = self.flows.values_mut();
+        flows.for_each(|flow| flow.answers.clear());
     }
 
-    /// When a host refused it, if that is its last answer.
-    fn refused_at(&self, host: &str) -> Option<Instant> {
-        let (answer, at) = self.answers.get(host)?;
-        answer.is_err().then_some(*at)
+    /// Whether the host takes the messages of some flow.
+    pub fn is_taken(&self) -> bool {
+        let mut flows = self.flows.values();
+        flows.any(|flow| flow.answer(self.tree.root()) == Some(Ok(())))
+    }
+
+    /// What the host, or one behind it, answered to the stream: one of its flows is enough. None: nothing yet.
+    fn answer(&self, host: &str) -> Option<Result<(), &str>> {
+        let answers = || self.flows.values().map(|flow| flow.answer(host));
+        if self.flows.is_empty() || answers().any(|answer| answer == Some(Ok(()))) {
+            return Some(Ok(()));
+        }
+        // Refused, if all are.
+        answers().reduce(|one, other| one.and_then(|one| other.map(|_| one)))?
+    }
+
+    /// Whether it reaches the host, which is `peer`, or one behind it; if not, why.
+    pub fn reaches(&self, peer: &RemoteHost, host: &str) -> Result<(), &str> {
+        match (self.answer(host), peer.is_up()) {
+            (Some(Err(why)), _) => Err(why),
+            (_, false) => Err("the host is not linked now"),
+            (None, true) => Err("the host still prepares"),
+            (Some(Ok(())), true) => Ok(()),
+        }
+    }
+
+    /// Publishers that the host has refused just now.
+    pub fn refused(&self) -> impl Iterator<Item = u64> + '_ {
+        let refused = self.flows.iter().filter(|(_, flow)| {
+            let answer = flow.answers.get(self.tree.root());
+            is_refused_now(answer)
+        });
+        refused.map(|(publisher, _)| *publisher)
+    }
+
+    /// Whether a publisher's flow is opened there.
+    pub fn opens(&self, publisher: u64) -> bool {
+        self.limits.held.get(&publisher) != Some(&Hold::Barred)
     }
 }
 
@@ -150,7 +206,6 @@ pub struct RemoteHost {
     /// When it is asked for its lanes again; none: while it is being asked.
     pub ask_at: Option<Instant>,
     pub unanswered: Option<Instant>,
-    pub outgoing: HashMap<u64, OutgoingStream>,
     pub incoming: BTreeMap<FlowName, IngressPlan>,
     /// By the streams that come from there, what it was told: whether network cards write their messages where they land.
     pub reported_written: BTreeMap<u64, Result<(), String>>,
@@ -223,7 +278,6 @@ impl RemoteHost {
             ingress,
             ask_at: None,
             unanswered: None,
-            outgoing: HashMap::new(),
             incoming: BTreeMap::new(),
             reported_written: BTreeMap::new(),
             orphans: Vec::new(),
@@ -237,7 +291,7 @@ impl RemoteHost {
 
     /// Looks at the link. Whether lanes go over another path than before.
     pub fn look_over(&mut self, no_rdma: &str) -> bool {
-        self.status = self.linked().map(HostLink::status);
+        self.status = self.linked().map(|link| link.status());
         let lanes = self.status.as_ref().map_or(&[][..], |status| &status.lanes);
         let over = LinkPath::of(lanes, no_rdma);
         let before = std::mem::replace(&mut self.over, over);
@@ -284,14 +338,6 @@ impl RemoteHost {
         }
     }
 
-    /// The link goes on with this life, which knows nothing of what was said to another one.
-    pub fn set_link_life(&mut self, node: &Node) {
-        if let Some((life, _)) = self.link.as_mut().filter(|(life, _)| life != node) {
-            life.clone_from(node);
-            self.forget_control();
-        }
-    }
-
     /// Drops the link with all that it knows, and all that came over it. The host is asked for its lanes again.
     pub fn end_link(&mut self) {
         self.incoming.clear();
@@ -309,76 +355,11 @@ impl RemoteHost {
         }
     }
 
-    /// Another life of it knows nothing of what was said.
-    pub fn forget_control(&mut self) {
-        for stream in self.outgoing.values_mut() {
-            stream.written = None;
-            let flows = stream.publishers.values_mut();
-            flows.for_each(|flow| flow.answers.clear());
-        }
-        self.reported_written.clear();
-    }
-
-    pub fn begin_stream(&mut self, number: u64, topic: &str, mut stream: OutgoingStream) {
-        topic.clone_into(&mut stream.topic);
-        self.outgoing.insert(number, stream);
-    }
-
-    /// A flow of another host goes on there, as it is described.
-    pub fn begin_transit(
-        &mut self,
-        flow: FlowName,
-        (description, network): (Arc<FlowDescription>, &Network),
-    ) {
-        if !self.outgoing.contains_key(&flow.stream) {
-            let stream = OutgoingStream::new(description.tree.clone(), network);
-            self.begin_stream(flow.stream, &description.topic, stream);
-        }
-        if let Some(stream) = self.outgoing.get_mut(&flow.stream) {
-            let known = stream.publishers.entry(flow.publisher);
-            known.or_insert_with(|| OutgoingFlow::new(description));
-        }
-    }
-
-    /// Whether it has refused a flow, and not accepted it since.
-    pub fn has_refused(&self, flow: FlowName) -> bool {
-        let stream = self.outgoing.get(&flow.stream);
-        let known = stream.and_then(|stream| stream.publishers.get(&flow.publisher));
-        known.is_some_and(|known| known.refused_at(&self.node.host).is_some())
-    }
-
-    /// A topic does not go there any more, or goes there in another stream.
-    pub fn end_stream(&mut self, number: u64, moved: bool) {
-        if let Some(link) = self.linked().filter(|_| moved) {
-            link.move_stream(number);
-        }
-        self.outgoing.remove(&number);
-    }
-
-    /// Publishers have nothing more to send in a stream.
-    pub fn end_publishers(&mut self, stream: u64, ended: &[u64]) {
-        if let Some(stream) = self.outgoing.get_mut(&stream) {
-            stream.publishers.retain(|of, _| !ended.contains(of));
-        }
-    }
-
-    /// Its life is over; another may go on with what comes from there. What it had and did not send on goes there in other streams.
+    /// Its life is over; another may go on with what comes from there.
     pub fn end_life(&mut self) {
-        let streams = self.outgoing.values_mut();
-        for stream in streams.filter(|stream| stream.tree.leads_on()) {
-            (stream.is_broken, stream.begun.1) = (true, u64::MAX);
-        }
         let ended = std::mem::take(&mut self.incoming).into_values();
         let landings = ended.filter_map(|of| of.landing);
         self.orphans.extend(landings.map(|of| (of, Instant::now())));
-    }
-
-    pub fn answered(&mut self, flow: FlowName, answer: Result<(), String>) {
-        let stream = self.outgoing.get_mut(&flow.stream);
-        if let Some(of) = stream.and_then(|of| of.publishers.get_mut(&flow.publisher)) {
-            let host = self.node.host.clone();
-            of.answers.insert(host, (answer, Instant::now()));
-        }
     }
 
     /// One flow of each stream that comes from there: one that lands, or else one that was refused, if there is any.
@@ -392,38 +373,6 @@ impl RemoteHost {
             }
         }
         streams.into_values()
-    }
-
-    /// What it, or a host below it, answered to a stream: one of its flows is enough. None: nothing yet.
-    fn answer(&self, stream: u64, host: &str) -> Option<Result<(), &str>> {
-        let publishers = &self.outgoing.get(&stream)?.publishers;
-        let answers = || publishers.values().map(|of| of.answer(host));
-        if publishers.is_empty() || answers().any(|answer| answer == Some(Ok(()))) {
-            return Some(Ok(()));
-        }
-        // Refused, if all are.
-        answers().reduce(|one, other| one.and_then(|one| other.map(|_| one)))?
-    }
-
-    /// Publishers that it has refused just now. In a moment they are opened again.
-    pub fn refused(&self, stream: u64) -> impl Iterator<Item = u64> + '_ {
-        let stream = self.outgoing.get(&stream);
-        let flows = stream.into_iter().flat_map(|stream| &stream.publishers);
-        let refused = flows.filter(|(_, flow)| {
-            let at = flow.refused_at(&self.node.host);
-            at.is_some_and(|at| at.elapsed() < OPEN_AGAIN)
-        });
-        refused.map(|(publisher, _)| *publisher)
-    }
-
-    /// Whether a stream reaches this host, or one that it leads to; if not, why.
-    pub fn reaches(&self, stream: u64, host: &str) -> Result<(), &str> {
-        match (self.answer(stream, host), self.is_up()) {
-            (Some(Err(why)), _) => Err(why),
-            (_, false) => Err("the host is not linked now"),
-            (None, true) => Err("the host still prepares"),
-            (Some(Ok(())), true) => Ok(()),
-        }
     }
 
     /// Tells of messages that were given up, not of each.
@@ -446,7 +395,8 @@ impl RemoteHost {
         }
     }
 
-    pub fn row(&self) -> PeerRow {
+    /// As it is listed, with how many topics go there.
+    pub fn row(&self, topics_out: u32) -> PeerRow {
         let status = self.status.as_ref();
         let state = match (self.speaks_same(), self.lost, self.is_up()) {
             (false, ..) => PeerState::Refused,
@@ -461,9 +411,6 @@ impl RemoteHost {
             _ => error().unwrap_or_else(|| self.detail.clone()),
         };
         let counts = &self.ingress.counts;
-        let is_taken = |flow: &OutgoingFlow| flow.answer(&self.node.host) == Some(Ok(()));
-        let outgoing = self.outgoing.values();
-        let taken = outgoing.filter(|stream| stream.publishers.values().any(is_taken));
         let landing = self.incoming_streams().filter(|of| of.landing.is_some());
         PeerRow {
             host: self.node.host.clone(),
@@ -475,7 +422,7 @@ impl RemoteHost {
             path: self.over.path,
             over: self.over.words.clone(),
             why_not: self.over.why_not.clone(),
-            topics_out: taken.count() as u32,
+            topics_out,
             topics_in: landing.count() as u32,
             messages_out: counts.messages_out.load(Ordering::Relaxed),
             messages_in: counts.messages_in.load(Ordering::Relaxed),

@@ -1,9 +1,9 @@
 //! What of a topic goes to which host: its streams, and what rules and quotas let cross.
 
-use crate::egress::FlowLimits;
+use crate::egress::{FlowLimits, Hold};
 use crate::keys::TopicInterest;
-use crate::quotas::{Quotas, Staged};
-use crate::remote_host::RemoteHost;
+use crate::quotas::Staged;
+use crate::remote_host::{OutgoingStream, RemoteHost};
 use crate::wire::{clip, FlowDescription, Tree};
 use rgaps_client::links::{Demand, InterestPublisher, Links, LinksSubscriber};
 use rgaps_client::{Domain, PathKind, RemoteRow, Subscriber};
@@ -22,7 +22,7 @@ pub(super) struct EgressPlan {
     /// Why network cards do not read it on its GPU.
     pub(super) not_read: Option<String>,
     /// By the hosts that it goes to directly.
-    pub(super) branches: BTreeMap<String, Branch>,
+    pub(super) branches: BTreeMap<String, OutgoingStream>,
     /// What each host wants that it goes to, directly or over others.
     pub(super) wants: Wants,
     /// Hosts that refused it on a tree, by their rules or those of a host between.
@@ -46,30 +46,6 @@ pub(super) struct EgressPlan {
     pub(super) renews: bool,
     /// Hosts that want it and do not get it: their subscribers, and why.
     pub(super) refused: BTreeMap<String, (u32, String)>,
-    staged: Staged,
-}
-
-/// A host that a topic goes to directly.
-pub(super) struct Branch {
-    pub(super) stream: u64,
-    /// The hosts that messages take from there.
-    pub(super) tree: Tree,
-    pub(super) limits: FlowLimits,
-    /// Why nothing may, if that is so.
-    pub(super) barred: Option<String>,
-}
-
-impl Branch {
-    /// Whether a publisher's flow is opened there.
-    pub(super) fn opens(&self, publisher: u64) -> bool {
-        let FlowLimits { barred, asks, .. } = &self.limits;
-        !barred.contains(&publisher) || asks.contains(&publisher)
-    }
-
-    /// Whether cards write its messages where they land, as far as the host has said.
-    fn written<'a>(&self, peer: &'a RemoteHost) -> Option<&'a Result<(), String>> {
-        peer.outgoing.get(&self.stream)?.written.as_ref()
-    }
 }
 
 pub(super) type Wants = BTreeMap<String, TopicInterest>;
@@ -82,8 +58,8 @@ impl EgressPlan {
         demands.reduce(Demand::and).unwrap_or_default()
     }
 
-    /// Publishers of this host are these now. Those that are gone.
-    pub(super) fn set_publishers(&mut self, publishers: BTreeSet<u64>) -> Vec<u64> {
+    /// Publishers of this host are these now. Those that are gone have nothing more to send.
+    pub(super) fn set_publishers(&mut self, publishers: BTreeSet<u64>) {
         let ended: Vec<u64> = self.publishers.difference(&publishers).copied().collect();
         self.renews |= self.ended.iter().any(|of| publishers.contains(of));
         self.ended.retain(|of| !publishers.contains(of));
@@ -91,7 +67,9 @@ impl EgressPlan {
         let forgotten = self.ended.len().saturating_sub(MAX_ENDED);
         self.ended.drain(..forgotten);
         self.publishers = publishers;
-        ended
+        for branch in self.branches.values_mut() {
+            branch.flows.retain(|of, _| !ended.contains(of));
+        }
     }
 
     /// Whether something was refused that may be there in a moment, or the daemon could not be told, or routes change.
@@ -101,7 +79,7 @@ impl EgressPlan {
             || self.moves_since.is_some()
             || !self.refused.is_empty()
             || self.has.is_some() && self.reported.is_none()
-            || branches.any(|of| !(of.limits.barred.is_empty() && of.limits.refused.is_empty()))
+            || branches.any(|of| !of.limits.held.is_empty())
     }
 
     /// Trees are for messages of up to so many bytes now. While hosts are reached on two routes, larger messages wait: they would go twice.
@@ -123,7 +101,7 @@ impl EgressPlan {
         let branch = self.branches.get(next);
         let branch = branch.filter(|branch| branch.tree.ends_at(end));
         let branch = branch.zip(peers.get(next));
-        branch.is_some_and(|(branch, peer)| peer.reaches(branch.stream, end).is_ok())
+        branch.is_some_and(|(branch, peer)| branch.reaches(peer, end).is_ok())
     }
 
     /// Whether hosts want history that they were not sent on the branch that leads to them now.
@@ -145,7 +123,7 @@ impl EgressPlan {
     pub(super) fn description(
         &self,
         name: &str,
-        branch: &Branch,
+        tree: &Tree,
         publisher: &InterestPublisher,
     ) -> FlowDescription {
         FlowDescription {
@@ -154,8 +132,8 @@ impl EgressPlan {
             offer: publisher.offer,
             type_name: publisher.type_name.clone(),
             via: Vec::new(),
-            tree: branch.tree.clone(),
-            history: self.history(&branch.tree, publisher.incarnation),
+            tree: tree.clone(),
+            history: self.history(tree, publisher.incarnation),
             read: self.is_read(),
         }
     }
@@ -186,11 +164,10 @@ impl EgressPlan {
     pub(super) fn set_limits(
         &mut self,
         name: &str,
-        (links, quotas): (&Links, &Quotas),
+        (links, staged): (&Links, &mut Staged),
         peers: &BTreeMap<String, RemoteHost>,
         publishers: &[InterestPublisher],
     ) -> bool {
-        let mut used = BTreeSet::new();
         let mut is_changed = false;
         let mut branches = std::mem::take(&mut self.branches);
         for (host, branch) in &mut branches {
@@ -198,36 +175,33 @@ impl EgressPlan {
                 continue;
             };
             let mut limits = FlowLimits {
-                refused: peer.refused(branch.stream).collect(),
+                held: branch.refused().map(|of| (of, Hold::Refused)).collect(),
+                quota: links.quota(host, name).cloned(),
                 ..FlowLimits::default()
             };
             let mut why = self.bar_slow(&mut limits, name, (branch, peer), publishers);
-            if self.not_read.is_none() && branch.written(peer).is_none() {
-                limits.asks.clone_from(&limits.barred);
+            if self.not_read.is_none() && branch.written.is_none() {
+                let held = limits.held.values_mut();
+                let barred = held.filter(|hold| **hold == Hold::Barred);
+                barred.for_each(|hold| *hold = Hold::Asks);
             }
-            if let Some(quota) = links.quota(host, name) {
-                limits.quota = Some(quota.clone());
-                let goes = |p: &&InterestPublisher| !limits.barred.contains(&p.incarnation);
-                for publisher in publishers.iter().filter(goes).collect::<Vec<_>>() {
-                    used.insert((quota.name.clone(), publisher.incarnation));
-                    let of = (publisher.incarnation, &publisher.offer);
-                    let staged = limits.stage(&mut self.staged, (quotas, quota), of);
-                    if let Err(short) = staged {
-                        let what = format!("the messages of a publisher are not sent to {host}");
-                        let issues = &peer.ingress.counts.issues;
-                        issues.warn_refused(name, 0, &what, &short);
-                        why = Some(short);
-                    }
+            for publisher in publishers {
+                if limits.bars(publisher.incarnation) {
+                    continue;
+                }
+                let short = limits.stage(staged, publisher.incarnation, &publisher.offer);
+                if let Err(short) = short {
+                    let what = format!("the messages of a publisher are not sent to {host}");
+                    let issues = &peer.ingress.counts.issues;
+                    issues.warn_refused(name, 0, &what, &short);
+                    why = Some(short);
                 }
             }
-            let some = publishers
-                .iter()
-                .any(|publisher| !limits.barred.contains(&publisher.incarnation));
+            let some = publishers.iter().any(|of| !limits.bars(of.incarnation));
             branch.barred = why.filter(|_| !some);
             is_changed |= branch.limits != limits;
             branch.limits = limits;
         }
-        self.staged.retain(|key, _| used.contains(key));
         self.branches = branches;
         is_changed
     }
@@ -237,7 +211,7 @@ impl EgressPlan {
         &self,
         limits: &mut FlowLimits,
         name: &str,
-        (branch, peer): (&Branch, &RemoteHost),
+        (branch, peer): (&OutgoingStream, &RemoteHost),
         publishers: &[InterestPublisher],
     ) -> Option<String> {
         let mut why = None;
@@ -246,7 +220,8 @@ impl EgressPlan {
             let Some(require) = publisher.require.filter(|require| *require > path) else {
                 continue;
             };
-            limits.barred.insert(publisher.incarnation);
+            let held = limits.held.entry(publisher.incarnation);
+            held.or_insert(Hold::Barred);
             let slow = format!(
                 "the publisher requires a path of {require} or better, and this one is {path}: {no_better}"
             );
@@ -264,12 +239,12 @@ impl EgressPlan {
     }
 
     /// The path to a host that it goes to, and why it is no better.
-    fn path_to(&self, branch: &Branch, peer: &RemoteHost) -> (PathKind, String) {
+    fn path_to(&self, branch: &OutgoingStream, peer: &RemoteHost) -> (PathKind, String) {
         if peer.over.path != PathKind::Rdma {
             return (peer.over.path, peer.over.why_not.clone());
         }
         let (host, onward) = (&peer.node.host, branch.tree.ends_below().next());
-        let why = match (onward, &self.not_read, branch.written(peer)) {
+        let why = match (onward, &self.not_read, &branch.written) {
             (Some(end), ..) => {
                 format!("they go on to {end}, and so land in the memory of {host}")
             }

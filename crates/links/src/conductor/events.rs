@@ -5,7 +5,7 @@ use super::{egress_thread, LinksConductor};
 use crate::egress::EgressCommand;
 use crate::event::{ConductorEvent, EventSource, SourcedEvent};
 use crate::network::{id, FlowReport};
-use crate::remote_host::RemoteHost;
+use crate::remote_host::{OutgoingStream, RemoteHost};
 use crate::wire::{clip, LinkMessage};
 use rgaps_routing::{Datagram, FlowName};
 use rgaps_transport::{LaneEnd, LinkEvent};
@@ -21,7 +21,7 @@ impl LinksConductor {
         let is_lasting = matches!(event, ConductorEvent::Room);
         let is_current = |source: &EventSource| {
             let peer = self.peers.get(&source.host);
-            peer.is_some_and(|peer| peer.ingress.is_source(source))
+            peer.is_some_and(|peer| peer.ingress.reporter.source == *source)
         };
         if !is_lasting && source.as_ref().is_some_and(|source| !is_current(source)) {
             return;
@@ -53,12 +53,20 @@ impl LinksConductor {
             ConductorEvent::Room => self.buffer_free(host),
             ConductorEvent::Link(event) => self.link_changed(host, event),
             ConductorEvent::Answered(flow, answer) => {
-                if let Some(peer) = self.peers.get_mut(host) {
-                    peer.answered(flow, answer);
+                let answer = (answer, Instant::now());
+                let branch = self.branch_to(host, flow.stream);
+                if let Some(of) = branch.and_then(|of| of.flows.get_mut(&flow.publisher)) {
+                    of.answers.insert(host.to_owned(), answer);
+                } else {
+                    let children = self.transits.children_of(host, flow);
+                    children.for_each(|child| child.answer = Some(answer.clone()));
                 }
             }
             ConductorEvent::Closed(flow) => self.closed(host, flow),
-            ConductorEvent::Ended(flow) => self.child_ended(host, flow),
+            ConductorEvent::Ended(flow) => {
+                let children = self.transits.children_of(host, flow);
+                children.for_each(|child| child.has_ended = true);
+            }
         }
     }
 
@@ -72,6 +80,19 @@ impl LinksConductor {
         self.close_transit(host, flow);
     }
 
+    /// What goes out in a stream of this host.
+    fn branch(&mut self, stream: u64) -> Option<&mut OutgoingStream> {
+        let topic = self.topics.get_mut(self.streams.get(&stream)?)?;
+        let mut branches = topic.branches.values_mut();
+        branches.find(|branch| branch.stream == stream)
+    }
+
+    /// The same, if it goes to that host directly.
+    fn branch_to(&mut self, host: &str, stream: u64) -> Option<&mut OutgoingStream> {
+        let branch = self.branch(stream);
+        branch.filter(|branch| branch.tree.root() == host)
+    }
+
     pub(super) fn buffer_free(&self, host: &str) {
         let link = self.peers.get(host).and_then(RemoteHost::linked);
         link.inspect(|link| link.buffer_free());
@@ -80,32 +101,30 @@ impl LinksConductor {
     /// How far a flow of this host is at a host that another leads to, or why it does not come there.
     fn flow_reported(&mut self, report: FlowReport) {
         let FlowReport { flow, outcome, .. } = report;
-        let mut peers = self.peers.values_mut();
-        let stream = peers.find_map(|peer| peer.outgoing.get_mut(&flow.stream));
-        let Some(stream) = stream else { return };
-        let name = stream.topic.clone();
-        let own = self.topics.get(&name);
-        let own = own.and_then(|own| own.branches.get(stream.tree.root()));
-        if own.is_none_or(|own| own.stream != flow.stream) {
+        let Some(name) = self.streams.get(&flow.stream).cloned() else {
             return;
-        }
+        };
+        let Some(branch) = self.branch(flow.stream) else {
+            return;
+        };
         let is = |host: &String, of| id(host) == of;
-        let end = stream.tree.ends_below().find(|end| is(end, report.host));
+        let end = branch.tree.ends_below().find(|end| is(end, report.host));
         let Some(end) = end.cloned() else { return };
-        let mut on = stream.tree.path(&end);
-        on.push(stream.tree.root().to_owned());
+        let mut on = branch.tree.path(&end);
+        on.push(branch.tree.root().to_owned());
         if !on.iter().any(|host| is(host, report.from)) {
             return;
         }
         let next = *outcome.as_ref().unwrap_or(&u64::MAX);
-        if let Some(of) = stream.publishers.get_mut(&flow.publisher) {
+        if let Some(of) = branch.flows.get_mut(&flow.publisher) {
             let answer = outcome.map(|_| ());
-            if let (Err(_), Some(topic)) = (&answer, self.topics.get_mut(&name)) {
-                topic.off_trees.insert(end.clone());
-            }
             let before = of.answers.get(&end).map(|(before, _)| before);
-            self.dirty |= before != Some(&answer);
-            of.answers.insert(end, (answer, Instant::now()));
+            let is_new = before != Some(&answer);
+            of.answers.insert(end.clone(), (answer, Instant::now()));
+            self.dirty |= is_new;
+            if let (u64::MAX, Some(topic)) = (next, self.topics.get_mut(&name)) {
+                topic.off_trees.insert(end);
+            }
         }
         let command = EgressCommand::Confirmed(name.clone(), flow, report.host, next);
         egress_thread(&self.egress, &name).send(command);
@@ -130,13 +149,10 @@ impl LinksConductor {
 
     fn link_message(&mut self, host: &str, link_message: LinkMessage) {
         self.dirty = true;
-        let Some(peer) = self.peers.get_mut(host) else {
-            return;
-        };
         match link_message {
             LinkMessage::Written(stream, outcome) => {
-                if let Some(stream) = peer.outgoing.get_mut(&stream) {
-                    stream.written = Some(outcome);
+                if let Some(branch) = self.branch_to(host, stream) {
+                    branch.written = Some(outcome);
                 }
             }
             LinkMessage::Paths(paths) => {
@@ -145,11 +161,8 @@ impl LinksConductor {
                 }
             }
             LinkMessage::Broken(stream, end) => {
-                let topics = self.topics.values();
-                let mut own = topics.filter_map(|topic| topic.branches.get(host));
-                let is_own = own.any(|own| own.stream == stream);
-                if let Some(stream) = peer.outgoing.get_mut(&stream).filter(|_| is_own) {
-                    stream.is_broken = true;
+                if let Some(branch) = self.branch_to(host, stream) {
+                    branch.is_broken = true;
                 }
                 self.broken_below(host, stream, &end);
             }
@@ -184,8 +197,11 @@ impl LinksConductor {
             },
             LinkEvent::Restarted => {
                 self.network.link_restarted(host);
-                peer.forget_control();
                 peer.end_life();
+                let topics = self.topics.values_mut();
+                let branches = topics.filter_map(|topic| topic.branches.get_mut(host));
+                branches.for_each(OutgoingStream::end_life);
+                self.forget_answers(host);
                 self.end_transits(host);
             }
             LinkEvent::LaneRefused { why } => {

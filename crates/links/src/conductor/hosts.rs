@@ -6,7 +6,7 @@ use crate::counts::HostCounts;
 use crate::host_link::{HostLink, RetainLimits};
 use crate::ingress::LinkIngress;
 use crate::keys::{Node as Host, Token};
-use crate::remote_host::RemoteHost;
+use crate::remote_host::{OutgoingStream, RemoteHost};
 use crate::traces::LinkTraces;
 use crate::wire::clip;
 use rgaps_client::links::{Links, Rdma, MAX_REMOTE_HOSTS};
@@ -145,7 +145,7 @@ impl LinksConductor {
         );
         self.reopened = Some(now);
         match self.plane.reopen() {
-            Ok(()) => self.probe.set_session(self.plane.session()),
+            Ok(()) => self.probe.set_session(self.plane.session.clone()),
             Err(error) => tracing::error!("{error:#}"),
         }
     }
@@ -192,15 +192,31 @@ impl LinksConductor {
         match outcome {
             Ok(Some(link)) => {
                 peer.link = Some((node.clone(), link));
-                peer.forget_control();
+                self.forget_answers(&node.host);
             }
-            Ok(None) => peer.set_link_life(node),
+            Ok(None) => {
+                let life = peer.link.as_mut().map(|(life, _)| life);
+                if let Some(life) = life.filter(|life| *life != node) {
+                    life.clone_from(node);
+                    self.forget_answers(&node.host);
+                }
+            }
             Err(error) => {
                 tracing::error!(%error, host = node.host, "creating a link to a host failed");
                 peer.detail = clip(&error.to_string());
                 peer.ask_at = Some(Instant::now() + TRY_AGAIN);
             }
         }
+    }
+
+    /// Another life of a host knows nothing of what was said, and has said nothing.
+    pub(super) fn forget_answers(&mut self, host: &str) {
+        if let Some(peer) = self.peers.get_mut(host) {
+            peer.reported_written.clear();
+        }
+        let topics = self.topics.values_mut();
+        let branches = topics.filter_map(|topic| topic.branches.get_mut(host));
+        branches.for_each(OutgoingStream::forget_answers);
     }
 
     pub(super) fn reconcile_peers(&mut self) {

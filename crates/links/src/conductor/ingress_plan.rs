@@ -4,6 +4,7 @@ use super::landing::incoming_path;
 use super::{LinksConductor, CONFIRM_EVERY};
 use crate::ingress::{ArrivalLimits, Bound, RemotePublisher};
 use crate::network::id;
+use crate::quotas::part_of;
 use crate::remote_host::IngressPlan;
 use crate::wire::{clip, FlowDescription};
 use rgaps_client::links::{Direction, LinksPublisherBuilder};
@@ -85,7 +86,7 @@ impl LinksConductor {
             return;
         };
         if !plan.description.via.is_empty() {
-            plan.position = Some(peer.ingress.new_position());
+            plan.position = Some(Arc::default());
             self.confirms = true;
         }
         let bound = Bound {
@@ -166,7 +167,7 @@ impl LinksConductor {
             // Places of publishers whose host's links ended, and may come back: what they published here is known.
             for peer in self.peers.values_mut() {
                 peer.orphans
-                    .retain(|(of, _)| of.publisher().topic() != plan.description.topic);
+                    .retain(|(of, _)| of.publisher.topic() != plan.description.topic);
             }
         }
     }
@@ -210,7 +211,8 @@ impl LinksConductor {
         let quota = links.quota(host, topic);
         let reserved = quota.map_or(Ok(None), |quota| {
             let limit = ("landing_max", quota.landing_max);
-            self.quotas.reserve(quota, limit, &of.offer)
+            let bytes = part_of(quota, limit, &of.offer, self.landing_of_quota(&quota.name))?;
+            Ok::<_, String>(bytes.map(|bytes| (quota.name.clone(), bytes)))
         })?;
         let qos = PublisherQos {
             history: of.offer.history,
@@ -233,7 +235,10 @@ impl LinksConductor {
         let created = builder.create()?;
         let message_max = quota.and_then(|quota| Some((quota.message_max?.0, quota.name.clone())));
         let limits = ArrivalLimits {
-            landing_max: links.landing_max.0,
+            bytes_max: match &reserved {
+                Some((_, bytes)) => links.landing_max.0.min(*bytes),
+                None => links.landing_max.0,
+            },
             message_max,
             reserved,
         };
@@ -244,6 +249,18 @@ impl LinksConductor {
             of.history,
             limits,
         ))
+    }
+
+    /// Bytes of a quota that publishers have whose messages land here.
+    fn landing_of_quota(&self, quota: &str) -> u64 {
+        let landings = self.landings.values().filter_map(Weak::upgrade);
+        let parts = landings.filter_map(|landing| {
+            let reserved = landing.limits.reserved.as_ref();
+            reserved
+                .filter(|(of, _)| of == quota)
+                .map(|(_, bytes)| *bytes)
+        });
+        parts.sum()
     }
 
     /// Looks again whether there is a place for what waits for one.

@@ -114,7 +114,7 @@ impl LinksConductor {
                     continue;
                 };
                 let over = incoming_path(peer, of, (&written[&of.topic], relays));
-                let known = paths.entry(landing.publisher().id());
+                let known = paths.entry(landing.publisher.id());
                 let known = known.or_insert_with(|| (landing.clone(), over.clone()));
                 // In two streams at once: the slower one counts.
                 if over.path < known.1.path {
@@ -148,7 +148,7 @@ impl LinksConductor {
     /// Where a topic lands, if a rule says so or a network card could write there; none where it does not land.
     pub(super) fn landing_row(&self, peer: &RemoteHost, incoming: &IngressPlan) -> Option<String> {
         let topic = &incoming.description.topic;
-        let domain = incoming.landing.as_ref()?.publisher().domain();
+        let domain = incoming.landing.as_ref()?.publisher.domain();
         let is_by_card = domain != Domain::Host && peer.over.path == PathKind::Rdma;
         let written = is_by_card.then(|| match self.written(topic) {
             Ok(()) => "; network cards write it there (GPUDirect)".to_owned(),

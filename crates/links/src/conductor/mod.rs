@@ -17,16 +17,15 @@ use self::routes::Hop;
 use self::transits::Transits;
 use crate::control_plane::{ControlPlane, PlaneEvent, PlaneListener};
 use crate::delivered::DeliveredFile;
-use crate::egress::{start_transit, EgressThread};
+use crate::egress::{start_transit, EgressThread, OwnPublishers};
 use crate::event::{ConductorEvent, SourcedEvent};
 use crate::host_link::HostLink;
 use crate::ingress::{MemoryRequest, RemotePublisher};
 use crate::keys::{number_of, Node as Host, Token};
 use crate::network::Network;
-use crate::own_publishers::OwnPublishers;
 use crate::pool_memory;
 use crate::probe::Probe;
-use crate::quotas::Quotas;
+use crate::quotas::Staged;
 use crate::rails::{self, names, CardMemory, CardPreference};
 use crate::remote_host::RemoteHost;
 use crate::traces::Tracer;
@@ -38,7 +37,7 @@ use rgaps_session::{CudaUse, NumaPlace};
 use rgaps_sync::wall_ns;
 use rgaps_transport::{Endpoint, EndpointConfig, EndpointError, Rdma};
 use rgaps_verbs::Location;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -80,7 +79,7 @@ pub struct LinksConductor {
     /// Why this host has no RDMA, if it has none.
     no_rdma: String,
     probe: Probe,
-    quotas: Quotas,
+    staged: Staged,
     committed: DeliveredFile,
     own_publishers: OwnPublishers,
     egress: Vec<EgressThread>,
@@ -88,6 +87,8 @@ pub struct LinksConductor {
     /// Lives of other hosts' links whose tokens are there, the last one last. A dead one may be known for a while beside the next.
     lives: Vec<Token>,
     topics: BTreeMap<String, EgressPlan>,
+    /// The topics of the streams that go out from here.
+    streams: HashMap<u64, String>,
     /// How other hosts are reached.
     hops: BTreeMap<String, Hop>,
     /// What lands here, by topics and publishers; it may come through several hosts.
@@ -160,7 +161,7 @@ impl LinksConductor {
         let reported = listener(event_sender.clone(), listens_to);
         let plane = ControlPlane::join(&config.realm, links, own.clone(), lanes.clone(), reported)?;
         let realm = &config.realm;
-        let probe = Probe::start(plane.session(), realm, &links.connect, tls)?;
+        let probe = Probe::start(plane.session.clone(), realm, &links.connect, tls)?;
         tracing::info!(host = own.host, realm, ?lanes, rdma = %over, "links are ready");
         Ok(LinksConductor {
             node,
@@ -173,13 +174,14 @@ impl LinksConductor {
             known,
             no_rdma,
             probe,
-            quotas: Quotas::default(),
+            staged: Staged::default(),
             committed,
             own_publishers,
             egress,
             peers: BTreeMap::new(),
             lives: Vec::new(),
             topics: BTreeMap::new(),
+            streams: HashMap::new(),
             hops: BTreeMap::new(),
             landings: BTreeMap::new(),
             transits: Transits::new(start_transit().context("creating a thread")?),
@@ -273,7 +275,7 @@ impl LinksConductor {
             std::thread::sleep(CONFIRM_EVERY);
         }
         self.plane.leave();
-        links().for_each(HostLink::close);
+        links().for_each(|link| link.close());
         drop((self.peers, self.endpoint));
         self.tracer.iter().for_each(|tracer| tracer.end());
         let wanted = self.topics.into_values().filter_map(|topic| topic.has);
@@ -288,7 +290,7 @@ impl LinksConductor {
         let interest = self.node.interest(self.version.0)?;
         if interest.daemon != self.version.1 {
             // It knows nothing of what the last one was told.
-            self.report.forget();
+            self.report = Report::default();
             self.dirty = true;
             self.topics
                 .values_mut()
@@ -299,10 +301,12 @@ impl LinksConductor {
             return Ok(());
         };
         self.dirty = true;
-        for landed in rows.iter().flat_map(|row| &row.landed) {
-            // Also those of a former life of ours.
-            self.own_publishers.insert(*landed);
-        }
+        // Also those of a former life of ours.
+        let landed = rows.iter().flat_map(|row| &row.landed);
+        self.own_publishers
+            .write()
+            .expect("no panic")
+            .extend(landed);
         self.rows = rows
             .into_iter()
             .map(|row| (row.name.clone(), row))

@@ -1,10 +1,10 @@
 //! What the daemon and its users see of other hosts. The links report only what has changed since.
 
-use super::egress_plan::{Branch, EgressPlan};
+use super::egress_plan::EgressPlan;
 use super::routes::through;
 use super::LinksConductor;
 use crate::ingress::RemotePublisher;
-use crate::remote_host::{LinkPath, RemoteHost};
+use crate::remote_host::{LinkPath, OutgoingStream, RemoteHost};
 use crate::wire::clip_to;
 use rgaps_client::links::{CameOver, LinksNode, MAX_REMOTE_HOSTS};
 use rgaps_client::{ClientError, Domain, Node, PathKind, PeersInfo, RemoteRow};
@@ -30,13 +30,6 @@ pub(super) struct Report {
 pub(super) type IncomingPaths = BTreeMap<u64, (Arc<RemotePublisher>, CameOver)>;
 
 impl Report {
-    /// Forgets all reports: another daemon has received none.
-    pub(super) fn forget(&mut self) {
-        (self.peers, self.reported_at) = (None, None);
-        self.unserved.clear();
-        self.incoming.clear();
-    }
-
     /// Reports which topics do not come across, and why, and where those land of which it is configured.
     pub(super) fn unserved(&mut self, node: &Node, mut all: BTreeMap<String, Vec<RemoteRow>>) {
         for ended in self.unserved.keys() {
@@ -52,7 +45,7 @@ impl Report {
         self.incoming.retain(|id, _| all.contains_key(id));
         let paths = all.iter().map(|(id, (_, over))| (*id, over.clone()));
         changes(&mut self.incoming, paths.collect(), |id, over| {
-            node.comes_over(all[id].0.publisher(), over.clone())
+            node.comes_over(&all[id].0.publisher, over.clone())
         });
     }
 }
@@ -113,7 +106,7 @@ impl LinksConductor {
             let failed = failed.or(branch.barred.as_ref());
             let ends = branch.tree.ends();
             for (end, want) in ends.filter_map(|end| topic.wants.get_key_value(end)) {
-                let reaches = || peer.reaches(branch.stream, end);
+                let reaches = || branch.reaches(peer, end);
                 let reaches = failed.map_or_else(reaches, |why| Err(why));
                 let path = reaches.map(|()| self.path_in_words(name, topic, (peer, branch), end));
                 let row = row(end, want.subscribers, path);
@@ -135,7 +128,7 @@ impl LinksConductor {
         &self,
         name: &str,
         topic: &EgressPlan,
-        (peer, branch): (&RemoteHost, &Branch),
+        (peer, branch): (&RemoteHost, &OutgoingStream),
         end: &str,
     ) -> String {
         let mut path = branch.tree.path(end);
@@ -223,11 +216,21 @@ impl LinksConductor {
         }
     }
 
+    /// How many topics a host takes, of this host and of others.
+    fn topics_out(&self, host: &str) -> u32 {
+        let own = self.topics.values();
+        let own = own.filter_map(|topic| topic.branches.get(host));
+        let own = own.filter(|branch| branch.is_taken()).count();
+        (own + self.transits.streams_taken_by(host)) as u32
+    }
+
     fn peers_info(&self) -> PeersInfo {
         let tracer = self.tracer.as_ref();
+        let rows = self.peers.iter();
+        let rows = rows.map(|(host, peer)| peer.row(self.topics_out(host)));
         let mut info = PeersInfo {
             host: self.own.host.clone(),
-            peers: self.peers.values().map(RemoteHost::row).collect(),
+            peers: rows.collect(),
             not_reached: self.probe.not_reached(),
             dma_bufs: self.known.as_ref().and_then(|known| known.dma_bufs()),
             traces: tracer.map_or_else(Default::default, |tracer| tracer.figures()),

@@ -1,17 +1,16 @@
 //! Topics: what this host wants, and what goes from here to those that want it.
 
-use super::egress_plan::{Branch, EgressPlan, Trees, Wants};
+use super::egress_plan::{EgressPlan, Trees, Wants};
 use super::landing::reads_in;
 use super::{egress_thread, LinksConductor, GATHER, LOOK_ALL, TRY_AGAIN};
-use crate::control_plane::random_u64;
-use crate::egress::{EgressCommand, FlowLimits, FlowTarget};
+use crate::egress::{EgressCommand, FlowTarget};
 use crate::keys::{number_of, TopicInterest};
 use crate::quotas::check_rate;
 use crate::remote_host::{OutgoingFlow, OutgoingStream, RemoteHost};
 use crate::wire::{clip, Takes, Tree};
 use rgaps_client::links::{Direction, InterestRow, LinksSubscriberBuilder};
 use rgaps_client::{Domain, Late, Subscriber, SubscriberQos};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -28,6 +27,12 @@ fn takes(want: &TopicInterest) -> Takes {
 fn branch<'a>(trees: &'a mut Trees, next: &str) -> &'a mut Tree {
     let tree = trees.entry(next.to_owned());
     tree.or_insert_with(|| Tree::new(next))
+}
+
+/// What a stream's flows retain for a host goes there in another stream.
+fn move_stream(peer: Option<&RemoteHost>, stream: u64) {
+    let link = peer.and_then(RemoteHost::linked);
+    link.inspect(|link| link.move_stream(stream));
 }
 
 impl LinksConductor {
@@ -53,12 +58,7 @@ impl LinksConductor {
         if publishers == topic.publishers {
             return;
         }
-        let ended = topic.set_publishers(publishers.clone());
-        for (host, branch) in &topic.branches {
-            if let Some(peer) = self.peers.get_mut(host) {
-                peer.end_publishers(branch.stream, &ended);
-            }
-        }
+        topic.set_publishers(publishers.clone());
         let command = EgressCommand::Publishers(name.to_owned(), publishers);
         egress_thread(&self.egress, name).send(command);
     }
@@ -80,21 +80,35 @@ impl LinksConductor {
             self.reconcile_topic(&name, wants);
         }
         self.reconcile_transits();
+        self.forget_staged();
         self.report_landings();
         self.admit_again();
         self.report_unserved();
         let mut incoming = self.peers.values().flat_map(|peer| peer.incoming.values());
         let waits = self.topics.values().any(EgressPlan::lacks_something)
             || incoming.any(|of| of.waits.is_some())
-            || self.any_transit_refused();
-        let mut streams = self.peers.values().flat_map(|peer| peer.outgoing.values());
-        let is_broken = streams.any(|stream| stream.is_broken);
+            || self.transits.limits().any(|of| !of.held.is_empty());
+        let mut branches = self.topics.values().flat_map(|own| own.branches.values());
+        let is_broken = branches.any(|branch| branch.is_broken);
         self.reconcile_at = match (self.gathers(), is_broken, waits) {
             (true, ..) => now,
             (_, true, _) => now + BROKEN_AGAIN,
             (.., true) => now + TRY_AGAIN,
             _ => now + LOOK_ALL,
         };
+    }
+
+    /// Publishers keep of quotas what some flow of theirs uses.
+    fn forget_staged(&mut self) {
+        let topics = self.topics.values();
+        let branches = topics.flat_map(|topic| topic.branches.values());
+        let limits = branches.map(|branch| &branch.limits);
+        let used = limits.chain(self.transits.limits()).flat_map(|limits| {
+            let quota = limits.quota.as_ref().map_or("", |quota| &quota.name);
+            let publishers = limits.staging.keys();
+            publishers.map(move |publisher| (quota, *publisher))
+        });
+        self.staged.set_used(&used.collect());
     }
 
     /// Whether links that have just begun wait for other hosts: a message that they take before a host says that it wants it is lost there.
@@ -163,7 +177,7 @@ impl LinksConductor {
         let mut is_moving = false;
         moving.retain(|(next, end)| !topic.reaches(&self.peers, next, end));
         for (next, end) in moving {
-            for (before, Branch { tree, .. }) in &topic.branches {
+            for (before, OutgoingStream { tree, .. }) in &topic.branches {
                 let usable = self.peers.get(before).is_some_and(RemoteHost::is_usable);
                 if *before != next && usable && tree.ends_at(&end) {
                     branch(&mut trees, before).add(&tree.path(&end), takes(&served[&end]));
@@ -180,8 +194,11 @@ impl LinksConductor {
         topic.branches.retain(|host, branch| {
             let is_reached = |end: &String| trees.values().any(|tree| tree.ends_at(end));
             let stays = trees.contains_key(host);
-            if let Some(peer) = self.peers.get_mut(host).filter(|_| !stays) {
-                peer.end_stream(branch.stream, branch.tree.ends().all(is_reached));
+            if !stays {
+                self.streams.remove(&branch.stream);
+                if branch.tree.ends().all(is_reached) {
+                    move_stream(self.peers.get(host), branch.stream);
+                }
             }
             stays
         });
@@ -193,32 +210,21 @@ impl LinksConductor {
         let renews = std::mem::take(&mut topic.renews);
         let is_read = topic.not_read.is_none();
         for (next, tree) in trees {
-            let Some(peer) = self.peers.get_mut(&next) else {
-                continue;
-            };
-            let before = topic.branches.get(&next).map(|branch| branch.stream);
-            let known = before.and_then(|stream| peer.outgoing.get(&stream));
             let stays = |known: &OutgoingStream| {
                 let is_described = !renews && known.is_read == is_read;
                 is_described && !known.is_to_begin_again(&tree, network)
             };
-            if known.is_some_and(stays) {
+            let peer = self.peers.get(&next);
+            if peer.is_none() || topic.branches.get(&next).is_some_and(stays) {
                 continue;
             }
-            let stream = random_u64();
-            if let Some(before) = before {
-                peer.end_stream(before, true);
+            let mut branch = OutgoingStream::new(tree, network);
+            branch.is_read = is_read;
+            self.streams.insert(branch.stream, name.to_owned());
+            if let Some(before) = topic.branches.insert(next, branch) {
+                self.streams.remove(&before.stream);
+                move_stream(peer, before.stream);
             }
-            let mut outgoing = OutgoingStream::new(tree.clone(), network);
-            outgoing.is_read = is_read;
-            peer.begin_stream(stream, name, outgoing);
-            let branch = Branch {
-                stream,
-                tree,
-                limits: FlowLimits::default(),
-                barred: None,
-            };
-            topic.branches.insert(next, branch);
         }
     }
 
@@ -257,7 +263,7 @@ impl LinksConductor {
         }
         let row = self.rows.get(name);
         let publishers = row.map_or(&[][..], |row| &row.publishers[..]);
-        let of_links = (&self.config.links, &self.quotas);
+        let of_links = (&self.config.links, &mut self.staged);
         let is_limited = topic.set_limits(name, of_links, &self.peers, publishers);
         if topic.has.is_none() && self.gathers() {
             return;
@@ -329,7 +335,7 @@ impl LinksConductor {
     fn routes_of(&self, topic: &EgressPlan) -> Vec<FlowTarget> {
         let routes = topic.branches.iter().filter_map(|(host, branch)| {
             let peer = self.peers.get(host)?;
-            let flows = peer.outgoing.get(&branch.stream)?.publishers.values();
+            let flows = branch.flows.values();
             Some(FlowTarget {
                 tree: branch.tree.clone(),
                 link: peer.linked()?.clone(),
@@ -344,24 +350,27 @@ impl LinksConductor {
     }
 
     /// Describes publishers whose flows are to be opened. Whether there are any.
-    fn describe(&mut self, name: &str, topic: &EgressPlan) -> bool {
+    fn describe(&self, name: &str, topic: &mut EgressPlan) -> bool {
         let row = self.rows.get(name);
         let mut any = false;
-        for (host, branch) in &topic.branches {
-            let peer = self.peers.get_mut(host);
-            let stream = peer.and_then(|peer| peer.outgoing.get_mut(&branch.stream));
-            let Some(stream) = stream else {
-                continue;
-            };
+        let mut branches = std::mem::take(&mut topic.branches);
+        for branch in branches.values_mut() {
             let publishers = row.into_iter().flat_map(|row| &row.publishers);
-            for publisher in publishers.filter(|of| branch.opens(of.incarnation)) {
-                let flow = stream.publishers.entry(publisher.incarnation);
-                flow.or_insert_with(|| {
+            for publisher in publishers {
+                let id = publisher.incarnation;
+                if branch.opens(id) && !branch.flows.contains_key(&id) {
                     any = true;
-                    OutgoingFlow::new(Arc::new(topic.description(name, branch, publisher)))
-                });
+                    let description = Arc::new(topic.description(name, &branch.tree, publisher));
+                    let answers = BTreeMap::new();
+                    let flow = OutgoingFlow {
+                        description,
+                        answers,
+                    };
+                    branch.flows.insert(id, flow);
+                }
             }
         }
+        topic.branches = branches;
         any
     }
 }

@@ -10,10 +10,9 @@
 //! The final hosts confirm messages to their origin. Rules and quotas that keep a flow from a host below are told to the origin, too.
 
 use super::LinksConductor;
-use crate::egress::{FlowLimits, FlowTarget, Transit, TransitCommand};
-use crate::quotas::Staged;
-use crate::remote_host::RemoteHost;
-use crate::wire::{clip, FlowDescription, LinkMessage, Tree};
+use crate::egress::{FlowLimits, FlowTarget, Hold, Transit, TransitCommand};
+use crate::remote_host::{is_refused_now, FlowAnswer, RemoteHost};
+use crate::wire::{clip, FlowDescription, LinkMessage};
 use rgaps_client::links::Direction;
 use rgaps_routing::FlowName;
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,8 +25,6 @@ pub(super) struct Transits {
     commands: Sender<TransitCommand>,
     /// How many there were.
     count: u64,
-    /// What their publishers have of quotas.
-    staged: Staged,
 }
 
 /// A flow that goes on.
@@ -42,12 +39,14 @@ struct TransitPlan {
 }
 
 /// A host that a flow goes on to.
-struct ChildPlan {
+pub(super) struct ChildPlan {
     /// What OPEN says there.
     description: Arc<FlowDescription>,
     limits: FlowLimits,
     is_broken: bool,
-    has_ended: bool,
+    /// It has acknowledged all of the flow.
+    pub(super) has_ended: bool,
+    pub(super) answer: Option<FlowAnswer>,
 }
 
 impl Transits {
@@ -56,7 +55,6 @@ impl Transits {
             plans: BTreeMap::new(),
             commands,
             count: 0,
-            staged: Staged::default(),
         }
     }
 
@@ -73,6 +71,35 @@ impl Transits {
         plans.map(|plan| &plan.description.topic)
     }
 
+    /// What may go to the children of all flows.
+    pub(super) fn limits(&self) -> impl Iterator<Item = &FlowLimits> {
+        let plans = self.plans.values();
+        let children = plans.flat_map(|plan| plan.children.values());
+        children.map(|child| &child.limits)
+    }
+
+    /// How many streams a host takes that go on to it.
+    pub(super) fn streams_taken_by(&self, host: &str) -> usize {
+        let plans = self.plans.iter();
+        let taken = plans.filter(|(_, plan)| {
+            let answer = plan.children.get(host).and_then(|of| of.answer.as_ref());
+            answer.is_some_and(|(answer, _)| answer.is_ok())
+        });
+        let streams: BTreeSet<u64> = taken.map(|((flow, _), _)| flow.stream).collect();
+        streams.len()
+    }
+
+    /// What there is of a flow at a host that it goes on to.
+    pub(super) fn children_of<'a>(
+        &'a mut self,
+        host: &'a str,
+        flow: FlowName,
+    ) -> impl Iterator<Item = &'a mut ChildPlan> {
+        let plans = self.plans.iter_mut();
+        let plans = plans.filter(move |((of, _), _)| *of == flow);
+        plans.filter_map(|(_, plan)| plan.children.get_mut(host))
+    }
+
     /// The flows of a stream that go on to a child.
     fn of_stream<'a>(
         &'a self,
@@ -86,22 +113,12 @@ impl Transits {
     }
 }
 
-impl ChildPlan {
-    fn tree(&self) -> &Tree {
-        &self.description.tree
-    }
-}
-
 impl TransitPlan {
     /// Whether its children have all of it, and know that nothing follows.
-    fn is_over(&self, flow: FlowName, peers: &BTreeMap<String, RemoteHost>) -> bool {
-        let refuses = |child| {
-            let peer: Option<&RemoteHost> = peers.get(child);
-            peer.is_some_and(|peer| peer.has_refused(flow))
-        };
-        let mut children = self.children.iter();
-        self.is_closing
-            && children.all(|(child, of)| of.is_broken || of.has_ended || refuses(child))
+    fn is_over(&self) -> bool {
+        let refuses = |of: &ChildPlan| matches!(of.answer, Some((Err(_), _)));
+        let mut children = self.children.values();
+        self.is_closing && children.all(|of| of.is_broken || of.has_ended || refuses(of))
     }
 }
 
@@ -127,7 +144,7 @@ impl LinksConductor {
         self.transits.count += 1;
         let number = self.transits.count;
         let of = (number, description.publisher);
-        let (commands, reporter) = (self.transits.commands.clone(), ingress.reporter());
+        let (commands, reporter) = (self.transits.commands.clone(), ingress.reporter.clone());
         let transit = Transit::new(of, commands, reporter, self.config.links.landing_max.0);
         let mut plan = TransitPlan {
             number,
@@ -137,7 +154,7 @@ impl LinksConductor {
             refused: BTreeMap::new(),
             is_closing: false,
         };
-        let broken = self.begin_children(host, flow, &mut plan);
+        let broken = self.begin_children(host, &mut plan);
         let origin = plan.description.origin(host);
         for (end, why) in &plan.refused {
             self.network.refuse(origin, flow, (end, why));
@@ -151,12 +168,7 @@ impl LinksConductor {
     }
 
     /// Finds the children of a flow. Those that are not linked with.
-    fn begin_children(
-        &mut self,
-        host: &str,
-        flow: FlowName,
-        plan: &mut TransitPlan,
-    ) -> Vec<String> {
+    fn begin_children(&mut self, host: &str, plan: &mut TransitPlan) -> Vec<String> {
         let mut broken = Vec::new();
         for tree in plan.description.tree.children() {
             let child = tree.root().to_owned();
@@ -192,15 +204,15 @@ impl LinksConductor {
                 read,
                 ..plan.description.clone()
             });
-            match self.peers.get_mut(&child).filter(|_| !is_broken) {
-                Some(peer) => peer.begin_transit(flow, (description.clone(), &self.network)),
-                None => broken.push(child.clone()),
+            if is_broken {
+                broken.push(child.clone());
             }
             let child_plan = ChildPlan {
                 description,
                 limits: FlowLimits::default(),
                 is_broken,
                 has_ended: false,
+                answer: None,
             };
             plan.children.insert(child, child_plan);
         }
@@ -208,27 +220,20 @@ impl LinksConductor {
     }
 
     /// What may go to a child, by its quota.
-    fn child_limits(&mut self, (flow, host): (FlowName, &str), of: &FlowDescription) -> FlowLimits {
-        let mut limits = FlowLimits::default();
-        let (publisher, topic) = (of.publisher, &of.topic);
-        if let Some(peer) = self.peers.get(host) {
-            limits.refused = peer.refused(flow.stream).collect();
-        }
-        let Some(quota) = self.config.links.quota(host, topic) else {
-            return limits;
+    fn child_limits(&mut self, host: &str, child: &ChildPlan) -> FlowLimits {
+        let of = &child.description;
+        let is_refused = is_refused_now(child.answer.as_ref());
+        let refused = is_refused.then_some((of.publisher, Hold::Refused));
+        let mut limits = FlowLimits {
+            held: refused.into_iter().collect(),
+            quota: self.config.links.quota(host, &of.topic).cloned(),
+            ..FlowLimits::default()
         };
-        limits.quota = Some(quota.clone());
-        let staged = &mut self.transits.staged;
-        let of = (publisher, &of.offer);
-        if let Err(why) = limits.stage(staged, (&self.quotas, quota), of) {
+        let staged = limits.stage(&mut self.staged, of.publisher, &of.offer);
+        if let (Err(why), Some(peer)) = (staged, self.peers.get(host)) {
             let what = "messages of another host do not go on";
-            let peer = self.peers.get(host);
-            peer.inspect(|peer| {
-                peer.ingress
-                    .counts
-                    .issues
-                    .warn_refused(topic, 0, what, &why)
-            });
+            let issues = &peer.ingress.counts.issues;
+            issues.warn_refused(&of.topic, 0, what, &why);
         }
         limits
     }
@@ -243,21 +248,16 @@ impl LinksConductor {
             return;
         };
         let mut all = Vec::new();
-        for (host, child) in plan
-            .children
-            .iter_mut()
-            .filter(|(_, child)| !child.is_broken)
-        {
-            child.limits = self.child_limits((key.0, host), &child.description);
-            let Some(peer) = self.peers.get(host) else {
-                continue;
-            };
-            let Some(link) = peer.linked().cloned() else {
+        let children = plan.children.iter_mut();
+        for (host, child) in children.filter(|(_, child)| !child.is_broken) {
+            child.limits = self.child_limits(host, child);
+            let peer = self.peers.get(host);
+            let Some((peer, link)) = peer.and_then(|peer| Some((peer, peer.linked()?))) else {
                 continue;
             };
             all.push(FlowTarget {
-                tree: child.tree().clone(),
-                link,
+                tree: child.description.tree.clone(),
+                link: link.clone(),
                 stream: key.0.stream,
                 publishers: vec![child.description.clone()],
                 counts: peer.ingress.counts.clone(),
@@ -274,26 +274,11 @@ impl LinksConductor {
     /// Looks at quotas and refusals again, and forgets what is over.
     pub(super) fn reconcile_transits(&mut self) {
         let plans = self.transits.plans.iter();
-        let over = plans.filter(|((flow, _), plan)| plan.is_over(*flow, &self.peers));
+        let over = plans.filter(|(_, plan)| plan.is_over());
         let over: Vec<(FlowName, String)> = over.map(|(key, _)| key.clone()).collect();
         over.iter().for_each(|key| self.forget_transit(key));
         let keys: Vec<(FlowName, String)> = self.transits.plans.keys().cloned().collect();
         keys.iter().for_each(|key| self.set_children(key));
-        let plans = self.transits.plans.values();
-        let publishers: BTreeSet<u64> = plans.map(|plan| plan.description.publisher).collect();
-        let staged = &mut self.transits.staged;
-        staged.retain(|(_, publisher), _| publishers.contains(publisher));
-    }
-
-    /// Whether a flow waits to be opened again at a child that refused it.
-    pub(super) fn any_transit_refused(&self) -> bool {
-        let children = self
-            .transits
-            .plans
-            .values()
-            .flat_map(|plan| plan.children.values());
-        let mut limits = children.map(|child| &child.limits);
-        limits.any(|limits| !(limits.refused.is_empty() && limits.barred.is_empty()))
     }
 
     fn say_broken(&self, host: &str, stream: u64, end: &str) {
@@ -332,7 +317,6 @@ impl LinksConductor {
             return false;
         };
         of.is_broken = true;
-        self.end_child(child, key.0, true);
         self.set_children(key);
         true
     }
@@ -361,17 +345,6 @@ impl LinksConductor {
         }
     }
 
-    /// A child gets no more of a flow.
-    fn end_child(&mut self, child: &str, flow: FlowName, moved: bool) {
-        let is_last = self.transits.of_stream(flow.stream, child).count() <= 1;
-        if let Some(peer) = self.peers.get_mut(child) {
-            peer.end_publishers(flow.stream, &[flow.publisher]);
-            if is_last {
-                peer.end_stream(flow.stream, moved);
-            }
-        }
-    }
-
     /// No message of a flow follows.
     pub(super) fn close_transit(&mut self, host: &str, flow: FlowName) {
         if let Some(plan) = self.transits.plans.get_mut(&(flow, host.to_owned())) {
@@ -381,23 +354,8 @@ impl LinksConductor {
     }
 
     fn forget_transit(&mut self, key: &(FlowName, String)) {
-        let Some(plan) = self.transits.plans.get(key) else {
-            return;
-        };
-        let children: Vec<String> = plan.children.keys().cloned().collect();
-        self.transits.command(TransitCommand::Forget(plan.number));
-        for child in children {
-            self.end_child(&child, key.0, false);
-        }
-        self.transits.plans.remove(key);
-    }
-
-    /// A child has acknowledged all of a flow.
-    pub(super) fn child_ended(&mut self, child: &str, flow: FlowName) {
-        for ((of, _), plan) in &mut self.transits.plans {
-            if let Some(child) = plan.children.get_mut(child).filter(|_| *of == flow) {
-                child.has_ended = true;
-            }
+        if let Some(plan) = self.transits.plans.remove(key) {
+            self.transits.command(TransitCommand::Forget(plan.number));
         }
     }
 }

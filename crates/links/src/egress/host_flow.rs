@@ -1,7 +1,7 @@
 //! A topic on its way to one host.
 
 use super::message::{Carried, OutgoingMessage};
-use super::FlowTarget;
+use super::{FlowTarget, Hold};
 use crate::host_link::{NewFlow, Sent};
 use crate::network::id;
 use crate::rate::Rate;
@@ -35,9 +35,8 @@ pub struct HostFlow {
     unknown: Option<(u64, Instant)>,
     /// The conductor has still to be asked about it.
     pub asks: bool,
-    /// A message was sent since the last [`HostFlow::settle`]; and for how many the link has not been settled.
-    is_in_batch: bool,
-    unsettled: u32,
+    /// Messages that were sent since the last [`HostFlow::settle`]. The link was settled for the first one, and for each [`BATCH`] since.
+    in_batch: u32,
     /// It began with a new subscriber: hosts that are new get that one's history, and skip what the former subscriber still has.
     pub wants_history: bool,
     pub skips_previous: bool,
@@ -59,8 +58,7 @@ impl HostFlow {
             open: BTreeSet::new(),
             unknown: None,
             asks: false,
-            is_in_batch: false,
-            unsettled: 0,
+            in_batch: 0,
             wants_history: false,
             skips_previous: false,
             route,
@@ -81,17 +79,16 @@ impl HostFlow {
 
     /// Opens the flows of publishers that are known, all at once: before their messages, or with the first of them.
     fn open_flows(&mut self) {
-        let refused = &self.route.limits.refused;
-        self.open.retain(|publisher| !refused.contains(publisher));
+        let limits = &self.route.limits;
+        self.open.retain(|publisher| !limits.is_refused(*publisher));
         let is_new = |of: &&Arc<FlowDescription>| {
-            !refused.contains(&of.publisher) && !self.open.contains(&of.publisher)
+            !limits.is_refused(of.publisher) && !self.open.contains(&of.publisher)
         };
-        let staging = &self.route.limits.staging;
         let new = self.route.publishers.iter().filter(is_new);
         let new: Vec<NewFlow> = new
             .map(|of| NewFlow {
                 flow: self.flow(of.publisher),
-                retained_max: *staging.get(&of.publisher).unwrap_or(&u64::MAX),
+                retained_max: *limits.staging.get(&of.publisher).unwrap_or(&u64::MAX),
                 description: of.clone(),
                 leads_on: self.route.is_in_transit || of.tree.leads_on(),
             })
@@ -135,25 +132,20 @@ impl HostFlow {
         self.route.tree.reliable_below().next().is_some()
     }
 
-    pub fn offer(&mut self, topic: &str, message: &OutgoingMessage) -> Sent {
-        let info = &message.info;
-        let (publisher, limits) = (info.publisher, &self.route.limits);
-        let is_asked_about = limits.asks.contains(&publisher);
-        let is_barred = limits.barred.contains(&publisher) && !is_asked_about;
-        if limits.refused.contains(&publisher) || is_barred {
-            return Sent::Never;
-        }
-        let limit = match is_asked_about {
-            true => ANSWER_LIMIT,
-            false => UNKNOWN_LIMIT,
+    pub fn offer(&mut self, topic: &str, message: &Arc<OutgoingMessage>) -> Sent {
+        let publisher = message.info.publisher;
+        let waits_for = match self.route.limits.held.get(&publisher) {
+            Some(Hold::Refused | Hold::Barred) => return Sent::Never,
+            Some(Hold::Asks) => Some(ANSWER_LIMIT),
+            None => (!self.open.contains(&publisher)).then_some(UNKNOWN_LIMIT),
         };
-        if is_asked_about || !self.open.contains(&publisher) {
+        if let Some(limit) = waits_for {
             return match self.skips_unknown(publisher, limit) {
                 true => self.leave_out(),
                 false => Sent::Full,
             };
         }
-        let bytes = message.held.bytes() as u64;
+        let bytes = message.bytes() as u64;
         if let Some(why) = self.route.too_long(bytes) {
             let what = "messages are not sent to another host";
             self.route.counts.issues.warn_refused(topic, 1, what, &why);
@@ -169,10 +161,9 @@ impl HostFlow {
         match sent {
             Sent::Taken => {
                 self.rate.iter_mut().for_each(|rate| rate.spend(bytes));
-                self.unsettled += 1;
-                let is_first = !std::mem::replace(&mut self.is_in_batch, true);
-                if is_first || self.unsettled >= BATCH {
-                    self.settle_link();
+                self.in_batch += 1;
+                if self.in_batch % BATCH == 1 {
+                    self.route.link.settle();
                 }
             }
             Sent::Full => {}
@@ -183,12 +174,8 @@ impl HostFlow {
 
     /// No more messages follow at once: all that were sent leave.
     pub fn settle(&mut self) {
-        self.settle_link();
-        self.is_in_batch = false;
-    }
-
-    fn settle_link(&mut self) {
-        if std::mem::take(&mut self.unsettled) > 0 {
+        let sent = std::mem::take(&mut self.in_batch);
+        if sent > 0 && sent % BATCH != 1 {
             self.route.link.settle();
         }
     }
@@ -198,8 +185,8 @@ impl HostFlow {
         Sent::Never
     }
 
-    fn send(&self, topic: &str, message: &OutgoingMessage) -> Sent {
-        let (info, bytes) = (&message.info, message.held.bytes() as u64);
+    fn send(&self, topic: &str, message: &Arc<OutgoingMessage>) -> Sent {
+        let (info, bytes) = (&message.info, message.bytes() as u64);
         let (publisher, sequence) = (info.publisher, info.sequence);
         let counts = &self.route.counts;
         let traces = counts.traces.as_ref();
@@ -208,9 +195,8 @@ impl HostFlow {
             trace.received_from.clone_from(&info.received_from);
         }
         let carried = Arc::new(Carried {
-            held: message.held.clone(),
+            message: message.clone(),
             counts: counts.clone(),
-            taken_ns: info.taken_ns,
             written_ns: AtomicU64::new(0),
             trace: trace.clone(),
         });
@@ -221,7 +207,7 @@ impl HostFlow {
             let (published_ns, taken_ns) = (info.published_ns, info.taken_ns);
             counts.times(Stage::Take).span(published_ns, taken_ns);
             if let (Some(traces), Some(trace)) = (traces, &trace) {
-                if info.received_from.is_none() && message.held.trace_once() {
+                if info.received_from.is_none() && message.trace_once() {
                     traces.taken(trace, published_ns, taken_ns);
                 }
             }

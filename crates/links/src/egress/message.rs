@@ -8,7 +8,20 @@ use rgaps_transport::{Description, Payload};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-pub struct RetainedMessage {
+/// What is known of a message beside its bytes.
+pub struct MessageInfo {
+    pub publisher: u64,
+    pub sequence: u64,
+    pub meta: Description,
+    pub published_ns: u64,
+    pub taken_ns: u64,
+    /// The host that it came from, if it was not published here.
+    pub received_from: Option<String>,
+}
+
+/// A message that goes to other hosts.
+pub struct OutgoingMessage {
+    pub info: MessageInfo,
     of: Bytes,
     bytes: usize,
     /// Bytes that were seen to be there.
@@ -25,24 +38,23 @@ enum Bytes {
     InTransit(Box<dyn Payload>),
 }
 
-impl RetainedMessage {
-    pub fn sample(sample: Sample) -> Arc<RetainedMessage> {
+impl OutgoingMessage {
+    pub fn sample(sample: Sample, info: MessageInfo) -> Arc<OutgoingMessage> {
         let bytes = sample.len().max(1) as usize;
-        RetainedMessage::new(
-            bytes,
-            match sample.domain() {
-                Domain::Host => Bytes::Sample(sample),
-                Domain::Cuda(_) => Bytes::OnGpu(sample, OnceLock::new()),
-            },
-        )
+        let of = match sample.domain() {
+            Domain::Host => Bytes::Sample(sample),
+            Domain::Cuda(_) => Bytes::OnGpu(sample, OnceLock::new()),
+        };
+        OutgoingMessage::new(info, bytes, of)
     }
 
-    pub fn in_transit(message: Box<dyn Payload>) -> Arc<RetainedMessage> {
-        RetainedMessage::new(message.bytes(), Bytes::InTransit(message))
+    pub fn in_transit(message: Box<dyn Payload>, info: MessageInfo) -> Arc<OutgoingMessage> {
+        OutgoingMessage::new(info, message.bytes(), Bytes::InTransit(message))
     }
 
-    fn new(bytes: usize, of: Bytes) -> Arc<RetainedMessage> {
-        Arc::new(RetainedMessage {
+    fn new(info: MessageInfo, bytes: usize, of: Bytes) -> Arc<OutgoingMessage> {
+        Arc::new(OutgoingMessage {
+            info,
             of,
             bytes,
             ready: AtomicUsize::new(0),
@@ -71,7 +83,7 @@ impl RetainedMessage {
     }
 }
 
-impl Payload for RetainedMessage {
+impl Payload for OutgoingMessage {
     fn bytes(&self) -> usize {
         self.bytes
     }
@@ -115,28 +127,10 @@ fn fetch(sample: &Sample) -> Box<[u8]> {
     bytes
 }
 
-/// What is known of a message beside its bytes.
-pub struct MessageInfo {
-    pub publisher: u64,
-    pub sequence: u64,
-    pub meta: Description,
-    pub published_ns: u64,
-    pub taken_ns: u64,
-    /// The host that it came from, if it was not published here.
-    pub received_from: Option<String>,
-}
-
-#[derive(Clone)]
-pub struct OutgoingMessage {
-    pub held: Arc<RetainedMessage>,
-    pub info: Arc<MessageInfo>,
-}
-
 /// A message on its way to one host. It is dropped when that has it, or it was given up.
 pub struct Carried {
-    pub held: Arc<RetainedMessage>,
+    pub message: Arc<OutgoingMessage>,
     pub counts: Arc<HostCounts>,
-    pub taken_ns: u64,
     /// When its first byte was written; 0: it was not.
     pub written_ns: AtomicU64,
     pub trace: Option<Trace>,
@@ -153,21 +147,21 @@ impl Carried {
 
 impl Payload for Carried {
     fn bytes(&self) -> usize {
-        self.held.bytes()
+        self.message.bytes()
     }
 
     fn ready(&self) -> usize {
-        self.held.ready()
+        self.message.ready()
     }
 
     fn slice(&self, from: usize, to: usize) -> &[u8] {
         self.begin();
-        self.held.slice(from, to)
+        self.message.slice(from, to)
     }
 
     fn direct(&self) -> Option<u64> {
         self.begin();
-        self.held.direct()
+        self.message.direct()
     }
 }
 
@@ -176,10 +170,11 @@ impl Drop for Carried {
         let written_ns = *self.written_ns.get_mut();
         if written_ns != 0 {
             let (counts, now_ns) = (&self.counts, monotonic_ns());
-            counts.times(Stage::Queue).span(self.taken_ns, written_ns);
+            let taken_ns = self.message.info.taken_ns;
+            counts.times(Stage::Queue).span(taken_ns, written_ns);
             counts.times(Stage::Wire).span(written_ns, now_ns);
             if let (Some(traces), Some(trace)) = (&counts.traces, self.trace.take()) {
-                traces.sent(&trace, self.taken_ns, written_ns, now_ns);
+                traces.sent(&trace, taken_ns, written_ns, now_ns);
             }
         }
     }

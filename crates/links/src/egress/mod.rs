@@ -16,16 +16,15 @@ use self::topic::EgressTopic;
 use crate::counts::HostCounts;
 use crate::event::{ConductorEvent, SourcedEvent};
 use crate::host_link::HostLink;
-use crate::own_publishers::OwnPublishers;
-use crate::quotas::{Quotas, Staged};
+use crate::quotas::Staged;
 use crate::wire::{FlowDescription, Tree};
 use rgaps_client::links::{Offer, Quota};
 use rgaps_client::{Node, Subscriber, Token, WaitSet};
 use rgaps_routing::{FlowName, HostId};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::num::NonZeroU64;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
-use std::sync::Arc;
+use std::sync::{Arc, RwLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -40,6 +39,10 @@ const GROWS: Duration = Duration::from_micros(15);
 const SOON: u32 = 16;
 /// Nanoseconds that a sleep may take longer. By default they are 50,000, twice the time in which a GPU copies 1 MiB.
 const TIMER_SLACK_NS: u64 = 1000;
+
+/// Publishers that stand here for publishers of other hosts, of this life of the links and of former ones: the links do not send
+/// their messages to other hosts.
+pub type OwnPublishers = Arc<RwLock<HashSet<u64>>>;
 
 #[derive(Clone)]
 pub struct FlowTarget {
@@ -71,14 +74,21 @@ impl FlowTarget {
     }
 }
 
+/// Why a publisher's messages do not go to a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hold {
+    /// The host has no place for them now.
+    Refused,
+    /// A quota has no room for them, or the path is worse than the publisher requires.
+    Barred,
+    /// The same, but their flow is opened: the host says then how they land, which decides.
+    Asks,
+}
+
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FlowLimits {
-    /// Publishers whose messages have no place there now.
-    pub refused: BTreeSet<u64>,
     /// Publishers whose messages do not go there.
-    pub barred: BTreeSet<u64>,
-    /// Those of them whose flows are opened: the host says then how their messages land, which decides.
-    pub asks: BTreeSet<u64>,
+    pub held: BTreeMap<u64, Hold>,
     pub quota: Option<Quota>,
     /// Bytes of publishers' messages that are held for that host at once.
     pub staging: BTreeMap<u64, u64>,
@@ -90,23 +100,30 @@ impl FlowLimits {
         Some(self.quota.as_ref()?.rate_max?.0)
     }
 
-    /// Reserves what a publisher needs of a quota, or bars it.
+    pub fn is_refused(&self, publisher: u64) -> bool {
+        self.held.get(&publisher) == Some(&Hold::Refused)
+    }
+
+    pub fn bars(&self, publisher: u64) -> bool {
+        let hold = self.held.get(&publisher);
+        matches!(hold, Some(Hold::Barred | Hold::Asks))
+    }
+
+    /// Reserves what a publisher needs of the quota, or bars it.
     pub fn stage(
         &mut self,
         staged: &mut Staged,
-        (quotas, quota): (&Quotas, &Quota),
-        (publisher, offer): (u64, &Offer),
+        publisher: u64,
+        offer: &Offer,
     ) -> Result<(), String> {
-        let key = (quota.name.clone(), publisher);
-        if !staged.contains_key(&key) {
-            let reserved = quotas.reserve(quota, ("staging_max", quota.staging_max), offer);
-            let reserved = reserved.inspect_err(|_| {
-                self.barred.insert(publisher);
-            })?;
-            staged.extend(reserved.map(|reserved| (key.clone(), reserved)));
-        }
-        let bytes = staged.get(&key).map(|reserved| (publisher, reserved.bytes));
-        self.staging.extend(bytes);
+        let Some(quota) = &self.quota else {
+            return Ok(());
+        };
+        let reserved = staged.reserve(quota, publisher, offer);
+        let bytes = reserved.inspect_err(|_| {
+            self.held.entry(publisher).or_insert(Hold::Barred);
+        })?;
+        self.staging.extend(bytes.map(|bytes| (publisher, bytes)));
         Ok(())
     }
 }

@@ -4,7 +4,7 @@
 //! retains what its host has not acknowledged; weak references find that here, for a flow that replaces another.
 
 use super::host_flow::HostFlow;
-use super::message::{MessageInfo, OutgoingMessage, RetainedMessage};
+use super::message::OutgoingMessage;
 use crate::host_link::Sent;
 use crate::wire::FlowDescription;
 use rgaps_routing::{Delivery, FlowId, HostId};
@@ -17,10 +17,9 @@ const KEPT_MAX: usize = 8192;
 
 /// A message that some link may still hold.
 struct Kept {
-    held: Weak<RetainedMessage>,
-    info: Arc<MessageInfo>,
+    message: Weak<OutgoingMessage>,
     /// It is to be retained here.
-    retained: Option<Arc<RetainedMessage>>,
+    retained: Option<Arc<OutgoingMessage>>,
 }
 
 /// A publisher, and what some host may still need of its messages.
@@ -72,8 +71,8 @@ impl Publisher {
     }
 
     /// A message was taken. It may be there already, of the history.
-    pub fn publish(&mut self, message: OutgoingMessage) {
-        let is_released = |kept: &Kept| kept.held.strong_count() == 0;
+    pub fn publish(&mut self, message: Arc<OutgoingMessage>) {
+        let is_released = |kept: &Kept| kept.message.strong_count() == 0;
         while let Some(first) = self
             .messages
             .first_entry()
@@ -84,19 +83,17 @@ impl Publisher {
         if self.messages.len() >= KEPT_MAX {
             self.messages.retain(|_, kept| !is_released(kept));
         }
-        let OutgoingMessage { held, info } = message;
-        let number = info.sequence;
+        let number = message.info.sequence;
         self.forget(number);
-        let kept = Kept {
-            held: Arc::downgrade(&held),
-            info,
-            retained: None,
-        };
-        let kept = self.messages.entry(number).or_insert(kept);
-        if number >= self.retained_from {
-            self.retained_bytes += held.bytes() as u64;
-            kept.retained = Some(held.clone());
+        let is_retained = number >= self.retained_from;
+        if is_retained {
+            self.retained_bytes += message.bytes() as u64;
         }
+        let kept = Kept {
+            message: Arc::downgrade(&message),
+            retained: is_retained.then(|| message.clone()),
+        };
+        self.messages.insert(number, kept);
         self.delivery.publish(number);
         self.settle();
     }
@@ -104,8 +101,8 @@ impl Publisher {
     /// A message never will be whole.
     pub fn forget(&mut self, number: u64) {
         let kept = self.messages.remove(&number);
-        if let Some(held) = kept.and_then(|kept| kept.retained) {
-            self.retained_bytes -= held.bytes() as u64;
+        if let Some(message) = kept.and_then(|kept| kept.retained) {
+            self.retained_bytes -= message.bytes() as u64;
         }
     }
 
@@ -114,9 +111,9 @@ impl Publisher {
         let from = self.delivery.retained();
         let before = std::mem::replace(&mut self.retained_from, from);
         for (_, kept) in self.messages.range_mut(before.min(from)..before.max(from)) {
-            let retained = kept.held.upgrade().filter(|_| from < before);
-            let bytes = |of: &Option<Arc<RetainedMessage>>| {
-                of.as_ref().map_or(0, |held| held.bytes() as u64)
+            let retained = kept.message.upgrade().filter(|_| from < before);
+            let bytes = |of: &Option<Arc<OutgoingMessage>>| {
+                of.as_ref().map_or(0, |message| message.bytes() as u64)
             };
             self.retained_bytes += bytes(&retained);
             self.retained_bytes -= bytes(&kept.retained);
@@ -124,13 +121,11 @@ impl Publisher {
         }
     }
 
-    fn next(&mut self, stream: u64) -> Option<OutgoingMessage> {
+    fn next(&mut self, stream: u64) -> Option<Arc<OutgoingMessage>> {
         let id = FlowId(stream);
         let due = self.delivery.due(id)?;
-        let next = self.messages.range(due.clone()).find_map(|(_, kept)| {
-            let (held, info) = (kept.held.upgrade()?, kept.info.clone());
-            Some(OutgoingMessage { held, info })
-        });
+        let mut messages = self.messages.range(due.clone());
+        let next = messages.find_map(|(_, kept)| kept.message.upgrade());
         if next.is_none() {
             self.delivery.sent(id, due.end - 1, false);
         }
@@ -160,6 +155,6 @@ impl Publisher {
     /// Whether nobody needs anything of it any more.
     pub fn is_over(&self) -> bool {
         let mut messages = self.messages.values();
-        self.has_ended && messages.all(|kept| kept.held.strong_count() == 0)
+        self.has_ended && messages.all(|kept| kept.message.strong_count() == 0)
     }
 }

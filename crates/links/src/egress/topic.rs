@@ -1,10 +1,9 @@
 //! A topic that other hosts want.
 
 use super::host_flow::HostFlow;
-use super::message::{MessageInfo, OutgoingMessage, RetainedMessage};
+use super::message::{MessageInfo, OutgoingMessage};
 use super::publisher::Publisher;
-use super::FlowTarget;
-use crate::own_publishers::OwnPublishers;
+use super::{FlowTarget, OwnPublishers};
 use crate::wire::MessageDescription;
 use rgaps_client::links::WithMetadata;
 use rgaps_client::{Domain, RecvError, Sample, Subscriber, Token};
@@ -26,11 +25,11 @@ pub struct EgressTopic {
     /// Taken, and its bytes are not there yet.
     unfinished: Option<Sample>,
     /// Taken, and not published to its hosts yet.
-    outgoing: Option<OutgoingMessage>,
+    outgoing: Option<Arc<OutgoingMessage>>,
     /// The conductor knows that it waits for routes.
     is_reported: bool,
     /// Sent, and not whole yet; with how many bytes the links know to be there.
-    growing: Vec<(OutgoingMessage, usize)>,
+    growing: Vec<(Arc<OutgoingMessage>, usize)>,
     publishers: BTreeMap<u64, Publisher>,
     /// Those of which something is due to some host.
     due: BTreeSet<u64>,
@@ -134,7 +133,7 @@ impl EgressTopic {
         for host_flow in self.host_flows.iter_mut().filter(|of| !of.skips_previous) {
             for (id, publisher) in &mut self.publishers {
                 publisher.open(host_flow);
-                if host_flow.route.limits.refused.contains(id) {
+                if host_flow.route.limits.is_refused(*id) {
                     publisher.confirm(host_flow.route.stream, host_flow.root, u64::MAX);
                 }
                 if !publisher.is_due(host_flow) {
@@ -251,7 +250,11 @@ impl EgressTopic {
             Err(RecvError::TooManyHeld { .. } | RecvError::Client(_)) => return Next::Waits,
             Err(error) => return skip(name, &error),
         };
-        if own_publishers.contains(sample.publisher_id()) {
+        if own_publishers
+            .read()
+            .expect("no panic")
+            .contains(&sample.publisher_id())
+        {
             return Next::Taken;
         }
         match sample.ready_bytes() {
@@ -289,11 +292,10 @@ impl EgressTopic {
             taken_ns,
             received_from: None,
         };
-        let (held, info) = (RetainedMessage::sample(sample), Arc::new(info));
-        let message = OutgoingMessage { held, info };
+        let message = OutgoingMessage::sample(sample, info);
         // What it says is the links' to hear when they have the message.
-        let ready = message.held.look().unwrap_or(0);
-        if ready < message.held.bytes() {
+        let ready = message.look().unwrap_or(0);
+        if ready < message.bytes() {
             self.growing.push((message.clone(), 0));
         }
         self.outgoing = Some(message);
@@ -303,12 +305,11 @@ impl EgressTopic {
     pub fn grow(&mut self, name: &str) -> bool {
         let mut grew = false;
         self.growing.retain_mut(|(message, reported)| {
-            let OutgoingMessage { held, info } = message;
-            let (publisher, sequence) = (info.publisher, info.sequence);
+            let (publisher, sequence) = (message.info.publisher, message.info.sequence);
             let flows = self.host_flows.iter();
             let flows = flows.map(|of| (&of.route.link, of.flow(publisher)));
-            let is_this = |of: &OutgoingMessage| Arc::ptr_eq(&of.held, held);
-            match held.look() {
+            let is_this = |of: &Arc<OutgoingMessage>| Arc::ptr_eq(of, message);
+            match message.look() {
                 Ok(ready) => {
                     if ready > *reported {
                         *reported = ready;
@@ -317,7 +318,7 @@ impl EgressTopic {
                     }
                     // Routes that it is still to be offered to see what is there then, but not that it never will be whole.
                     let is_outgoing = self.outgoing.as_ref().is_some_and(is_this);
-                    ready < held.bytes() || is_outgoing || self.due.contains(&publisher)
+                    ready < message.bytes() || is_outgoing || self.due.contains(&publisher)
                 }
                 Err(error) => {
                     flows.for_each(|(link, flow)| link.give_up(flow, sequence));
@@ -358,7 +359,7 @@ impl EgressTopic {
         let Some(message) = self.outgoing.take() else {
             return true;
         };
-        if self.waits(message.held.bytes() as u64) {
+        if self.waits(message.bytes() as u64) {
             self.outgoing = Some(message);
             return false;
         }

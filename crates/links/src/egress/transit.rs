@@ -11,7 +11,7 @@
 //! A small one is sent when it is delivered. [`TransitFlow`] decides in what order, and how the children's flows end.
 
 use super::host_flow::HostFlow;
-use super::message::{MessageInfo, OutgoingMessage, RetainedMessage};
+use super::message::{MessageInfo, OutgoingMessage};
 use super::{FlowTarget, HELD_UP};
 use crate::event::{ConductorEvent, LinkReporter};
 use crate::host_link::Sent;
@@ -37,7 +37,7 @@ pub enum TransitCommand {
     /// So many bytes of a message are there.
     Ready(u64, u64, u64),
     /// The flow decided so.
-    Act(u64, TransitAction<OutgoingMessage>),
+    Act(u64, TransitAction<Arc<OutgoingMessage>>),
 }
 
 /// A flow of another host whose messages go on from here.
@@ -53,7 +53,7 @@ pub struct Transit {
     bytes_max: u64,
     /// A message was refused memory.
     is_full: AtomicBool,
-    flow: Mutex<TransitFlow<OutgoingMessage>>,
+    flow: Mutex<TransitFlow<Arc<OutgoingMessage>>>,
 }
 
 /// The bytes of a message in transit, until all children have them.
@@ -93,7 +93,7 @@ pub struct InTransit {
     pub memory: Arc<PrefixMemory>,
     transit: Arc<Transit>,
     sequence: u64,
-    unsent: Option<OutgoingMessage>,
+    unsent: Option<Arc<OutgoingMessage>>,
 }
 
 impl Transit {
@@ -120,8 +120,8 @@ impl Transit {
     fn decide<R>(
         &self,
         call: impl FnOnce(
-            &mut TransitFlow<OutgoingMessage>,
-            &mut dyn FnMut(TransitAction<OutgoingMessage>),
+            &mut TransitFlow<Arc<OutgoingMessage>>,
+            &mut dyn FnMut(TransitAction<Arc<OutgoingMessage>>),
         ) -> R,
     ) -> R {
         call(&mut lock(&self.flow), &mut |action| {
@@ -163,17 +163,15 @@ impl Transit {
             transit: self.clone(),
         };
         let now_ns = monotonic_ns();
-        let message = OutgoingMessage {
-            held: RetainedMessage::in_transit(Box::new(message)),
-            info: Arc::new(MessageInfo {
-                publisher: self.publisher,
-                sequence,
-                meta: Description::new(description).unwrap_or_default(),
-                published_ns: now_ns,
-                taken_ns: now_ns,
-                received_from: Some(self.reporter.host().to_owned()),
-            }),
+        let info = MessageInfo {
+            publisher: self.publisher,
+            sequence,
+            meta: Description::new(description).unwrap_or_default(),
+            published_ns: now_ns,
+            taken_ns: now_ns,
+            received_from: Some(self.reporter.source.host.clone()),
         };
+        let message = OutgoingMessage::in_transit(Box::new(message), info);
         let mut in_transit = InTransit {
             memory,
             transit: self.clone(),
@@ -293,10 +291,9 @@ fn perform(flows: &mut BTreeMap<u64, Children>, command: TransitCommand) {
 }
 
 impl Children {
-    fn act(&mut self, action: TransitAction<OutgoingMessage>) {
+    fn act(&mut self, action: TransitAction<Arc<OutgoingMessage>>) {
         match action {
             TransitAction::Send(sequence, message) => {
-                let message = Arc::new(message);
                 for child in &mut self.all {
                     child.next = child.next.max(sequence + 1);
                     child.queue.push_back(message.clone());

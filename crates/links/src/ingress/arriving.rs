@@ -1,7 +1,6 @@
 //! Memory that messages land in, and what is done with them in their turn.
 
-use super::{Bound, FlowPosition, LinkIngress, PublishBatch, RemotePublisher, RoomRequests};
-use crate::counts::HostCounts;
+use super::{Bound, LinkIngress, RemotePublisher};
 use crate::egress::InTransit;
 use crate::event::ConductorEvent;
 use crate::issues::TopicIssues;
@@ -12,7 +11,7 @@ use rgaps_client::{Domain, Loan, LoanError, PublishError};
 use rgaps_sync::monotonic_ns;
 use rgaps_transport::machine::{BufferReply, CardBuffer, PrefixMemory, ReceiveBuffer};
 use rgaps_transport::Payload;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 /// Messages from this size on are copied to GPUs that they are read on while they land.
@@ -24,7 +23,7 @@ pub(super) fn receive_buffer(
     sequence: u64,
     description: &[u8],
     bytes: u64,
-    owner: &LinkIngress,
+    owner: &Arc<LinkIngress>,
 ) -> BufferReply {
     let landing = bound.landing;
     let landing = landing.filter(|landing| sequence >= landing.position());
@@ -34,7 +33,7 @@ pub(super) fn receive_buffer(
     if let Some(landing) = &landing {
         let arriving = landing.landing_bytes.load(Ordering::Relaxed);
         // One message may be larger than what there may be.
-        if arriving > 0 && arriving + bytes > landing.limits.most() {
+        if arriving > 0 && arriving + bytes > landing.limits.bytes_max {
             return BufferReply::Full;
         }
     }
@@ -46,9 +45,7 @@ pub(super) fn receive_buffer(
         landing: None,
         publisher: 0,
         position: bound.position,
-        room: owner.room.clone(),
-        batch: owner.batch.clone(),
-        counts: owner.counts.clone(),
+        owner: owner.clone(),
         placed_ns: monotonic_ns(),
         turn_ns: None,
     };
@@ -62,7 +59,7 @@ pub(super) fn receive_buffer(
         }
         message.publisher = transit.publisher;
     } else if let Some(landing) = &landing {
-        let loan = match usable(landing, sequence, landing.loan(bytes, &owner.room)) {
+        let loan = match usable(landing, sequence, landing.loan(bytes, owner)) {
             Ok(Some(loan)) => loan,
             Ok(None) => return BufferReply::Refused,
             Err(NoLoan) => return BufferReply::Full,
@@ -112,10 +109,8 @@ pub(super) struct ArrivingMessage {
     landing: Option<Arc<RemotePublisher>>,
     publisher: u64,
     /// Of its flow, if its origin is to learn that.
-    position: Option<Arc<FlowPosition>>,
-    room: Arc<RoomRequests>,
-    batch: Arc<PublishBatch>,
-    counts: Arc<HostCounts>,
+    position: Option<Arc<AtomicU64>>,
+    owner: Arc<LinkIngress>,
     /// When it had its place, and its turn.
     placed_ns: u64,
     turn_ns: Option<u64>,
@@ -168,7 +163,7 @@ impl ReceiveBuffer for ArrivingMessage {
         match self.publish_in_turn(sequence, description) {
             true => {
                 let position = self.position.as_ref();
-                position.inspect(|position| position.pass(sequence + 1));
+                position.inspect(|position| self.owner.pass(position, sequence + 1));
                 Ok(())
             }
             false => Err(self),
@@ -267,7 +262,7 @@ impl ArrivingMessage {
         let Some(in_transit) = self.transit.as_ref().filter(|_| self.loan.is_none()) else {
             return Ok(self.loan.take());
         };
-        let copied = landing.loan(self.bytes, &self.room).and_then(|loan| {
+        let copied = landing.loan(self.bytes, &self.owner).and_then(|loan| {
             let Some(mut loan) = loan else {
                 return Ok(None);
             };
@@ -302,13 +297,16 @@ impl ArrivingMessage {
         landing.set_quiet(is_quiet);
         match loan.try_publish() {
             Ok(number) => {
-                self.batch.published(landing, is_quiet);
+                self.owner.batch.published(landing, is_quiet);
                 landing.published.store(number + 1, Ordering::Relaxed);
                 landing.missed.store(missed_so_far, Ordering::Relaxed);
                 landing.pass(sequence + 1);
                 if missed > 0 {
-                    self.counts.missed.fetch_add(missed, Ordering::Relaxed);
-                    self.counts.issues.missed(topic, missed);
+                    self.owner
+                        .counts
+                        .missed
+                        .fetch_add(missed, Ordering::Relaxed);
+                    self.owner.counts.issues.missed(topic, missed);
                 }
                 self.note_delivered(topic, sequence, meta, turn_ns);
                 None
@@ -329,8 +327,8 @@ impl ArrivingMessage {
     /// It was published here, or has gone on.
     fn note_delivered(&self, topic: &str, sequence: u64, meta: &MessageDescription, turn_ns: u64) {
         let times = [self.placed_ns, turn_ns, monotonic_ns()];
-        self.counts.published(times, meta.published_ns);
-        if let Some(traces) = &self.counts.traces {
+        self.owner.counts.published(times, meta.published_ns);
+        if let Some(traces) = &self.owner.counts.traces {
             let trace = traces.pick(topic, self.publisher, sequence, meta.bytes.max(1));
             trace.inspect(|trace| traces.landed(trace, times));
         }
@@ -349,16 +347,16 @@ impl Drop for ArrivingMessage {
 
 struct ControlBuffer {
     bytes: Vec<u8>,
-    room: Arc<RoomRequests>,
+    owner: Arc<LinkIngress>,
 }
 
-pub(super) fn control_buffer(bytes: u64, room: &Arc<RoomRequests>) -> BufferReply {
+pub(super) fn control_buffer(bytes: u64, owner: &Arc<LinkIngress>) -> BufferReply {
     if bytes > MAX_LINK_MESSAGE_BYTES as u64 {
         return BufferReply::Refused;
     }
     BufferReply::Buffer(Box::new(ControlBuffer {
         bytes: vec![0; bytes as usize],
-        room: room.clone(),
+        owner: owner.clone(),
     }))
 }
 
@@ -369,7 +367,7 @@ impl ReceiveBuffer for ControlBuffer {
 
     fn deliver(mut self: Box<Self>, _: u64, _: &[u8]) -> Result<(), Box<dyn ReceiveBuffer>> {
         let said = ConductorEvent::LinkMessage(std::mem::take(&mut self.bytes));
-        self.room.reporter.report(said);
+        self.owner.reporter.report(said);
         Ok(())
     }
 }

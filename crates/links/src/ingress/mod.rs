@@ -9,7 +9,7 @@ pub use self::remote_publisher::{ArrivalLimits, MemoryRequest, RemotePublisher};
 use self::arriving::{control_buffer, receive_buffer};
 use crate::counts::HostCounts;
 use crate::egress::Transit;
-use crate::event::{ConductorEvent, EventSource, LinkReporter, SourcedEvent};
+use crate::event::{ConductorEvent, LinkReporter, SourcedEvent};
 use crate::host_link::{decode_open, LinkEnds};
 use crate::lock;
 use crate::wire::FlowDescription;
@@ -28,31 +28,8 @@ pub struct Bound {
     pub landing: Option<Arc<RemotePublisher>>,
     /// Where they go on to, if they do.
     pub transit: Option<Arc<Transit>>,
-    /// How far they are, if their origin is to learn that.
-    pub position: Option<Arc<FlowPosition>>,
-}
-
-/// How far a flow's messages are here: for its origin.
-pub struct FlowPosition {
-    next: AtomicU64,
-    /// The conductor knows that messages of the link have passed.
-    is_reported: Arc<AtomicBool>,
-    reporter: LinkReporter,
-}
-
-impl FlowPosition {
-    /// Messages below this one are delivered, or never come.
-    fn pass(&self, next: u64) {
-        self.next.fetch_max(next, Ordering::AcqRel);
-        if !self.is_reported.swap(true, Ordering::AcqRel) {
-            self.reporter.report(ConductorEvent::Progress);
-        }
-    }
-
-    /// Below it all messages have passed.
-    pub fn next(&self) -> u64 {
-        self.next.load(Ordering::Acquire)
-    }
+    /// Below which number they are delivered, or never come; if their origin is to learn that.
+    pub position: Option<Arc<AtomicU64>>,
 }
 
 /// The publishers of messages that were read at once: subscribers are woken for the first one, and for all others together.
@@ -110,16 +87,12 @@ impl IngressFlows {
 pub struct LinkIngress {
     flows: Mutex<IngressFlows>,
     pub counts: Arc<HostCounts>,
-    room: Arc<RoomRequests>,
-    batch: Arc<PublishBatch>,
-    /// See [`FlowPosition`].
-    is_reported: Arc<AtomicBool>,
-}
-
-/// Whom a host's messages ask for memory, and who is told when there is some.
-struct RoomRequests {
-    reporter: LinkReporter,
+    pub reporter: LinkReporter,
+    /// Whom messages ask for memory.
     memory: Sender<MemoryRequest>,
+    batch: PublishBatch,
+    /// The conductor knows that messages of the link have passed.
+    is_reported: AtomicBool,
 }
 
 impl LinkIngress {
@@ -130,29 +103,21 @@ impl LinkIngress {
         memory: Sender<MemoryRequest>,
         counts: Arc<HostCounts>,
     ) -> Arc<LinkIngress> {
-        let reporter = LinkReporter::new(host, to);
         Arc::new(LinkIngress {
             flows: Mutex::default(),
             counts,
-            room: Arc::new(RoomRequests { reporter, memory }),
-            batch: Arc::default(),
-            is_reported: Arc::default(),
+            reporter: LinkReporter::new(host, to),
+            memory,
+            batch: PublishBatch::default(),
+            is_reported: AtomicBool::new(false),
         })
     }
 
     /// Those of the next link with the same host: it has no flows yet, and the counts go on.
     pub fn next(&self) -> Arc<LinkIngress> {
-        let RoomRequests { reporter, memory } = &*self.room;
-        let (to, counts) = (reporter.to.clone(), self.counts.clone());
-        LinkIngress::new(reporter.host(), to, memory.clone(), counts)
-    }
-
-    pub fn reporter(&self) -> LinkReporter {
-        self.room.reporter.clone()
-    }
-
-    pub fn is_source(&self, source: &EventSource) -> bool {
-        self.room.reporter.source == *source
+        let LinkReporter { source, to } = &self.reporter;
+        let (memory, counts) = (self.memory.clone(), self.counts.clone());
+        LinkIngress::new(&source.host, to.clone(), memory, counts)
     }
 
     fn bound(&self, flow: FlowId) -> Option<Bound> {
@@ -169,12 +134,12 @@ impl LinkIngress {
         }
     }
 
-    pub fn new_position(&self) -> Arc<FlowPosition> {
-        Arc::new(FlowPosition {
-            next: AtomicU64::new(0),
-            is_reported: self.is_reported.clone(),
-            reporter: self.reporter(),
-        })
+    /// Messages of a flow below `next` are delivered, or never come.
+    fn pass(&self, position: &AtomicU64, next: u64) {
+        position.fetch_max(next, Ordering::AcqRel);
+        if !self.is_reported.swap(true, Ordering::AcqRel) {
+            self.reporter.report(ConductorEvent::Progress);
+        }
     }
 
     /// The conductor looks how far messages are: it hears of those that pass from now on.
@@ -186,7 +151,8 @@ impl LinkIngress {
     pub fn ends(self: &Arc<Self>) -> LinkEnds {
         let ingress = self.clone();
         let report = Box::new(move |event| ingress.event(event));
-        (self.clone(), report, self.counts.clone())
+        let receiver = Arc::new(Receiver(self.clone()));
+        (receiver, report, self.counts.clone())
     }
 
     pub fn event(&self, event: ConductorEvent) {
@@ -198,7 +164,7 @@ impl LinkIngress {
             }
             _ => {}
         }
-        self.room.reporter.report(event);
+        self.reporter.report(event);
     }
 
     pub fn clear(&self) {
@@ -207,9 +173,12 @@ impl LinkIngress {
     }
 }
 
-impl FlowReceiver for LinkIngress {
+/// The link's end of it: each message that arrives holds it.
+struct Receiver(Arc<LinkIngress>);
+
+impl FlowReceiver for Receiver {
     fn opened(&self, id: FlowId, description: &Description) -> OpenReply {
-        let mut flows = lock(&self.flows);
+        let mut flows = lock(&self.0.flows);
         match flows.all.get(&id) {
             Some((_, Some(Ok(_)))) => return OpenReply::Accepted,
             Some((_, None)) => return OpenReply::Waits,
@@ -235,28 +204,28 @@ impl FlowReceiver for LinkIngress {
         of_group.push((flow, description));
         if of_group.len() >= usize::from(group.flows) {
             let all = flows.groups.remove(&group.number).unwrap_or_default();
-            self.room.reporter.report(ConductorEvent::Opened(all));
+            self.0.reporter.report(ConductorEvent::Opened(all));
         }
         OpenReply::Waits
     }
 
     fn buffer(&self, id: FlowId, sequence: u64, description: &[u8], bytes: u64) -> BufferReply {
         if id == CONTROL_FLOW {
-            return control_buffer(bytes, &self.room);
+            return control_buffer(bytes, &self.0);
         }
-        let Some(bound) = self.bound(id) else {
+        let Some(bound) = self.0.bound(id) else {
             return BufferReply::Full;
         };
-        let room = receive_buffer(bound, sequence, description, bytes, self);
+        let room = receive_buffer(bound, sequence, description, bytes, &self.0);
         if matches!(room, BufferReply::Buffer(_)) {
-            self.counts.messages_in.fetch_add(1, Ordering::Relaxed);
-            self.counts.bytes_in.fetch_add(bytes, Ordering::Relaxed);
+            self.0.counts.messages_in.fetch_add(1, Ordering::Relaxed);
+            self.0.counts.bytes_in.fetch_add(bytes, Ordering::Relaxed);
         }
         room
     }
 
     fn missed(&self, id: FlowId, _first: u64, next: u64) {
-        let Some(bound) = self.bound(id) else {
+        let Some(bound) = self.0.bound(id) else {
             return;
         };
         // The next message counts them: by its number, which no lost frame and no kill makes wrong.
@@ -264,18 +233,20 @@ impl FlowReceiver for LinkIngress {
             .landing
             .inspect(|landing| landing.follow_history(next));
         bound.transit.inspect(|transit| transit.miss(next));
-        bound.position.inspect(|position| position.pass(next));
+        bound
+            .position
+            .inspect(|position| self.0.pass(position, next));
     }
 
     fn rest(&self) {
-        self.batch.end();
+        self.0.batch.end();
     }
 
     fn closed(&self, id: FlowId) {
         // A publisher leaves when it is dropped, which is not for the lock.
-        let ended = lock(&self.flows).all.remove(&id);
+        let ended = lock(&self.0.flows).all.remove(&id);
         if let Some((flow, _)) = ended {
-            self.event(ConductorEvent::Closed(flow));
+            self.0.event(ConductorEvent::Closed(flow));
         }
     }
 }

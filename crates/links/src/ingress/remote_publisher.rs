@@ -1,11 +1,10 @@
 //! A publisher elsewhere, as it publishes here.
 
-use super::RoomRequests;
+use super::LinkIngress;
 use crate::delivered::DeliveredRecord;
+use crate::egress::OwnPublishers;
 use crate::event::LinkReporter;
 use crate::lock;
-use crate::own_publishers::OwnPublishers;
-use crate::quotas::Reserved;
 use rgaps_client::links::{LinksLoan, LinksPublisher};
 use rgaps_client::{Loan, LoanError, Publisher};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,7 +16,8 @@ const FETCH_AGAIN: Duration = Duration::from_millis(20);
 
 /// A publisher elsewhere, and the one that stands for it here.
 pub struct RemotePublisher {
-    pub(super) publisher: Publisher,
+    /// Publishes here what lands.
+    pub publisher: Publisher,
     own_publishers: OwnPublishers,
     /// The publisher's number on its own host.
     pub(super) origin: u64,
@@ -34,7 +34,7 @@ pub struct RemotePublisher {
     pub(super) missed: AtomicU64,
     /// Bytes of messages that land here now, and how many there may be.
     pub(super) landing_bytes: AtomicU64,
-    pub(super) limits: ArrivalLimits,
+    pub limits: ArrivalLimits,
     /// It has published since the link's lanes [rested](rgaps_transport::FlowReceiver::rest); and has woken nobody for the last message.
     pub(super) is_in_batch: AtomicBool,
     pub(super) is_unrung: AtomicBool,
@@ -70,11 +70,11 @@ enum SpareLoan {
 /// How much may land of a publisher elsewhere.
 pub struct ArrivalLimits {
     /// Bytes at the same time.
-    pub landing_max: u64,
+    pub bytes_max: u64,
     /// The longest message, and the quota that says so.
     pub message_max: Option<(u64, String)>,
-    /// What is set aside for it.
-    pub reserved: Option<Reserved>,
+    /// A quota of which it has so many bytes.
+    pub reserved: Option<(String, u64)>,
 }
 
 impl RemotePublisher {
@@ -92,7 +92,10 @@ impl RemotePublisher {
         if history == 0 {
             publisher.end_history();
         }
-        own_publishers.insert(publisher.id());
+        own_publishers
+            .write()
+            .expect("no panic")
+            .insert(publisher.id());
         Arc::new(RemotePublisher {
             publisher,
             own_publishers,
@@ -117,16 +120,11 @@ impl RemotePublisher {
         self.next.load(Ordering::Acquire)
     }
 
-    /// Publishes here what lands.
-    pub fn publisher(&self) -> &Publisher {
-        &self.publisher
-    }
-
     /// Memory that is there. If there is none, it is asked for.
     pub(super) fn loan(
         self: &Arc<Self>,
         bytes: u64,
-        room: &RoomRequests,
+        owner: &LinkIngress,
     ) -> Result<Option<Loan>, LoanError> {
         let mut fetched = lock(&self.fetched);
         if matches!(&*fetched, SpareLoan::Here(loan, _) if loan.len() == bytes) {
@@ -149,9 +147,9 @@ impl RemotePublisher {
         let wanted = MemoryRequest {
             landing: self.clone(),
             bytes,
-            reporter: room.reporter.clone(),
+            reporter: owner.reporter.clone(),
         };
-        *fetched = match room.memory.send(wanted) {
+        *fetched = match owner.memory.send(wanted) {
             Ok(()) => SpareLoan::Asked,
             Err(_) => SpareLoan::Later(Instant::now() + FETCH_AGAIN),
         };
@@ -223,15 +221,9 @@ impl RemotePublisher {
     }
 }
 
-impl ArrivalLimits {
-    pub(super) fn most(&self) -> u64 {
-        let reserved = self.reserved.as_ref().map(|reserved| reserved.bytes);
-        self.landing_max.min(reserved.unwrap_or(u64::MAX))
-    }
-}
-
 impl Drop for RemotePublisher {
     fn drop(&mut self) {
-        self.own_publishers.remove(self.publisher.id());
+        let mut own = self.own_publishers.write().expect("no panic");
+        own.remove(&self.publisher.id());
     }
 }
