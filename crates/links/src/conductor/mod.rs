@@ -79,6 +79,7 @@ pub struct LinksConductor {
     /// Why this host has no RDMA, if it has none.
     no_rdma: String,
     probe: Probe,
+    /// What publishers have of quotas whose messages go out from here.
     staged: Staged,
     committed: DeliveredFile,
     own_publishers: OwnPublishers,

@@ -99,18 +99,6 @@ impl Transits {
         let plans = plans.filter(move |((of, _), _)| *of == flow);
         plans.filter_map(|(_, plan)| plan.children.get_mut(host))
     }
-
-    /// The flows of a stream that go on to a child.
-    fn of_stream<'a>(
-        &'a self,
-        stream: u64,
-        child: &'a str,
-    ) -> impl Iterator<Item = (&'a (FlowName, String), &'a TransitPlan)> {
-        let plans = self.plans.iter();
-        plans.filter(move |((flow, _), plan)| {
-            flow.stream == stream && plan.children.contains_key(child)
-        })
-    }
 }
 
 impl TransitPlan {
@@ -135,8 +123,7 @@ impl LinksConductor {
             Some(plan) if !plan.is_closing => return Some(plan.transit.clone()),
             _ => self.forget_transit(&key),
         }
-        let peer = self.peers.get(host)?;
-        let ingress = peer.ingress.clone();
+        let reporter = self.peers.get(host)?.ingress.reporter.clone();
         if !description.tree.leads_on() {
             return None;
         }
@@ -144,7 +131,7 @@ impl LinksConductor {
         self.transits.count += 1;
         let number = self.transits.count;
         let of = (number, description.publisher);
-        let (commands, reporter) = (self.transits.commands.clone(), ingress.reporter.clone());
+        let commands = self.transits.commands.clone();
         let transit = Transit::new(of, commands, reporter, self.config.links.landing_max.0);
         let mut plan = TransitPlan {
             number,
@@ -154,7 +141,9 @@ impl LinksConductor {
             refused: BTreeMap::new(),
             is_closing: false,
         };
-        let broken = self.begin_children(host, &mut plan);
+        self.begin_children(host, &mut plan);
+        let broken = plan.children.iter().filter(|(_, child)| child.is_broken);
+        let broken: Vec<String> = broken.map(|(child, _)| child.clone()).collect();
         let origin = plan.description.origin(host);
         for (end, why) in &plan.refused {
             self.network.refuse(origin, flow, (end, why));
@@ -167,9 +156,8 @@ impl LinksConductor {
         Some(transit)
     }
 
-    /// Finds the children of a flow. Those that are not linked with.
-    fn begin_children(&mut self, host: &str, plan: &mut TransitPlan) -> Vec<String> {
-        let mut broken = Vec::new();
+    /// Finds the children of a flow. Those that are not linked with are broken.
+    fn begin_children(&self, host: &str, plan: &mut TransitPlan) {
         for tree in plan.description.tree.children() {
             let child = tree.root().to_owned();
             let topic = &plan.description.topic;
@@ -204,9 +192,6 @@ impl LinksConductor {
                 read,
                 ..plan.description.clone()
             });
-            if is_broken {
-                broken.push(child.clone());
-            }
             let child_plan = ChildPlan {
                 description,
                 limits: FlowLimits::default(),
@@ -216,7 +201,6 @@ impl LinksConductor {
             };
             plan.children.insert(child, child_plan);
         }
-        broken
     }
 
     /// What may go to a child, by its quota.
@@ -289,7 +273,10 @@ impl LinksConductor {
 
     /// A child of a stream reports a host below it as broken.
     pub(super) fn broken_below(&self, child: &str, stream: u64, end: &str) {
-        let before = self.transits.of_stream(stream, child);
+        let before =
+            self.transits.plans.iter().filter(|((flow, _), plan)| {
+                flow.stream == stream && plan.children.contains_key(child)
+            });
         let before: BTreeSet<&String> = before.map(|((_, host), _)| host).collect();
         for host in before {
             self.say_broken(host, stream, end);
