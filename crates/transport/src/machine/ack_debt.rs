@@ -17,8 +17,8 @@ pub(super) struct AckDebt {
     count: u32,
     bytes: u64,
     pub(super) is_due: bool,
-    /// The last acknowledgement: its lane, position and limit.
-    reported: Option<(u32, u64, u64)>,
+    /// The last acknowledgement, which the sender knows: position and limit.
+    reported: Option<(u64, u64)>,
     /// The last one left with other frames, so the next may, too: the tick waits for that once.
     left_with_others: bool,
     has_waited: bool,
@@ -50,12 +50,9 @@ impl AckDebt {
         self.is_due || self.count > 0
     }
 
-    /// An acknowledgement may be lost with this lane.
-    pub(super) fn lane_ended(&mut self, lane: u32) {
-        if self.reported.is_some_and(|(on, ..)| on == lane) {
-            self.reported = None;
-            self.is_due = true;
-        }
+    /// The last acknowledgement may be lost with a lane.
+    pub(super) fn lane_ended(&mut self) {
+        self.is_due |= self.reported.take().is_some();
     }
 
     /// Pays it on a lane. The frame, if the sender does not know that already.
@@ -63,16 +60,14 @@ impl AckDebt {
         &mut self,
         flow: u64,
         (next, limit): (u64, u64),
-        lane: u32,
         with_others: bool,
     ) -> Option<Ack> {
-        let before = self.reported;
+        let is_known = self.reported == Some((next, limit));
         *self = Self {
-            reported: Some((lane, next, limit)),
+            reported: Some((next, limit)),
             left_with_others: with_others,
             ..Self::default()
         };
-        let is_known = before.is_some_and(|(_, of, to)| (of, to) == (next, limit));
         (!is_known).then_some(Ack { flow, next, limit })
     }
 

@@ -135,6 +135,11 @@ impl Outgoing {
         self.lanes.is_empty()
     }
 
+    /// Whether there is no other lane.
+    pub(super) fn is_only(&self, lane: u32) -> bool {
+        self.lanes.keys().eq([&lane])
+    }
+
     pub(super) fn has(&self, lane: u32) -> bool {
         self.lanes.contains_key(&lane)
     }

@@ -118,6 +118,9 @@ impl LinkMachine {
             self.lane_ended(lane);
             return false;
         }
+        if self.out.is_only(lane) {
+            self.receiving.report_refused(lane, &mut self.out);
+        }
         self.receive_on_lanes();
         true
     }

@@ -33,17 +33,12 @@ pub enum FrameStep {
     },
 }
 
-/// A flow that the user refused. It stays until its sender has closed it.
-struct RefusedFlow {
-    why: Description,
-    reported_on: Option<u32>,
-}
-
 /// The receiving end.
 pub(super) struct ReceiveSide {
     limits: LinkLimits,
     flows: BTreeMap<u64, ReceiveFlow>,
-    refused: BTreeMap<u64, RefusedFlow>,
+    /// Flows that the user refused, and why. They stay until their sender has closed them.
+    refused: BTreeMap<u64, Description>,
     opened: FlowNumbers,
     pub(super) grants: Grants,
     /// Flows that have an acknowledgement due or wait for a buffer, and that are to be looked at.
@@ -75,10 +70,11 @@ impl LinkMachine {
             self.answer_close(flow, of);
             return true;
         }
-        let reported_on = None;
-        let refused = RefusedFlow { why, reported_on };
-        self.receiving.refused.insert(flow, refused);
-        self.receiving.report_refused(&mut self.out);
+        if let Some(lane) = self.out.first() {
+            let why = why.clone();
+            self.out.answer(lane, Refuse { flow, why });
+        }
+        self.receiving.refused.insert(flow, why);
         true
     }
 
@@ -140,14 +136,13 @@ impl LinkMachine {
         let of = &self.receiving;
         LinkHeld {
             flows: of.flows.len() - 1 + of.refused.len(),
-            large: of.flows.values().map(|of| of.large).sum(),
+            large: of.flows.values().map(|of| of.held_large().0).sum(),
             grants: of.grants.len(),
         }
     }
 
     /// A lane is there, or both ends are known to have it.
     pub(super) fn receive_on_lanes(&mut self) {
-        self.receiving.report_refused(&mut self.out);
         self.receiving.retry_requested();
         self.flush();
     }
@@ -194,7 +189,7 @@ impl LinkMachine {
             if of.is_starved {
                 continue;
             }
-            let has_landed = self.receiving.grants.give(flow, of, &mut self.out);
+            let has_landed = self.receiving.grants.give(of, &mut self.out);
             if of.is_starved {
                 self.receiving.starved.push(flow);
             }
@@ -257,10 +252,7 @@ impl LinkMachine {
         lane: u32,
     ) -> Result<(), ProtocolViolation> {
         if let Some(of) = self.open_flow(request.flow, "Request", lane)? {
-            if let Some(grant) = of.request(request)? {
-                let again = request.clone();
-                self.receiving.grants.requested_again(grant, again);
-            }
+            of.request(request)?;
             self.receiving.activate(request.flow);
         }
         Ok(())
@@ -388,16 +380,11 @@ impl ReceiveSide {
         std::mem::replace(self, next)
     }
 
-    fn report_refused(&mut self, out: &mut Outgoing) {
-        let Some(lane) = out.first() else {
-            return;
-        };
-        for (flow, refused) in &mut self.refused {
-            if refused.reported_on.is_none() {
-                refused.reported_on = Some(lane);
-                let why = refused.why.clone();
-                out.answer(lane, Refuse { flow: *flow, why });
-            }
+    /// Sends REFUSE again, since a lane may have lost it.
+    pub(super) fn report_refused(&self, lane: u32, out: &mut Outgoing) {
+        for (&flow, why) in &self.refused {
+            let why = why.clone();
+            out.answer(lane, Refuse { flow, why });
         }
     }
 
@@ -417,11 +404,10 @@ impl ReceiveSide {
                 self.active.push(*flow);
             }
         }
-        for refused in self.refused.values_mut() {
-            refused.reported_on = refused.reported_on.filter(|on| *on != lane);
+        if let Some(lane) = out.first() {
+            self.report_refused(lane, out);
+            self.grants.report_again(lane, out);
         }
-        self.report_refused(out);
-        self.grants.report_lost(out);
     }
 
     /// Acknowledges what waits for other frames, as such frames leave now.
@@ -470,7 +456,7 @@ impl ReceiveSide {
 /// Acknowledges what is owed.
 fn acknowledge(flow: u64, of: &mut ReceiveFlow, with_others: bool, out: &mut Outgoing) {
     if let Some(lane) = out.first().filter(|_| of.debt.is_owed()) {
-        let frame = of.acknowledge(flow, lane, with_others);
+        let frame = of.acknowledge(flow, with_others);
         frame.into_iter().for_each(|frame| out.answer(lane, frame));
     }
 }
