@@ -375,8 +375,8 @@ fn step(end: &mut End, numbers: &mut Numbers<'_>) -> Option<()> {
             if !end.ranges.is_empty() {
                 let at = numbers.next()? as usize % end.ranges.len();
                 let landed = end.ranges.swap_remove(at).landed(lane == 0);
-                if landed.is_last {
-                    machine.landed(landed.grant);
+                if let Some(grant) = landed {
+                    machine.landed(grant);
                 }
             }
         }

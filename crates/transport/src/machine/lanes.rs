@@ -4,9 +4,9 @@
 //! matter, and they overtake the rest. *Messages* leave in the order in which they were queued: so OPEN precedes its flow's frames,
 //! and ABANDON follows the last chunk.
 
-use super::frame::{Ack, Alive, Description, Frame, Lanes, Remote, LANES_MAX};
+use super::frame::{Abandon, Ack, Alive, Description, Frame, Lanes, Remote, LANES_MAX};
 use super::limits::LinkLimits;
-use super::user::{FlowEvent, LinkOutput};
+use super::user::LinkOutput;
 use super::LinkMachine;
 use crate::payload::Payload;
 use std::collections::{BTreeMap, VecDeque};
@@ -240,6 +240,13 @@ impl Outgoing {
         self.has_changed(lane);
     }
 
+    /// No chunk of a grant follows on these lanes.
+    pub(super) fn abandon(&mut self, grant: u64, lanes: Lanes) {
+        for lane in lanes.as_slice() {
+            self.push(*lane, Abandon { grant });
+        }
+    }
+
     fn has_changed(&mut self, lane: u32) {
         if !self.changed.contains(&lane) {
             self.changed.push(lane);
@@ -252,11 +259,6 @@ impl Outgoing {
         if queue.is_some_and(|queue| !std::mem::replace(&mut queue.is_stuck, true)) {
             self.report(LinkOutput::Stuck { lane });
         }
-    }
-
-    /// Something happened to a flow that is sent.
-    pub(super) fn report_flow(&mut self, event: FlowEvent) {
-        self.report(LinkOutput::Flow(event));
     }
 
     /// What the user is to do, behind all before.

@@ -51,7 +51,7 @@ mod sending;
 mod user;
 mod values;
 
-pub use buffer::{CardBuffer, ChunkLanded, PrefixMemory, ReceiveBuffer, WriteRange};
+pub use buffer::{CardBuffer, PrefixMemory, ReceiveBuffer, WriteRange};
 pub use lanes::{QueuedFrame, WriteLimit};
 pub use limits::{LinkLimits, FLOWS_MAX};
 pub use receiving::FrameStep;

@@ -105,7 +105,7 @@ impl LinkMachine {
         self.flush();
     }
 
-    /// The last chunk of a grant has landed ([`super::ChunkLanded::is_last`]).
+    /// The last chunk of a grant has landed.
     pub fn landed(&mut self, grant: u64) {
         if let Some(ended) = self.receiving.grants.take_whole(grant) {
             self.grant_ended(grant, ended);

@@ -1,8 +1,8 @@
 //! One flow at its sender: what it retains, what it may charge, and which frame is next.
 
 use super::frame::{
-    Abandon, Chunk, Close, Description, Gap, Grant, Lanes, Open, Request, Small, CONTROL_FLOW,
-    FLOW_ENDED, LANES_MAX, MESSAGE_BYTES_MAX, SEQUENCE_MAX,
+    Chunk, Close, Description, Gap, Grant, Open, Request, Small, CONTROL_FLOW, FLOW_ENDED,
+    MESSAGE_BYTES_MAX, SEQUENCE_MAX,
 };
 use super::lanes::{Outgoing, QueuedFrame};
 use super::limits::LinkLimits;
@@ -23,6 +23,24 @@ pub(super) enum Step {
     Next,
 }
 
+/// How much the receiver knows of a flow.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+enum Known {
+    /// The peer is another one, for which it was not opened again: it retains messages and sends nothing.
+    Waits,
+    /// OPEN has not left.
+    #[default]
+    Unopened,
+    /// OPEN has left on a lane that has ended.
+    Lost,
+    /// OPEN has left on the flow's lane.
+    Opened,
+    /// The receiver has answered.
+    Confirmed,
+    /// The receiver's user has taken it.
+    Accepted,
+}
+
 #[derive(Default)]
 pub(super) struct SendFlow {
     number: u64,
@@ -35,17 +53,11 @@ pub(super) struct SendFlow {
     pub(super) queue: SendQueue,
     pub(super) retained: u64,
     pub(super) window: SendWindow,
-    /// Lanes on which OPEN has left, as long as the receiver has not answered.
-    opened_on: Vec<u32>,
-    is_confirmed: bool,
-    is_accepted: bool,
-    was_opened: bool,
+    known: Known,
     close_was_sent: bool,
     pub(super) is_closing: bool,
     /// Only its end is left to be sent.
     pub(super) is_cut: bool,
-    /// The peer is another one, for which it was not opened again: it retains messages and sends nothing.
-    pub(super) is_waiting: bool,
     /// The lane for all but chunks.
     lane: Option<u32>,
     /// It is among those that have a turn.
@@ -68,7 +80,6 @@ impl SendFlow {
             next: first,
             sent_next: first,
             window,
-            opened_on: Vec::with_capacity(LANES_MAX),
             ..Self::default()
         }
     }
@@ -76,9 +87,7 @@ impl SendFlow {
     /// The control flow, which is open from the start.
     pub(super) fn control() -> Self {
         Self {
-            is_confirmed: true,
-            is_accepted: true,
-            was_opened: true,
+            known: Known::Accepted,
             ..Self::new(CONTROL_FLOW, 0, Description::default(), 0)
         }
     }
@@ -93,21 +102,26 @@ impl SendFlow {
             next: self.next,
             retained: self.retained,
             is_closing: self.is_closing,
-            is_waiting: true,
+            known: Known::Waits,
             ..Self::new(self.number, first, Description::default(), 0)
         };
     }
 
     /// It begins for the new peer, with what it retains.
     pub(super) fn reopen(&mut self, description: Description) {
-        if std::mem::take(&mut self.is_waiting) {
-            self.description = description;
+        if self.is_waiting() {
+            (self.known, self.description) = (Known::Unopened, description);
         }
+    }
+
+    /// It waits to be opened again.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.known == Known::Waits
     }
 
     /// Whether it has its turn from now on, and did not have it.
     pub(super) fn becomes_runnable(&mut self) -> bool {
-        !self.is_waiting && !std::mem::replace(&mut self.is_runnable, true)
+        !self.is_waiting() && !std::mem::replace(&mut self.is_runnable, true)
     }
 
     /// Retains a message; false: never. See [`super::LinkMachine::send`].
@@ -172,9 +186,7 @@ impl SendFlow {
         let at = self.queue.position(sequence)?;
         let message = self.queue.at_mut(at);
         self.retained -= message.bytes();
-        if let Some((grant, lanes)) = message.leave_grant() {
-            abandon(grant, lanes, out);
-        }
+        message.leave_grant(out);
         self.queue.make_gap(at)
     }
 
@@ -193,16 +205,20 @@ impl SendFlow {
 
     /// The receiver has answered: it knows the flow.
     pub(super) fn confirm(&mut self, frame: &'static str) -> Result<(), ProtocolViolation> {
-        if !self.was_opened {
+        if self.known <= Known::Unopened {
             return Err(violation(frame, "its flow is not open"));
         }
-        self.is_confirmed = true;
+        self.known = self.known.max(Known::Confirmed);
         Ok(())
     }
 
     /// Whether the receiver has accepted the flow just now: by a limit above the first window.
     pub(super) fn accepts(&mut self, limit: u64, first_window: u64) -> bool {
-        limit > first_window && !std::mem::replace(&mut self.is_accepted, true)
+        let accepts = limit > first_window && self.known != Known::Accepted;
+        if accepts {
+            self.known = Known::Accepted;
+        }
+        accepts
     }
 
     /// All below it is acknowledged.
@@ -237,11 +253,9 @@ impl SendFlow {
             return None;
         }
         let mut dropped = Vec::new();
-        for message in self.queue.take_all() {
+        for mut message in self.queue.take_all() {
             // Also if all its chunks are queued: a lane may lose them.
-            if let SendState::Granted(grant) = &message.state {
-                abandon(grant.grant, grant.lanes, out);
-            }
+            message.leave_grant(out);
             if let QueuedItem::Message { payload, .. } = message.item {
                 dropped.push((message.first, payload));
             }
@@ -272,13 +286,11 @@ impl SendFlow {
                     return Err(violation("Grant", "the message has no such chunk"));
                 }
                 if is_open {
-                    let granted = SendState::Granted(SendGrant::new(grant));
-                    self.queue.set(at, granted);
+                    message.state = SendState::Granted(SendGrant::new(grant));
                     return Ok(true);
                 }
                 // Its lanes have ended: request again.
-                message.abandoned = number;
-                self.queue.set(at, SendState::Queued);
+                (message.abandoned, message.state) = (number, SendState::Queued);
             }
             _ => message.abandoned = message.abandoned.max(number),
         }
@@ -287,24 +299,26 @@ impl SendFlow {
 
     /// A lane ended. How many messages are sent again.
     pub(super) fn lane_ended(&mut self, lane: u32, out: &mut Outgoing) -> u64 {
-        self.lane = self.lane.filter(|own| *own != lane);
-        self.opened_on.retain(|on| *on != lane);
+        if self.lane == Some(lane) {
+            self.lane = None;
+            if self.known == Known::Opened {
+                self.known = Known::Lost;
+            }
+        }
         let mut resent = 0;
         self.queue.change(|message| {
             if message.is_lost_with(lane, |lane| out.has(lane)) {
                 resent += u64::from(message.has_left());
-                if let Some((grant, lanes)) = message.leave_grant() {
-                    abandon(grant, lanes, out);
-                }
+                message.leave_grant(out);
                 message.state = SendState::Queued;
             }
         });
         resent
     }
 
-    /// OPEN has not left on any lane.
+    /// OPEN is to leave before all else.
     pub(super) fn is_unopened(&self) -> bool {
-        !self.is_confirmed && self.opened_on.is_empty()
+        self.known < Known::Opened
     }
 
     /// Queues one frame, if one can be sent.
@@ -316,9 +330,8 @@ impl SendFlow {
         if out.is_full(lane) {
             return false;
         }
-        if !self.is_confirmed && !self.opened_on.contains(&lane) {
-            self.opened_on.push(lane);
-            self.was_opened = true;
+        if self.is_unopened() {
+            self.known = Known::Opened;
             let open = Open {
                 flow: self.number,
                 first: self.first,
@@ -381,7 +394,7 @@ impl SendFlow {
             _ => self.sent_next = self.sent_next.max(message.next),
         }
         out.push(lane, self.frame(message, charge_end));
-        self.queue.set(at, state);
+        self.queue.at_mut(at).state = state;
         Step::Sent
     }
 
@@ -478,12 +491,5 @@ impl SendFlow {
         message.state = SendState::Granted(grant);
         out.push(lane, queued);
         Step::Sent
-    }
-}
-
-/// Tells the receiver on each lane of a grant that is open that no chunk of it follows there. Of the others it sees the end.
-pub(super) fn abandon(grant: u64, lanes: Lanes, out: &mut Outgoing) {
-    for lane in lanes.as_slice() {
-        out.push(*lane, Abandon { grant });
     }
 }

@@ -21,6 +21,7 @@
 //! Gaps and the flow's end change between Queued and Sent in the same way.
 
 use super::frame::{Description, Grant, Lanes, Remote, CHUNKS_MAX};
+use super::lanes::Outgoing;
 use crate::payload::Payload;
 use std::sync::Arc;
 
@@ -87,7 +88,6 @@ pub(super) struct SendMessage {
     /// It was not charged, so it needs a grant.
     pub(super) is_large: bool,
     pub(super) chunk_bytes: u32,
-    /// Changed by the flow's queue alone, which counts.
     pub(super) state: SendState,
     /// Grants up to this number were abandoned.
     pub(super) abandoned: u64,
@@ -134,12 +134,12 @@ impl SendMessage {
         }
     }
 
-    /// How many of the flow's grants it requests or has, and for how many bytes.
-    pub(super) fn asks(&self) -> (usize, u64) {
-        match self.state {
-            SendState::Requested { .. } | SendState::Granted(_) => (1, self.bytes()),
-            SendState::Queued | SendState::Sent { .. } => (0, 0),
-        }
+    /// It requests a grant or has one.
+    pub(super) fn asks(&self) -> bool {
+        matches!(
+            self.state,
+            SendState::Requested { .. } | SendState::Granted(_)
+        )
     }
 
     pub(super) fn is_message(&self) -> bool {
@@ -195,13 +195,13 @@ impl SendMessage {
         has_left && self.is_message()
     }
 
-    /// The grant it leaves, if it has one.
-    pub(super) fn leave_grant(&mut self) -> Option<(u64, Lanes)> {
-        let SendState::Granted(SendGrant { grant, lanes, .. }) = self.state else {
-            return None;
-        };
-        self.abandoned = self.abandoned.max(grant);
-        Some((grant, lanes))
+    /// It leaves its grant, if it has one: the receiver learns on each lane of it that is open that no chunk follows there. Of the others it
+    /// sees the end.
+    pub(super) fn leave_grant(&mut self, out: &mut Outgoing) {
+        if let SendState::Granted(SendGrant { grant, lanes, .. }) = self.state {
+            self.abandoned = self.abandoned.max(grant);
+            out.abandon(grant, lanes);
+        }
     }
 
     /// A lane ended. Whether that leads back to Queued.

@@ -28,14 +28,12 @@ pub use lane::{LaneEnd, LaneKind, LaneStatus};
 pub use user::{FlowReceiver, LinkEvent, LinkUser, OpenReply};
 
 use crate::machine::frame::{Frame, Goodbye, RdmaMode, Reset, ResetReason, LANES_MAX};
-use crate::machine::{
-    ChunkLanded, FrameStep, LinkMachine, ProtocolViolation, WriteLimit, WriteRange,
-};
+use crate::machine::{FrameStep, LinkMachine, ProtocolViolation, WriteLimit, WriteRange};
 use batch::Batch;
 use delivery::{deliver_small, MachineUser};
 use endpoint::Shared;
 use lane::Lane;
-use locked::{LockedLink, OpenLane};
+use locked::LockedLink;
 use rgaps_verbs::MARK_MAX;
 use rustix::time::{clock_gettime, ClockId};
 use std::collections::{BTreeMap, VecDeque};
@@ -168,7 +166,7 @@ impl LinkRuntime {
         let (resent, duplicates) = locked.machine.repeated();
         counts.resent += resent;
         counts.duplicates += duplicates;
-        let lanes = locked.lanes.values().map(|open| open.lane.status());
+        let lanes = locked.lanes.values().map(|lane| lane.status());
         let lanes: Vec<LaneStatus> = lanes.collect();
         lanes.iter().for_each(|lane| counts.add_lane(lane));
         LinkStatus {
@@ -184,9 +182,9 @@ impl LinkRuntime {
     pub fn close(&self) {
         let mut locked = self.lock();
         locked.is_closing = true;
-        for open in locked.lanes.values() {
-            open.lane.write_last(&Goodbye {}.into());
-            open.lane.close("the link is closed");
+        for lane in locked.lanes.values() {
+            lane.write_last(&Goodbye {}.into());
+            lane.close("the link is closed");
         }
         let threads = std::mem::take(&mut locked.threads);
         drop(locked);
@@ -208,7 +206,9 @@ impl LinkRuntime {
         if payloads > 0 {
             locked.machine.written(lane, payloads);
         }
-        while batch.has_room() {
+        // Nothing is added to a batch of which some is written.
+        let is_new = batch.is_empty();
+        while is_new && batch.has_room() {
             let Some(queued) = locked.machine.next(lane, limit) else {
                 break;
             };
@@ -277,8 +277,7 @@ impl LinkRuntime {
 
     /// All bytes of a chunk are there; directly: the peer's card wrote them by itself.
     fn landed(&self, range: WriteRange, directly: bool) {
-        let ChunkLanded { grant, is_last, .. } = range.landed(directly);
-        if is_last {
+        if let Some(grant) = range.landed(directly) {
             self.lock().machine.landed(grant);
         }
     }
@@ -301,9 +300,9 @@ impl LinkRuntime {
         };
         let reset = reset.into();
         for (number, open) in &locked.lanes {
-            open.lane.write_last(&reset);
+            open.write_last(&reset);
             if Some(*number) != lane {
-                open.lane.close(&why);
+                open.close(&why);
             }
         }
         why
@@ -311,8 +310,8 @@ impl LinkRuntime {
 
     /// Closes a lane, if it is open.
     fn close_lane(&self, lane: u32, why: &str) {
-        if let Some(open) = self.lock().lanes.get(&lane) {
-            open.lane.close(why);
+        if let Some(lane) = self.lock().lanes.get(&lane) {
+            lane.close(why);
         }
     }
 
@@ -322,25 +321,27 @@ impl LinkRuntime {
         let now_ms = self.now_ms();
         let ended = locked.lanes.remove(&lane);
         locked.machine.lane_ended(lane);
-        if let Some(open) = &ended {
-            locked.counts.add_lane(&open.lane.status());
+        let mut is_replaced = false;
+        if let Some(ended) = ended {
+            locked.counts.add_lane(&ended.status());
             locked.counts.lanes_ended += 1;
-            let end = locked.end_of(open, now_ms);
+            let end = locked.end_of(&*ended, now_ms);
             locked.counts.ends[end as usize] += 1;
             locked.event(LinkEvent::LaneEnded {
                 lane,
                 end,
                 why: why.clone(),
             });
-            if open.is_rdma && !locked.is_closing && !locked.is_restarting {
+            let is_rdma = ended.state().kind == LaneKind::Rdma;
+            if is_rdma && !locked.is_closing && !locked.is_restarting {
                 self.rdma_failed(&mut locked, why.clone());
             }
-        }
-        let is_replaced = ended.as_ref().is_some_and(|open| open.is_replaced);
-        if !is_replaced {
-            if ended.is_some_and(|open| now_ms - open.since_ms < LIVED_MS) {
+            is_replaced = end == LaneEnd::Replaced;
+            if !is_replaced && now_ms - ended.state().since_ms < LIVED_MS {
                 locked.failures = locked.failures.saturating_add(1);
             }
+        }
+        if !is_replaced {
             locked.error = Some(why.clone());
         }
         if locked.lanes.is_empty() {
@@ -360,16 +361,16 @@ impl LinkRuntime {
         locked.machine.tick();
         let violation = locked.machine.violation();
         let (mut quiet, mut silent) = (Vec::new(), Vec::new());
-        for (number, open) in &locked.lanes {
-            if now_ms.saturating_sub(open.lane.state().received_ms(now_ms)) >= self.config.quiet_ms
-            {
-                quiet.push(Arc::clone(&open.lane));
-            } else if now_ms.saturating_sub(open.lane.state().spoke_ms()) >= self.config.beat_ms {
+        for (number, lane) in &locked.lanes {
+            let state = lane.state();
+            if now_ms.saturating_sub(state.received_ms(now_ms)) >= self.config.quiet_ms {
+                quiet.push(Arc::clone(lane));
+            } else if now_ms.saturating_sub(state.spoke_ms()) >= self.config.beat_ms {
                 silent.push(*number);
             }
         }
         let mut lanes = locked.lanes.values();
-        if lanes.any(|open| now_ms - open.since_ms >= LIVED_MS) {
+        if lanes.any(|lane| now_ms - lane.state().since_ms >= LIVED_MS) {
             locked.failures = 0;
         }
         locked.beat += 1;
@@ -460,9 +461,9 @@ impl LinkRuntime {
     fn next_changed(&self, but: Option<u32>) -> Option<Arc<dyn Lane>> {
         let mut locked = self.lock();
         while let Some(number) = locked.machine.changed_lane() {
-            let open = locked.lanes.get(&number).filter(|_| Some(number) != but);
-            if let Some(open) = open {
-                return Some(Arc::clone(&open.lane));
+            let lane = locked.lanes.get(&number).filter(|_| Some(number) != but);
+            if let Some(lane) = lane {
+                return Some(Arc::clone(lane));
             }
         }
         None

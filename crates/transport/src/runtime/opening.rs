@@ -4,10 +4,11 @@ use super::endpoint::spawn;
 use super::handshake::{hex, rdma_of_both, refuse, write_frame, HelloError, UNNUMBERED};
 use super::lane::rdma::{agree, Agreed, RdmaLane};
 use super::lane::{Lane, Stream};
-use super::{LinkEvent, LinkRuntime, LockedLink, OpenLane};
+use super::{LinkEvent, LinkRuntime, LockedLink};
 use crate::connection::Connection;
 use crate::machine::frame::{Hello, RdmaMode, ResetReason, LANES_MAX};
 use std::net::SocketAddr;
+use std::sync::atomic::{Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,7 +27,7 @@ impl LinkRuntime {
                 locked.dialled_ms = now_ms;
                 if rdma == RdmaMode::Require && locked.lanes.len() == LANES_MAX {
                     // Its place is taken by the next one.
-                    self.replace_one(&mut locked);
+                    self.replace_one(&locked);
                 } else {
                     let mut hello = self.hello(&locked, UNNUMBERED);
                     hello.rdma = rdma;
@@ -53,7 +54,8 @@ impl LinkRuntime {
         }
         // A TCP lane makes room for an RDMA lane, and for nothing else.
         let climbs = own != RdmaMode::No && locked.peer_has_rdma;
-        let lower = locked.lanes.values().any(OpenLane::is_replaceable);
+        let mut lanes = locked.lanes.values();
+        let lower = lanes.any(|lane| lane.state().is_replaceable());
         (climbs && lower).then(|| (due_ms.max(locked.rdma_after_ms), RdmaMode::Require))
     }
 
@@ -68,11 +70,11 @@ impl LinkRuntime {
     }
 
     /// Closes a TCP lane: what was on its way there is sent again.
-    fn replace_one(&self, locked: &mut LockedLink) {
-        let mut lanes = locked.lanes.values_mut();
-        if let Some(open) = lanes.find(|open| open.is_replaceable()) {
-            open.is_replaced = true;
-            open.lane.close("an RDMA lane takes its place");
+    fn replace_one(&self, locked: &LockedLink) {
+        let mut lanes = locked.lanes.values();
+        if let Some(lane) = lanes.find(|lane| lane.state().is_replaceable()) {
+            lane.state().is_replaced.store(true, Relaxed);
+            lane.close("an RDMA lane takes its place");
         }
     }
 
@@ -274,17 +276,11 @@ impl LinkRuntime {
         locked.peer_has_rdma = other.rdma != RdmaMode::No;
         locked.counts.lanes_opened += 1;
         locked.counts.rdma_opened += u64::from(is_rdma);
-        let open = OpenLane {
-            lane: Arc::clone(&lane),
-            since_ms: now_ms,
-            is_rdma,
-            is_replaced: false,
-        };
-        if locked.lanes.insert(number, open).is_none() && locked.lanes.len() == 1 {
+        if locked.lanes.insert(number, Arc::clone(&lane)).is_none() && locked.lanes.len() == 1 {
             locked.event(LinkEvent::Up);
         }
         if is_rdma && !locked.peer.dial.is_empty() && locked.lanes.len() > self.config.lanes {
-            self.replace_one(&mut locked);
+            self.replace_one(&locked);
         }
         let missing = self.start_threads(&lane, number, &mut locked);
         drop(locked);
@@ -301,11 +297,14 @@ impl LinkRuntime {
         locked: &mut LockedLink,
     ) -> usize {
         locked.threads.retain(|thread| !thread.is_finished());
+        lane.state().threads.store(lane.threads().len(), SeqCst);
         let mut missing = 0;
         for name in lane.threads() {
             let (link, runs) = (Arc::clone(self), Arc::clone(lane));
             let spawned = spawn(&format!("{name}-{number}"), move || {
-                runs.run(name, &link);
+                if let Err(why) = runs.run(name, &link) {
+                    runs.close(&why);
+                }
                 runs.leave(&link);
             });
             match spawned {

@@ -125,8 +125,8 @@ impl Target {
         if !self.ranges.is_empty() && !random.one_in(3) {
             let at = random.below(self.ranges.len() as u64) as usize;
             let landed = self.ranges.swap_remove(at).landed(random.one_in(2));
-            if landed.is_last {
-                self.machine.landed(landed.grant);
+            if let Some(grant) = landed {
+                self.machine.landed(grant);
             }
         }
         while let Some(output) = self.machine.output() {

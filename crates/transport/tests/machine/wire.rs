@@ -101,8 +101,8 @@ impl End {
             FrameStep::Chunk(mut range) => {
                 range.as_mut_slice().copy_from_slice(&sent.payload);
                 let landed = range.landed(false);
-                if landed.is_last {
-                    self.machine.landed(landed.grant);
+                if let Some(grant) = landed {
+                    self.machine.landed(grant);
                 }
             }
             FrameStep::Deliver {

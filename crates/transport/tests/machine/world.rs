@@ -582,8 +582,8 @@ impl World {
                 range.as_mut_slice().copy_from_slice(&bytes);
             }
             let landed = range.landed(directly);
-            if landed.is_last {
-                self.hosts[host].machine.landed(landed.grant);
+            if let Some(grant) = landed {
+                self.hosts[host].machine.landed(grant);
             }
             return;
         }

@@ -12,24 +12,23 @@ mod reading;
 mod spin;
 
 use super::reading::Reading;
-use super::{Lane, LaneEnd, LaneKind, LaneState, LaneStatus};
+use super::{Lane, LaneEnd, LaneKind, LaneState, Writing};
 use crate::connection::Connection;
 use crate::machine::frame::{Frame, Remote};
 use crate::machine::WriteLimit;
 use crate::payload::Payload;
 use crate::rdma::RegistrationTable;
-use crate::runtime::batch::{Batch, Bytes, Piece, BATCH_SLICES, FEW_FRAMES};
+use crate::runtime::batch::{Bytes, Piece, BATCH_SLICES, FEW_FRAMES};
 use crate::runtime::handshake::{read_frame, write_frame};
 use crate::runtime::LinkRuntime;
 use rgaps_verbs::{Arrived, Channel, ChannelError, Direct, Progress};
 use rustix::event::{epoll, eventfd, EventfdFlags, Timespec};
 use spin::Spin;
-use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub(crate) use agree::{agree, Agreed};
@@ -54,22 +53,13 @@ pub(crate) struct RdmaLane {
     table: Arc<RegistrationTable>,
     /// Bytes of a record, without its kind.
     record_bytes_max: usize,
-    sending: Mutex<Sending>,
     waker: Waker,
     /// What the lane's thread waits for: connection, bell, and what the channel has.
     sources: OwnedFd,
-    direct_bytes_in: AtomicU64,
 }
 
 /// Descriptors that a lane waits for.
 const SOURCES: usize = 5;
-
-#[derive(Default)]
-struct Sending {
-    batch: Batch,
-    /// Payloads that were posted, in their order: the record of one that the NIC reads itself.
-    in_flight: VecDeque<(u64, Option<Arc<dyn Payload>>)>,
-}
 
 /// The writes of a payload that goes directly.
 enum Directs {
@@ -119,27 +109,21 @@ impl RdmaLane {
             epoll::add(&sources, fd, data, epoll::EventFlags::IN)?;
         }
         Ok(Self {
-            state: LaneState::new(number, connection, now_ms),
+            state: LaneState::new(number, connection, (LaneKind::Rdma, None), now_ms),
             agreed,
             table,
             record_bytes_max: usize::try_from(most).expect("rings are small"),
-            sending: Mutex::default(),
             waker: Waker {
                 rung: AtomicBool::new(false),
                 sleeps: AtomicBool::new(false),
                 fd: bell,
             },
             sources,
-            direct_bytes_in: AtomicU64::new(0),
         })
     }
 
-    fn channel(&self) -> &Channel {
-        &self.agreed.channel
-    }
-
     fn lost(&self, error: impl std::fmt::Display) -> String {
-        let device = self.channel().device().name();
+        let device = self.agreed.channel.device().name();
         format!(
             "RDMA with {} over {device}: {error}",
             self.state.connection.peer()
@@ -193,7 +177,7 @@ impl RdmaLane {
         let mut each = |arrived: Arrived<'_>| {
             self.state.listens.store(false, SeqCst);
             let direct = reading.arrived(arrived, link)?;
-            self.direct_bytes_in.fetch_add(direct, Relaxed);
+            self.state.direct_bytes_in.fetch_add(direct, Relaxed);
             let copied = match arrived {
                 Arrived::Frame(record) => record.len() as u64,
                 Arrived::Written { .. } => 0,
@@ -201,7 +185,7 @@ impl RdmaLane {
             self.state.bytes_in.fetch_add(direct + copied, Relaxed);
             Ok(())
         };
-        let progress = self.channel().progress(&mut each);
+        let progress = self.agreed.channel.progress(&mut each);
         progress.map_err(|error| self.lost(error))
     }
 
@@ -214,7 +198,10 @@ impl RdmaLane {
     ) -> Result<Progress, String> {
         let began = Instant::now();
         self.waker.sleeps.store(true, SeqCst);
-        self.channel().arm().map_err(|error| self.lost(error))?;
+        self.agreed
+            .channel
+            .arm()
+            .map_err(|error| self.lost(error))?;
         let mut moved = self.progress(reading, link)?;
         if !moved.any && !self.waker.rung.load(SeqCst) && !self.state.is_closed() {
             self.wait(reading, link)?;
@@ -245,7 +232,7 @@ impl RdmaLane {
         if bell {
             let _ = rustix::io::read(&self.waker.fd, &mut [0; 8]);
         }
-        let woken = self.channel().woken(readable);
+        let woken = self.agreed.channel.woken(readable);
         woken.map_err(|error| self.lost(error))
     }
 
@@ -263,53 +250,14 @@ impl RdmaLane {
         }
     }
 
-    /// Posts what there is within the limit. Without credit the lane's thread hears when there is some again.
-    fn write(&self, link: &LinkRuntime, limit: WriteLimit) -> Result<(), String> {
-        let post = |sending: &mut Sending| self.post(sending, link, limit);
-        let ring = || self.waker.ring();
-        self.state.write(link, limit, &self.sending, post, ring)
-    }
-
-    /// Whether there was credit for all (and the lane still is).
-    fn post(
-        &self,
-        sending: &mut Sending,
-        link: &LinkRuntime,
-        limit: WriteLimit,
-    ) -> Result<bool, String> {
-        loop {
-            if self.state.is_closed() {
-                return Ok(false);
-            }
-            if sending.batch.is_empty() {
-                // Not under the link's lock: the last clone of a payload is its owner's business.
-                sending.batch.clear();
-            }
-            self.reap(sending, link);
-            if sending.batch.is_empty() {
-                let left = link.batch(self.state.number, 0, limit, &mut sending.batch);
-                if sending.batch.is_empty() {
-                    if left {
-                        self.waker.ring();
-                    }
-                    return Ok(true);
-                }
-            }
-            let all = match sending.batch.is_short() {
-                true => self.post_batch::<SLICES_OF_FEW>(sending)?,
-                false => self.post_batch::<{ BATCH_SLICES + 1 }>(sending)?,
-            };
-            if !all {
-                return Ok(false);
-            }
-            self.state.spoke_ms.store(link.now_ms(), Relaxed);
-        }
-    }
-
     /// One batch with one doorbell, as far as there is credit. What goes into one record are less slices than `SLICES`.
-    fn post_batch<const SLICES: usize>(&self, sending: &mut Sending) -> Result<bool, String> {
-        let Sending { batch, in_flight } = sending;
-        let mut posts = self.channel().batch().map_err(|error| self.lost(error))?;
+    fn post_batch<const SLICES: usize>(&self, writing: &mut Writing) -> Result<bool, String> {
+        let Writing { batch, in_flight } = writing;
+        let mut posts = self
+            .agreed
+            .channel
+            .batch()
+            .map_err(|error| self.lost(error))?;
         while !batch.is_empty() {
             let mut slices = [IoSlice::new(&[]); SLICES];
             let way =
@@ -388,60 +336,59 @@ impl RdmaLane {
         if done == bytes {
             return Some((Directs::One([first]), payload));
         }
-        if self.channel().directs_max() < 2 {
+        if self.agreed.channel.directs_max() < 2 {
             return None;
         }
         let second = part(done).filter(|second| done + second.bytes == bytes)?;
         Some((Directs::Two([first, second]), payload))
     }
-
-    /// Lets go of payloads that the NIC has read, and tells the link.
-    fn reap(&self, sending: &mut Sending, link: &LinkRuntime) {
-        let completed = self.channel().completed();
-        let mut done = 0;
-        while let Some((number, _)) = sending.in_flight.front() {
-            if *number > completed {
-                break;
-            }
-            sending.in_flight.pop_front();
-            done += 1;
-        }
-        if done > 0 {
-            link.lock().machine.written(self.state.number, done);
-        }
-    }
 }
 
 impl Lane for RdmaLane {
+    fn state(&self) -> &LaneState {
+        &self.state
+    }
+
     fn threads(&self) -> &'static [&'static str] {
         &["lane-rdma"]
     }
 
-    fn run(&self, _: &str, link: &Arc<LinkRuntime>) {
-        if let Err(why) = self.serve(link) {
-            self.close(&why);
-        }
+    fn run(&self, _: &str, link: &Arc<LinkRuntime>) -> Result<(), String> {
+        self.serve(link)
     }
 
-    fn wake(&self, link: &LinkRuntime) {
-        if let Err(why) = self.write(link, WriteLimit::Posted) {
-            self.close(&why);
-        }
-    }
-
-    fn close(&self, why: &str) {
-        self.state.close(why);
+    fn ring(&self) {
         self.waker.ring();
     }
 
-    fn leave(&self, link: &Arc<LinkRuntime>) {
-        // First the queue pair fails, and all that it did is over. Before that a place that the peer could write is
-        // not free, nor are payloads that the NIC reads.
-        self.channel().close();
-        let mut sending = self.sending.lock().expect("nobody panics with it");
-        *sending = Sending::default();
-        drop(sending);
-        self.state.ended(link);
+    fn short(&self) -> WriteLimit {
+        WriteLimit::Posted
+    }
+
+    /// Those that the NIC has read.
+    fn reap(&self, Writing { in_flight, .. }: &mut Writing) -> usize {
+        let completed = self.agreed.channel.completed();
+        let is_done = |(number, _): &(u64, _)| *number <= completed;
+        let done = in_flight
+            .iter()
+            .take_while(|posted| is_done(posted))
+            .count();
+        in_flight.drain(..done);
+        done
+    }
+
+    /// Posts it. Without credit for all of it the lane's thread hears when there is some again.
+    fn put(&self, writing: &mut Writing, _: WriteLimit) -> Result<bool, String> {
+        match writing.batch.is_short() {
+            true => self.post_batch::<SLICES_OF_FEW>(writing),
+            false => self.post_batch::<{ BATCH_SLICES + 1 }>(writing),
+        }
+    }
+
+    fn end(&self) {
+        // The queue pair fails, and all that it did is over. Before that a place that the peer could write is not free, nor are payloads
+        // that the NIC reads.
+        self.agreed.channel.close();
     }
 
     fn write_last(&self, frame: &Frame) {
@@ -451,17 +398,12 @@ impl Lane for RdmaLane {
         }
     }
 
-    fn status(&self) -> LaneStatus {
-        LaneStatus {
-            rail: Some(self.channel().device().name().into()),
-            channel: Some(self.channel().counts()),
-            direct_bytes_in: self.direct_bytes_in.load(Relaxed),
-            ..self.state.status(LaneKind::Rdma)
-        }
+    fn channel(&self) -> Option<&Channel> {
+        Some(&self.agreed.channel)
     }
 
     fn broke(&self) -> Option<LaneEnd> {
-        Some(match self.channel().ended()? {
+        Some(match self.agreed.channel.ended()? {
             ChannelError::Completion { .. } => LaneEnd::Completion,
             ChannelError::Event(_) => LaneEnd::Event,
             ChannelError::Violation(_) => LaneEnd::ProtocolViolation,
@@ -469,9 +411,5 @@ impl Lane for RdmaLane {
             // This end, for its own reasons.
             _ => return None,
         })
-    }
-
-    fn state(&self) -> &LaneState {
-        &self.state
     }
 }
