@@ -151,7 +151,7 @@ struct Guarded {
     held: Arc<AtomicI64>,
 }
 
-impl rgaps_transport::machine::LinkUser for Buffers {
+impl FlowReceiver for Buffers {
     fn buffer(&self, _: u64, sequence: u64, _: &[u8], bytes: u64) -> BufferReply {
         match sequence % 5 {
             2 if self.0.load(Ordering::Relaxed) > 0 => return BufferReply::Full,
@@ -165,10 +165,6 @@ impl rgaps_transport::machine::LinkUser for Buffers {
         let memory = vec![CANARY_BYTE; bytes as usize + 2 * CANARY];
         let held = self.0.clone();
         BufferReply::Buffer(Box::new(Guarded { memory, held }))
-    }
-
-    fn remote(&self, address: u64, _: u64) -> Option<Remote> {
-        Remote::new(address, &[1])
     }
 }
 
@@ -274,10 +270,10 @@ impl End {
                 LinkOutput::Flow(FlowEvent::Ended { flow }) => {
                     assert!(!self.machine.has_flow(flow))
                 }
+                LinkOutput::Violation(_) => self.is_over = true,
                 LinkOutput::Flow(FlowEvent::Accepted { .. }) | LinkOutput::Stuck { .. } => {}
             }
         }
-        self.is_over |= self.machine.violation().is_some();
     }
 }
 
@@ -295,7 +291,11 @@ pub fn ends(data: &[u8]) {
         ..LinkLimits::default()
     };
     let mut end = End {
-        machine: LinkMachine::new(limits, buffers),
+        machine: LinkMachine::new(
+            limits,
+            buffers,
+            Arc::new(|address, _| Remote::new(address, &[1])),
+        ),
         lanes: [false; LANES as usize],
         ranges: Vec::new(),
         turns: Vec::new(),

@@ -5,7 +5,7 @@
 //! acknowledgement does no harm.
 
 use super::frame::Ack;
-use super::receive_message::{Delivery, DeliveryKind};
+use super::receive_message::Delivery;
 
 const SMALL_MAX: u32 = 16;
 const WINDOW_PART: u64 = 8;
@@ -33,17 +33,16 @@ impl AckDebt {
     }
 
     /// Something was delivered, while so many more messages of the flow have grants.
-    pub(super) fn add(&mut self, of: &Delivery, granted: usize, window_bytes: u64) {
+    pub(super) fn add(&mut self, of: Delivery, granted: usize, window_bytes: u64) {
         self.count += 1;
-        self.bytes += of.window_bytes;
-        self.is_due |= match of.kind {
-            DeliveryKind::Message if of.granted_bytes.is_some() => {
-                self.count >= LARGE_MAX || granted < LARGE_MAX as usize
+        self.is_due |= match of {
+            Delivery::Small(bytes) => {
+                self.bytes += bytes;
+                self.count >= SMALL_MAX || self.bytes >= window_bytes / WINDOW_PART
             }
-            DeliveryKind::Message => self.count >= SMALL_MAX,
-            _ => true,
+            Delivery::Large(_) => self.count >= LARGE_MAX || granted < LARGE_MAX as usize,
+            Delivery::Opened | Delivery::Missed | Delivery::Closed => true,
         };
-        self.is_due |= self.bytes >= window_bytes / WINDOW_PART;
     }
 
     pub(super) fn is_owed(&self) -> bool {

@@ -8,7 +8,7 @@ use super::frame::{self, Chunk, Lanes, Request};
 use super::lanes::Outgoing;
 use super::receive_flow::ReceiveFlow;
 use super::receive_message::{LargeMessage, LargeState};
-use super::user::{violation, BufferReply, LinkUser, ProtocolViolation};
+use super::user::{violation, BufferReply, FlowReceiver, ProtocolViolation, RemoteOf};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -31,15 +31,17 @@ impl Grant {
 pub(super) struct Grants {
     all: BTreeMap<u64, Grant>,
     last: u64,
-    pub(super) user: Arc<dyn LinkUser>,
+    pub(super) user: Arc<dyn FlowReceiver>,
+    pub(super) remote: Arc<RemoteOf>,
 }
 
 impl Grants {
-    pub(super) fn new(user: Arc<dyn LinkUser>) -> Self {
+    pub(super) fn new(user: Arc<dyn FlowReceiver>, remote: Arc<RemoteOf>) -> Self {
         Self {
             all: BTreeMap::new(),
             last: 0,
             user,
+            remote,
         }
     }
 
@@ -82,7 +84,7 @@ impl Grants {
             },
         };
         let request = of.request.take()?;
-        let remote = |address| self.user.remote(address, bytes);
+        let remote = |address| (self.remote)(address, bytes);
         let granted = match buffer.map(|buffer| buffer.grant(request.chunk_bytes, remote)) {
             Some(Ok(granted)) => granted,
             Some(Err(whole)) => {

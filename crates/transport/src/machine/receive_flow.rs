@@ -6,7 +6,7 @@
 use super::ack_debt::AckDebt;
 use super::frame::{Ack, Gap, Request, Small};
 use super::limits::{may_request, LinkLimits, GRANTS_MAX};
-use super::receive_message::{Delivery, DeliveryKind, LandedMessage, LargeMessage, LargeState};
+use super::receive_message::{Delivery, LandedMessage, LargeMessage, LargeState};
 use super::user::{violation, ProtocolViolation, Turn};
 use crate::credits::ReceiveWindow;
 use std::collections::BTreeMap;
@@ -52,7 +52,7 @@ pub(super) struct ReceiveFlow {
     /// answer are both lost or none is. Which one, the order of arrival does not tell: a lane that the sender has lost may still
     /// bring an old copy.
     pub(super) close_lanes: Vec<u32>,
-    /// What is out for delivery, or was and is back-pressured.
+    /// What is out for delivery, or was and is back-pressured. `taken` is the position after it.
     turn: Option<Delivery>,
     back_pressured: Option<Turn>,
     window: ReceiveWindow,
@@ -117,7 +117,7 @@ impl ReceiveFlow {
         let bytes = payload.len() as u64;
         if sequence == self.taken && self.opening.is_none() && self.turn.is_none() {
             self.window.arrive(bytes, charge_end)?;
-            self.takes(sequence + 1, bytes, None, DeliveryKind::Message);
+            self.takes(sequence + 1, Delivery::Small(bytes));
             return Ok(SmallOutcome::Deliver);
         }
         self.window.admits(bytes, charge_end)?;
@@ -171,7 +171,10 @@ impl ReceiveFlow {
     /// Large messages that are not delivered, and their bytes.
     pub(super) fn held_large(&self) -> (usize, u64) {
         let waiting = self.large.values().map(|message| message.bytes);
-        let out = self.turn.and_then(|turn| turn.granted_bytes);
+        let out = self.turn.and_then(|turn| match turn {
+            Delivery::Large(bytes) => Some(bytes),
+            _ => None,
+        });
         let add = |(count, sum), bytes| (count + 1, sum + bytes);
         waiting.chain(out).fold((0, 0), add)
     }
@@ -245,14 +248,9 @@ impl ReceiveFlow {
         self.turn.is_some() && self.back_pressured.is_none()
     }
 
-    fn takes(&mut self, next: u64, window_bytes: u64, granted: Option<u64>, kind: DeliveryKind) {
+    fn takes(&mut self, next: u64, what: Delivery) {
         self.taken = next;
-        self.turn = Some(Delivery {
-            next,
-            window_bytes,
-            granted_bytes: granted,
-            kind,
-        });
+        self.turn = Some(what);
     }
 
     /// What is to be delivered next, if nothing is.
@@ -261,7 +259,7 @@ impl ReceiveFlow {
             return Ok(None);
         }
         if let Some(opened) = self.opening.take() {
-            self.takes(self.taken, 0, None, DeliveryKind::Opened);
+            self.turn = Some(Delivery::Opened);
             return Ok(Some(opened));
         }
         let sequence = self.taken;
@@ -275,7 +273,7 @@ impl ReceiveFlow {
         if self.close_at != Some(sequence) {
             return Ok(None);
         }
-        self.takes(sequence, 0, None, DeliveryKind::Closed);
+        self.turn = Some(Delivery::Closed);
         Ok(Some(Turn::Closed { next: sequence }))
     }
 
@@ -296,15 +294,11 @@ impl ReceiveFlow {
         if let Turn::Small { .. } = landed.turn {
             self.reorder_bytes -= bytes;
             self.window.arrive(bytes, charge_end)?;
-            self.takes(next, bytes, None, DeliveryKind::Message);
+            self.takes(next, Delivery::Small(bytes));
             return Ok(());
         }
         self.window.give_up(charge_end)?;
-        let kind = match landed.turn {
-            Turn::Missed { .. } => DeliveryKind::Missed,
-            _ => DeliveryKind::Message,
-        };
-        self.takes(next, 0, Some(bytes), kind);
+        self.takes(next, Delivery::Large(bytes));
         Ok(())
     }
 
@@ -323,7 +317,7 @@ impl ReceiveFlow {
         }
         let next = landed.unwrap_or(end);
         self.gaps.retain(|_, (end, _)| *end > next);
-        self.takes(next, 0, None, DeliveryKind::Missed);
+        self.takes(next, Delivery::Missed);
         Ok(Turn::Missed { first, next })
     }
 
@@ -334,15 +328,18 @@ impl ReceiveFlow {
     pub(super) fn delivered(&mut self) -> bool {
         assert!(self.is_delivering(), "nothing of the flow was handed out");
         let of = self.turn.take().expect("it is delivering");
-        self.position = of.next;
-        self.window.release(of.window_bytes);
-        if of.kind == DeliveryKind::Opened {
-            self.is_accepted = true;
-            self.window.widen(self.limits.more_window());
+        self.position = self.taken;
+        match of {
+            Delivery::Small(bytes) => self.window.release(bytes),
+            Delivery::Opened => {
+                self.is_accepted = true;
+                self.window.widen(self.limits.more_window());
+            }
+            _ => {}
         }
         let granted = self.large.values().filter(|of| of.is_granted()).count();
-        self.debt.add(&of, granted, self.limits.window_bytes);
-        of.kind == DeliveryKind::Closed
+        self.debt.add(of, granted, self.limits.window_bytes);
+        of == Delivery::Closed
     }
 
     /// The user could not take what was out.

@@ -84,21 +84,13 @@ impl LargeMessage {
 }
 
 /// What is delivered, and what that gives back.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Delivery {
-    /// The position after it.
-    pub(super) next: u64,
-    /// Bytes of the flow's window.
-    pub(super) window_bytes: u64,
-    /// Bytes of a message that had a grant.
-    pub(super) granted_bytes: Option<u64>,
-    pub(super) kind: DeliveryKind,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum DeliveryKind {
+pub(super) enum Delivery {
     Opened,
-    Message,
+    /// So many bytes of the flow's window.
+    Small(u64),
+    /// A message that had, or was to have, a grant for so many bytes.
+    Large(u64),
     Missed,
     Closed,
 }

@@ -9,7 +9,7 @@ use super::grants::{settle, Grant, Grants};
 use super::lanes::Outgoing;
 use super::limits::{LinkLimits, FLOWS_MAX};
 use super::receive_flow::{ReceiveFlow, SmallOutcome};
-use super::user::{violation, LinkOutput, LinkUser, ProtocolViolation, Turn};
+use super::user::{violation, FlowReceiver, LinkOutput, ProtocolViolation, RemoteOf, Turn};
 use super::{LinkHeld, LinkMachine};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -43,10 +43,8 @@ pub(super) struct ReceiveSide {
     pub(super) grants: Grants,
     /// Flows that have an acknowledgement due or wait for a buffer, and that are to be looked at.
     active: Vec<u64>,
-    /// Flows for which the user had no buffer; it is not asked again for each frame.
-    starved: Vec<u64>,
-    /// Flows of which something could not be delivered.
-    back_pressured: Vec<u64>,
+    /// Flows for which the user had no buffer, or that it could not be delivered something of; it is not asked again for each frame.
+    stalled: Vec<u64>,
     /// Flows whose sender is owed an acknowledgement that is not due.
     owed: Vec<u64>,
     /// Messages that arrived again.
@@ -89,7 +87,7 @@ impl LinkMachine {
         };
         if let Err(turn) = outcome {
             of.back_pressured(turn);
-            self.receiving.back_pressured.push(flow);
+            self.receiving.stalled.push(flow);
             return;
         }
         if of.delivered() {
@@ -115,12 +113,15 @@ impl LinkMachine {
 
     /// There may be receive buffers again, and room for what could not be delivered.
     pub fn buffer_free(&mut self) {
-        self.receiving.retry_requested();
-        for flow in std::mem::take(&mut self.receiving.back_pressured) {
-            let of = self.receiving.flows.get_mut(&flow);
-            if let Some(turn) = of.and_then(ReceiveFlow::retry) {
+        for flow in std::mem::take(&mut self.receiving.stalled) {
+            let Some(of) = self.receiving.flows.get_mut(&flow) else {
+                continue;
+            };
+            of.is_starved = false;
+            if let Some(turn) = of.retry() {
                 self.out.report(LinkOutput::Deliver { flow, turn });
             }
+            self.receiving.activate(flow);
         }
         self.flush();
     }
@@ -141,12 +142,6 @@ impl LinkMachine {
         }
     }
 
-    /// A lane is there, or both ends are known to have it.
-    pub(super) fn receive_on_lanes(&mut self) {
-        self.receiving.retry_requested();
-        self.flush();
-    }
-
     /// A lane ended: nothing of the peer's arrives through it any more. What it may have lost is sent again.
     pub(super) fn receive_without(&mut self, lane: u32) {
         for (number, ended) in self.receiving.grants.lane_ended(lane) {
@@ -164,9 +159,7 @@ impl LinkMachine {
         match of.next_turn() {
             Ok(Some(turn)) => self.out.report(LinkOutput::Deliver { flow, turn }),
             Ok(None) => {}
-            Err(violation) => {
-                self.violation.get_or_insert(violation);
-            }
+            Err(violation) => self.out.report(LinkOutput::Violation(violation)),
         }
         if of.debt.is_due {
             self.receiving.activate(flow);
@@ -191,7 +184,7 @@ impl LinkMachine {
             }
             let has_landed = self.receiving.grants.give(of, &mut self.out);
             if of.is_starved {
-                self.receiving.starved.push(flow);
+                self.receiving.stalled.push(flow);
             }
             if has_landed {
                 self.advance(flow);
@@ -354,7 +347,11 @@ impl LinkMachine {
 }
 
 impl ReceiveSide {
-    pub(super) fn new(limits: LinkLimits, user: Arc<dyn LinkUser>) -> Self {
+    pub(super) fn new(
+        limits: LinkLimits,
+        user: Arc<dyn FlowReceiver>,
+        remote: Arc<RemoteOf>,
+    ) -> Self {
         let mut control = ReceiveFlow::new(limits, 0, None);
         control.is_active = true;
         Self {
@@ -362,10 +359,9 @@ impl ReceiveSide {
             flows: BTreeMap::from([(CONTROL_FLOW, control)]),
             refused: BTreeMap::new(),
             opened: FlowNumbers::default(),
-            grants: Grants::new(user),
+            grants: Grants::new(user, remote),
             active: vec![CONTROL_FLOW],
-            starved: Vec::new(),
-            back_pressured: Vec::new(),
+            stalled: Vec::new(),
             owed: Vec::new(),
             duplicates: 0,
         }
@@ -373,9 +369,13 @@ impl ReceiveSide {
 
     /// The peer is another one, which has opened nothing. What arrived of the former, to be dropped without the lock.
     pub(super) fn restart(&mut self) -> Self {
+        let (user, remote) = (
+            Arc::clone(&self.grants.user),
+            Arc::clone(&self.grants.remote),
+        );
         let next = Self {
             duplicates: self.duplicates,
-            ..Self::new(self.limits, Arc::clone(&self.grants.user))
+            ..Self::new(self.limits, user, remote)
         };
         std::mem::replace(self, next)
     }
@@ -385,15 +385,6 @@ impl ReceiveSide {
         for (&flow, why) in &self.refused {
             let why = why.clone();
             out.answer(lane, Refuse { flow, why });
-        }
-    }
-
-    fn retry_requested(&mut self) {
-        for flow in std::mem::take(&mut self.starved) {
-            if let Some(of) = self.flows.get_mut(&flow) {
-                of.is_starved = false;
-            }
-            self.activate(flow);
         }
     }
 
@@ -440,8 +431,7 @@ impl ReceiveSide {
 
     /// Whether the next tick does something.
     pub(super) fn awaits_tick(&self) -> bool {
-        let lists = [&self.owed, &self.starved, &self.back_pressured];
-        lists.iter().any(|list| !list.is_empty())
+        !(self.owed.is_empty() && self.stalled.is_empty())
     }
 
     fn activate(&mut self, flow: u64) {

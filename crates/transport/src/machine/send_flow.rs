@@ -280,13 +280,13 @@ impl SendFlow {
         };
         let message = self.queue.at_mut(at);
         match &message.state {
-            SendState::Granted(current) if current.grant == number => return Ok(true),
+            SendState::Granted(current) if current.of.grant == number => return Ok(true),
             SendState::Requested { .. } if number > message.abandoned => {
                 if u64::from(grant.from_chunk) >= message.chunks() {
                     return Err(violation("Grant", "the message has no such chunk"));
                 }
                 if is_open {
-                    message.state = SendState::Granted(SendGrant::new(grant));
+                    message.state = SendState::Granted(SendGrant::new(grant.clone()));
                     return Ok(true);
                 }
                 // Its lanes have ended: request again.
@@ -466,29 +466,30 @@ impl SendFlow {
 
     fn send_chunk(&mut self, at: usize, payload: Arc<dyn Payload>, out: &mut Outgoing) -> Step {
         let message = self.queue.at_mut(at);
-        let SendState::Granted(mut grant) = message.state else {
+        let SendState::Granted(SendGrant { of, .. }) = &message.state else {
             unreachable!("its caller looked");
         };
-        let ready = message.ready_chunk(grant.next_chunk);
-        let chosen = ready.and_then(|(from, bytes)| {
-            let lane = out.free_among(grant.lanes.as_slice(), bytes.into())?;
+        let (grant, chunk, lanes, remote) = (of.grant, of.from_chunk, of.lanes, of.remote);
+        let chosen = message.ready_chunk(chunk).and_then(|(from, bytes)| {
+            let lane = out.free_among(lanes.as_slice(), bytes.into())?;
             Some((lane, from, bytes))
         });
         let Some((lane, from, bytes)) = chosen else {
             return Step::Next;
         };
-        let chunk = Chunk {
-            grant: grant.grant,
-            chunk: grant.next_chunk,
+        if let SendState::Granted(grant) = &mut message.state {
+            grant.sent_on(lane);
+        }
+        let frame = Chunk {
+            grant,
+            chunk,
             bytes,
         };
         let queued = QueuedFrame {
             payload: Some((payload, from, from + bytes as usize)),
-            remote: grant.remote,
-            ..chunk.into()
+            remote,
+            ..frame.into()
         };
-        grant.sent_on(lane);
-        message.state = SendState::Granted(grant);
         out.push(lane, queued);
         Step::Sent
     }

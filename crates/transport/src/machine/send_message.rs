@@ -20,7 +20,7 @@
 //! A large message stays Granted when all its chunks are queued: losing one of its lanes leads back until it is acknowledged.
 //! Gaps and the flow's end change between Queued and Sent in the same way.
 
-use super::frame::{Description, Grant, Lanes, Remote, CHUNKS_MAX};
+use super::frame::{Description, Grant, Lanes, CHUNKS_MAX};
 use super::lanes::Outgoing;
 use crate::payload::Payload;
 use std::sync::Arc;
@@ -38,35 +38,28 @@ pub(super) enum QueuedItem {
 }
 
 /// The right to send chunks.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) struct SendGrant {
-    pub(super) grant: u64,
-    pub(super) lanes: Lanes,
-    pub(super) remote: Option<Remote>,
-    /// Those of them that took no chunk.
+    /// Its chunks up to this one have left.
+    pub(super) of: Grant,
+    /// Those of its lanes that took no chunk.
     unused: Lanes,
-    pub(super) next_chunk: u32,
 }
 
 impl SendGrant {
-    pub(super) fn new(of: &Grant) -> Self {
-        Self {
-            grant: of.grant,
-            lanes: of.lanes,
-            remote: of.remote,
-            unused: of.lanes,
-            next_chunk: of.from_chunk,
-        }
+    pub(super) fn new(of: Grant) -> Self {
+        let unused = of.lanes;
+        Self { of, unused }
     }
 
     /// The next chunk is on this lane.
     pub(super) fn sent_on(&mut self, lane: u32) {
         self.unused.remove(lane);
-        self.next_chunk += 1;
+        self.of.from_chunk += 1;
     }
 
     fn has_used(&self, lane: u32) -> bool {
-        self.lanes.contains(lane) && !self.unused.contains(lane)
+        self.of.lanes.contains(lane) && !self.unused.contains(lane)
     }
 }
 
@@ -180,7 +173,7 @@ impl SendMessage {
     pub(super) fn has_work(&self) -> bool {
         match &self.state {
             SendState::Queued => true,
-            SendState::Granted(of) => u64::from(of.next_chunk) < self.chunks(),
+            SendState::Granted(of) => u64::from(of.of.from_chunk) < self.chunks(),
             SendState::Sent { .. } | SendState::Requested { .. } => false,
         }
     }
@@ -189,7 +182,7 @@ impl SendMessage {
     pub(super) fn has_left(&self) -> bool {
         let has_left = match &self.state {
             SendState::Sent { .. } => true,
-            SendState::Granted(of) => of.unused.as_slice().len() < of.lanes.as_slice().len(),
+            SendState::Granted(of) => of.unused != of.of.lanes,
             SendState::Queued | SendState::Requested { .. } => false,
         };
         has_left && self.is_message()
@@ -198,9 +191,9 @@ impl SendMessage {
     /// It leaves its grant, if it has one: the receiver learns on each lane of it that is open that no chunk follows there. Of the others it
     /// sees the end.
     pub(super) fn leave_grant(&mut self, out: &mut Outgoing) {
-        if let SendState::Granted(SendGrant { grant, lanes, .. }) = self.state {
-            self.abandoned = self.abandoned.max(grant);
-            out.abandon(grant, lanes);
+        if let SendState::Granted(SendGrant { of, .. }) = &self.state {
+            self.abandoned = self.abandoned.max(of.grant);
+            out.abandon(of.grant, of.lanes);
         }
     }
 
@@ -210,7 +203,7 @@ impl SendMessage {
             SendState::Queued => false,
             SendState::Sent { lane: on } | SendState::Requested { lane: on } => *on == lane,
             SendState::Granted(of) => {
-                of.has_used(lane) || !of.lanes.as_slice().iter().any(|of| is_open(*of))
+                of.has_used(lane) || !of.of.lanes.as_slice().iter().any(|of| is_open(*of))
             }
         }
     }

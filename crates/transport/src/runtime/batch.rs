@@ -25,8 +25,8 @@ struct Item {
     /// Where its head ends in the heads' bytes.
     head_end: usize,
     payload: Option<Bytes>,
-    /// Where its payload could be written directly: the message's receive buffer, and the offset in the message.
-    remote: Option<(Remote, u64)>,
+    /// The message's receive buffer, where its payload could be written directly.
+    remote: Option<Remote>,
     /// The mark that can replace its head where its payload is written directly.
     mark: Option<u32>,
 }
@@ -70,7 +70,7 @@ impl Batch {
 
     /// What is left of it, for a lane that cuts it anywhere; how many slices that are.
     pub(crate) fn slices<'a>(&'a self, into: &mut [IoSlice<'a>; BATCH_SLICES]) -> usize {
-        match self.piece(usize::MAX, into, |_, _, _| None::<Infallible>) {
+        match self.piece(usize::MAX, into, |_, _| None::<Infallible>) {
             Piece::Stream(count, _) => count,
             Piece::Direct(_, way, ..) => match way {},
         }
@@ -82,7 +82,7 @@ impl Batch {
         &'a self,
         most: usize,
         into: &mut [IoSlice<'a>],
-        direct: impl Fn(&Bytes, &Remote, u64) -> Option<D>,
+        direct: impl Fn(&Bytes, &Remote) -> Option<D>,
     ) -> Piece<'a, D> {
         let (mut count, mut bytes) = (0, 0);
         for (start, head, item) in self.frames() {
@@ -93,7 +93,7 @@ impl Batch {
             if self.done < payload_start {
                 let head = &head[self.done.saturating_sub(start)..];
                 let both = item.payload.as_ref().zip(item.remote.as_ref());
-                let way = both.and_then(|(payload, (remote, at))| direct(payload, remote, *at));
+                let way = both.and_then(|(payload, remote)| direct(payload, remote));
                 match way {
                     Some(way) if count == 0 => {
                         let bytes = head.len() + item.payload_bytes();
@@ -161,13 +161,11 @@ impl Batch {
         frame.encode(&mut self.heads);
         let description = description.as_ref().map_or(&[][..], |of| of.as_slice());
         self.heads.extend_from_slice(description);
-        let is_whole = |(payload, from, to): &Bytes| *from == 0 && *to == payload.bytes();
-        let (remote, mark) = match (&frame, &payload) {
-            (Frame::Chunk(Chunk { grant, .. }), Some(part)) => (
-                remote.map(|remote| (remote, part.1 as u64)),
-                is_whole(part).then_some((*grant & u64::from(MARK_MAX)) as u32),
-            ),
-            _ => (None, None),
+        let mark = match (&frame, &payload) {
+            (Frame::Chunk(Chunk { grant, .. }), Some((of, 0, to))) if *to == of.bytes() => {
+                Some((*grant & u64::from(MARK_MAX)) as u32)
+            }
+            _ => None,
         };
         let item = Item {
             head_end: self.heads.len(),
@@ -214,7 +212,7 @@ mod tests {
         let mut all = Vec::new();
         while !batch.is_empty() {
             let mut slices = [IoSlice::new(&[]); BATCH_SLICES];
-            let way = |_: &Bytes, _: &Remote, at: u64| may.then_some(at);
+            let way = |(_, from, _): &Bytes, _: &Remote| may.then_some(*from as u64);
             let (piece, direct, wrote) = match batch.piece(most, &mut slices, way) {
                 Piece::Stream(count, bytes) => {
                     assert_eq!(bytes_of(&slices[..count]).len(), bytes);

@@ -25,12 +25,14 @@ mod user;
 pub use config::{LinkConfig, LinkCounts, LinkStatus, Peer};
 pub use endpoint::{Endpoint, EndpointConfig, EndpointError, Link};
 pub use lane::{LaneEnd, LaneKind, LaneStatus};
-pub use user::{FlowReceiver, LinkEvent, LinkUser, OpenReply};
+pub use user::{LinkEvent, LinkUser};
 
-use crate::machine::frame::{Frame, Goodbye, RdmaMode, Reset, ResetReason, LANES_MAX};
-use crate::machine::{FrameStep, LinkMachine, ProtocolViolation, WriteLimit, WriteRange};
+use crate::machine::frame::{Description, Frame, RdmaMode, Reset, LANES_MAX};
+use crate::machine::{
+    FlowReceiver, FrameStep, LinkMachine, ProtocolViolation, WriteLimit, WriteRange,
+};
 use batch::Batch;
-use delivery::{deliver_small, MachineUser};
+use delivery::deliver_small;
 use endpoint::Shared;
 use lane::Lane;
 use locked::LockedLink;
@@ -53,6 +55,12 @@ fn clock_ms() -> u64 {
         unreachable!("it counts from the machine's start");
     };
     s * 1000 + ns / 1_000_000
+}
+
+/// The last frame of a lane.
+fn reset(why: &str) -> Frame {
+    let why = Description::of_words(why);
+    Reset { why }.into()
 }
 
 /// A link, as its user and its lanes' threads use it.
@@ -81,12 +89,9 @@ impl LinkRuntime {
             RdmaMode::No => Arc::default(),
             _ => Arc::clone(&shared.registered),
         };
-        let machine_user = Arc::new(MachineUser {
-            receiver: Arc::clone(&receiver),
-            registered,
-        });
+        let remote = Arc::new(move |address, bytes| registered.remote(address, bytes));
         let locked = LockedLink {
-            machine: LinkMachine::new(config.limits, machine_user),
+            machine: LinkMachine::new(config.limits, Arc::clone(&receiver), remote),
             machine_id: shared.next_machine(),
             tasks: VecDeque::new(),
             is_settling: false,
@@ -183,8 +188,9 @@ impl LinkRuntime {
         let mut locked = self.lock();
         locked.is_closing = true;
         for lane in locked.lanes.values() {
-            lane.write_last(&Goodbye {}.into());
-            lane.close("the link is closed");
+            let why = "the link is closed";
+            lane.write_last(&reset(why));
+            lane.close(why);
         }
         let threads = std::mem::take(&mut locked.threads);
         drop(locked);
@@ -239,12 +245,8 @@ impl LinkRuntime {
         frame: &Frame,
         payload: &[u8],
     ) -> Result<Option<WriteRange>, String> {
-        match frame {
-            Frame::Goodbye(_) => return Err("the peer closed the link".into()),
-            Frame::Reset(Reset { reason, .. }) => {
-                return Err(format!("the peer resets the link: {reason:?}"))
-            }
-            _ => {}
+        if let Frame::Reset(Reset { why }) = frame {
+            return Err(format!("the peer ends the link: {}", why.words()));
         }
         let mut locked = self.lock();
         let step = locked.machine.frame(lane, frame, payload);
@@ -294,11 +296,7 @@ impl LinkRuntime {
         locked.counts.disconnected += 1;
         locked.penalty_until_ms = self.now_ms() + PENALTY_MS;
         locked.error = Some(why.clone());
-        let reset = Reset {
-            reason: ResetReason::Protocol,
-            expected: 0,
-        };
-        let reset = reset.into();
+        let reset = reset(&format!("protocol violation: {violation}"));
         for (number, open) in &locked.lanes {
             open.write_last(&reset);
             if Some(*number) != lane {
@@ -356,35 +354,28 @@ impl LinkRuntime {
 
     /// Whether the next tick is wanted soon.
     pub(crate) fn tick(&self) -> bool {
-        let mut locked = self.lock();
-        let now_ms = self.now_ms();
-        locked.machine.tick();
-        let violation = locked.machine.violation();
-        let (mut quiet, mut silent) = (Vec::new(), Vec::new());
-        for (number, lane) in &locked.lanes {
+        let (mut locked, now_ms) = (self.lock(), self.now_ms());
+        let LockedLink {
+            machine,
+            lanes,
+            beat,
+            failures,
+            ..
+        } = &mut *locked;
+        machine.tick();
+        *beat += 1;
+        for (number, lane) in lanes {
             let state = lane.state();
             if now_ms.saturating_sub(state.received_ms(now_ms)) >= self.config.quiet_ms {
-                quiet.push(Arc::clone(lane));
+                lane.close("nothing was heard of the peer");
             } else if now_ms.saturating_sub(state.spoke_ms()) >= self.config.beat_ms {
-                silent.push(*number);
+                machine.beat(*number, *beat);
+            }
+            if now_ms - state.since_ms >= LIVED_MS {
+                *failures = 0;
             }
         }
-        let mut lanes = locked.lanes.values();
-        if lanes.any(|lane| now_ms - lane.state().since_ms >= LIVED_MS) {
-            locked.failures = 0;
-        }
-        locked.beat += 1;
-        let beat = locked.beat;
-        silent
-            .iter()
-            .for_each(|number| locked.machine.beat(*number, beat));
         drop(locked);
-        for lane in quiet {
-            lane.close("nothing was heard of the peer");
-        }
-        if let Some(violation) = violation {
-            self.disconnect(None, &violation);
-        }
         self.settle();
         let locked = self.lock();
         locked.machine.awaits_tick() || locked.is_restarting

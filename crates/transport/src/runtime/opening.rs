@@ -1,12 +1,14 @@
 //! Opening lanes: when one is wanted, the handshake's results, and what becomes of the connection.
 
 use super::endpoint::spawn;
-use super::handshake::{hex, rdma_of_both, refuse, write_frame, HelloError, UNNUMBERED};
+use super::handshake::{
+    hex, rdma_in_words, rdma_of_both, refuse, write_frame, HelloError, UNNUMBERED,
+};
 use super::lane::rdma::{agree, Agreed, RdmaLane};
 use super::lane::{Lane, Stream};
 use super::{LinkEvent, LinkRuntime, LockedLink};
 use crate::connection::Connection;
-use crate::machine::frame::{Hello, RdmaMode, ResetReason, LANES_MAX};
+use crate::machine::frame::{Hello, RdmaMode, LANES_MAX};
 use std::net::SocketAddr;
 use std::sync::atomic::{Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::Arc;
@@ -146,16 +148,15 @@ impl LinkRuntime {
             locked.error = Some(why);
             drop(locked);
             self.settle();
-            let other = "another's certificate";
-            return Err(refuse(&connection, ResetReason::Key, 0, other));
+            return Err(refuse(&connection, "key", "this host's", "another's"));
         }
         let expected = locked.peer.incarnation;
         if locked.is_closing || locked.peer.key != other.key {
-            return Err(refuse(&connection, ResetReason::Key, 0, "another key"));
+            return Err(refuse(&connection, "key", "the link's", "another"));
         }
         if expected != 0 && other.node != expected {
-            let reason = ResetReason::Incarnation;
-            return Err(refuse(&connection, reason, expected, hex(other.node)));
+            let (expected, other) = (hex(expected), hex(other.node));
+            return Err(refuse(&connection, "incarnation", expected, other));
         }
         if locked.is_other(other) {
             locked.begin_restart();
@@ -166,14 +167,14 @@ impl LinkRuntime {
         let number =
             number.filter(|_| !locked.is_restarting && !penalty && lanes < LANES_MAX as u64);
         let Some(number) = number else {
-            return Err(refuse(&connection, ResetReason::Lanes, lanes, "one more"));
+            return Err(refuse(&connection, "lanes", lanes, "one more"));
         };
         let own = Hello {
             to: other.node,
             ..self.hello(&locked, number)
         };
         rdma_of_both(own.rdma, other.rdma)
-            .map_err(|wish| refuse(&connection, ResetReason::Rdma, own.rdma as u64, wish))?;
+            .map_err(|wish| refuse(&connection, "RDMA", rdma_in_words(own.rdma), wish))?;
         write_frame(&connection, &own.clone().into())?;
         locked.last_lane = number;
         drop(locked);
@@ -191,7 +192,12 @@ impl LinkRuntime {
         let is_seen = locked.seen == Some((other.node, other.machine));
         if is_seen && other.lane <= locked.last_lane {
             let last = u64::from(locked.last_lane);
-            return Err(refuse(&connection, ResetReason::Protocol, last, other.lane));
+            return Err(refuse(
+                &connection,
+                "number of the lane",
+                format!("more than {last}"),
+                other.lane,
+            ));
         }
         locked.last_lane = other.lane;
         drop(locked);
@@ -210,7 +216,8 @@ impl LinkRuntime {
         own: &Hello,
         other: &Hello,
     ) -> Result<(), HelloError> {
-        let both = rdma_of_both(own.rdma, other.rdma).map_err(HelloError::Rdma)?;
+        let both = rdma_of_both(own.rdma, other.rdma);
+        let both = both.map_err(rdma_is_required)?;
         let agreed = match (&self.shared.config.rdma, both) {
             (_, false) => Err(self.why_no_rdma(own, other)),
             (None, true) => Err(Some("this host has no RDMA".into())),
@@ -218,7 +225,7 @@ impl LinkRuntime {
         };
         if let (true, Err(Some(why))) = (both, &agreed) {
             if [own.rdma, other.rdma].contains(&RdmaMode::Require) {
-                return Err(HelloError::Rdma(why.clone()));
+                return Err(rdma_is_required(why));
             }
             self.rdma_failed(&mut self.lock(), why.clone());
         }
@@ -317,4 +324,8 @@ impl LinkRuntime {
         }
         missing
     }
+}
+
+fn rdma_is_required(why: &str) -> HelloError {
+    HelloError::Refused(format!("RDMA is required, and not possible: {why}"))
 }

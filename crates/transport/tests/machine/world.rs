@@ -1,6 +1,6 @@
 //! Two hosts, one link with messages in both directions, and what happens to it.
 use crate::content::content;
-use crate::host::{describe, name, SimPayload, SimUser, ARENA_AT};
+use crate::host::{describe, name, remote_of, SimPayload, SimUser, ARENA_AT};
 use rgaps_testkit::Random;
 use rgaps_transport::machine::frame::{self, Decoded, Description, Frame, FLOW_ENDED};
 use rgaps_transport::machine::{
@@ -184,7 +184,7 @@ fn host(random: &mut Random, faults: Faults) -> Host {
     };
     let user = Arc::new(SimUser::new(ARENA_BYTES, faults.cards));
     Host {
-        machine: LinkMachine::new(limits, user.clone()),
+        machine: LinkMachine::new(limits, user.clone(), Arc::new(remote_of)),
         limits,
         user,
         outputs: VecDeque::new(),
@@ -316,9 +316,6 @@ impl World {
     /// What follows at once from whatever happened.
     fn settle(&mut self) {
         for host in &mut self.hosts {
-            if let Some(violation) = host.machine.violation() {
-                panic!("an honest peer is blamed: {violation}");
-            }
             while let Some(output) = host.machine.output() {
                 host.outputs.push_back(output);
             }
@@ -689,6 +686,7 @@ impl World {
                 publisher.growing.clear();
                 publisher.is_closed = true;
             }
+            LinkOutput::Violation(what) => panic!("an honest peer is blamed: {what}"),
             LinkOutput::Stuck { lane } => panic!("lane {lane} is stuck"),
         }
     }
@@ -818,7 +816,7 @@ impl World {
             self.hosts[other].outputs.push_back(output);
         }
         let host = &mut self.hosts[crashed];
-        host.machine = LinkMachine::new(host.limits, host.user.clone());
+        host.machine = LinkMachine::new(host.limits, host.user.clone(), Arc::new(remote_of));
         host.outputs.clear();
         for host in &mut self.hosts {
             host.user.decisions.lock().unwrap().publishers.clear();

@@ -12,7 +12,6 @@ use crate::machine::WriteLimit;
 use crate::payload::Payload;
 use rgaps_verbs::{Channel, ChannelCounts};
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock, TryLockError};
 
@@ -147,8 +146,6 @@ pub(crate) trait Lane: Send + Sync {
     fn status(&self) -> LaneStatus {
         let (state, channel) = (self.state(), self.channel());
         LaneStatus {
-            number: state.number,
-            peer: state.connection.peer(),
             kind: state.kind,
             why_not: state.why_not.clone(),
             rail: channel.map(|channel| channel.device().name().into()),
@@ -244,10 +241,6 @@ impl LaneState {
 /// The state of a lane, for reports.
 #[derive(Clone, Debug)]
 pub struct LaneStatus {
-    /// Its number.
-    pub number: u32,
-    /// The peer's address.
-    pub peer: SocketAddr,
     /// What it goes over.
     pub kind: LaneKind,
     /// Why it is not RDMA, where RDMA was wanted.

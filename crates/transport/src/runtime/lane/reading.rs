@@ -79,10 +79,9 @@ impl Reading {
 
     /// Reads a frame and what is here of its payload. No payload is unfinished.
     pub(super) fn begin(&mut self, bytes: &[u8], link: &LinkRuntime) -> Result<Begun, String> {
-        let (frame, head) = match Frame::decode(bytes) {
-            Ok(Decoded::Frame(frame, head)) => (frame, head),
-            Ok(Decoded::Short(need)) => return Ok(Begun::Short(need)),
-            Err(error) => return Err(link.disconnect(Some(self.lane), &error)),
+        let (frame, head) = match self.decode(bytes, link)? {
+            Decoded::Frame(frame, head) => (frame, head),
+            Decoded::Short(need) => return Ok(Begun::Short(need)),
         };
         link.check_small(self.lane, &frame)?;
         let payload_bytes = usize::try_from(frame.payload_bytes()).expect("it is bounded");
@@ -106,6 +105,11 @@ impl Reading {
             payload_bytes,
             is_chunk,
         })
+    }
+
+    pub(super) fn decode(&self, bytes: &[u8], link: &LinkRuntime) -> Result<Decoded, String> {
+        let decoded = Frame::decode(bytes);
+        decoded.map_err(|error| link.disconnect(Some(self.lane), &error))
     }
 
     pub(super) fn chunk(&self, frame: &Frame, link: &LinkRuntime) -> Result<WriteRange, String> {

@@ -260,8 +260,7 @@ impl RdmaLane {
             .map_err(|error| self.lost(error))?;
         while !batch.is_empty() {
             let mut slices = [IoSlice::new(&[]); SLICES];
-            let way =
-                |payload: &Bytes, remote: &Remote, at: u64| self.direct_write(payload, remote, at);
+            let way = |payload: &Bytes, remote: &Remote| self.direct_write(payload, remote);
             let piece = batch.piece(self.record_bytes_max, &mut slices[1..], way);
             let (pushed, wrote, unsaid, payload) = match piece {
                 Piece::Stream(count, bytes) => {
@@ -310,7 +309,6 @@ impl RdmaLane {
         &self,
         (payload, from, to): &Bytes,
         remote: &Remote,
-        at: u64,
     ) -> Option<(Directs, Arc<dyn Payload>)> {
         let bytes = (to - from) as u64;
         let start = match payload.direct() {
@@ -318,7 +316,7 @@ impl RdmaLane {
             None => payload.slice(*from, *to).as_ptr() as u64,
         };
         let part = |done: u64| {
-            let (address, key) = remote.at(at + done, self.agreed.their_rail)?;
+            let (address, key) = remote.at(*from as u64 + done, self.agreed.their_rail)?;
             let left = bytes - done;
             let found = self.table.local(start + done, left, self.agreed.our_rail)?;
             let (region, offset, bytes) = found;
