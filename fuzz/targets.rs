@@ -230,7 +230,7 @@ impl End {
                 range.as_mut_slice().fill(9);
                 self.ranges.push(range);
             }
-            Ok(FrameStep::Deliver { flow, sequence, .. }) => {
+            Ok(FrameStep::Deliver(frame::Small { flow, sequence, .. })) => {
                 self.hand_out(flow, sequence, sequence + 1);
                 self.turns.push((flow, None));
             }

@@ -221,10 +221,7 @@ frames! {
         why: Description,
     }
     /// The lane works.
-    12 Alive {
-        /// Counts up.
-        beat: u64,
-    }
+    12 Alive {}
     /// The link or the lane ends.
     13 Reset {
         why: Description,

@@ -122,7 +122,7 @@ impl Outgoing {
         }
         self.lanes.insert(lane, LaneQueue::default());
         // The peer lists a lane in grants once it knows that both ends have it.
-        self.answer(lane, Alive { beat: 0 });
+        self.answer(lane, Alive {});
         true
     }
 
@@ -275,10 +275,10 @@ impl LinkMachine {
     }
 
     /// Says that a lane works, if it has nothing else to say.
-    pub fn beat(&mut self, lane: u32, beat: u64) {
+    pub fn beat(&mut self, lane: u32) {
         let queue = self.out.lanes.get(&lane);
         if queue.is_some_and(|queue| queue.answers.is_empty()) {
-            self.out.answer(lane, Alive { beat });
+            self.out.answer(lane, Alive {});
         }
     }
 

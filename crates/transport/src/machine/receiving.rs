@@ -23,14 +23,7 @@ pub enum FrameStep {
     Chunk(WriteRange),
     /// Deliver the small message whose bytes followed the frame, and report [`super::LinkMachine::delivered`]. If it cannot be delivered
     /// now, give it back as [`Turn::Small`].
-    Deliver {
-        /// The flow.
-        flow: u64,
-        /// The message.
-        sequence: u64,
-        /// Bytes of the description, which precede the message's.
-        description_bytes: u16,
-    },
+    Deliver(Small),
 }
 
 /// The receiving end.
@@ -223,13 +216,7 @@ impl LinkMachine {
             return Ok(FrameStep::Done);
         };
         match of.small(small, payload)? {
-            SmallOutcome::Deliver => {
-                return Ok(FrameStep::Deliver {
-                    flow,
-                    sequence: small.sequence,
-                    description_bytes: small.description_bytes,
-                })
-            }
+            SmallOutcome::Deliver => return Ok(FrameStep::Deliver(small.clone())),
             SmallOutcome::Waits => {}
             SmallOutcome::Duplicate => {
                 self.receiving.duplicates += 1;

@@ -1,14 +1,14 @@
 //! One flow at its sender: what it retains, what it may charge, and which frame is next.
 
 use super::frame::{
-    Chunk, Close, Description, Gap, Grant, Open, Request, Small, CONTROL_FLOW, FLOW_ENDED,
+    Ack, Chunk, Close, Description, Gap, Grant, Open, Request, Small, CONTROL_FLOW, FLOW_ENDED,
     MESSAGE_BYTES_MAX, SEQUENCE_MAX,
 };
 use super::lanes::{Outgoing, QueuedFrame};
 use super::limits::LinkLimits;
 use super::send_message::{QueuedItem, SendGrant, SendMessage, SendState};
 use super::send_queue::SendQueue;
-use super::user::{violation, ProtocolViolation};
+use super::user::{violation, FlowEvent, LinkOutput, ProtocolViolation};
 use crate::credits::SendWindow;
 use crate::payload::Payload;
 use std::sync::Arc;
@@ -212,22 +212,19 @@ impl SendFlow {
         Ok(())
     }
 
-    /// Whether the receiver has accepted the flow just now: by a limit above the first window.
-    pub(super) fn accepts(&mut self, limit: u64, first_window: u64) -> bool {
-        let accepts = limit > first_window && self.known != Known::Accepted;
-        if accepts {
-            self.known = Known::Accepted;
-        }
-        accepts
-    }
-
     /// All below it is acknowledged.
     pub(super) fn acknowledged(&self) -> u64 {
         self.queue.first().unwrap_or(self.next)
     }
 
-    /// Checks an acknowledgement. [`SendFlow::pop_below`] takes what it covers.
-    pub(super) fn acknowledge(&mut self, next: u64, limit: u64) -> Result<(), ProtocolViolation> {
+    /// What is below `next` is acknowledged. By a limit above the first window the receiver accepts the flow.
+    pub(super) fn acknowledge(
+        &mut self,
+        ack: &Ack,
+        first_window: u64,
+        out: &mut Outgoing,
+    ) -> Result<(), ProtocolViolation> {
+        let Ack { flow, next, limit } = *ack;
         let is_end = next == FLOW_ENDED;
         if is_end && !self.close_was_sent {
             return Err(violation("Ack", "its flow is not closed"));
@@ -236,14 +233,24 @@ impl SendFlow {
             return Err(violation("Ack", "it acknowledges more than was sent"));
         }
         self.window.raise(limit);
+        if limit > first_window && self.known != Known::Accepted {
+            self.known = Known::Accepted;
+            out.report(LinkOutput::Flow(FlowEvent::Accepted { flow }));
+        }
+        while let Some(mut message) = self.queue.pop_below(next) {
+            self.retained -= message.bytes();
+            if message.has_work() {
+                message.leave_grant(out);
+            }
+            if let QueuedItem::Message { payload, .. } = message.item {
+                out.report(LinkOutput::Flow(FlowEvent::Acknowledged {
+                    flow,
+                    sequence: message.first,
+                    payload,
+                }));
+            }
+        }
         Ok(())
-    }
-
-    /// Takes the oldest message that is acknowledged, if all below this one are.
-    pub(super) fn pop_below(&mut self, next: u64) -> Option<SendMessage> {
-        let message = self.queue.pop_below(next)?;
-        self.retained -= message.bytes();
-        Some(message)
     }
 
     /// Only the flow's end is left to be sent: the receiver, or this end's user, wants nothing more of it. The numbers and payloads of all

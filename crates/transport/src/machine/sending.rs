@@ -4,7 +4,6 @@ use super::frame::{Ack, Description, Grant, Refuse, CONTROL_FLOW, FLOW_ENDED, SE
 use super::lanes::Outgoing;
 use super::limits::{LinkLimits, FLOWS_MAX};
 use super::send_flow::SendFlow;
-use super::send_message::QueuedItem;
 use super::user::{violation, FlowEvent, LinkOutput, ProtocolViolation};
 use super::LinkMachine;
 use crate::payload::Payload;
@@ -183,37 +182,14 @@ impl LinkMachine {
 /// Frames for the sending end. `pump` follows.
 impl LinkMachine {
     pub(super) fn ack_arrived(&mut self, ack: &Ack) -> Result<(), ProtocolViolation> {
-        let Ack {
-            flow: number,
-            next,
-            limit,
-        } = *ack;
-        let first_window = self.sending.first_window.unwrap_or(0);
-        let (Some(flow), out) = (self.sending.named(number, "Ack")?, &mut self.out) else {
-            return Ok(());
-        };
-        flow.acknowledge(next, limit)?;
-        if flow.accepts(limit, first_window.into()) {
-            out.report(LinkOutput::Flow(FlowEvent::Accepted { flow: number }));
-        }
-        while let Some(mut message) = flow.pop_below(next) {
-            if message.has_work() {
-                message.leave_grant(out);
+        let first_window = self.sending.first_window.unwrap_or(0).into();
+        if let Some(flow) = self.sending.named(ack.flow, "Ack")? {
+            flow.acknowledge(ack, first_window, &mut self.out)?;
+            if ack.next == FLOW_ENDED {
+                self.end_flow(ack.flow);
             }
-            if let QueuedItem::Message { payload, .. } = message.item {
-                let (flow, sequence) = (number, message.first);
-                let event = FlowEvent::Acknowledged {
-                    flow,
-                    sequence,
-                    payload,
-                };
-                out.report(LinkOutput::Flow(event));
-            }
+            self.sending.wake(ack.flow);
         }
-        if next == FLOW_ENDED {
-            self.end_flow(number);
-        }
-        self.sending.wake(number);
         Ok(())
     }
 

@@ -232,7 +232,7 @@ mod tests {
         let payload: Arc<dyn Payload> = Arc::new((0..=255).cycle().take(1000).collect::<Vec<u8>>());
         let remote = Remote::new(1 << 20, &[7]);
         let mut batch = Batch::default();
-        batch.push(Alive { beat: 1 }.into());
+        batch.push(Alive {}.into());
         batch.push(queued(300, &payload, (100, 400), remote));
         let why = Description::new(&[1; 9]).unwrap();
         batch.push(Refuse { flow: 1, why }.into());

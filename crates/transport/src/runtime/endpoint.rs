@@ -331,11 +331,8 @@ fn tick_all(shared: &Shared) {
         }
         // Before the links are looked at: what waits for a tick afterwards says so.
         shared.slow.store(quiet + 1 >= IDLE_TICKS, SeqCst);
-        let mut awaited = false;
-        for link in shared.all() {
-            awaited |= link.tick();
-        }
-        quiet = if awaited {
+        let awaited = shared.all().iter().filter(|link| link.tick()).count();
+        quiet = if awaited > 0 {
             0
         } else {
             IDLE_TICKS.min(quiet + 1)
@@ -360,7 +357,7 @@ impl Drop for Handle {
     fn drop(&mut self) {
         self.0.close();
         let mut links = self.0.shared.lock_links();
-        links.retain(|_, link| link.strong_count() > 0 && !std::ptr::eq(link.as_ptr(), &*self.0));
+        links.retain(|_, link| !std::ptr::eq(link.as_ptr(), &*self.0));
     }
 }
 

@@ -39,7 +39,6 @@ pub(super) struct LockedLink {
     pub(super) peer_has_rdma: bool,
     pub(super) error: Option<String>,
     pub(super) threads: Vec<JoinHandle<()>>,
-    pub(super) beat: u64,
     /// Of lanes that ended, and what is counted here.
     pub(super) counts: LinkCounts,
 }

@@ -70,7 +70,6 @@ pub struct LinkRuntime {
     receiver: Arc<dyn FlowReceiver>,
     user: Arc<dyn LinkUser>,
     pub(crate) shared: Arc<Shared>,
-    start_ms: u64,
     locked: Mutex<LockedLink>,
     changed: Condvar,
 }
@@ -109,7 +108,6 @@ impl LinkRuntime {
             peer_has_rdma: false,
             error: None,
             threads: Vec::new(),
-            beat: 0,
             counts: LinkCounts::default(),
         };
         Self {
@@ -118,14 +116,9 @@ impl LinkRuntime {
             receiver,
             user,
             shared,
-            start_ms: clock_ms(),
             locked: Mutex::new(locked),
             changed: Condvar::new(),
         }
-    }
-
-    pub(crate) fn now_ms(&self) -> u64 {
-        clock_ms() - self.start_ms
     }
 
     fn lock(&self) -> MutexGuard<'_, LockedLink> {
@@ -254,15 +247,11 @@ impl LinkRuntime {
         match step.map_err(|violation| self.disconnect(Some(lane), &violation))? {
             FrameStep::Done => Ok(None),
             FrameStep::Chunk(range) => Ok(Some(range)),
-            FrameStep::Deliver {
-                flow,
-                sequence,
-                description_bytes,
-            } => {
+            FrameStep::Deliver(small) => {
                 // Out of its lane's read buffer.
-                let message = payload.split_at(description_bytes.into());
-                let outcome = deliver_small(self, flow, sequence, message);
-                self.lock().machine.delivered(flow, outcome);
+                let message = payload.split_at(small.description_bytes.into());
+                let outcome = deliver_small(self, small.flow, small.sequence, message);
+                self.lock().machine.delivered(small.flow, outcome);
                 Ok(None)
             }
         }
@@ -294,7 +283,7 @@ impl LinkRuntime {
         let why = format!("{} was disconnected: {violation}", self.name);
         let mut locked = self.lock();
         locked.counts.disconnected += 1;
-        locked.penalty_until_ms = self.now_ms() + PENALTY_MS;
+        locked.penalty_until_ms = clock_ms() + PENALTY_MS;
         locked.error = Some(why.clone());
         let reset = reset(&format!("protocol violation: {violation}"));
         for (number, open) in &locked.lanes {
@@ -316,7 +305,7 @@ impl LinkRuntime {
     /// A lane's threads have ended, but for the one that calls.
     fn lane_ended(&self, lane: u32, why: String) {
         let mut locked = self.lock();
-        let now_ms = self.now_ms();
+        let now_ms = clock_ms();
         let ended = locked.lanes.remove(&lane);
         locked.machine.lane_ended(lane);
         let mut is_replaced = false;
@@ -354,22 +343,20 @@ impl LinkRuntime {
 
     /// Whether the next tick is wanted soon.
     pub(crate) fn tick(&self) -> bool {
-        let (mut locked, now_ms) = (self.lock(), self.now_ms());
+        let (mut locked, now_ms) = (self.lock(), clock_ms());
         let LockedLink {
             machine,
             lanes,
-            beat,
             failures,
             ..
         } = &mut *locked;
         machine.tick();
-        *beat += 1;
         for (number, lane) in lanes {
             let state = lane.state();
             if now_ms.saturating_sub(state.received_ms(now_ms)) >= self.config.quiet_ms {
                 lane.close("nothing was heard of the peer");
             } else if now_ms.saturating_sub(state.spoke_ms()) >= self.config.beat_ms {
-                machine.beat(*number, *beat);
+                machine.beat(*number);
             }
             if now_ms - state.since_ms >= LIVED_MS {
                 *failures = 0;

@@ -6,7 +6,7 @@ use super::handshake::{
 };
 use super::lane::rdma::{agree, Agreed, RdmaLane};
 use super::lane::{Lane, Stream};
-use super::{LinkEvent, LinkRuntime, LockedLink};
+use super::{clock_ms, LinkEvent, LinkRuntime, LockedLink};
 use crate::connection::Connection;
 use crate::machine::frame::{Hello, RdmaMode, LANES_MAX};
 use std::net::SocketAddr;
@@ -22,7 +22,7 @@ impl LinkRuntime {
             if locked.is_closing {
                 return None;
             }
-            let now_ms = self.now_ms();
+            let now_ms = clock_ms();
             let wanted = self.wanted(&locked, now_ms);
             let wait_ms = wanted.map(|(due_ms, _)| due_ms.saturating_sub(now_ms));
             if let (Some((_, rdma)), Some(0)) = (wanted, wait_ms) {
@@ -83,7 +83,7 @@ impl LinkRuntime {
     /// RDMA broke, or was not possible: lanes are TCP for a while.
     pub(super) fn rdma_failed(&self, locked: &mut LockedLink, why: String) {
         locked.counts.rdma_failed += 1;
-        locked.rdma_after_ms = self.now_ms() + self.config.rdma_again_ms;
+        locked.rdma_after_ms = clock_ms() + self.config.rdma_again_ms;
         locked.rdma_why = Some(why);
     }
 
@@ -162,7 +162,7 @@ impl LinkRuntime {
             locked.begin_restart();
         }
         let lanes = locked.lanes.len() as u64;
-        let penalty = self.now_ms() < locked.penalty_until_ms;
+        let penalty = clock_ms() < locked.penalty_until_ms;
         let number = locked.last_lane.checked_add(1);
         let number =
             number.filter(|_| !locked.is_restarting && !penalty && lanes < LANES_MAX as u64);
@@ -252,18 +252,18 @@ impl LinkRuntime {
         other: &Hello,
         agreed: Result<Agreed, Option<String>>,
     ) -> Result<(), HelloError> {
-        let (now_ms, number) = (self.now_ms(), own.lane);
+        let number = own.lane;
         let is_rdma = agreed.is_ok();
         connection.set_limit(None)?;
         let lane: Arc<dyn Lane> = match agreed {
             Ok(agreed) => {
                 let registered = Arc::clone(&self.shared.registered);
-                let lane = RdmaLane::new(number, connection, agreed, registered, now_ms)?;
+                let lane = RdmaLane::new(number, connection, agreed, registered)?;
                 Arc::new(lane)
             }
             Err(why_not) => {
                 connection.set_spin(self.config.spin);
-                Arc::new(Stream::new(number, connection, why_not, now_ms))
+                Arc::new(Stream::new(number, connection, why_not))
             }
         };
         let mut locked = self.lock();

@@ -107,7 +107,7 @@ impl Target {
                 range.as_mut_slice().fill(9);
                 self.ranges.push(range);
             }
-            Ok(FrameStep::Deliver { flow, .. }) => self.turns.push((flow, None)),
+            Ok(FrameStep::Deliver(frame::Small { flow, .. })) => self.turns.push((flow, None)),
             Err(violation) => {
                 assert!(!violation.to_string().is_empty());
                 self.is_over = true;
@@ -576,7 +576,7 @@ fn a_chunk_is_taken_only_from_a_lane_of_its_grant() {
     assert!(blamed(&mut pair, &[chunk(0, 1000)]).contains("there is no such grant"));
     let closed = pair.ends[1]
         .machine
-        .frame(9, &Frame::Alive(frame::Alive { beat: 1 }), &[]);
+        .frame(9, &Frame::Alive(frame::Alive {}), &[]);
     assert!(closed
         .unwrap_err()
         .to_string()

@@ -1,6 +1,6 @@
 //! Two machines and lanes whose frames arrive together, one trip after the other.
 use crate::host::{describe, remote_of, SimPayload, SimUser};
-use rgaps_transport::machine::frame::{Decoded, Description, Frame};
+use rgaps_transport::machine::frame::{Decoded, Description, Frame, Small};
 use rgaps_transport::machine::{
     FlowEvent, FrameStep, LinkLimits, LinkMachine, LinkOutput, ProtocolViolation, Turn, WriteLimit,
 };
@@ -105,11 +105,12 @@ impl End {
                     self.machine.landed(grant);
                 }
             }
-            FrameStep::Deliver {
+            FrameStep::Deliver(Small {
                 flow,
                 sequence,
                 description_bytes,
-            } => {
+                ..
+            }) => {
                 let turn = Turn::Small {
                     sequence,
                     bytes: sent.payload.clone().into(),

@@ -2,7 +2,7 @@
 use crate::content::content;
 use crate::host::{describe, name, remote_of, SimPayload, SimUser, ARENA_AT};
 use rgaps_testkit::Random;
-use rgaps_transport::machine::frame::{self, Decoded, Description, Frame, FLOW_ENDED};
+use rgaps_transport::machine::frame::{self, Decoded, Description, Frame, Small, FLOW_ENDED};
 use rgaps_transport::machine::{
     FlowEvent, FrameStep, LinkLimits, LinkMachine, LinkOutput, QueuedFrame, Turn, WriteLimit,
     WriteRange,
@@ -622,11 +622,12 @@ impl World {
             FrameStep::Chunk(range) => {
                 self.lanes[at].reading[host] = Some((range, item.payload, directly));
             }
-            FrameStep::Deliver {
+            FrameStep::Deliver(Small {
                 flow,
                 sequence,
                 description_bytes,
-            } => {
+                ..
+            }) => {
                 let small = (flow, sequence, description_bytes, item.payload);
                 self.hosts[host].small.push_back(small);
             }

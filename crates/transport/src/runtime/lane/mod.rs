@@ -5,7 +5,7 @@ mod reading;
 mod stream;
 
 use super::batch::Batch;
-use super::LinkRuntime;
+use super::{clock_ms, LinkRuntime};
 use crate::connection::Connection;
 use crate::machine::frame::Frame;
 use crate::machine::WriteLimit;
@@ -137,7 +137,7 @@ pub(crate) trait Lane: Send + Sync {
             if !self.put(writing, limit)? {
                 return Ok(false);
             }
-            state.spoke_ms.store(link.now_ms(), Relaxed);
+            state.spoke_ms.store(clock_ms(), Relaxed);
         }
         Ok(false)
     }
@@ -194,8 +194,8 @@ impl LaneState {
         number: u32,
         connection: Connection,
         (kind, why_not): (LaneKind, Option<String>),
-        now_ms: u64,
     ) -> Self {
+        let now_ms = clock_ms();
         Self {
             number,
             kind,

@@ -10,7 +10,7 @@ use crate::connection::{Connection, Wait};
 use crate::machine::frame::Frame;
 use crate::machine::WriteLimit;
 use crate::runtime::batch::BATCH_SLICES;
-use crate::runtime::LinkRuntime;
+use crate::runtime::{clock_ms, LinkRuntime};
 use std::io::IoSlice;
 use std::sync::atomic::{Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex};
@@ -33,18 +33,13 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    pub(crate) fn new(
-        number: u32,
-        connection: Connection,
-        why_not: Option<String>,
-        now_ms: u64,
-    ) -> Self {
+    pub(crate) fn new(number: u32, connection: Connection, why_not: Option<String>) -> Self {
         let kind = match connection.is_encrypted() {
             true => LaneKind::Tls,
             false => LaneKind::Tcp,
         };
         Self {
-            state: LaneState::new(number, connection, (kind, why_not), now_ms),
+            state: LaneState::new(number, connection, (kind, why_not)),
             bell: Default::default(),
         }
     }
@@ -55,7 +50,7 @@ impl Stream {
 
     fn fill(&self, into: &mut [u8], link: &LinkRuntime) -> Result<usize, String> {
         link.receiver.rest();
-        self.state.received_ms.store(link.now_ms(), SeqCst);
+        self.state.received_ms.store(clock_ms(), SeqCst);
         self.state.listens.store(true, SeqCst);
         let read = self.state.connection.read(into);
         self.state.listens.store(false, SeqCst);

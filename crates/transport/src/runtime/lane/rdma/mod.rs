@@ -20,7 +20,7 @@ use crate::payload::Payload;
 use crate::rdma::RegistrationTable;
 use crate::runtime::batch::{Bytes, Piece, BATCH_SLICES, FEW_FRAMES};
 use crate::runtime::handshake::{read_frame, write_frame};
-use crate::runtime::LinkRuntime;
+use crate::runtime::{clock_ms, LinkRuntime};
 use rgaps_verbs::{Arrived, Channel, ChannelError, Direct, Progress};
 use rustix::event::{epoll, eventfd, EventfdFlags, Timespec};
 use spin::Spin;
@@ -90,7 +90,6 @@ impl RdmaLane {
         connection: Connection,
         agreed: Agreed,
         table: Arc<RegistrationTable>,
-        now_ms: u64,
     ) -> std::io::Result<Self> {
         let most = agreed.channel.frame_bytes_max().saturating_sub(1);
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
@@ -109,7 +108,7 @@ impl RdmaLane {
             epoll::add(&sources, fd, data, epoll::EventFlags::IN)?;
         }
         Ok(Self {
-            state: LaneState::new(number, connection, (LaneKind::Rdma, None), now_ms),
+            state: LaneState::new(number, connection, (LaneKind::Rdma, None)),
             agreed,
             table,
             record_bytes_max: usize::try_from(most).expect("rings are small"),
@@ -137,7 +136,7 @@ impl RdmaLane {
         while !self.state.is_closed() {
             let rung = self.waker.rung.swap(false, SeqCst);
             if rung || moved.any {
-                let began_ms = link.now_ms();
+                let began_ms = clock_ms();
                 self.state.listens.store(false, SeqCst);
                 // What came has lanes kicked that are to write for it.
                 link.settle();
@@ -145,7 +144,7 @@ impl RdmaLane {
                     self.write(link, WriteLimit::All)?;
                     link.settle();
                 }
-                self.listen(link, moved.any, began_ms);
+                self.listen(moved.any, began_ms);
                 spin.begin();
             } else if !spin.again() {
                 moved = self.sleep(&mut reading, &mut spin, link)?;
@@ -161,8 +160,8 @@ impl RdmaLane {
     }
 
     /// From here on quiet counts; what this end was busy with meanwhile does not.
-    fn listen(&self, link: &LinkRuntime, heard: bool, began_ms: u64) {
-        let now_ms = link.now_ms();
+    fn listen(&self, heard: bool, began_ms: u64) {
+        let now_ms = clock_ms();
         let before = self.state.received_ms.load(SeqCst);
         let received_ms = if heard {
             now_ms
