@@ -4,7 +4,6 @@
 //! ones too, 4 at most, while as many more of the flow have grants. Position and limit are sums, so a lost or repeated
 //! acknowledgement does no harm.
 
-use super::frame::Ack;
 use super::receive_message::Delivery;
 
 const SMALL_MAX: u32 = 16;
@@ -54,20 +53,15 @@ impl AckDebt {
         self.is_due |= self.reported.take().is_some();
     }
 
-    /// Pays it on a lane. The frame, if the sender does not know that already.
-    pub(super) fn pay(
-        &mut self,
-        flow: u64,
-        (next, limit): (u64, u64),
-        with_others: bool,
-    ) -> Option<Ack> {
-        let is_known = self.reported == Some((next, limit));
+    /// It is paid with this position and limit. False if the sender knows them.
+    pub(super) fn pay(&mut self, report: (u64, u64), with_others: bool) -> bool {
+        let is_known = self.reported == Some(report);
         *self = Self {
-            reported: Some((next, limit)),
+            reported: Some(report),
             left_with_others: with_others,
             ..Self::default()
         };
-        (!is_known).then_some(Ack { flow, next, limit })
+        !is_known
     }
 
     /// Whether the tick lets it wait, once, for other frames to leave with.

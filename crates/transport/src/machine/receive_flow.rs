@@ -5,6 +5,7 @@
 
 use super::ack_debt::AckDebt;
 use super::frame::{Ack, Gap, Request, Small};
+use super::lanes::Outgoing;
 use super::limits::{may_request, LinkLimits, GRANTS_MAX};
 use super::receive_message::{Delivery, LandedMessage, LargeMessage, LargeState};
 use super::user::{violation, ProtocolViolation, Turn};
@@ -54,7 +55,7 @@ pub(super) struct ReceiveFlow {
     pub(super) close_lanes: Vec<u32>,
     /// What is out for delivery, or was and is back-pressured. `taken` is the position after it.
     turn: Option<Delivery>,
-    back_pressured: Option<Turn>,
+    pub(super) back_pressured: Option<Turn>,
     window: ReceiveWindow,
     pub(super) debt: AckDebt,
 }
@@ -346,14 +347,9 @@ impl ReceiveFlow {
     ///
     /// # Panics
     /// If nothing was out: our own books are wrong.
-    pub(super) fn back_pressured(&mut self, turn: Turn) {
+    pub(super) fn give_back(&mut self, turn: Turn) {
         assert!(self.is_delivering(), "nothing of the flow was handed out");
         self.back_pressured = Some(turn);
-    }
-
-    /// What the user could not take is offered again.
-    pub(super) fn retry(&mut self) -> Option<Turn> {
-        self.back_pressured.take()
     }
 
     /// What a lost lane may have lost.
@@ -362,10 +358,15 @@ impl ReceiveFlow {
         self.debt.lane_ended();
     }
 
-    /// The acknowledgement, if the sender does not know that already.
-    pub(super) fn acknowledge(&mut self, number: u64, with_others: bool) -> Option<Ack> {
-        let state = (self.position, self.window.limit());
-        self.debt.pay(number, state, with_others)
+    /// Acknowledges what is owed, if there is a lane.
+    pub(super) fn acknowledge(&mut self, flow: u64, with_others: bool, out: &mut Outgoing) {
+        if let Some(lane) = out.first().filter(|_| self.debt.is_owed()) {
+            let (next, limit) = (self.position, self.window.limit());
+            let ack = Ack { flow, next, limit };
+            if self.debt.pay((next, limit), with_others) {
+                out.answer(lane, ack);
+            }
+        }
     }
 
     /// Its sender has ended it: what has not had its turn never gets one. What is out, or back-pressured, is delivered first.

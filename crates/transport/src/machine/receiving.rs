@@ -79,7 +79,7 @@ impl LinkMachine {
             return;
         };
         if let Err(turn) = outcome {
-            of.back_pressured(turn);
+            of.give_back(turn);
             self.receiving.stalled.push(flow);
             return;
         }
@@ -111,7 +111,7 @@ impl LinkMachine {
                 continue;
             };
             of.is_starved = false;
-            if let Some(turn) = of.retry() {
+            if let Some(turn) = of.back_pressured.take() {
                 self.out.report(LinkOutput::Deliver { flow, turn });
             }
             self.receiving.activate(flow);
@@ -170,7 +170,7 @@ impl LinkMachine {
             };
             of.is_active = false;
             if of.debt.is_due {
-                acknowledge(flow, of, false, &mut self.out);
+                of.acknowledge(flow, false, &mut self.out);
             }
             if of.is_starved {
                 continue;
@@ -412,7 +412,7 @@ impl ReceiveSide {
     fn pay(&mut self, flow: u64, with_others: bool, out: &mut Outgoing) {
         if let Some(of) = self.flows.get_mut(&flow) {
             of.is_owed = false;
-            acknowledge(flow, of, with_others, out);
+            of.acknowledge(flow, with_others, out);
         }
     }
 
@@ -427,14 +427,6 @@ impl ReceiveSide {
                 self.active.push(flow);
             }
         }
-    }
-}
-
-/// Acknowledges what is owed.
-fn acknowledge(flow: u64, of: &mut ReceiveFlow, with_others: bool, out: &mut Outgoing) {
-    if let Some(lane) = out.first().filter(|_| of.debt.is_owed()) {
-        let frame = of.acknowledge(flow, with_others);
-        frame.into_iter().for_each(|frame| out.answer(lane, frame));
     }
 }
 

@@ -11,7 +11,7 @@ use crate::connection::Connection;
 use crate::machine::frame::{Hello, RdmaMode, LANES_MAX};
 use std::net::SocketAddr;
 use std::sync::atomic::{Ordering::Relaxed, Ordering::SeqCst};
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 impl LinkRuntime {
@@ -112,9 +112,14 @@ impl LinkRuntime {
             HelloError::NoHello => false,
             _ => true,
         };
-        if is_refusal && locked.error.as_ref() != Some(&why) {
-            locked.event(LinkEvent::LaneRefused { why: why.clone() });
+        match is_refusal && locked.error.as_ref() != Some(&why) {
+            true => self.report_refused(locked, why),
+            false => locked.error = Some(why),
         }
+    }
+
+    fn report_refused(&self, mut locked: MutexGuard<'_, LockedLink>, why: String) {
+        locked.event(LinkEvent::LaneRefused { why: why.clone() });
         locked.error = Some(why);
         drop(locked);
         self.settle();
@@ -144,10 +149,7 @@ impl LinkRuntime {
             let (from, name) = (connection.peer().ip(), &self.name);
             let why =
                 format!("a lane from {from} was refused: its certificate is not for '{name}'");
-            locked.event(LinkEvent::LaneRefused { why: why.clone() });
-            locked.error = Some(why);
-            drop(locked);
-            self.settle();
+            self.report_refused(locked, why);
             return Err(refuse(&connection, "key", "this host's", "another's"));
         }
         let expected = locked.peer.incarnation;
