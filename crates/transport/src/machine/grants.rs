@@ -10,6 +10,7 @@ use super::receive_flow::ReceiveFlow;
 use super::receive_message::{LargeMessage, LargeState};
 use super::user::{violation, BufferReply, FlowReceiver, ProtocolViolation, RemoteOf};
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 pub(super) struct Grant {
@@ -143,33 +144,22 @@ impl Grants {
         self.all.remove(&number)
     }
 
-    /// A lane brought ABANDON. The grant, if that was its last lane.
-    pub(super) fn abandoned(
-        &mut self,
-        number: u64,
-        lane: u32,
-    ) -> Result<Option<Grant>, ProtocolViolation> {
-        if number == 0 || number > self.last {
-            return Err(violation("Abandon", "there was no such grant"));
-        }
-        let Some(grant) = self.all.get_mut(&number) else {
-            return Ok(None);
-        };
-        grant.open.remove(lane);
-        let has_ended = grant.open.as_slice().is_empty();
-        Ok(has_ended.then(|| self.all.remove(&number)).flatten())
-    }
-
-    /// A lane ended: nothing more arrives through it. The grants that end with it.
-    pub(super) fn lane_ended(&mut self, lane: u32) -> Vec<(u64, Grant)> {
-        for grant in self.all.values_mut() {
+    /// Nothing more of these grants arrives through a lane: it brought ABANDON, or has ended. The grants that end with it.
+    pub(super) fn leave(&mut self, lane: u32, of: RangeInclusive<u64>) -> Vec<(u64, Grant)> {
+        let mut ended = Vec::new();
+        for (number, grant) in self.all.range_mut(of) {
             grant.open.remove(lane);
+            if grant.open.as_slice().is_empty() {
+                ended.push(*number);
+            }
         }
-        let all = self.all.iter();
-        let ended = all.filter(|(_, grant)| grant.open.as_slice().is_empty());
-        let ended: Vec<u64> = ended.map(|(number, _)| *number).collect();
         let ended = ended.iter();
         ended.filter_map(|of| self.all.remove_entry(of)).collect()
+    }
+
+    /// Whether a grant had this number.
+    pub(super) fn was_given(&self, number: u64) -> bool {
+        (1..=self.last).contains(&number)
     }
 
     pub(super) fn len(&self) -> usize {

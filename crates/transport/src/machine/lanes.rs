@@ -183,11 +183,6 @@ impl Outgoing {
         least.map(|(lane, _)| *lane)
     }
 
-    pub(super) fn takes(&self, lane: u32, bytes: u64) -> bool {
-        let queue = self.lanes.get(&lane);
-        queue.is_some_and(|queue| queue.takes(bytes, &self.limits))
-    }
-
     pub(super) fn all_busy(&self) -> bool {
         !self
             .lanes

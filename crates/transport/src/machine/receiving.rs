@@ -12,6 +12,7 @@ use super::receive_flow::{ReceiveFlow, SmallOutcome};
 use super::user::{violation, FlowReceiver, LinkOutput, ProtocolViolation, RemoteOf, Turn};
 use super::{LinkHeld, LinkMachine};
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 /// What a lane does after a frame.
@@ -137,11 +138,16 @@ impl LinkMachine {
 
     /// A lane ended: nothing of the peer's arrives through it any more. What it may have lost is sent again.
     pub(super) fn receive_without(&mut self, lane: u32) {
-        for (number, ended) in self.receiving.grants.lane_ended(lane) {
-            self.grant_ended(number, ended);
-        }
+        self.end_grants(lane, 0..=u64::MAX);
         self.receiving.lane_ended(lane, &mut self.out);
         self.flush();
+    }
+
+    /// Nothing more of these grants arrives through a lane.
+    fn end_grants(&mut self, lane: u32, of: RangeInclusive<u64>) {
+        for (number, ended) in self.receiving.grants.leave(lane, of) {
+            self.grant_ended(number, ended);
+        }
     }
 
     /// Hands out what has its turn.
@@ -243,9 +249,10 @@ impl LinkMachine {
         grant: u64,
         lane: u32,
     ) -> Result<(), ProtocolViolation> {
-        if let Some(ended) = self.receiving.grants.abandoned(grant, lane)? {
-            self.grant_ended(grant, ended);
+        if !self.receiving.grants.was_given(grant) {
+            return Err(violation("Abandon", "there was no such grant"));
         }
+        self.end_grants(lane, grant..=grant);
         Ok(())
     }
 

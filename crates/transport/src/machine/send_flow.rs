@@ -390,7 +390,9 @@ impl SendFlow {
             }
             // It keeps its turn.
             QueuedItem::Message { .. } if message.is_growing() => return Step::Blocked,
-            QueuedItem::Message { .. } if !out.takes(lane, message.bytes_described()) => {
+            QueuedItem::Message { .. }
+                if out.free_among(&[lane], message.bytes_described()).is_none() =>
+            {
                 return Step::Next;
             }
             _ => {}

@@ -26,7 +26,9 @@ impl Task {
                 link.disconnect(None, &violation);
             }
             Self::Output(LinkOutput::Stuck { lane }) => {
-                link.close_lane(lane, "the peer asks and does not read");
+                if let Some(lane) = link.lock().lanes.get(&lane) {
+                    lane.close("the peer asks and does not read");
+                }
             }
         }
         None

@@ -34,7 +34,6 @@ use crate::machine::{
 use batch::Batch;
 use delivery::deliver_small;
 use endpoint::Shared;
-use lane::Lane;
 use locked::LockedLink;
 use rgaps_verbs::MARK_MAX;
 use rustix::time::{clock_gettime, ClockId};
@@ -295,13 +294,6 @@ impl LinkRuntime {
         why
     }
 
-    /// Closes a lane, if it is open.
-    fn close_lane(&self, lane: u32, why: &str) {
-        if let Some(lane) = self.lock().lanes.get(&lane) {
-            lane.close(why);
-        }
-    }
-
     /// A lane's threads have ended, but for the one that calls.
     fn lane_ended(&self, lane: u32, why: String) {
         let mut locked = self.lock();
@@ -429,21 +421,18 @@ impl LinkRuntime {
     /// Has lanes write that have something new. Whether there were any.
     fn wake_changed(&self, but: Option<u32>) -> bool {
         let mut any = false;
-        while let Some(lane) = self.next_changed(but) {
-            lane.wake(self);
-            any = true;
-        }
-        any
-    }
-
-    fn next_changed(&self, but: Option<u32>) -> Option<Arc<dyn Lane>> {
-        let mut locked = self.lock();
-        while let Some(number) = locked.machine.changed_lane() {
+        loop {
+            let mut locked = self.lock();
+            let Some(number) = locked.machine.changed_lane() else {
+                return any;
+            };
             let lane = locked.lanes.get(&number).filter(|_| Some(number) != but);
+            let lane = lane.cloned();
+            drop(locked);
             if let Some(lane) = lane {
-                return Some(Arc::clone(lane));
+                lane.wake(self);
+                any = true;
             }
         }
-        None
     }
 }

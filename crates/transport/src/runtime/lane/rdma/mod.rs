@@ -53,7 +53,11 @@ pub(crate) struct RdmaLane {
     table: Arc<RegistrationTable>,
     /// Bytes of a record, without its kind.
     record_bytes_max: usize,
-    waker: Waker,
+    /// There is something to write.
+    is_rung: AtomicBool,
+    /// The lane's thread sleeps, so that the bell has to wake it.
+    sleeps: AtomicBool,
+    bell: OwnedFd,
     /// What the lane's thread waits for: connection, bell, and what the channel has.
     sources: OwnedFd,
 }
@@ -65,23 +69,6 @@ const SOURCES: usize = 5;
 enum Directs {
     One([Direct; 1]),
     Two([Direct; 2]),
-}
-
-/// How the lane's thread is told that there is something to write.
-struct Waker {
-    rung: AtomicBool,
-    sleeps: AtomicBool,
-    fd: OwnedFd,
-}
-
-impl Waker {
-    fn ring(&self) {
-        self.rung.store(true, SeqCst);
-        if self.sleeps.load(SeqCst) {
-            // It can fail only when it is about to overflow: then it was rung.
-            let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
-        }
-    }
 }
 
 impl RdmaLane {
@@ -112,11 +99,9 @@ impl RdmaLane {
             agreed,
             table,
             record_bytes_max: usize::try_from(most).expect("rings are small"),
-            waker: Waker {
-                rung: AtomicBool::new(false),
-                sleeps: AtomicBool::new(false),
-                fd: bell,
-            },
+            is_rung: AtomicBool::new(false),
+            sleeps: AtomicBool::new(false),
+            bell,
             sources,
         })
     }
@@ -134,7 +119,7 @@ impl RdmaLane {
         let mut spin = Spin::new(self.agreed.polls);
         let mut moved = Progress::default();
         while !self.state.is_closed() {
-            let rung = self.waker.rung.swap(false, SeqCst);
+            let rung = self.is_rung.swap(false, SeqCst);
             if rung || moved.any {
                 let began_ms = clock_ms();
                 self.state.listens.store(false, SeqCst);
@@ -196,18 +181,18 @@ impl RdmaLane {
         link: &LinkRuntime,
     ) -> Result<Progress, String> {
         let began = Instant::now();
-        self.waker.sleeps.store(true, SeqCst);
+        self.sleeps.store(true, SeqCst);
         self.agreed
             .channel
             .arm()
             .map_err(|error| self.lost(error))?;
         let mut moved = self.progress(reading, link)?;
-        if !moved.any && !self.waker.rung.load(SeqCst) && !self.state.is_closed() {
+        if !moved.any && !self.is_rung.load(SeqCst) && !self.state.is_closed() {
             self.wait(reading, link)?;
             spin.slept(began.elapsed());
             moved = self.progress(reading, link)?;
         }
-        self.waker.sleeps.store(false, SeqCst);
+        self.sleeps.store(false, SeqCst);
         Ok(moved)
     }
 
@@ -229,7 +214,7 @@ impl RdmaLane {
             return Err(self.last_received(link));
         }
         if bell {
-            let _ = rustix::io::read(&self.waker.fd, &mut [0; 8]);
+            let _ = rustix::io::read(&self.bell, &mut [0; 8]);
         }
         let woken = self.agreed.channel.woken(readable);
         woken.map_err(|error| self.lost(error))
@@ -355,7 +340,11 @@ impl Lane for RdmaLane {
     }
 
     fn ring(&self) {
-        self.waker.ring();
+        self.is_rung.store(true, SeqCst);
+        if self.sleeps.load(SeqCst) {
+            // It can fail only when it is about to overflow: then it was rung.
+            let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+        }
     }
 
     fn short(&self) -> WriteLimit {
