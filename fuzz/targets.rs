@@ -406,17 +406,11 @@ fn step(end: &mut End, numbers: &mut Numbers<'_>) -> Option<()> {
                 }
             }
         }
-        11 => machine
-            .marked(
-                lane,
-                (numbers.next()? as u32, 0xff),
-                1 + numbers.number()? as u32 % 2000,
-            )
-            .map(|step| match step {
-                FrameStep::Chunk(range) => end.ranges.push(range),
-                other => panic!("a mark leads to {other:?}"),
-            })
-            .unwrap_or_else(|_| end.is_over = true),
+        11 => {
+            let mark = (numbers.next()? as u32, 0xff);
+            let chunk = machine.marked(mark, 1 + numbers.number()? as u32 % 2000);
+            end.frame(lane, &chunk);
+        }
         op => {
             let frame = frame(op, numbers)?;
             let mut bytes = Vec::new();

@@ -166,20 +166,15 @@ impl LinkMachine {
         Ok(step)
     }
 
-    /// The peer's card has written a whole message of one chunk by itself, and says so by a mark: the low bits of the grant's number, as
-    /// many as `mask` has.
-    pub fn marked(
-        &mut self,
-        lane: u32,
-        (mark, mask): (u32, u32),
-        bytes: u32,
-    ) -> Result<FrameStep, ProtocolViolation> {
+    /// The CHUNK that a mark stands for: the peer's card has written a whole message of one chunk by itself, and says so by the low bits of the
+    /// grant's number, as many as `mask` has.
+    pub fn marked(&self, (mark, mask): (u32, u32), bytes: u32) -> Frame {
         let chunk = Chunk {
             grant: self.receiving.grants.marked(mark, mask),
             chunk: 0,
             bytes,
         };
-        self.frame(lane, &chunk.into(), &[])
+        chunk.into()
     }
 
     /// A few milliseconds have passed: acknowledgements that waited leave, and all that had to wait for memory asks again.

@@ -35,7 +35,6 @@ use batch::Batch;
 use delivery::deliver_small;
 use endpoint::Shared;
 use locked::LockedLink;
-use rgaps_verbs::MARK_MAX;
 use rustix::time::{clock_gettime, ClockId};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Display;
@@ -160,9 +159,7 @@ impl LinkRuntime {
     pub fn status(&self) -> LinkStatus {
         let locked = self.lock();
         let mut counts = locked.counts;
-        let (resent, duplicates) = locked.machine.repeated();
-        counts.resent += resent;
-        counts.duplicates += duplicates;
+        (counts.resent, counts.duplicates) = locked.machine.repeated();
         let lanes = locked.lanes.values().map(|lane| lane.status());
         let lanes: Vec<LaneStatus> = lanes.collect();
         lanes.iter().for_each(|lane| counts.add_lane(lane));
@@ -240,9 +237,7 @@ impl LinkRuntime {
         if let Frame::Reset(Reset { why }) = frame {
             return Err(format!("the peer ends the link: {}", why.words()));
         }
-        let mut locked = self.lock();
-        let step = locked.machine.frame(lane, frame, payload);
-        drop(locked);
+        let step = self.lock().machine.frame(lane, frame, payload);
         match step.map_err(|violation| self.disconnect(Some(lane), &violation))? {
             FrameStep::Done => Ok(None),
             FrameStep::Chunk(range) => Ok(Some(range)),
@@ -253,15 +248,6 @@ impl LinkRuntime {
                 self.lock().machine.delivered(small.flow, outcome);
                 Ok(None)
             }
-        }
-    }
-
-    /// The peer's card wrote a whole message, which this mark names.
-    fn marked(&self, lane: u32, mark: u32, bytes: u32) -> Result<WriteRange, String> {
-        let step = self.lock().machine.marked(lane, (mark, MARK_MAX), bytes);
-        match step.map_err(|violation| self.disconnect(Some(lane), &violation))? {
-            FrameStep::Chunk(range) => Ok(range),
-            other => unreachable!("a chunk leads to {other:?}"),
         }
     }
 

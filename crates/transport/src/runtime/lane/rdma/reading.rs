@@ -6,7 +6,7 @@ use crate::machine::frame::{Decoded, Frame};
 use crate::machine::WriteRange;
 use crate::runtime::lane::reading::{Begun, Reading};
 use crate::runtime::LinkRuntime;
-use rgaps_verbs::Arrived;
+use rgaps_verbs::{Arrived, MARK_MAX};
 
 impl Reading {
     /// What the peer posted. How many bytes its card had written by itself.
@@ -18,7 +18,8 @@ impl Reading {
         let record = match arrived {
             Arrived::Frame(record) => record,
             Arrived::Written { mark, bytes } => {
-                let range = link.marked(self.lane, mark, bytes)?;
+                let chunk = link.lock().machine.marked((mark, MARK_MAX), bytes);
+                let range = self.chunk(&chunk, link)?;
                 return self.written(range, bytes.into(), link);
             }
         };
