@@ -295,47 +295,42 @@ impl Frame {
     }
 }
 
-/// Bounds that hold whatever the state of the link.
+/// Bounds that hold whatever the state of the link. Or the field that is outside of them.
 fn check(frame: &Frame) -> Result<(), &'static str> {
-    let rules: &[(bool, &'static str)] = match frame {
-        Frame::Open(of) => &[
-            (of.flow != CONTROL_FLOW, "flow"),
-            (of.first <= SEQUENCE_MAX, "first"),
-        ],
-        Frame::Small(of) => &[
-            (of.sequence <= SEQUENCE_MAX, "sequence"),
-            (u64::from(of.bytes) <= of.charge_end, "bytes"),
-            (
-                u32::from(of.description_bytes) < of.bytes
-                    && usize::from(of.description_bytes) <= DESCRIPTION_BYTES_MAX,
-                "description_bytes",
-            ),
-        ],
-        Frame::Request(of) => {
-            let bytes_max = u64::from(of.chunk_bytes) * u64::from(CHUNKS_MAX);
-            &[
-                (of.sequence <= SEQUENCE_MAX, "sequence"),
-                (
-                    (1..=CHUNK_BYTES_MAX).contains(&of.chunk_bytes),
-                    "chunk_bytes",
-                ),
-                ((1..=bytes_max).contains(&of.bytes), "bytes"),
-            ]
-        }
-        Frame::Grant(of) => &[
-            (of.sequence <= SEQUENCE_MAX, "sequence"),
-            (of.from_chunk < CHUNKS_MAX, "from_chunk"),
-        ],
-        Frame::Chunk(of) => &[
-            (of.chunk < CHUNKS_MAX, "chunk"),
-            ((1..=CHUNK_BYTES_MAX).contains(&of.bytes), "bytes"),
-        ],
-        Frame::Gap(of) => &[(of.first < of.next && of.next < FLOW_ENDED, "next")],
-        Frame::Close(Close { flow, .. }) | Frame::Refuse(Refuse { flow, .. }) => {
-            &[(*flow != CONTROL_FLOW, "flow")]
-        }
-        _ => &[],
-    };
-    let broken = rules.iter().find(|(holds, _)| !holds);
-    broken.map_or(Ok(()), |(_, field)| Err(field))
+    Err(match frame {
+        Frame::Open(of) if of.flow == CONTROL_FLOW => "flow",
+        Frame::Open(of) if of.first > SEQUENCE_MAX => "first",
+        Frame::Small(of) if of.sequence > SEQUENCE_MAX => "sequence",
+        Frame::Small(of) if u64::from(of.bytes) > of.charge_end => "bytes",
+        Frame::Small(of) if !of.has_description() => "description_bytes",
+        Frame::Request(of) if of.sequence > SEQUENCE_MAX => "sequence",
+        Frame::Request(of) if !is_chunk(of.chunk_bytes) => "chunk_bytes",
+        Frame::Request(of) if !of.has_chunks() => "bytes",
+        Frame::Grant(of) if of.sequence > SEQUENCE_MAX => "sequence",
+        Frame::Grant(of) if of.from_chunk >= CHUNKS_MAX => "from_chunk",
+        Frame::Chunk(of) if of.chunk >= CHUNKS_MAX => "chunk",
+        Frame::Chunk(of) if !is_chunk(of.bytes) => "bytes",
+        Frame::Gap(of) if of.first >= of.next || of.next == FLOW_ENDED => "next",
+        Frame::Close(of) if of.flow == CONTROL_FLOW => "flow",
+        Frame::Refuse(of) if of.flow == CONTROL_FLOW => "flow",
+        _ => return Ok(()),
+    })
+}
+
+fn is_chunk(bytes: u32) -> bool {
+    (1..=CHUNK_BYTES_MAX).contains(&bytes)
+}
+
+impl Small {
+    fn has_description(&self) -> bool {
+        u32::from(self.description_bytes) < self.bytes
+            && usize::from(self.description_bytes) <= DESCRIPTION_BYTES_MAX
+    }
+}
+
+impl Request {
+    fn has_chunks(&self) -> bool {
+        let most = u64::from(self.chunk_bytes) * u64::from(CHUNKS_MAX);
+        (1..=most).contains(&self.bytes)
+    }
 }

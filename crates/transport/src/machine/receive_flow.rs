@@ -371,23 +371,10 @@ impl ReceiveFlow {
 
     /// Its sender has ended it: what has not had its turn never gets one. What is out, or back-pressured, is delivered first.
     pub(super) fn cut(&mut self) {
-        self.drop_messages();
-        (self.is_cut, self.close_at) = (true, Some(self.taken));
-    }
-
-    fn drop_messages(&mut self) {
         self.remove_unlanded(0..u64::MAX);
         self.small.clear();
         self.large.clear();
         self.gaps.clear();
-    }
-
-    /// Its user refuses it: nothing of it is needed. What is out stays out.
-    pub(super) fn refuse(&mut self) {
-        self.drop_messages();
-        self.opening = None;
-        if self.back_pressured.take().is_some() {
-            self.turn = None;
-        }
+        (self.is_cut, self.close_at) = (true, Some(self.taken));
     }
 }

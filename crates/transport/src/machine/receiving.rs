@@ -53,10 +53,9 @@ impl LinkMachine {
         if flow == CONTROL_FLOW {
             return false;
         }
-        let Some(mut of) = self.receiving.flows.remove(&flow) else {
+        let Some(of) = self.receiving.flows.remove(&flow) else {
             return false;
         };
-        of.refuse();
         if of.is_cut {
             // Its sender does not wait for that.
             self.answer_close(flow, of);
