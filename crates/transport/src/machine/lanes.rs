@@ -45,7 +45,7 @@ pub struct QueuedFrame {
 }
 
 impl QueuedFrame {
-    fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.payload.as_ref().map_or(0, |(_, from, to)| to - from)
     }
 

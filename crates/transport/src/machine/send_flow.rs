@@ -461,13 +461,7 @@ impl SendFlow {
     fn charge(&mut self, at: usize, small_max: u64, limits: &LinkLimits) -> Option<u64> {
         let message = self.queue.at_mut(at);
         if message.charge_end.is_none() {
-            message.set_chunks(small_max, limits.chunk_bytes);
-            let is_free = message.is_large;
-            let bytes = if is_free {
-                0
-            } else {
-                message.bytes_described()
-            };
+            let bytes = message.begin_turn(small_max, limits.chunk_bytes);
             message.charge_end = self.window.charge(bytes);
         }
         message.charge_end

@@ -139,12 +139,17 @@ impl SendMessage {
         matches!(self.item, QueuedItem::Message { .. })
     }
 
-    /// It has its turn: whether it is large, and the chunks of this size, or larger ones if they were too many.
-    pub(super) fn set_chunks(&mut self, small_max: u64, chunk_bytes: u32) {
+    /// It has its turn, which says whether it is large, and has chunks of this size, or larger ones if they were too many. The bytes that it
+    /// charges.
+    pub(super) fn begin_turn(&mut self, small_max: u64, chunk_bytes: u32) -> u64 {
         let least = self.bytes().div_ceil(u64::from(CHUNKS_MAX));
         let least = u32::try_from(least).expect("a message has a limit");
         self.chunk_bytes = chunk_bytes.max(least).max(1);
         self.is_large = self.is_message() && self.bytes_described() > small_max;
+        match self.is_large {
+            true => 0,
+            false => self.bytes_described(),
+        }
     }
 
     pub(super) fn chunks(&self) -> u64 {
