@@ -313,11 +313,11 @@ impl ReceiveFlow {
         let small = self.small.range(first..end).map(|(sequence, _)| *sequence);
         let large = self.large.range(first..end).map(|(sequence, _)| *sequence);
         let landed = small.take(1).chain(large.take(1)).min();
+        let next = landed.unwrap_or(end);
+        self.gaps.retain(|_, (end, _)| *end > next);
         if landed.is_none() {
             self.window.give_up(charge_end)?;
         }
-        let next = landed.unwrap_or(end);
-        self.gaps.retain(|_, (end, _)| *end > next);
         self.takes(next, Delivery::Missed);
         Ok(Turn::Missed { first, next })
     }

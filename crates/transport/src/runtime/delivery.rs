@@ -1,7 +1,6 @@
 //! What a link does without its lock: it delivers messages to its user, and tells the user what happened.
 
-use super::user::LinkEvent;
-use super::LinkRuntime;
+use super::{LinkEvent, LinkRuntime};
 use crate::machine::frame::Description;
 use crate::machine::{BufferReply, FlowId, LinkOutput, OpenReply, ReceiveBuffer, Turn};
 

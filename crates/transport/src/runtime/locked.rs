@@ -1,9 +1,8 @@
 //! What a link's lock guards.
 
-use super::config::{LinkCounts, Peer};
+use super::config::{LinkCounts, LinkEvent, Peer};
 use super::delivery::Task;
 use super::lane::{Lane, LaneEnd};
-use super::user::LinkEvent;
 use crate::machine::frame::Hello;
 use crate::machine::LinkMachine;
 use std::collections::{BTreeMap, VecDeque};

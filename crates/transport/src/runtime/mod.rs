@@ -20,12 +20,10 @@ mod handshake;
 mod lane;
 mod locked;
 mod opening;
-mod user;
 
-pub use config::{LinkConfig, LinkCounts, LinkStatus, Peer};
+pub use config::{LinkConfig, LinkCounts, LinkEvent, LinkStatus, LinkUser, Peer};
 pub use endpoint::{Endpoint, EndpointConfig, EndpointError, Link};
 pub use lane::{LaneEnd, LaneKind, LaneStatus};
-pub use user::{LinkEvent, LinkUser};
 
 use crate::machine::frame::{Description, Frame, RdmaMode, Reset, LANES_MAX};
 use crate::machine::{
@@ -215,16 +213,6 @@ impl LinkRuntime {
             self.wake_changed(Some(lane));
         }
         is_left
-    }
-
-    /// Refuses the payload of a frame that is larger than its kind's may be, before any memory is taken for it.
-    fn check_small(&self, lane: u32, frame: &Frame) -> Result<(), String> {
-        let most = u64::from(self.config.limits.first_window);
-        if matches!(frame, Frame::Small(_)) && frame.payload_bytes() > most {
-            let what = "it is larger than a flow's first window";
-            return Err(self.violated(Some(lane), frame.name(), what));
-        }
-        Ok(())
     }
 
     /// A frame arrived, with the bytes of a small message; those of a chunk follow. What the lane is to do with those.

@@ -83,7 +83,12 @@ impl Reading {
             Decoded::Frame(frame, head) => (frame, head),
             Decoded::Short(need) => return Ok(Begun::Short(need)),
         };
-        link.check_small(self.lane, &frame)?;
+        let most = u64::from(link.config.limits.first_window);
+        if matches!(frame, Frame::Small(_)) && frame.payload_bytes() > most {
+            // Before any memory is taken for it.
+            let what = "it is larger than a flow's first window";
+            return Err(link.violated(Some(self.lane), "Small", what));
+        }
         let payload_bytes = usize::try_from(frame.payload_bytes()).expect("it is bounded");
         let here = &bytes[head..(head + payload_bytes).min(bytes.len())];
         let used = head + here.len();
