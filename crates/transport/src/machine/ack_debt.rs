@@ -19,8 +19,7 @@ pub(super) struct AckDebt {
     /// The last acknowledgement, which the sender knows: position and limit.
     reported: Option<(u64, u64)>,
     /// The last one left with other frames, so the next may, too: the tick waits for that once.
-    left_with_others: bool,
-    has_waited: bool,
+    may_wait: bool,
 }
 
 impl AckDebt {
@@ -58,7 +57,7 @@ impl AckDebt {
         let is_known = self.reported == Some(report);
         *self = Self {
             reported: Some(report),
-            left_with_others: with_others,
+            may_wait: with_others,
             ..Self::default()
         };
         !is_known
@@ -66,8 +65,6 @@ impl AckDebt {
 
     /// Whether the tick lets it wait, once, for other frames to leave with.
     pub(super) fn lets_wait(&mut self) -> bool {
-        let lets = self.left_with_others && !self.has_waited && !self.is_due;
-        self.has_waited = lets;
-        lets
+        std::mem::take(&mut self.may_wait) && !self.is_due
     }
 }

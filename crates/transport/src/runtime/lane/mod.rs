@@ -10,7 +10,7 @@ use crate::connection::Connection;
 use crate::machine::frame::Frame;
 use crate::machine::WriteLimit;
 use crate::payload::Payload;
-use rgaps_verbs::{Channel, ChannelCounts};
+use rgaps_verbs::{Channel, ChannelCounts, ChannelError};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock, TryLockError};
@@ -47,9 +47,17 @@ pub(crate) trait Lane: Send + Sync {
     fn channel(&self) -> Option<&Channel> {
         None
     }
+
     /// Why it broke by itself; none if this end closed it, or its connection ended.
     fn broke(&self) -> Option<LaneEnd> {
-        None
+        Some(match self.channel()?.ended()? {
+            ChannelError::Completion { .. } => LaneEnd::Completion,
+            ChannelError::Event(_) => LaneEnd::Event,
+            ChannelError::Violation(_) => LaneEnd::ProtocolViolation,
+            ChannelError::Verbs(_) => LaneEnd::Call,
+            // This end, for its own reasons.
+            _ => return None,
+        })
     }
 
     /// Something waits to be written. Does not block.

@@ -12,7 +12,7 @@ mod reading;
 mod spin;
 
 use super::reading::Reading;
-use super::{Lane, LaneEnd, LaneKind, LaneState, Writing};
+use super::{Lane, LaneKind, LaneState, Writing};
 use crate::connection::Connection;
 use crate::machine::frame::{Frame, Remote};
 use crate::machine::WriteLimit;
@@ -21,7 +21,7 @@ use crate::rdma::RegistrationTable;
 use crate::runtime::batch::{Bytes, Piece, BATCH_SLICES, FEW_FRAMES};
 use crate::runtime::handshake::{read_frame, write_frame};
 use crate::runtime::{clock_ms, LinkRuntime};
-use rgaps_verbs::{Arrived, Channel, ChannelError, Direct, Progress};
+use rgaps_verbs::{Arrived, Channel, Direct, Progress};
 use rustix::event::{epoll, eventfd, EventfdFlags, Timespec};
 use spin::Spin;
 use std::io::IoSlice;
@@ -386,16 +386,5 @@ impl Lane for RdmaLane {
 
     fn channel(&self) -> Option<&Channel> {
         Some(&self.agreed.channel)
-    }
-
-    fn broke(&self) -> Option<LaneEnd> {
-        Some(match self.agreed.channel.ended()? {
-            ChannelError::Completion { .. } => LaneEnd::Completion,
-            ChannelError::Event(_) => LaneEnd::Event,
-            ChannelError::Violation(_) => LaneEnd::ProtocolViolation,
-            ChannelError::Verbs(_) => LaneEnd::Call,
-            // This end, for its own reasons.
-            _ => return None,
-        })
     }
 }
