@@ -287,7 +287,7 @@ impl SendFlow {
         };
         let message = self.queue.at_mut(at);
         match &message.state {
-            SendState::Granted(current) if current.of.grant == number => return Ok(true),
+            SendState::Granted(current) if current.grant.grant == number => return Ok(true),
             SendState::Requested { .. } if number > message.abandoned => {
                 if u64::from(grant.from_chunk) >= message.chunks() {
                     return Err(violation("Grant", "the message has no such chunk"));
@@ -469,7 +469,7 @@ impl SendFlow {
 
     fn send_chunk(&mut self, at: usize, payload: Arc<dyn Payload>, out: &mut Outgoing) -> Step {
         let message = self.queue.at_mut(at);
-        let SendState::Granted(SendGrant { of, .. }) = &message.state else {
+        let SendState::Granted(SendGrant { grant: of, .. }) = &message.state else {
             unreachable!("its caller looked");
         };
         let (grant, chunk, lanes, remote) = (of.grant, of.from_chunk, of.lanes, of.remote);

@@ -40,26 +40,26 @@ pub(super) enum QueuedItem {
 /// The right to send chunks.
 #[derive(Debug)]
 pub(super) struct SendGrant {
-    /// Its chunks up to this one have left.
-    pub(super) of: Grant,
+    /// Its `from_chunk` is the next one to be sent.
+    pub(super) grant: Grant,
     /// Those of its lanes that took no chunk.
     unused: Lanes,
 }
 
 impl SendGrant {
-    pub(super) fn new(of: Grant) -> Self {
-        let unused = of.lanes;
-        Self { of, unused }
+    pub(super) fn new(grant: Grant) -> Self {
+        let unused = grant.lanes;
+        Self { grant, unused }
     }
 
     /// The next chunk is on this lane.
     pub(super) fn sent_on(&mut self, lane: u32) {
         self.unused.remove(lane);
-        self.of.from_chunk += 1;
+        self.grant.from_chunk += 1;
     }
 
     fn has_used(&self, lane: u32) -> bool {
-        self.of.lanes.contains(lane) && !self.unused.contains(lane)
+        self.grant.lanes.contains(lane) && !self.unused.contains(lane)
     }
 }
 
@@ -178,7 +178,7 @@ impl SendMessage {
     pub(super) fn has_work(&self) -> bool {
         match &self.state {
             SendState::Queued => true,
-            SendState::Granted(of) => u64::from(of.of.from_chunk) < self.chunks(),
+            SendState::Granted(of) => u64::from(of.grant.from_chunk) < self.chunks(),
             SendState::Sent { .. } | SendState::Requested { .. } => false,
         }
     }
@@ -187,7 +187,7 @@ impl SendMessage {
     pub(super) fn has_left(&self) -> bool {
         let has_left = match &self.state {
             SendState::Sent { .. } => true,
-            SendState::Granted(of) => of.unused != of.of.lanes,
+            SendState::Granted(of) => of.unused != of.grant.lanes,
             SendState::Queued | SendState::Requested { .. } => false,
         };
         has_left && self.is_message()
@@ -196,7 +196,7 @@ impl SendMessage {
     /// It leaves its grant, if it has one: the receiver learns on each lane of it that is open that no chunk follows there. Of the others it
     /// sees the end.
     pub(super) fn leave_grant(&mut self, out: &mut Outgoing) {
-        if let SendState::Granted(SendGrant { of, .. }) = &self.state {
+        if let SendState::Granted(SendGrant { grant: of, .. }) = &self.state {
             self.abandoned = self.abandoned.max(of.grant);
             out.abandon(of.grant, of.lanes);
         }
@@ -208,7 +208,7 @@ impl SendMessage {
             SendState::Queued => false,
             SendState::Sent { lane: on } | SendState::Requested { lane: on } => *on == lane,
             SendState::Granted(of) => {
-                of.has_used(lane) || !of.of.lanes.as_slice().iter().any(|of| is_open(*of))
+                of.has_used(lane) || !of.grant.lanes.as_slice().iter().any(|of| is_open(*of))
             }
         }
     }

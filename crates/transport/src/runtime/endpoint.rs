@@ -331,8 +331,11 @@ fn tick_all(shared: &Shared) {
         }
         // Before the links are looked at: what waits for a tick afterwards says so.
         shared.slow.store(quiet + 1 >= IDLE_TICKS, SeqCst);
-        let awaited = shared.all().iter().filter(|link| link.tick()).count();
-        quiet = if awaited > 0 {
+        let mut awaited = false;
+        for link in shared.all() {
+            awaited |= link.tick();
+        }
+        quiet = if awaited {
             0
         } else {
             IDLE_TICKS.min(quiet + 1)
