@@ -152,7 +152,7 @@ struct Guarded {
     held: Arc<AtomicI64>,
 }
 
-impl rgaps_transport::machine::LinkUser for Buffers {
+impl FlowReceiver for Buffers {
     fn buffer(&self, _: u64, sequence: u64, _: &[u8], bytes: u64) -> BufferReply {
         match sequence % 5 {
             2 if self.0.load(Ordering::Relaxed) > 0 => return BufferReply::Full,
@@ -166,10 +166,6 @@ impl rgaps_transport::machine::LinkUser for Buffers {
         let memory = vec![CANARY_BYTE; bytes as usize + 2 * CANARY];
         let held = self.0.clone();
         BufferReply::Buffer(Box::new(Guarded { memory, held }))
-    }
-
-    fn remote(&self, address: u64, _: u64) -> Option<Remote> {
-        Remote::new(address, &[1])
     }
 }
 
@@ -235,7 +231,7 @@ impl End {
                 range.as_mut_slice().fill(9);
                 self.ranges.push(range);
             }
-            Ok(FrameStep::Deliver { flow, sequence, .. }) => {
+            Ok(FrameStep::Deliver(frame::Small { flow, sequence, .. })) => {
                 self.hand_out(flow, sequence, sequence + 1);
                 self.turns.push((flow, None));
             }
@@ -275,10 +271,10 @@ impl End {
                 LinkOutput::Flow(FlowEvent::Ended { flow }) => {
                     assert!(!self.machine.has_flow(flow))
                 }
+                LinkOutput::Violation(_) => self.is_over = true,
                 LinkOutput::Flow(FlowEvent::Accepted { .. }) | LinkOutput::Stuck { .. } => {}
             }
         }
-        self.is_over |= self.machine.violation().is_some();
     }
 }
 
@@ -296,7 +292,11 @@ pub fn ends(data: &[u8]) {
         ..LinkLimits::default()
     };
     let mut end = End {
-        machine: LinkMachine::new(limits, buffers),
+        machine: LinkMachine::new(
+            limits,
+            buffers,
+            Arc::new(|address, _| Remote::new(address, &[1])),
+        ),
         lanes: [false; LANES as usize],
         ranges: Vec::new(),
         turns: Vec::new(),
@@ -376,8 +376,8 @@ fn step(end: &mut End, numbers: &mut Numbers<'_>) -> Option<()> {
             if !end.ranges.is_empty() {
                 let at = numbers.next()? as usize % end.ranges.len();
                 let landed = end.ranges.swap_remove(at).landed(lane == 0);
-                if landed.is_last {
-                    machine.landed(landed.grant);
+                if let Some(grant) = landed {
+                    machine.landed(grant);
                 }
             }
         }
@@ -407,17 +407,11 @@ fn step(end: &mut End, numbers: &mut Numbers<'_>) -> Option<()> {
                 }
             }
         }
-        11 => machine
-            .marked(
-                lane,
-                (numbers.next()? as u32, 0xff),
-                1 + numbers.number()? as u32 % 2000,
-            )
-            .map(|step| match step {
-                FrameStep::Chunk(range) => end.ranges.push(range),
-                other => panic!("a mark leads to {other:?}"),
-            })
-            .unwrap_or_else(|_| end.is_over = true),
+        11 => {
+            let mark = (numbers.next()? as u32, 0xff);
+            let chunk = machine.marked(mark, 1 + numbers.number()? as u32 % 2000);
+            end.frame(lane, &chunk);
+        }
         op => {
             let frame = frame(op, numbers)?;
             let mut bytes = Vec::new();

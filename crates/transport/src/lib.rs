@@ -16,10 +16,10 @@ mod rdma;
 mod runtime;
 
 pub use machine::frame::{Description, LaneKey, RdmaMode};
-pub use machine::{FlowEvent, FlowId};
+pub use machine::{FlowEvent, FlowId, FlowReceiver, OpenReply};
 pub use payload::Payload;
 pub use rdma::{Rdma, RdmaError, Registered, Registrar};
 pub use runtime::{
-    Endpoint, EndpointConfig, EndpointError, FlowReceiver, LaneEnd, LaneKind, LaneStatus, Link,
-    LinkConfig, LinkCounts, LinkEvent, LinkRuntime, LinkStatus, LinkUser, OpenReply, Peer,
+    Endpoint, EndpointConfig, EndpointError, LaneEnd, LaneKind, LaneStatus, Link, LinkConfig,
+    LinkCounts, LinkEvent, LinkRuntime, LinkStatus, LinkUser, Peer,
 };

@@ -11,8 +11,8 @@ mod lanes {
 use lanes::finish::{config, finish};
 use lanes::hosts::*;
 use lanes::proxy::Proxy;
-use lanes::raw::{hello, Raw};
-use rgaps_transport::machine::frame::{self, Frame, ResetReason};
+use lanes::raw::{hello, reset, Raw};
+use rgaps_transport::machine::frame::{self, Frame};
 use rgaps_transport::LinkConfig;
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -184,14 +184,8 @@ fn a_replayed_hello_with_the_last_lane_number_does_not_lock_the_link_out() {
     }
     let mut raw = Raw::new(b.local_addr().unwrap());
     raw.say(&high);
-    let reason = ResetReason::Protocol;
-    assert_eq!(
-        raw.until_end(),
-        [Frame::Reset(frame::Reset {
-            reason,
-            expected: 0
-        })]
-    );
+    let why = "number of the lane: expected 0x0, not 0xfffffff0";
+    assert_eq!(raw.until_end(), [reset(why)]);
     // And the same without a change, which is a lane until it is quiet for too long.
     let mut raw = Raw::new(b.local_addr().unwrap());
     raw.say(&hello());

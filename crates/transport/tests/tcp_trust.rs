@@ -8,11 +8,9 @@ mod lanes {
 }
 use lanes::certificates::Authority;
 use lanes::hosts::*;
-use lanes::raw::{hello, Raw};
+use lanes::raw::{hello, reset, Raw};
 use rgaps_connection::{Security, Tls, TlsFiles};
-use rgaps_transport::machine::frame::{
-    self, Description, Frame, Hello, Lanes, ResetReason, WIRE_VERSION,
-};
+use rgaps_transport::machine::frame::{self, Description, Frame, Hello, Lanes, WIRE_VERSION};
 use rgaps_transport::{Endpoint, EndpointConfig, LaneKey, LaneKind, LinkConfig};
 use std::io::Write;
 use std::net::SocketAddr;
@@ -106,7 +104,7 @@ fn a_stranger_gets_no_lane() {
     let (at_a, link) = no_lane(&a, &b, "a");
     at_a.has(
         "the reason",
-        |event| matches!(event, Event::Refused { why } if why.contains("Key")),
+        |event| matches!(event, Event::Refused { why } if why.contains("key: ")),
     );
     drop(link);
     // The listener is somebody else.
@@ -236,20 +234,28 @@ fn first_words_that_do_not_fit_are_refused_with_what_both_have() {
         frame
     };
     let wrong = [
-        (with(|_, realm, _, _| *realm = 8), ResetReason::Realm, 7),
-        (with(|_, _, to, _| *to = 3), ResetReason::Incarnation, 2),
-        (with(|node, _, _, _| *node = 9), ResetReason::Incarnation, 1),
-        (with(|_, _, _, key| key.0[31] ^= 1), ResetReason::Key, 0),
+        (
+            with(|_, realm, _, _| *realm = 8),
+            "realm: expected 0x7, not 0x8",
+        ),
+        (
+            with(|_, _, to, _| *to = 3),
+            "incarnation: expected 0x2, not 0x3",
+        ),
+        (
+            with(|node, _, _, _| *node = 9),
+            "incarnation: expected 0x1, not 0x9",
+        ),
+        (
+            with(|_, _, _, key| key.0[31] ^= 1),
+            "key: expected a link's, not an unknown one",
+        ),
     ];
     let count = wrong.len() as u64;
-    for (frame, reason, ours) in wrong {
+    for (frame, why) in wrong {
         let mut raw = Raw::new(address);
         raw.say(&frame);
-        let expected = ours;
-        assert_eq!(
-            raw.until_end(),
-            [Frame::Reset(frame::Reset { reason, expected })]
-        );
+        assert_eq!(raw.until_end(), [reset(why)]);
     }
     // Another version: the header is the same in all.
     let mut raw = Raw::new(address);
@@ -257,17 +263,12 @@ fn first_words_that_do_not_fit_are_refused_with_what_both_have() {
     let length = hello().encode(&mut bytes);
     bytes[1] = WIRE_VERSION + 1;
     raw.0.write_all(&bytes[..length]).unwrap();
-    let ours = u64::from(WIRE_VERSION);
-    assert_eq!(
-        raw.until_end(),
-        [Frame::Reset(frame::Reset {
-            reason: ResetReason::Version,
-            expected: ours
-        })]
-    );
+    let (ours, later) = (WIRE_VERSION, WIRE_VERSION + 1);
+    let why = format!("version: expected {ours}, not {later}");
+    assert_eq!(raw.until_end(), [reset(&why)]);
     // Not a hello, and nothing at all.
     let mut raw = Raw::new(address);
-    raw.say(&Frame::Goodbye(frame::Goodbye {}));
+    raw.say(&reset("no hello"));
     assert_eq!(raw.until_end(), []);
     assert_eq!(Raw::new(address).until_end(), []);
     let mut first = Raw::new(address);
@@ -300,11 +301,7 @@ fn a_dialler_names_both_versions() {
             raw.0.set_read_timeout(Some(LIMIT)).unwrap();
             raw.hear();
             let mut bytes = Vec::new();
-            let length = Frame::Reset(frame::Reset {
-                reason: ResetReason::Version,
-                expected: 9,
-            })
-            .encode(&mut bytes);
+            let length = reset("another version").encode(&mut bytes);
             bytes[1] = 9;
             let _ = raw.0.write_all(&bytes[..length]);
         }

@@ -4,8 +4,7 @@
 //! ones too, 4 at most, while as many more of the flow have grants. Position and limit are sums, so a lost or repeated
 //! acknowledgement does no harm.
 
-use super::frame::Ack;
-use super::receive_message::{Delivery, DeliveryKind};
+use super::receive_message::Delivery;
 
 const SMALL_MAX: u32 = 16;
 const WINDOW_PART: u64 = 8;
@@ -17,11 +16,10 @@ pub(super) struct AckDebt {
     count: u32,
     bytes: u64,
     pub(super) is_due: bool,
-    /// The last acknowledgement: its lane, position and limit.
-    reported: Option<(u32, u64, u64)>,
+    /// The last acknowledgement, which the sender knows: position and limit.
+    reported: Option<(u64, u64)>,
     /// The last one left with other frames, so the next may, too: the tick waits for that once.
-    left_with_others: bool,
-    has_waited: bool,
+    may_wait: bool,
 }
 
 impl AckDebt {
@@ -33,53 +31,40 @@ impl AckDebt {
     }
 
     /// Something was delivered, while so many more messages of the flow have grants.
-    pub(super) fn add(&mut self, of: &Delivery, granted: usize, window_bytes: u64) {
+    pub(super) fn add(&mut self, of: Delivery, granted: usize, window_bytes: u64) {
         self.count += 1;
-        self.bytes += of.window_bytes;
-        self.is_due |= match of.kind {
-            DeliveryKind::Message if of.granted_bytes.is_some() => {
-                self.count >= LARGE_MAX || granted < LARGE_MAX as usize
+        self.is_due |= match of {
+            Delivery::Small(bytes) => {
+                self.bytes += bytes;
+                self.count >= SMALL_MAX || self.bytes >= window_bytes / WINDOW_PART
             }
-            DeliveryKind::Message => self.count >= SMALL_MAX,
-            _ => true,
+            Delivery::Large(_) => self.count >= LARGE_MAX || granted < LARGE_MAX as usize,
+            Delivery::Opened | Delivery::Missed | Delivery::Closed => true,
         };
-        self.is_due |= self.bytes >= window_bytes / WINDOW_PART;
     }
 
     pub(super) fn is_owed(&self) -> bool {
         self.is_due || self.count > 0
     }
 
-    /// An acknowledgement may be lost with this lane.
-    pub(super) fn lane_ended(&mut self, lane: u32) {
-        if self.reported.is_some_and(|(on, ..)| on == lane) {
-            self.reported = None;
-            self.is_due = true;
-        }
+    /// The last acknowledgement may be lost with a lane.
+    pub(super) fn lane_ended(&mut self) {
+        self.is_due |= self.reported.take().is_some();
     }
 
-    /// Pays it on a lane. The frame, if the sender does not know that already.
-    pub(super) fn pay(
-        &mut self,
-        flow: u64,
-        (next, limit): (u64, u64),
-        lane: u32,
-        with_others: bool,
-    ) -> Option<Ack> {
-        let before = self.reported;
+    /// It is paid with this position and limit. False if the sender knows them.
+    pub(super) fn pay(&mut self, report: (u64, u64), with_others: bool) -> bool {
+        let is_known = self.reported == Some(report);
         *self = Self {
-            reported: Some((lane, next, limit)),
-            left_with_others: with_others,
+            reported: Some(report),
+            may_wait: with_others,
             ..Self::default()
         };
-        let is_known = before.is_some_and(|(_, of, to)| (of, to) == (next, limit));
-        (!is_known).then_some(Ack { flow, next, limit })
+        !is_known
     }
 
     /// Whether the tick lets it wait, once, for other frames to leave with.
     pub(super) fn lets_wait(&mut self) -> bool {
-        let lets = self.left_with_others && !self.has_waited && !self.is_due;
-        self.has_waited = lets;
-        lets
+        std::mem::take(&mut self.may_wait) && !self.is_due
     }
 }

@@ -161,23 +161,18 @@ impl UnfinishedBuffer {
         };
         let words = count.div_ceil(64);
         let card = self.memory.card.as_ref().and_then(|card| card.address());
-        let mut direct = DirectTarget::Card;
-        let mut found = card.and_then(&remote);
-        if found.is_none() {
-            found = remote(self.memory.start as u64);
-            direct = found
-                .as_ref()
-                .map_or(DirectTarget::None, |_| DirectTarget::Host);
-        }
+        let on_card = card.and_then(&remote);
+        let is_on_card = on_card.is_some();
+        let found = on_card.or_else(|| remote(self.memory.start as u64));
         let chunks = Chunks {
-            direct,
+            is_direct: found.is_some(),
+            is_on_card,
             memory: self.memory,
             chunk_bytes,
             count,
             landed: (0..words).map(|at| AtomicU64::new(word(at))).collect(),
             missing: AtomicU32::new(count - from),
             prefix: AtomicU32::new(from),
-            lent: AtomicU32::new(0),
         };
         let lent = (0..words).map(word).collect();
         let granted = GrantedBuffer {
@@ -200,7 +195,9 @@ impl UnfinishedBuffer {
 /// Which chunks of a grant have landed.
 struct Chunks {
     memory: Arc<Memory>,
-    direct: DirectTarget,
+    /// The peer's card may write the chunks by itself, in the memory of the [`CardBuffer`] or else of [`ReceiveBuffer::memory`].
+    is_direct: bool,
+    is_on_card: bool,
     chunk_bytes: u32,
     count: u32,
     landed: Box<[AtomicU64]>,
@@ -208,8 +205,6 @@ struct Chunks {
     missing: AtomicU32,
     /// Chunks without a hole before them: at least so many.
     prefix: AtomicU32,
-    /// Ranges that are lent.
-    lent: AtomicU32,
 }
 
 impl Chunks {
@@ -243,17 +238,6 @@ impl Chunks {
     }
 }
 
-/// Where a peer's network card writes the chunks of a grant by itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum DirectTarget {
-    /// Nowhere: GRANT named no address.
-    None,
-    /// In the memory of [`ReceiveBuffer::memory`].
-    Host,
-    /// In the memory of the [`CardBuffer`].
-    Card,
-}
-
 /// A receive buffer that a grant's lanes fill. Owned by the link's lock.
 pub(super) struct GrantedBuffer {
     chunks: Arc<Chunks>,
@@ -281,7 +265,6 @@ impl GrantedBuffer {
             return Err("it arrived before");
         }
         self.lent[word] |= bit;
-        self.chunks.lent.fetch_add(1, Ordering::Relaxed);
         let chunks = Arc::clone(&self.chunks);
         Ok(WriteRange {
             chunks,
@@ -296,24 +279,16 @@ impl GrantedBuffer {
     }
 
     /// The grant ended. `None` if ranges of it are lent still: then the last of them frees the memory.
-    pub(super) fn into_unfinished(self) -> Option<UnfinishedBuffer> {
-        // SYNC POINT lent: whoever sees zero sees the last write of each range. Nobody lends another: `self` is here.
-        if !self.is_whole() && self.chunks.lent.load(Ordering::Acquire) > 0 {
+    pub(super) fn into_unfinished(mut self) -> Option<UnfinishedBuffer> {
+        // Each range that is lent has a clone of the `Arc`; without any, `get_mut` sees the last write of each. Nobody lends another: `self`
+        // is here.
+        if !self.is_whole() && Arc::get_mut(&mut self.chunks).is_none() {
             return None;
         }
         let prefix = self.chunks.prefix_bytes();
         let memory = Arc::clone(&self.chunks.memory);
         Some(UnfinishedBuffer { memory, prefix })
     }
-}
-
-/// A chunk that has landed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ChunkLanded {
-    /// Its grant.
-    pub grant: u64,
-    /// It was the last of its message: [`super::LinkMachine::landed`] is to be called.
-    pub is_last: bool,
 }
 
 /// The right to write one chunk. Nobody else reads or writes these bytes as long as it exists.
@@ -338,15 +313,16 @@ impl WriteRange {
 
     /// Whether the peer's card may have written these bytes by itself: GRANT named an address.
     pub fn may_be_direct(&self) -> bool {
-        self.chunks.direct != DirectTarget::None
+        self.chunks.is_direct
     }
 
-    /// All its bytes are there: written through this range, or directly by the peer's card.
-    pub fn landed(self, directly: bool) -> ChunkLanded {
+    /// All its bytes are there: written through this range, or directly by the peer's card. If it is the last of its message, the grant's
+    /// number, for [`super::LinkMachine::landed`].
+    pub fn landed(self, directly: bool) -> Option<u64> {
         let chunks = &*self.chunks;
         let (start, end) = chunks.range(self.chunk);
         if let Some(card) = &chunks.memory.card {
-            let on_card = directly && chunks.direct == DirectTarget::Card;
+            let on_card = directly && chunks.is_on_card;
             card.landed(start as u64, (end - start) as u64, on_card);
         }
         let (word, bit) = ((self.chunk / 64) as usize, 1 << (self.chunk % 64));
@@ -360,15 +336,7 @@ impl WriteRange {
             // Two lanes that ended at the same time may each have missed the other's chunk.
             shared.advance(shared.bytes());
         }
-        let grant = self.grant;
-        ChunkLanded { grant, is_last }
-    }
-}
-
-impl Drop for WriteRange {
-    fn drop(&mut self) {
-        // SYNC POINT lent.
-        self.chunks.lent.fetch_sub(1, Ordering::Release);
+        is_last.then_some(self.grant)
     }
 }
 

@@ -1,14 +1,9 @@
-//! Fields of frames: how each type is written, how long it may be, and which bytes are none.
+//! Fields of frames: how each type is written, and which bytes are none.
 
-use super::values::{
-    Description, LaneKey, Lanes, RdmaMode, Remote, ResetReason, DESCRIPTION_BYTES_MAX, KEY_BYTES,
-    LANES_MAX, RAILS_MAX,
-};
+use super::values::{Description, LaneKey, Lanes, RdmaMode, Remote, LANES_MAX, RAILS_MAX};
 
 /// A type that frames have fields of.
 pub(super) trait Field: Sized {
-    /// The least and the greatest length.
-    const BYTES: (usize, usize);
     fn put(&self, into: &mut Vec<u8>);
     /// Takes the field from the beginning of the bytes; `None` if they are too few, or no value of its type.
     fn take(from: &mut &[u8]) -> Option<Self>;
@@ -23,7 +18,6 @@ fn take_array<const N: usize>(from: &mut &[u8]) -> Option<[u8; N]> {
 macro_rules! numbers {
     ($($of:ident)*) => {$(
         impl Field for $of {
-            const BYTES: (usize, usize) = (size_of::<Self>(), size_of::<Self>());
             fn put(&self, into: &mut Vec<u8>) {
                 into.extend(self.to_le_bytes());
             }
@@ -39,7 +33,6 @@ numbers!(u8 u16 u32 u64);
 macro_rules! codes {
     ($($of:ident: $($name:ident)*;)*) => {$(
         impl Field for $of {
-            const BYTES: (usize, usize) = (1, 1);
             fn put(&self, into: &mut Vec<u8>) {
                 into.push(*self as u8);
             }
@@ -53,11 +46,9 @@ macro_rules! codes {
 }
 codes! {
     RdmaMode: No Prefer Require;
-    ResetReason: Protocol Version Realm Lanes Incarnation Key Rdma;
 }
 
 impl Field for Description {
-    const BYTES: (usize, usize) = (2, 2 + DESCRIPTION_BYTES_MAX);
     fn put(&self, into: &mut Vec<u8>) {
         let length = u16::try_from(self.as_slice().len()).expect("descriptions are short");
         length.put(into);
@@ -72,7 +63,6 @@ impl Field for Description {
 }
 
 impl Field for LaneKey {
-    const BYTES: (usize, usize) = (KEY_BYTES, KEY_BYTES);
     fn put(&self, into: &mut Vec<u8>) {
         into.extend(self.0);
     }
@@ -91,7 +81,6 @@ fn take_some<const MAX: usize>(count: usize, from: &mut &[u8]) -> Option<[u32; M
 }
 
 impl Field for Lanes {
-    const BYTES: (usize, usize) = (1 + 4, 1 + 4 * LANES_MAX);
     fn put(&self, into: &mut Vec<u8>) {
         let numbers = self.as_slice();
         into.push(u8::try_from(numbers.len()).expect("a link has few lanes"));
@@ -106,7 +95,6 @@ impl Field for Lanes {
 
 /// An address and the key of each rail; no keys if there is none.
 impl Field for Option<Remote> {
-    const BYTES: (usize, usize) = (1, 1 + 8 + 4 * RAILS_MAX);
     fn put(&self, into: &mut Vec<u8>) {
         let keys = self.as_ref().map_or(&[][..], Remote::keys);
         into.push(u8::try_from(keys.len()).expect("a host has few rails"));

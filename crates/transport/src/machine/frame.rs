@@ -1,6 +1,6 @@
-//! Frames of wire version 5: what travels over a lane of a [`super::LinkMachine`].
+//! Frames of wire version 6: what travels over a lane of a [`super::LinkMachine`].
 //!
-//! Little-endian, a header of 8 bytes and a body. The kind bounds the body's length. Bytes of messages follow
+//! Little-endian, a header of 8 bytes and a body. [`FRAME_BYTES_MAX`] bounds its length. Bytes of messages follow
 //! *small* and *chunk* frames. One table (`frames!`) lists each kind's fields; it writes encoder and decoder.
 //!
 //! ```text
@@ -12,13 +12,13 @@
 
 use super::field::Field;
 pub use super::values::{
-    Description, LaneKey, Lanes, RdmaMode, Remote, ResetReason, CHUNK_BYTES_MAX,
-    DESCRIPTION_BYTES_MAX, HEADER_BYTES, LANES_MAX, RAILS_MAX,
+    Description, LaneKey, Lanes, RdmaMode, Remote, CHUNK_BYTES_MAX, DESCRIPTION_BYTES_MAX,
+    HEADER_BYTES, LANES_MAX, RAILS_MAX,
 };
 use thiserror::Error;
 
 /// The version of these frames.
-pub const WIRE_VERSION: u8 = 5;
+pub const WIRE_VERSION: u8 = 6;
 /// The longest frame, header included, without the message's bytes.
 pub const FRAME_BYTES_MAX: usize = 128 + DESCRIPTION_BYTES_MAX;
 /// Chunks of a message; all but its last have one size.
@@ -38,10 +38,7 @@ pub enum DecodeError {
     /// Another version.
     #[error("the peer uses version {0} of the frame format, and this host version {WIRE_VERSION}; run the same version of rgaps on both hosts")]
     Version(u8),
-    /// No such kind.
-    #[error("there is no frame of kind {0}")]
-    Kind(u8),
-    /// A field that it cannot have. Its length is one, too.
+    /// A field that it cannot have. Its kind and its length are such, too.
     #[error("a frame of kind {kind} has an invalid {field}")]
     Field {
         /// Its kind.
@@ -71,6 +68,8 @@ macro_rules! frames {
 
         $(
             $(#[$doc])*
+            // The names of some fields say all.
+            #[allow(missing_docs)]
             #[derive(Clone, Debug, PartialEq, Eq)]
             pub struct $name {
                 $($(#[$field_doc])* pub $field: $of,)*
@@ -82,17 +81,6 @@ macro_rules! frames {
                 }
             }
         )*
-
-        /// The least and the greatest length of a kind's body.
-        fn body_bytes(kind: u8) -> Option<(usize, usize)> {
-            match kind {
-                $($kind => Some((
-                    0 $(+ <$of as Field>::BYTES.0)*,
-                    0 $(+ <$of as Field>::BYTES.1)*,
-                )),)*
-                _ => None,
-            }
-        }
 
         /// Or the field that is wrong.
         fn decode_body(kind: u8, from: &mut &[u8]) -> Result<Frame, &'static str> {
@@ -158,9 +146,7 @@ frames! {
     }
     /// A small message; its bytes follow, the description first.
     3 Small {
-        /// The flow.
         flow: u64,
-        /// The message.
         sequence: u64,
         /// The sum of the flow's charges after it.
         charge_end: u64,
@@ -171,9 +157,7 @@ frames! {
     }
     /// A large message requests a receive buffer.
     4 Request {
-        /// The flow.
         flow: u64,
-        /// The message.
         sequence: u64,
         /// The sum of the flow's charges when it was its turn (large messages are not charged).
         charge_end: u64,
@@ -181,14 +165,11 @@ frames! {
         bytes: u64,
         /// Bytes of each chunk but the last.
         chunk_bytes: u32,
-        /// The description.
         description: Description,
     }
     /// The receive buffer is there.
     5 Grant {
-        /// The flow.
         flow: u64,
-        /// The message.
         sequence: u64,
         /// The grant's number, never given again by this machine.
         grant: u64,
@@ -201,16 +182,13 @@ frames! {
     }
     /// A chunk of it; its bytes follow.
     6 Chunk {
-        /// The grant.
         grant: u64,
         /// Its index in the message.
         chunk: u32,
-        /// Bytes.
         bytes: u32,
     }
     /// The flow's delivered position, and its window.
     7 Ack {
-        /// The flow.
         flow: u64,
         /// The first message that is not delivered, or [`FLOW_ENDED`].
         next: u64,
@@ -219,12 +197,10 @@ frames! {
     }
     /// No chunk of a grant follows on this lane.
     8 Abandon {
-        /// The grant.
         grant: u64,
     }
     /// Those of these messages that have not arrived never will.
     9 Gap {
-        /// The flow.
         flow: u64,
         /// The first of them.
         first: u64,
@@ -235,47 +211,35 @@ frames! {
     }
     /// The flow ends before this message.
     10 Close {
-        /// The flow.
         flow: u64,
         /// The number after its last message; [`FLOW_ENDED`] as the answer to REFUSE.
         next: u64,
     }
     /// The receiver takes nothing more of a flow. The sender answers with [`Frame::Close`].
     11 Refuse {
-        /// The flow.
         flow: u64,
-        /// Why, in words.
         why: Description,
     }
     /// The lane works.
-    12 Alive {
-        /// Counts up.
-        beat: u64,
-    }
-    /// The link ends because of an error.
+    12 Alive {}
+    /// The link or the lane ends.
     13 Reset {
-        /// Why.
-        reason: ResetReason,
-        /// What the end that sends it expects instead: its realm, its incarnation.
-        expected: u64,
+        why: Description,
     }
-    /// The link ends as intended.
-    14 Goodbye {}
     /// While an RDMA lane is agreed on: how the peer reaches this end's channel.
-    15 RdmaAddress {
+    14 RdmaAddress {
         /// Which of this end's cards.
         rail: u8,
         /// What verbs needs to connect.
         address: Description,
     }
     /// The same: this end has done that step.
-    16 RdmaReady {
+    15 RdmaReady {
         /// 1: it has connected its end; 2: a frame has arrived through it.
         step: u8,
     }
     /// The same: it cannot be.
-    17 RdmaRefused {
-        /// Why, in words.
+    16 RdmaRefused {
         why: Description,
     }
 }
@@ -309,7 +273,6 @@ impl Frame {
         if *version != WIRE_VERSION {
             return Err(DecodeError::Version(*version));
         }
-        let (least, most) = body_bytes(kind).ok_or(DecodeError::Kind(kind))?;
         let (Some(zero), Some(bytes)) = (u16::take(&mut header), u32::take(&mut header)) else {
             return Ok(Decoded::Short(HEADER_BYTES));
         };
@@ -317,9 +280,10 @@ impl Frame {
         if zero != 0 {
             return Err(invalid("reserved"));
         }
-        let length = usize::try_from(bytes).ok();
-        let length = length.filter(|length| (least..=most).contains(length));
-        let whole = HEADER_BYTES + length.ok_or(invalid("length"))?;
+        let whole = HEADER_BYTES.saturating_add(bytes as usize);
+        if whole > FRAME_BYTES_MAX {
+            return Err(invalid("length"));
+        }
         let Some(mut body) = from.get(HEADER_BYTES..whole) else {
             return Ok(Decoded::Short(whole));
         };
@@ -331,47 +295,42 @@ impl Frame {
     }
 }
 
-/// Bounds that hold whatever the state of the link.
+/// Bounds that hold whatever the state of the link. Or the field that is outside of them.
 fn check(frame: &Frame) -> Result<(), &'static str> {
-    let rules: &[(bool, &'static str)] = match frame {
-        Frame::Open(of) => &[
-            (of.flow != CONTROL_FLOW, "flow"),
-            (of.first <= SEQUENCE_MAX, "first"),
-        ],
-        Frame::Small(of) => &[
-            (of.sequence <= SEQUENCE_MAX, "sequence"),
-            (u64::from(of.bytes) <= of.charge_end, "bytes"),
-            (
-                u32::from(of.description_bytes) < of.bytes
-                    && usize::from(of.description_bytes) <= DESCRIPTION_BYTES_MAX,
-                "description_bytes",
-            ),
-        ],
-        Frame::Request(of) => {
-            let bytes_max = u64::from(of.chunk_bytes) * u64::from(CHUNKS_MAX);
-            &[
-                (of.sequence <= SEQUENCE_MAX, "sequence"),
-                (
-                    (1..=CHUNK_BYTES_MAX).contains(&of.chunk_bytes),
-                    "chunk_bytes",
-                ),
-                ((1..=bytes_max).contains(&of.bytes), "bytes"),
-            ]
-        }
-        Frame::Grant(of) => &[
-            (of.sequence <= SEQUENCE_MAX, "sequence"),
-            (of.from_chunk < CHUNKS_MAX, "from_chunk"),
-        ],
-        Frame::Chunk(of) => &[
-            (of.chunk < CHUNKS_MAX, "chunk"),
-            ((1..=CHUNK_BYTES_MAX).contains(&of.bytes), "bytes"),
-        ],
-        Frame::Gap(of) => &[(of.first < of.next && of.next < FLOW_ENDED, "next")],
-        Frame::Close(Close { flow, .. }) | Frame::Refuse(Refuse { flow, .. }) => {
-            &[(*flow != CONTROL_FLOW, "flow")]
-        }
-        _ => &[],
-    };
-    let broken = rules.iter().find(|(holds, _)| !holds);
-    broken.map_or(Ok(()), |(_, field)| Err(field))
+    Err(match frame {
+        Frame::Open(of) if of.flow == CONTROL_FLOW => "flow",
+        Frame::Open(of) if of.first > SEQUENCE_MAX => "first",
+        Frame::Small(of) if of.sequence > SEQUENCE_MAX => "sequence",
+        Frame::Small(of) if u64::from(of.bytes) > of.charge_end => "bytes",
+        Frame::Small(of) if !of.has_description() => "description_bytes",
+        Frame::Request(of) if of.sequence > SEQUENCE_MAX => "sequence",
+        Frame::Request(of) if !is_chunk(of.chunk_bytes) => "chunk_bytes",
+        Frame::Request(of) if !of.has_chunks() => "bytes",
+        Frame::Grant(of) if of.sequence > SEQUENCE_MAX => "sequence",
+        Frame::Grant(of) if of.from_chunk >= CHUNKS_MAX => "from_chunk",
+        Frame::Chunk(of) if of.chunk >= CHUNKS_MAX => "chunk",
+        Frame::Chunk(of) if !is_chunk(of.bytes) => "bytes",
+        Frame::Gap(of) if of.first >= of.next || of.next == FLOW_ENDED => "next",
+        Frame::Close(of) if of.flow == CONTROL_FLOW => "flow",
+        Frame::Refuse(of) if of.flow == CONTROL_FLOW => "flow",
+        _ => return Ok(()),
+    })
+}
+
+fn is_chunk(bytes: u32) -> bool {
+    (1..=CHUNK_BYTES_MAX).contains(&bytes)
+}
+
+impl Small {
+    fn has_description(&self) -> bool {
+        u32::from(self.description_bytes) < self.bytes
+            && usize::from(self.description_bytes) <= DESCRIPTION_BYTES_MAX
+    }
+}
+
+impl Request {
+    fn has_chunks(&self) -> bool {
+        let most = u64::from(self.chunk_bytes) * u64::from(CHUNKS_MAX);
+        (1..=most).contains(&self.bytes)
+    }
 }

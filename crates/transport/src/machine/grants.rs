@@ -7,8 +7,10 @@ use super::buffer::{GrantedBuffer, UnfinishedBuffer, WriteRange};
 use super::frame::{self, Chunk, Lanes, Request};
 use super::lanes::Outgoing;
 use super::receive_flow::ReceiveFlow;
-use super::user::{violation, BufferReply, LinkUser, ProtocolViolation, Turn};
+use super::receive_message::{LargeMessage, LargeState};
+use super::user::{violation, BufferReply, FlowReceiver, ProtocolViolation, RemoteOf};
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 pub(super) struct Grant {
@@ -18,10 +20,6 @@ pub(super) struct Grant {
     /// The lanes that may still bring chunks.
     open: Lanes,
     buffer: GrantedBuffer,
-    /// The sender has requested the message again: it has lost a lane and leaves this grant.
-    requested_again: Option<Request>,
-    /// The lane that brought GRANT to the sender.
-    reported_on: Option<u32>,
 }
 
 impl Grant {
@@ -34,15 +32,17 @@ impl Grant {
 pub(super) struct Grants {
     all: BTreeMap<u64, Grant>,
     last: u64,
-    pub(super) user: Arc<dyn LinkUser>,
+    pub(super) user: Arc<dyn FlowReceiver>,
+    pub(super) remote: Arc<RemoteOf>,
 }
 
 impl Grants {
-    pub(super) fn new(user: Arc<dyn LinkUser>) -> Self {
+    pub(super) fn new(user: Arc<dyn FlowReceiver>, remote: Arc<RemoteOf>) -> Self {
         Self {
             all: BTreeMap::new(),
             last: 0,
             user,
+            remote,
         }
     }
 
@@ -52,89 +52,76 @@ impl Grants {
         self.last.saturating_sub(back)
     }
 
-    /// The sender requests the message of a grant again.
-    pub(super) fn requested_again(&mut self, grant: u64, request: Request) {
-        if let Some(grant) = self.all.get_mut(&grant) {
-            grant.requested_again = Some(request);
-        }
-    }
-
     /// Gives buffers to a flow's messages in their order, until the user has none, or if no lane is known to both ends: then the
     /// flow is starved. Whether a message needs no byte more: it may be its turn.
-    pub(super) fn give(&mut self, flow: u64, of: &mut ReceiveFlow, out: &mut Outgoing) -> bool {
+    pub(super) fn give(&mut self, of: &mut ReceiveFlow, out: &mut Outgoing) -> bool {
         let mut has_landed = false;
         let lanes = out.confirmed();
-        while let Some((sequence, request, has_kept)) = of.next_requested() {
-            let Some(lanes) = lanes else {
-                of.is_starved = true;
-                break;
-            };
-            let reply = (!has_kept).then(|| {
-                let (description, bytes) = (request.description.as_slice(), request.bytes);
-                self.user.buffer(flow, sequence, description, bytes)
-            });
-            if matches!(reply, Some(BufferReply::Full)) {
+        while let Some(message) = of.next_requested() {
+            let begun = lanes.and_then(|lanes| self.begin(message, lanes, out));
+            if begun.is_none() {
                 of.is_starved = true;
                 break;
             }
-            let (request, kept) = of.take_requested(sequence);
-            let bytes = request.bytes;
-            let Some(buffer) = usable(reply, kept, &request) else {
-                let (first, next) = (sequence, sequence + 1);
-                let missed = Turn::Missed { first, next };
-                of.set_landed(sequence, bytes, request.charge_end, missed);
-                has_landed = true;
-                continue;
-            };
-            let remote = |address| self.user.remote(address, bytes);
-            match buffer.grant(request.chunk_bytes, remote) {
-                Ok((buffer, from_chunk, remote)) => {
-                    self.last += 1;
-                    of.set_granted(sequence, bytes, self.last);
-                    let frame = frame::Grant {
-                        flow,
-                        sequence,
-                        grant: self.last,
-                        from_chunk,
-                        lanes,
-                        remote,
-                    };
-                    let grant = Grant {
-                        frame,
-                        request,
-                        open: lanes,
-                        buffer,
-                        requested_again: None,
-                        reported_on: None,
-                    };
-                    self.all.insert(self.last, grant);
-                    self.report(self.last, lanes.as_slice()[0], out);
-                }
-                Err(whole) => {
-                    set_whole(of, request, whole);
-                    has_landed = true;
-                }
-            }
+            has_landed |= message.is_landed();
         }
         has_landed
     }
 
-    /// Sends GRANT again where it was lost with its lane, or may have been.
-    pub(super) fn report_lost(&mut self, out: &mut Outgoing) {
-        let Some(lane) = out.first() else {
-            return;
+    /// Grants a message that is requested the buffer that it has kept, or one of the user's. `None`: the user has none now.
+    fn begin(&mut self, of: &mut LargeMessage, lanes: Lanes, out: &mut Outgoing) -> Option<()> {
+        let request = of.request.as_ref()?;
+        let LargeState::Waits(kept) = &mut of.state else {
+            return None;
         };
-        let all = self.all.iter();
-        let lost = all.filter(|(_, grant)| grant.reported_on.is_none());
-        let lost: Vec<u64> = lost.map(|(number, _)| *number).collect();
-        for number in lost {
-            self.report(number, lane, out);
-        }
+        let (flow, sequence, bytes) = (request.flow, request.sequence, request.bytes);
+        let buffer = match kept.take() {
+            Some(kept) => Some(kept).filter(|kept| kept.may_go_on(request.chunk_bytes)),
+            None => match (self.user).buffer(flow, sequence, request.description.as_slice(), bytes)
+            {
+                BufferReply::Full => return None,
+                BufferReply::Buffer(new) => UnfinishedBuffer::new(new, bytes),
+                BufferReply::Refused => None,
+            },
+        };
+        let request = of.request.take()?;
+        let remote = |address| (self.remote)(address, bytes);
+        let granted = match buffer.map(|buffer| buffer.grant(request.chunk_bytes, remote)) {
+            Some(Ok(granted)) => granted,
+            Some(Err(whole)) => {
+                of.set_landed(request, Some(whole));
+                return Some(());
+            }
+            None => {
+                of.set_landed(request, None);
+                return Some(());
+            }
+        };
+        let (buffer, from_chunk, remote) = granted;
+        self.last += 1;
+        let frame = frame::Grant {
+            flow,
+            sequence,
+            grant: self.last,
+            from_chunk,
+            lanes,
+            remote,
+        };
+        out.answer(lanes.as_slice()[0], frame.clone());
+        let grant = Grant {
+            frame,
+            request,
+            open: lanes,
+            buffer,
+        };
+        self.all.insert(self.last, grant);
+        of.state = LargeState::Granted(self.last);
+        Some(())
     }
 
-    fn report(&mut self, number: u64, lane: u32, out: &mut Outgoing) {
-        if let Some(grant) = self.all.get_mut(&number) {
-            grant.reported_on = Some(lane);
+    /// Sends GRANT again, since a lane may have lost it. To a sender that knows it, it says nothing.
+    pub(super) fn report_again(&self, lane: u32, out: &mut Outgoing) {
+        for grant in self.all.values() {
             out.answer(lane, grant.frame.clone());
         }
     }
@@ -157,34 +144,22 @@ impl Grants {
         self.all.remove(&number)
     }
 
-    /// A lane brought ABANDON. The grant, if that was its last lane.
-    pub(super) fn abandoned(
-        &mut self,
-        number: u64,
-        lane: u32,
-    ) -> Result<Option<Grant>, ProtocolViolation> {
-        if number == 0 || number > self.last {
-            return Err(violation("Abandon", "there was no such grant"));
-        }
-        let Some(grant) = self.all.get_mut(&number) else {
-            return Ok(None);
-        };
-        grant.open.remove(lane);
-        let has_ended = grant.open.as_slice().is_empty();
-        Ok(has_ended.then(|| self.all.remove(&number)).flatten())
-    }
-
-    /// A lane ended: nothing more arrives through it. The grants that end with it.
-    pub(super) fn lane_ended(&mut self, lane: u32) -> Vec<(u64, Grant)> {
-        for grant in self.all.values_mut() {
+    /// Nothing more of these grants arrives through a lane: it brought ABANDON, or has ended. The grants that end with it.
+    pub(super) fn leave(&mut self, lane: u32, of: RangeInclusive<u64>) -> Vec<(u64, Grant)> {
+        let mut ended = Vec::new();
+        for (number, grant) in self.all.range_mut(of) {
             grant.open.remove(lane);
-            grant.reported_on = grant.reported_on.filter(|on| *on != lane);
+            if grant.open.as_slice().is_empty() {
+                ended.push(*number);
+            }
         }
-        let all = self.all.iter();
-        let ended = all.filter(|(_, grant)| grant.open.as_slice().is_empty());
-        let ended: Vec<u64> = ended.map(|(number, _)| *number).collect();
         let ended = ended.iter();
         ended.filter_map(|of| self.all.remove_entry(of)).collect()
+    }
+
+    /// Whether a grant had this number.
+    pub(super) fn was_given(&self, number: u64) -> bool {
+        (1..=self.last).contains(&number)
     }
 
     pub(super) fn len(&self) -> usize {
@@ -195,49 +170,15 @@ impl Grants {
 /// A grant of a flow has ended: its message goes on without it, if it is needed.
 pub(super) fn settle(of: &mut ReceiveFlow, number: u64, grant: Grant) {
     let Grant {
-        request,
-        buffer,
-        requested_again,
-        ..
+        request, buffer, ..
     } = grant;
-    let (sequence, bytes) = (request.sequence, request.bytes);
-    let is_needed = of.grant_ended(sequence, number);
+    // What is still lent cannot be kept: the message begins without a buffer.
     let buffer = buffer.into_unfinished();
-    if !is_needed {
+    let Some(message) = of.grant_ended(request.sequence, number) else {
         return;
-    }
-    match buffer {
-        Some(buffer) if buffer.prefix() == bytes => set_whole(of, request, buffer),
-        Some(buffer) => of.set_kept(sequence, bytes, buffer),
-        // It is still lent and cannot be kept: the message begins without one.
-        None => of.remove_large(bytes),
-    }
-    if let Some(again) = requested_again {
-        // It was checked when it arrived, and replaces the one that is settled here.
-        let _ = of.request(&again);
-    }
-}
-
-fn set_whole(of: &mut ReceiveFlow, request: Request, whole: UnfinishedBuffer) {
-    let (sequence, bytes) = (request.sequence, request.bytes);
-    let turn = Turn::Large {
-        sequence,
-        description: request.description,
-        buffer: whole.into_whole(),
     };
-    of.set_landed(sequence, bytes, request.charge_end, turn);
-}
-
-/// The buffer to grant: the user's, or the one that was kept if a grant of these chunks can begin in it. `None` if the user
-/// refuses the message.
-fn usable(
-    reply: Option<BufferReply>,
-    kept: Option<UnfinishedBuffer>,
-    request: &Request,
-) -> Option<UnfinishedBuffer> {
-    match reply {
-        None => kept.filter(|kept| kept.may_go_on(request.chunk_bytes)),
-        Some(BufferReply::Buffer(new)) => UnfinishedBuffer::new(new, request.bytes),
-        Some(BufferReply::Full | BufferReply::Refused) => None,
+    match buffer {
+        Some(whole) if whole.prefix() == message.bytes => message.set_landed(request, Some(whole)),
+        kept => message.state = LargeState::Waits(kept),
     }
 }

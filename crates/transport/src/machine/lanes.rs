@@ -4,9 +4,9 @@
 //! matter, and they overtake the rest. *Messages* leave in the order in which they were queued: so OPEN precedes its flow's frames,
 //! and ABANDON follows the last chunk.
 
-use super::frame::{Ack, Alive, Description, Frame, Lanes, Remote, LANES_MAX};
+use super::frame::{Abandon, Ack, Alive, Description, Frame, Lanes, Remote, LANES_MAX};
 use super::limits::LinkLimits;
-use super::user::{FlowEvent, LinkOutput};
+use super::user::LinkOutput;
 use super::LinkMachine;
 use crate::payload::Payload;
 use std::collections::{BTreeMap, VecDeque};
@@ -45,7 +45,7 @@ pub struct QueuedFrame {
 }
 
 impl QueuedFrame {
-    fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.payload.as_ref().map_or(0, |(_, from, to)| to - from)
     }
 
@@ -122,7 +122,7 @@ impl Outgoing {
         }
         self.lanes.insert(lane, LaneQueue::default());
         // The peer lists a lane in grants once it knows that both ends have it.
-        self.answer(lane, Alive { beat: 0 });
+        self.answer(lane, Alive {});
         true
     }
 
@@ -133,6 +133,11 @@ impl Outgoing {
 
     pub(super) fn is_empty(&self) -> bool {
         self.lanes.is_empty()
+    }
+
+    /// Whether there is no other lane.
+    pub(super) fn is_only(&self, lane: u32) -> bool {
+        self.lanes.keys().eq([&lane])
     }
 
     pub(super) fn has(&self, lane: u32) -> bool {
@@ -176,11 +181,6 @@ impl Outgoing {
         });
         let least = lanes.min_by_key(|(_, queue)| queue.in_hand_bytes);
         least.map(|(lane, _)| *lane)
-    }
-
-    pub(super) fn takes(&self, lane: u32, bytes: u64) -> bool {
-        let queue = self.lanes.get(&lane);
-        queue.is_some_and(|queue| queue.takes(bytes, &self.limits))
     }
 
     pub(super) fn all_busy(&self) -> bool {
@@ -235,6 +235,13 @@ impl Outgoing {
         self.has_changed(lane);
     }
 
+    /// No chunk of a grant follows on these lanes.
+    pub(super) fn abandon(&mut self, grant: u64, lanes: Lanes) {
+        for lane in lanes.as_slice() {
+            self.push(*lane, Abandon { grant });
+        }
+    }
+
     fn has_changed(&mut self, lane: u32) {
         if !self.changed.contains(&lane) {
             self.changed.push(lane);
@@ -247,11 +254,6 @@ impl Outgoing {
         if queue.is_some_and(|queue| !std::mem::replace(&mut queue.is_stuck, true)) {
             self.report(LinkOutput::Stuck { lane });
         }
-    }
-
-    /// Something happened to a flow that is sent.
-    pub(super) fn report_flow(&mut self, event: FlowEvent) {
-        self.report(LinkOutput::Flow(event));
     }
 
     /// What the user is to do, behind all before.
@@ -268,10 +270,10 @@ impl LinkMachine {
     }
 
     /// Says that a lane works, if it has nothing else to say.
-    pub fn beat(&mut self, lane: u32, beat: u64) {
+    pub fn beat(&mut self, lane: u32) {
         let queue = self.out.lanes.get(&lane);
         if queue.is_some_and(|queue| queue.answers.is_empty()) {
-            self.out.answer(lane, Alive { beat });
+            self.out.answer(lane, Alive {});
         }
     }
 

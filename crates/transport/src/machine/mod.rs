@@ -14,7 +14,7 @@
 //! ```
 //!
 //! **Lock.** The link's lock owns the machine. Whichever thread has something to say takes it; the user's code runs after it is
-//! released, but for [`LinkUser`]. Bytes are written without it, by [`WriteRange`]. Only the last chunk of a message takes it again.
+//! released, but for [`FlowReceiver::buffer`]. Bytes are written without it, by [`WriteRange`]. Only the last chunk of a message takes it again.
 //!
 //! **Who may touch which bytes:**
 //!
@@ -51,12 +51,13 @@ mod sending;
 mod user;
 mod values;
 
-pub use buffer::{CardBuffer, ChunkLanded, PrefixMemory, ReceiveBuffer, WriteRange};
+pub use buffer::{CardBuffer, PrefixMemory, ReceiveBuffer, WriteRange};
 pub use lanes::{QueuedFrame, WriteLimit};
 pub use limits::{LinkLimits, FLOWS_MAX};
 pub use receiving::FrameStep;
 pub use user::{
-    BufferReply, FlowEvent, FlowId, LinkOutput, LinkUser, ProtocolViolation, Turn, WindowViolation,
+    BufferReply, FlowEvent, FlowId, FlowReceiver, LinkOutput, OpenReply, ProtocolViolation,
+    RemoteOf, Turn, WindowViolation,
 };
 
 use frame::{Chunk, Frame};
@@ -82,18 +83,15 @@ pub struct LinkMachine {
     sending: SendSide,
     receiving: ReceiveSide,
     out: Outgoing,
-    /// A frame broke the protocol, which shows only in its turn.
-    violation: Option<ProtocolViolation>,
 }
 
 impl LinkMachine {
     /// A link without lanes.
-    pub fn new(limits: LinkLimits, user: Arc<dyn LinkUser>) -> Self {
+    pub fn new(limits: LinkLimits, user: Arc<dyn FlowReceiver>, remote: Arc<RemoteOf>) -> Self {
         Self {
             sending: SendSide::new(limits),
-            receiving: ReceiveSide::new(limits, user),
+            receiving: ReceiveSide::new(limits, user, remote),
             out: Outgoing::new(limits),
-            violation: None,
         }
     }
 
@@ -101,7 +99,6 @@ impl LinkMachine {
     /// are flows that were cut. Other flows keep their numbers, and wait with what they retain until they are
     /// [opened again](LinkMachine::reopen), or cut. The control flow begins anew. What is returned is dropped without the lock.
     pub fn restart(&mut self) -> impl Sized {
-        self.violation = None;
         (
             self.sending.restart(&mut self.out),
             self.receiving.restart(),
@@ -118,7 +115,10 @@ impl LinkMachine {
             self.lane_ended(lane);
             return false;
         }
-        self.receive_on_lanes();
+        if self.out.is_only(lane) {
+            self.receiving.report_refused(lane, &mut self.out);
+        }
+        self.buffer_free();
         true
     }
 
@@ -140,10 +140,9 @@ impl LinkMachine {
         frame: &Frame,
         payload: &[u8],
     ) -> Result<FrameStep, ProtocolViolation> {
-        self.check_violation()?;
         let is_first = self.out.confirm(lane);
         if is_first.ok_or(violation(frame.name(), "its lane is not open"))? {
-            self.receive_on_lanes();
+            self.buffer_free();
         }
         let mut step = FrameStep::Done;
         match frame {
@@ -164,24 +163,18 @@ impl LinkMachine {
         }
         self.sending.pump(&mut self.out);
         self.flush();
-        self.check_violation()?;
         Ok(step)
     }
 
-    /// The peer's card has written a whole message of one chunk by itself, and says so by a mark: the low bits of the grant's number, as
-    /// many as `mask` has.
-    pub fn marked(
-        &mut self,
-        lane: u32,
-        (mark, mask): (u32, u32),
-        bytes: u32,
-    ) -> Result<FrameStep, ProtocolViolation> {
+    /// The CHUNK that a mark stands for: the peer's card has written a whole message of one chunk by itself, and says so by the low bits of the
+    /// grant's number, as many as `mask` has.
+    pub fn marked(&self, (mark, mask): (u32, u32), bytes: u32) -> Frame {
         let chunk = Chunk {
             grant: self.receiving.grants.marked(mark, mask),
             chunk: 0,
             bytes,
         };
-        self.frame(lane, &chunk.into(), &[])
+        chunk.into()
     }
 
     /// A few milliseconds have passed: acknowledgements that waited leave, and all that had to wait for memory asks again.
@@ -192,20 +185,11 @@ impl LinkMachine {
 
     /// Whether the next tick does something.
     pub fn awaits_tick(&self) -> bool {
-        self.receiving.awaits_tick() || self.violation.is_some()
-    }
-
-    /// A violation that showed behind its frame; the link is to be reset.
-    pub fn violation(&mut self) -> Option<ProtocolViolation> {
-        self.violation.take()
+        self.receiving.awaits_tick()
     }
 
     /// Messages that were sent again, and messages that arrived again.
     pub fn repeated(&self) -> (u64, u64) {
         (self.sending.resent, self.receiving.duplicates)
-    }
-
-    fn check_violation(&mut self) -> Result<(), ProtocolViolation> {
-        self.violation.take().map_or(Ok(()), Err)
     }
 }

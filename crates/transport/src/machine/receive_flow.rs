@@ -4,13 +4,14 @@
 //! number whose turn it is. They differ while something is Delivering or BackPressured.
 
 use super::ack_debt::AckDebt;
-use super::buffer::UnfinishedBuffer;
 use super::frame::{Ack, Gap, Request, Small};
+use super::lanes::Outgoing;
 use super::limits::{may_request, LinkLimits, GRANTS_MAX};
-use super::receive_message::{Delivery, DeliveryKind, ReceiveState};
+use super::receive_message::{Delivery, LandedMessage, LargeMessage, LargeState};
 use super::user::{violation, ProtocolViolation, Turn};
 use crate::credits::ReceiveWindow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// Messages and gaps of a flow that wait for their turn.
 const REORDER_MAX: usize = 4096;
@@ -37,16 +38,11 @@ pub(super) struct ReceiveFlow {
     is_accepted: bool,
     pub(super) taken: u64,
     pub(super) position: u64,
-    messages: BTreeMap<u64, ReceiveState>,
-    /// Those that are Requested.
-    requested: BTreeSet<u64>,
-    /// Small ones that wait for their turn: bytes.
+    /// Small messages that wait for their turn, and their bytes.
+    small: BTreeMap<u64, LandedMessage>,
     reorder_bytes: u64,
-    /// Those that are Granted.
-    granted: usize,
-    /// Large ones that are not delivered, and their bytes.
-    pub(super) large: usize,
-    large_bytes: u64,
+    /// Large messages that have not had their turn: few, as they need grants.
+    large: BTreeMap<u64, LargeMessage>,
     /// Grants that outlive their messages.
     pub(super) orphans: usize,
     gaps: BTreeMap<u64, (u64, u64)>,
@@ -57,9 +53,9 @@ pub(super) struct ReceiveFlow {
     /// answer are both lost or none is. Which one, the order of arrival does not tell: a lane that the sender has lost may still
     /// bring an old copy.
     pub(super) close_lanes: Vec<u32>,
-    /// What is out for delivery, or was and is back-pressured.
+    /// What is out for delivery, or was and is back-pressured. `taken` is the position after it.
     turn: Option<Delivery>,
-    back_pressured: Option<Turn>,
+    pub(super) back_pressured: Option<Turn>,
     window: ReceiveWindow,
     pub(super) debt: AckDebt,
 }
@@ -112,26 +108,21 @@ impl ReceiveFlow {
             self.debt.is_due = true;
             return Ok(SmallOutcome::Duplicate);
         }
-        if let Some(state) = self.messages.get(&sequence) {
-            return match state {
-                ReceiveState::Landed {
-                    turn: Turn::Small { .. },
-                    ..
-                } => Ok(SmallOutcome::Duplicate),
-                _ => Err(violation(
-                    "Small",
-                    "the message was requested as a large one",
-                )),
-            };
+        if self.small.contains_key(&sequence) {
+            return Ok(SmallOutcome::Duplicate);
+        }
+        if self.large.contains_key(&sequence) {
+            let what = "the message was requested as a large one";
+            return Err(violation("Small", what));
         }
         let bytes = payload.len() as u64;
         if sequence == self.taken && self.opening.is_none() && self.turn.is_none() {
             self.window.arrive(bytes, charge_end)?;
-            self.takes(sequence + 1, bytes, None, DeliveryKind::Message);
+            self.takes(sequence + 1, Delivery::Small(bytes));
             return Ok(SmallOutcome::Deliver);
         }
         self.window.admits(bytes, charge_end)?;
-        if self.reorder_bytes + bytes > self.window.open() || self.messages.len() >= REORDER_MAX {
+        if self.reorder_bytes + bytes > self.window.open() || self.small.len() >= REORDER_MAX {
             return Err(violation("Small", "too many arrived before their turn"));
         }
         self.reorder_bytes += bytes;
@@ -140,125 +131,74 @@ impl ReceiveFlow {
             bytes: payload.into(),
             description_bytes: small.description_bytes.into(),
         };
-        self.set_landed(sequence, bytes, charge_end, turn);
-        Ok(SmallOutcome::Waits)
-    }
-
-    /// A large message is requested. Its grant, if it has one that the sender is about to leave.
-    pub(super) fn request(&mut self, request: &Request) -> Result<Option<u64>, ProtocolViolation> {
-        let (sequence, bytes) = (request.sequence, request.bytes);
-        self.check_end(sequence, "Request")?;
-        if self.is_past(sequence) {
-            self.debt.is_due = true;
-            return Ok(None);
-        }
-        match self.messages.get_mut(&sequence) {
-            None => {
-                self.add_large(bytes)?;
-                let waits = ReceiveState::Waits {
-                    bytes,
-                    request: Some(request.clone()),
-                    kept: None,
-                };
-                self.messages.insert(sequence, waits);
-            }
-            Some(
-                ReceiveState::Waits { bytes: of, .. } | ReceiveState::Granted { bytes: of, .. },
-            ) if *of != bytes => {
-                return Err(violation("Request", "the message had another size"));
-            }
-            Some(ReceiveState::Waits { request: of, .. }) => *of = Some(request.clone()),
-            Some(ReceiveState::Granted { grant, .. }) => return Ok(Some(*grant)),
-            Some(ReceiveState::Landed {
-                turn: Turn::Small { .. },
-                ..
-            }) => return Err(violation("Request", "the message was sent as a small one")),
-            Some(ReceiveState::Landed { .. }) => return Ok(None),
-        }
-        self.requested.insert(sequence);
-        Ok(None)
-    }
-
-    fn add_large(&mut self, bytes: u64) -> Result<(), ProtocolViolation> {
-        if !may_request(self.large, self.large_bytes, bytes) {
-            return Err(violation("Request", "the flow has too many"));
-        }
-        self.large += 1;
-        self.large_bytes += bytes;
-        Ok(())
-    }
-
-    /// A large message is delivered, or never will be; or it begins without a buffer.
-    pub(super) fn remove_large(&mut self, bytes: u64) {
-        self.large -= 1;
-        self.large_bytes -= bytes;
-    }
-
-    /// The oldest message that waits for a buffer, if the flow may have one; and whether it has kept one.
-    pub(super) fn next_requested(&mut self) -> Option<(u64, &Request, bool)> {
-        let sequence = *self.requested.first().filter(|_| self.is_accepted)?;
-        match self.messages.get(&sequence) {
-            Some(ReceiveState::Waits {
-                request: Some(request),
-                kept,
-                ..
-            }) => {
-                let may_have = kept.is_some() || self.orphans < GRANTS_MAX;
-                may_have.then_some((sequence, request, kept.is_some()))
-            }
-            _ => unreachable!("it is in both or in none"),
-        }
-    }
-
-    /// Takes what waited for a buffer, to change its state.
-    pub(super) fn take_requested(&mut self, sequence: u64) -> (Request, Option<UnfinishedBuffer>) {
-        self.requested.remove(&sequence);
-        match self.messages.remove(&sequence) {
-            Some(ReceiveState::Waits {
-                request: Some(request),
-                kept,
-                ..
-            }) => (request, kept),
-            _ => unreachable!("it is in both or in none"),
-        }
-    }
-
-    pub(super) fn set_granted(&mut self, sequence: u64, bytes: u64, grant: u64) {
-        self.granted += 1;
-        let granted = ReceiveState::Granted { bytes, grant };
-        self.messages.insert(sequence, granted);
-    }
-
-    pub(super) fn set_landed(&mut self, sequence: u64, bytes: u64, charge_end: u64, turn: Turn) {
-        let landed = ReceiveState::Landed {
+        let landed = LandedMessage {
             bytes,
             charge_end,
             turn,
         };
-        self.messages.insert(sequence, landed);
+        self.small.insert(sequence, landed);
+        Ok(SmallOutcome::Waits)
     }
 
-    pub(super) fn set_kept(&mut self, sequence: u64, bytes: u64, buffer: UnfinishedBuffer) {
-        let kept = ReceiveState::Waits {
+    /// A large message is requested, maybe not for the first time.
+    pub(super) fn request(&mut self, request: &Request) -> Result<(), ProtocolViolation> {
+        let (sequence, bytes) = (request.sequence, request.bytes);
+        self.check_end(sequence, "Request")?;
+        if self.is_past(sequence) {
+            self.debt.is_due = true;
+            return Ok(());
+        }
+        if self.small.contains_key(&sequence) {
+            return Err(violation("Request", "the message was sent as a small one"));
+        }
+        if !self.large.contains_key(&sequence) {
+            let (count, of_all) = self.held_large();
+            if !may_request(count, of_all, bytes) {
+                return Err(violation("Request", "the flow has too many"));
+            }
+        }
+        let message = self.large.entry(sequence).or_insert(LargeMessage {
             bytes,
             request: None,
-            kept: Some(buffer),
-        };
-        self.messages.insert(sequence, kept);
+            state: LargeState::Waits(None),
+        });
+        if message.bytes != bytes {
+            return Err(violation("Request", "the message had another size"));
+        }
+        message.request = Some(request.clone());
+        Ok(())
     }
 
-    /// A grant of it ended. False if its message needs it no more.
-    pub(super) fn grant_ended(&mut self, sequence: u64, grant: u64) -> bool {
-        let state = self.messages.get(&sequence);
-        let is_its = matches!(state, Some(ReceiveState::Granted { grant: of, .. }) if *of == grant);
-        match is_its {
-            true => {
-                self.messages.remove(&sequence);
-                self.granted -= 1;
-            }
-            false => self.orphans -= 1,
+    /// Large messages that are not delivered, and their bytes.
+    pub(super) fn held_large(&self) -> (usize, u64) {
+        let waiting = self.large.values().map(|message| message.bytes);
+        let out = self.turn.and_then(|turn| match turn {
+            Delivery::Large(bytes) => Some(bytes),
+            _ => None,
+        });
+        let add = |(count, sum), bytes| (count + 1, sum + bytes);
+        waiting.chain(out).fold((0, 0), add)
+    }
+
+    /// The oldest message that waits for a buffer, if the flow may have one.
+    pub(super) fn next_requested(&mut self) -> Option<&mut LargeMessage> {
+        let has_room = self.orphans < GRANTS_MAX;
+        let mut large = self.large.values_mut().filter(|_| self.is_accepted);
+        let next = large.find(|message| message.is_requested())?;
+        let has_kept = matches!(next.state, LargeState::Waits(Some(_)));
+        (has_kept || has_room).then_some(next)
+    }
+
+    /// A grant of it ended. Its message, if that is there still.
+    pub(super) fn grant_ended(&mut self, sequence: u64, grant: u64) -> Option<&mut LargeMessage> {
+        let message = self.large.get_mut(&sequence);
+        let is_its =
+            |of: &&mut LargeMessage| matches!(of.state, LargeState::Granted(its) if its == grant);
+        let message = message.filter(is_its);
+        if message.is_none() {
+            self.orphans -= 1;
         }
-        is_its
+        message
     }
 
     /// Of these messages, those that have not landed never will.
@@ -280,22 +220,12 @@ impl ReceiveFlow {
         Ok(())
     }
 
-    fn remove_unlanded(&mut self, range: std::ops::Range<u64>) {
-        let all = self.messages.range(range);
-        let unlanded = all.filter(|(_, state)| !matches!(state, ReceiveState::Landed { .. }));
-        let unlanded: Vec<u64> = unlanded.map(|(sequence, _)| *sequence).collect();
-        for sequence in unlanded {
-            self.requested.remove(&sequence);
-            match self.messages.remove(&sequence) {
-                Some(ReceiveState::Granted { bytes, .. }) => {
-                    self.granted -= 1;
-                    self.orphans += 1;
-                    self.remove_large(bytes);
-                }
-                Some(ReceiveState::Waits { bytes, .. }) => self.remove_large(bytes),
-                _ => {}
-            }
-        }
+    fn remove_unlanded(&mut self, range: Range<u64>) {
+        self.large.retain(|sequence, message| {
+            let stays = message.is_landed() || !range.contains(sequence);
+            self.orphans += usize::from(!stays && message.is_granted());
+            stays
+        });
     }
 
     /// The flow ends before this message.
@@ -303,10 +233,8 @@ impl ReceiveFlow {
         if self.is_cut {
             return Ok(());
         }
-        let last = self
-            .messages
-            .last_key_value()
-            .map_or(0, |(last, _)| last + 1);
+        let last = self.small.keys().chain(self.large.keys()).max();
+        let last = last.map_or(0, |last| last + 1);
         let gap = self.gaps.values().map(|(end, _)| *end).max().unwrap_or(0);
         let is_known = self.close_at.is_some_and(|end| end != next);
         if is_known || next < self.taken.max(last).max(gap) {
@@ -321,14 +249,9 @@ impl ReceiveFlow {
         self.turn.is_some() && self.back_pressured.is_none()
     }
 
-    fn takes(&mut self, next: u64, window_bytes: u64, granted: Option<u64>, kind: DeliveryKind) {
+    fn takes(&mut self, next: u64, what: Delivery) {
         self.taken = next;
-        self.turn = Some(Delivery {
-            next,
-            window_bytes,
-            granted_bytes: granted,
-            kind,
-        });
+        self.turn = Some(what);
     }
 
     /// What is to be delivered next, if nothing is.
@@ -337,22 +260,13 @@ impl ReceiveFlow {
             return Ok(None);
         }
         if let Some(opened) = self.opening.take() {
-            self.takes(self.taken, 0, None, DeliveryKind::Opened);
+            self.turn = Some(Delivery::Opened);
             return Ok(Some(opened));
         }
         let sequence = self.taken;
-        let first = self.messages.first_entry();
-        let landed = first.filter(|first| {
-            *first.key() == sequence && matches!(first.get(), ReceiveState::Landed { .. })
-        });
-        if let Some(ReceiveState::Landed {
-            bytes,
-            charge_end,
-            turn,
-        }) = landed.map(|first| first.remove())
-        {
-            self.take_landed(sequence + 1, bytes, charge_end, &turn)?;
-            return Ok(Some(turn));
+        if let Some(landed) = self.remove_landed(sequence) {
+            self.take_landed(sequence + 1, &landed)?;
+            return Ok(Some(landed.turn));
         }
         if let Some((end, charge_end)) = self.gap_over(sequence) {
             return self.take_gap(sequence, end, charge_end).map(Some);
@@ -360,29 +274,32 @@ impl ReceiveFlow {
         if self.close_at != Some(sequence) {
             return Ok(None);
         }
-        self.takes(sequence, 0, None, DeliveryKind::Closed);
+        self.turn = Some(Delivery::Closed);
         Ok(Some(Turn::Closed { next: sequence }))
     }
 
-    fn take_landed(
-        &mut self,
-        next: u64,
-        bytes: u64,
-        charge_end: u64,
-        turn: &Turn,
-    ) -> Result<(), ProtocolViolation> {
-        if let Turn::Small { .. } = turn {
+    fn remove_landed(&mut self, sequence: u64) -> Option<LandedMessage> {
+        let small = self.small.remove(&sequence);
+        small.or_else(|| {
+            let large = self.large.first_entry();
+            let large = large.filter(|of| *of.key() == sequence && of.get().is_landed());
+            match large?.remove().state {
+                LargeState::Landed(landed) => Some(landed),
+                _ => None,
+            }
+        })
+    }
+
+    fn take_landed(&mut self, next: u64, landed: &LandedMessage) -> Result<(), ProtocolViolation> {
+        let (bytes, charge_end) = (landed.bytes, landed.charge_end);
+        if let Turn::Small { .. } = landed.turn {
             self.reorder_bytes -= bytes;
             self.window.arrive(bytes, charge_end)?;
-            self.takes(next, bytes, None, DeliveryKind::Message);
+            self.takes(next, Delivery::Small(bytes));
             return Ok(());
         }
         self.window.give_up(charge_end)?;
-        let kind = match turn {
-            Turn::Missed { .. } => DeliveryKind::Missed,
-            _ => DeliveryKind::Message,
-        };
-        self.takes(next, 0, Some(bytes), kind);
+        self.takes(next, Delivery::Large(bytes));
         Ok(())
     }
 
@@ -393,14 +310,15 @@ impl ReceiveFlow {
         end: u64,
         charge_end: u64,
     ) -> Result<Turn, ProtocolViolation> {
-        let landed = self.messages.range(first..end).next();
-        let landed = landed.map(|(sequence, _)| *sequence);
+        let small = self.small.range(first..end).map(|(sequence, _)| *sequence);
+        let large = self.large.range(first..end).map(|(sequence, _)| *sequence);
+        let landed = small.take(1).chain(large.take(1)).min();
+        let next = landed.unwrap_or(end);
+        self.gaps.retain(|_, (end, _)| *end > next);
         if landed.is_none() {
             self.window.give_up(charge_end)?;
         }
-        let next = landed.unwrap_or(end);
-        self.gaps.retain(|_, (end, _)| *end > next);
-        self.takes(next, 0, None, DeliveryKind::Missed);
+        self.takes(next, Delivery::Missed);
         Ok(Turn::Missed { first, next })
     }
 
@@ -411,63 +329,52 @@ impl ReceiveFlow {
     pub(super) fn delivered(&mut self) -> bool {
         assert!(self.is_delivering(), "nothing of the flow was handed out");
         let of = self.turn.take().expect("it is delivering");
-        self.position = of.next;
-        self.window.release(of.window_bytes);
-        if let Some(bytes) = of.granted_bytes {
-            self.remove_large(bytes);
+        self.position = self.taken;
+        match of {
+            Delivery::Small(bytes) => self.window.release(bytes),
+            Delivery::Opened => {
+                self.is_accepted = true;
+                self.window.widen(self.limits.more_window());
+            }
+            _ => {}
         }
-        if of.kind == DeliveryKind::Opened {
-            self.is_accepted = true;
-            self.window.widen(self.limits.more_window());
-        }
-        self.debt.add(&of, self.granted, self.limits.window_bytes);
-        of.kind == DeliveryKind::Closed
+        let granted = self.large.values().filter(|of| of.is_granted()).count();
+        self.debt.add(of, granted, self.limits.window_bytes);
+        of == Delivery::Closed
     }
 
     /// The user could not take what was out.
     ///
     /// # Panics
     /// If nothing was out: our own books are wrong.
-    pub(super) fn back_pressured(&mut self, turn: Turn) {
+    pub(super) fn give_back(&mut self, turn: Turn) {
         assert!(self.is_delivering(), "nothing of the flow was handed out");
         self.back_pressured = Some(turn);
-    }
-
-    /// What the user could not take is offered again.
-    pub(super) fn retry(&mut self) -> Option<Turn> {
-        self.back_pressured.take()
     }
 
     /// What a lost lane may have lost.
     pub(super) fn lane_ended(&mut self, lane: u32) {
         self.close_lanes.retain(|on| *on != lane);
-        self.debt.lane_ended(lane);
+        self.debt.lane_ended();
     }
 
-    /// The acknowledgement, if the sender does not know that already.
-    pub(super) fn acknowledge(&mut self, number: u64, lane: u32, with_others: bool) -> Option<Ack> {
-        let state = (self.position, self.window.limit());
-        self.debt.pay(number, state, lane, with_others)
+    /// Acknowledges what is owed, if there is a lane.
+    pub(super) fn acknowledge(&mut self, flow: u64, with_others: bool, out: &mut Outgoing) {
+        if let Some(lane) = out.first().filter(|_| self.debt.is_owed()) {
+            let (next, limit) = (self.position, self.window.limit());
+            let ack = Ack { flow, next, limit };
+            if self.debt.pay((next, limit), with_others) {
+                out.answer(lane, ack);
+            }
+        }
     }
 
     /// Its sender has ended it: what has not had its turn never gets one. What is out, or back-pressured, is delivered first.
     pub(super) fn cut(&mut self) {
-        self.drop_messages();
-        (self.is_cut, self.close_at) = (true, Some(self.taken));
-    }
-
-    fn drop_messages(&mut self) {
         self.remove_unlanded(0..u64::MAX);
-        self.messages.clear();
+        self.small.clear();
+        self.large.clear();
         self.gaps.clear();
-    }
-
-    /// Its user refuses it: nothing of it is needed. What is out stays out.
-    pub(super) fn refuse(&mut self) {
-        self.drop_messages();
-        self.opening = None;
-        if self.back_pressured.take().is_some() {
-            self.turn = None;
-        }
+        (self.is_cut, self.close_at) = (true, Some(self.taken));
     }
 }

@@ -24,42 +24,73 @@ use super::buffer::UnfinishedBuffer;
 use super::frame::Request;
 use super::user::Turn;
 
-/// A message before its turn.
-pub(super) enum ReceiveState {
-    /// Requested: it waits for a buffer, or for a lane if it has kept one. Or Kept, without a request: its grant ended, and the
-    /// sender is to request it again.
-    Waits {
-        bytes: u64,
-        request: Option<Request>,
-        kept: Option<UnfinishedBuffer>,
-    },
-    /// Lanes fill its buffer, which is in the grant.
-    Granted { bytes: u64, grant: u64 },
-    /// It needs no byte more.
-    Landed {
-        bytes: u64,
-        charge_end: u64,
-        /// Itself, or [`Turn::Missed`] if the user does not want it.
-        turn: Turn,
-    },
+/// A large message before its turn.
+pub(super) struct LargeMessage {
+    pub(super) bytes: u64,
+    /// Its sender asks for a buffer; of a message that is granted, for the next one: it leaves the grant.
+    pub(super) request: Option<Request>,
+    pub(super) state: LargeState,
+}
+
+pub(super) enum LargeState {
+    /// Requested or Kept: it waits for a buffer, for a lane if it has kept one, or for its sender to request it again.
+    Waits(Option<UnfinishedBuffer>),
+    /// Lanes fill its buffer, which is in the grant of this number.
+    Granted(u64),
+    Landed(LandedMessage),
+}
+
+/// A message that needs no byte more.
+pub(super) struct LandedMessage {
+    pub(super) bytes: u64,
+    pub(super) charge_end: u64,
+    /// Itself, or [`Turn::Missed`] if the user does not want it.
+    pub(super) turn: Turn,
+}
+
+impl LargeMessage {
+    pub(super) fn is_requested(&self) -> bool {
+        self.request.is_some() && matches!(self.state, LargeState::Waits(_))
+    }
+
+    pub(super) fn is_granted(&self) -> bool {
+        matches!(self.state, LargeState::Granted(_))
+    }
+
+    pub(super) fn is_landed(&self) -> bool {
+        matches!(self.state, LargeState::Landed(_))
+    }
+
+    /// It needs no byte more: all of them are there, or the user does not want it.
+    pub(super) fn set_landed(&mut self, request: Request, whole: Option<UnfinishedBuffer>) {
+        let sequence = request.sequence;
+        let turn = match whole {
+            Some(whole) => Turn::Large {
+                sequence,
+                description: request.description,
+                buffer: whole.into_whole(),
+            },
+            None => Turn::Missed {
+                first: sequence,
+                next: sequence + 1,
+            },
+        };
+        self.state = LargeState::Landed(LandedMessage {
+            bytes: self.bytes,
+            charge_end: request.charge_end,
+            turn,
+        });
+    }
 }
 
 /// What is delivered, and what that gives back.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Delivery {
-    /// The position after it.
-    pub(super) next: u64,
-    /// Bytes of the flow's window.
-    pub(super) window_bytes: u64,
-    /// Bytes of a message that had a grant.
-    pub(super) granted_bytes: Option<u64>,
-    pub(super) kind: DeliveryKind,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum DeliveryKind {
+pub(super) enum Delivery {
     Opened,
-    Message,
+    /// So many bytes of the flow's window.
+    Small(u64),
+    /// A message that had, or was to have, a grant for so many bytes.
+    Large(u64),
     Missed,
     Closed,
 }

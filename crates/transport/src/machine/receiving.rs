@@ -9,9 +9,10 @@ use super::grants::{settle, Grant, Grants};
 use super::lanes::Outgoing;
 use super::limits::{LinkLimits, FLOWS_MAX};
 use super::receive_flow::{ReceiveFlow, SmallOutcome};
-use super::user::{violation, LinkOutput, LinkUser, ProtocolViolation, Turn};
+use super::user::{violation, FlowReceiver, LinkOutput, ProtocolViolation, RemoteOf, Turn};
 use super::{LinkHeld, LinkMachine};
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 /// What a lane does after a frame.
@@ -23,35 +24,21 @@ pub enum FrameStep {
     Chunk(WriteRange),
     /// Deliver the small message whose bytes followed the frame, and report [`super::LinkMachine::delivered`]. If it cannot be delivered
     /// now, give it back as [`Turn::Small`].
-    Deliver {
-        /// The flow.
-        flow: u64,
-        /// The message.
-        sequence: u64,
-        /// Bytes of the description, which precede the message's.
-        description_bytes: u16,
-    },
-}
-
-/// A flow that the user refused. It stays until its sender has closed it.
-struct RefusedFlow {
-    why: Description,
-    reported_on: Option<u32>,
+    Deliver(Small),
 }
 
 /// The receiving end.
 pub(super) struct ReceiveSide {
     limits: LinkLimits,
     flows: BTreeMap<u64, ReceiveFlow>,
-    refused: BTreeMap<u64, RefusedFlow>,
+    /// Flows that the user refused, and why. They stay until their sender has closed them.
+    refused: BTreeMap<u64, Description>,
     opened: FlowNumbers,
     pub(super) grants: Grants,
     /// Flows that have an acknowledgement due or wait for a buffer, and that are to be looked at.
     active: Vec<u64>,
-    /// Flows for which the user had no buffer; it is not asked again for each frame.
-    starved: Vec<u64>,
-    /// Flows of which something could not be delivered.
-    back_pressured: Vec<u64>,
+    /// Flows for which the user had no buffer, or that it could not be delivered something of; it is not asked again for each frame.
+    stalled: Vec<u64>,
     /// Flows whose sender is owed an acknowledgement that is not due.
     owed: Vec<u64>,
     /// Messages that arrived again.
@@ -66,19 +53,19 @@ impl LinkMachine {
         if flow == CONTROL_FLOW {
             return false;
         }
-        let Some(mut of) = self.receiving.flows.remove(&flow) else {
+        let Some(of) = self.receiving.flows.remove(&flow) else {
             return false;
         };
-        of.refuse();
         if of.is_cut {
             // Its sender does not wait for that.
             self.answer_close(flow, of);
             return true;
         }
-        let reported_on = None;
-        let refused = RefusedFlow { why, reported_on };
-        self.receiving.refused.insert(flow, refused);
-        self.receiving.report_refused(&mut self.out);
+        if let Some(lane) = self.out.first() {
+            let why = why.clone();
+            self.out.answer(lane, Refuse { flow, why });
+        }
+        self.receiving.refused.insert(flow, why);
         true
     }
 
@@ -92,8 +79,8 @@ impl LinkMachine {
             return;
         };
         if let Err(turn) = outcome {
-            of.back_pressured(turn);
-            self.receiving.back_pressured.push(flow);
+            of.give_back(turn);
+            self.receiving.stalled.push(flow);
             return;
         }
         if of.delivered() {
@@ -109,7 +96,7 @@ impl LinkMachine {
         self.flush();
     }
 
-    /// The last chunk of a grant has landed ([`super::ChunkLanded::is_last`]).
+    /// The last chunk of a grant has landed.
     pub fn landed(&mut self, grant: u64) {
         if let Some(ended) = self.receiving.grants.take_whole(grant) {
             self.grant_ended(grant, ended);
@@ -119,12 +106,15 @@ impl LinkMachine {
 
     /// There may be receive buffers again, and room for what could not be delivered.
     pub fn buffer_free(&mut self) {
-        self.receiving.retry_requested();
-        for flow in std::mem::take(&mut self.receiving.back_pressured) {
-            let of = self.receiving.flows.get_mut(&flow);
-            if let Some(turn) = of.and_then(ReceiveFlow::retry) {
+        for flow in std::mem::take(&mut self.receiving.stalled) {
+            let Some(of) = self.receiving.flows.get_mut(&flow) else {
+                continue;
+            };
+            of.is_starved = false;
+            if let Some(turn) = of.back_pressured.take() {
                 self.out.report(LinkOutput::Deliver { flow, turn });
             }
+            self.receiving.activate(flow);
         }
         self.flush();
     }
@@ -140,25 +130,23 @@ impl LinkMachine {
         let of = &self.receiving;
         LinkHeld {
             flows: of.flows.len() - 1 + of.refused.len(),
-            large: of.flows.values().map(|of| of.large).sum(),
+            large: of.flows.values().map(|of| of.held_large().0).sum(),
             grants: of.grants.len(),
         }
     }
 
-    /// A lane is there, or both ends are known to have it.
-    pub(super) fn receive_on_lanes(&mut self) {
-        self.receiving.report_refused(&mut self.out);
-        self.receiving.retry_requested();
+    /// A lane ended: nothing of the peer's arrives through it any more. What it may have lost is sent again.
+    pub(super) fn receive_without(&mut self, lane: u32) {
+        self.end_grants(lane, 0..=u64::MAX);
+        self.receiving.lane_ended(lane, &mut self.out);
         self.flush();
     }
 
-    /// A lane ended: nothing of the peer's arrives through it any more. What it may have lost is sent again.
-    pub(super) fn receive_without(&mut self, lane: u32) {
-        for (number, ended) in self.receiving.grants.lane_ended(lane) {
+    /// Nothing more of these grants arrives through a lane.
+    fn end_grants(&mut self, lane: u32, of: RangeInclusive<u64>) {
+        for (number, ended) in self.receiving.grants.leave(lane, of) {
             self.grant_ended(number, ended);
         }
-        self.receiving.lane_ended(lane, &mut self.out);
-        self.flush();
     }
 
     /// Hands out what has its turn.
@@ -169,9 +157,7 @@ impl LinkMachine {
         match of.next_turn() {
             Ok(Some(turn)) => self.out.report(LinkOutput::Deliver { flow, turn }),
             Ok(None) => {}
-            Err(violation) => {
-                self.violation.get_or_insert(violation);
-            }
+            Err(violation) => self.out.report(LinkOutput::Violation(violation)),
         }
         if of.debt.is_due {
             self.receiving.activate(flow);
@@ -189,14 +175,14 @@ impl LinkMachine {
             };
             of.is_active = false;
             if of.debt.is_due {
-                acknowledge(flow, of, false, &mut self.out);
+                of.acknowledge(flow, false, &mut self.out);
             }
             if of.is_starved {
                 continue;
             }
-            let has_landed = self.receiving.grants.give(flow, of, &mut self.out);
+            let has_landed = self.receiving.grants.give(of, &mut self.out);
             if of.is_starved {
-                self.receiving.starved.push(flow);
+                self.receiving.stalled.push(flow);
             }
             if has_landed {
                 self.advance(flow);
@@ -235,13 +221,7 @@ impl LinkMachine {
             return Ok(FrameStep::Done);
         };
         match of.small(small, payload)? {
-            SmallOutcome::Deliver => {
-                return Ok(FrameStep::Deliver {
-                    flow,
-                    sequence: small.sequence,
-                    description_bytes: small.description_bytes,
-                })
-            }
+            SmallOutcome::Deliver => return Ok(FrameStep::Deliver(small.clone())),
             SmallOutcome::Waits => {}
             SmallOutcome::Duplicate => {
                 self.receiving.duplicates += 1;
@@ -257,10 +237,7 @@ impl LinkMachine {
         lane: u32,
     ) -> Result<(), ProtocolViolation> {
         if let Some(of) = self.open_flow(request.flow, "Request", lane)? {
-            if let Some(grant) = of.request(request)? {
-                let again = request.clone();
-                self.receiving.grants.requested_again(grant, again);
-            }
+            of.request(request)?;
             self.receiving.activate(request.flow);
         }
         Ok(())
@@ -271,9 +248,10 @@ impl LinkMachine {
         grant: u64,
         lane: u32,
     ) -> Result<(), ProtocolViolation> {
-        if let Some(ended) = self.receiving.grants.abandoned(grant, lane)? {
-            self.grant_ended(grant, ended);
+        if !self.receiving.grants.was_given(grant) {
+            return Err(violation("Abandon", "there was no such grant"));
         }
+        self.end_grants(lane, grant..=grant);
         Ok(())
     }
 
@@ -362,7 +340,11 @@ impl LinkMachine {
 }
 
 impl ReceiveSide {
-    pub(super) fn new(limits: LinkLimits, user: Arc<dyn LinkUser>) -> Self {
+    pub(super) fn new(
+        limits: LinkLimits,
+        user: Arc<dyn FlowReceiver>,
+        remote: Arc<RemoteOf>,
+    ) -> Self {
         let mut control = ReceiveFlow::new(limits, 0, None);
         control.is_active = true;
         Self {
@@ -370,10 +352,9 @@ impl ReceiveSide {
             flows: BTreeMap::from([(CONTROL_FLOW, control)]),
             refused: BTreeMap::new(),
             opened: FlowNumbers::default(),
-            grants: Grants::new(user),
+            grants: Grants::new(user, remote),
             active: vec![CONTROL_FLOW],
-            starved: Vec::new(),
-            back_pressured: Vec::new(),
+            stalled: Vec::new(),
             owed: Vec::new(),
             duplicates: 0,
         }
@@ -381,32 +362,22 @@ impl ReceiveSide {
 
     /// The peer is another one, which has opened nothing. What arrived of the former, to be dropped without the lock.
     pub(super) fn restart(&mut self) -> Self {
+        let (user, remote) = (
+            Arc::clone(&self.grants.user),
+            Arc::clone(&self.grants.remote),
+        );
         let next = Self {
             duplicates: self.duplicates,
-            ..Self::new(self.limits, Arc::clone(&self.grants.user))
+            ..Self::new(self.limits, user, remote)
         };
         std::mem::replace(self, next)
     }
 
-    fn report_refused(&mut self, out: &mut Outgoing) {
-        let Some(lane) = out.first() else {
-            return;
-        };
-        for (flow, refused) in &mut self.refused {
-            if refused.reported_on.is_none() {
-                refused.reported_on = Some(lane);
-                let why = refused.why.clone();
-                out.answer(lane, Refuse { flow: *flow, why });
-            }
-        }
-    }
-
-    fn retry_requested(&mut self) {
-        for flow in std::mem::take(&mut self.starved) {
-            if let Some(of) = self.flows.get_mut(&flow) {
-                of.is_starved = false;
-            }
-            self.activate(flow);
+    /// Sends REFUSE again, since a lane may have lost it.
+    pub(super) fn report_refused(&self, lane: u32, out: &mut Outgoing) {
+        for (&flow, why) in &self.refused {
+            let why = why.clone();
+            out.answer(lane, Refuse { flow, why });
         }
     }
 
@@ -417,11 +388,10 @@ impl ReceiveSide {
                 self.active.push(*flow);
             }
         }
-        for refused in self.refused.values_mut() {
-            refused.reported_on = refused.reported_on.filter(|on| *on != lane);
+        if let Some(lane) = out.first() {
+            self.report_refused(lane, out);
+            self.grants.report_again(lane, out);
         }
-        self.report_refused(out);
-        self.grants.report_lost(out);
     }
 
     /// Acknowledges what waits for other frames, as such frames leave now.
@@ -448,14 +418,13 @@ impl ReceiveSide {
     fn pay(&mut self, flow: u64, with_others: bool, out: &mut Outgoing) {
         if let Some(of) = self.flows.get_mut(&flow) {
             of.is_owed = false;
-            acknowledge(flow, of, with_others, out);
+            of.acknowledge(flow, with_others, out);
         }
     }
 
     /// Whether the next tick does something.
     pub(super) fn awaits_tick(&self) -> bool {
-        let lists = [&self.owed, &self.starved, &self.back_pressured];
-        lists.iter().any(|list| !list.is_empty())
+        !(self.owed.is_empty() && self.stalled.is_empty())
     }
 
     fn activate(&mut self, flow: u64) {
@@ -464,14 +433,6 @@ impl ReceiveSide {
                 self.active.push(flow);
             }
         }
-    }
-}
-
-/// Acknowledges what is owed.
-fn acknowledge(flow: u64, of: &mut ReceiveFlow, with_others: bool, out: &mut Outgoing) {
-    if let Some(lane) = out.first().filter(|_| of.debt.is_owed()) {
-        let frame = of.acknowledge(flow, lane, with_others);
-        frame.into_iter().for_each(|frame| out.answer(lane, frame));
     }
 }
 

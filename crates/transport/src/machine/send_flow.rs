@@ -1,14 +1,14 @@
 //! One flow at its sender: what it retains, what it may charge, and which frame is next.
 
 use super::frame::{
-    Abandon, Chunk, Close, Description, Gap, Grant, Lanes, Open, Request, Small, CONTROL_FLOW,
-    FLOW_ENDED, LANES_MAX, MESSAGE_BYTES_MAX, SEQUENCE_MAX,
+    Ack, Chunk, Close, Description, Gap, Grant, Open, Request, Small, CONTROL_FLOW, FLOW_ENDED,
+    MESSAGE_BYTES_MAX, SEQUENCE_MAX,
 };
 use super::lanes::{Outgoing, QueuedFrame};
 use super::limits::LinkLimits;
 use super::send_message::{QueuedItem, SendGrant, SendMessage, SendState};
 use super::send_queue::SendQueue;
-use super::user::{violation, ProtocolViolation};
+use super::user::{violation, FlowEvent, LinkOutput, ProtocolViolation};
 use crate::credits::SendWindow;
 use crate::payload::Payload;
 use std::sync::Arc;
@@ -23,6 +23,24 @@ pub(super) enum Step {
     Next,
 }
 
+/// How much the receiver knows of a flow.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+enum Known {
+    /// The peer is another one, for which it was not opened again: it retains messages and sends nothing.
+    Waits,
+    /// OPEN has not left.
+    #[default]
+    Unopened,
+    /// OPEN has left on a lane that has ended.
+    Lost,
+    /// OPEN has left on the flow's lane.
+    Opened,
+    /// The receiver has answered.
+    Confirmed,
+    /// The receiver's user has taken it.
+    Accepted,
+}
+
 #[derive(Default)]
 pub(super) struct SendFlow {
     number: u64,
@@ -35,17 +53,11 @@ pub(super) struct SendFlow {
     pub(super) queue: SendQueue,
     pub(super) retained: u64,
     pub(super) window: SendWindow,
-    /// Lanes on which OPEN has left, as long as the receiver has not answered.
-    opened_on: Vec<u32>,
-    is_confirmed: bool,
-    is_accepted: bool,
-    was_opened: bool,
+    known: Known,
     close_was_sent: bool,
     pub(super) is_closing: bool,
     /// Only its end is left to be sent.
     pub(super) is_cut: bool,
-    /// The peer is another one, for which it was not opened again: it retains messages and sends nothing.
-    pub(super) is_waiting: bool,
     /// The lane for all but chunks.
     lane: Option<u32>,
     /// It is among those that have a turn.
@@ -68,7 +80,6 @@ impl SendFlow {
             next: first,
             sent_next: first,
             window,
-            opened_on: Vec::with_capacity(LANES_MAX),
             ..Self::default()
         }
     }
@@ -76,9 +87,7 @@ impl SendFlow {
     /// The control flow, which is open from the start.
     pub(super) fn control() -> Self {
         Self {
-            is_confirmed: true,
-            is_accepted: true,
-            was_opened: true,
+            known: Known::Accepted,
             ..Self::new(CONTROL_FLOW, 0, Description::default(), 0)
         }
     }
@@ -93,21 +102,26 @@ impl SendFlow {
             next: self.next,
             retained: self.retained,
             is_closing: self.is_closing,
-            is_waiting: true,
+            known: Known::Waits,
             ..Self::new(self.number, first, Description::default(), 0)
         };
     }
 
     /// It begins for the new peer, with what it retains.
     pub(super) fn reopen(&mut self, description: Description) {
-        if std::mem::take(&mut self.is_waiting) {
-            self.description = description;
+        if self.is_waiting() {
+            (self.known, self.description) = (Known::Unopened, description);
         }
+    }
+
+    /// It waits to be opened again.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.known == Known::Waits
     }
 
     /// Whether it has its turn from now on, and did not have it.
     pub(super) fn becomes_runnable(&mut self) -> bool {
-        !self.is_waiting && !std::mem::replace(&mut self.is_runnable, true)
+        !self.is_waiting() && !std::mem::replace(&mut self.is_runnable, true)
     }
 
     /// Retains a message; false: never. See [`super::LinkMachine::send`].
@@ -172,9 +186,7 @@ impl SendFlow {
         let at = self.queue.position(sequence)?;
         let message = self.queue.at_mut(at);
         self.retained -= message.bytes();
-        if let Some((grant, lanes)) = message.leave_grant() {
-            abandon(grant, lanes, out);
-        }
+        message.leave_grant(out);
         self.queue.make_gap(at)
     }
 
@@ -193,16 +205,11 @@ impl SendFlow {
 
     /// The receiver has answered: it knows the flow.
     pub(super) fn confirm(&mut self, frame: &'static str) -> Result<(), ProtocolViolation> {
-        if !self.was_opened {
+        if self.known <= Known::Unopened {
             return Err(violation(frame, "its flow is not open"));
         }
-        self.is_confirmed = true;
+        self.known = self.known.max(Known::Confirmed);
         Ok(())
-    }
-
-    /// Whether the receiver has accepted the flow just now: by a limit above the first window.
-    pub(super) fn accepts(&mut self, limit: u64, first_window: u64) -> bool {
-        limit > first_window && !std::mem::replace(&mut self.is_accepted, true)
     }
 
     /// All below it is acknowledged.
@@ -210,8 +217,14 @@ impl SendFlow {
         self.queue.first().unwrap_or(self.next)
     }
 
-    /// Checks an acknowledgement. [`SendFlow::pop_below`] takes what it covers.
-    pub(super) fn acknowledge(&mut self, next: u64, limit: u64) -> Result<(), ProtocolViolation> {
+    /// What is below `next` is acknowledged. By a limit above the first window the receiver accepts the flow.
+    pub(super) fn acknowledge(
+        &mut self,
+        ack: &Ack,
+        first_window: u64,
+        out: &mut Outgoing,
+    ) -> Result<(), ProtocolViolation> {
+        let Ack { flow, next, limit } = *ack;
         let is_end = next == FLOW_ENDED;
         if is_end && !self.close_was_sent {
             return Err(violation("Ack", "its flow is not closed"));
@@ -220,14 +233,24 @@ impl SendFlow {
             return Err(violation("Ack", "it acknowledges more than was sent"));
         }
         self.window.raise(limit);
+        if limit > first_window && self.known != Known::Accepted {
+            self.known = Known::Accepted;
+            out.report(LinkOutput::Flow(FlowEvent::Accepted { flow }));
+        }
+        while let Some(mut message) = self.queue.pop_below(next) {
+            self.retained -= message.bytes();
+            if message.has_work() {
+                message.leave_grant(out);
+            }
+            if let QueuedItem::Message { payload, .. } = message.item {
+                out.report(LinkOutput::Flow(FlowEvent::Acknowledged {
+                    flow,
+                    sequence: message.first,
+                    payload,
+                }));
+            }
+        }
         Ok(())
-    }
-
-    /// Takes the oldest message that is acknowledged, if all below this one are.
-    pub(super) fn pop_below(&mut self, next: u64) -> Option<SendMessage> {
-        let message = self.queue.pop_below(next)?;
-        self.retained -= message.bytes();
-        Some(message)
     }
 
     /// Only the flow's end is left to be sent: the receiver, or this end's user, wants nothing more of it. The numbers and payloads of all
@@ -237,11 +260,9 @@ impl SendFlow {
             return None;
         }
         let mut dropped = Vec::new();
-        for message in self.queue.take_all() {
+        for mut message in self.queue.take_all() {
             // Also if all its chunks are queued: a lane may lose them.
-            if let SendState::Granted(grant) = &message.state {
-                abandon(grant.grant, grant.lanes, out);
-            }
+            message.leave_grant(out);
             if let QueuedItem::Message { payload, .. } = message.item {
                 dropped.push((message.first, payload));
             }
@@ -266,19 +287,17 @@ impl SendFlow {
         };
         let message = self.queue.at_mut(at);
         match &message.state {
-            SendState::Granted(current) if current.grant == number => return Ok(true),
+            SendState::Granted(current) if current.grant.grant == number => return Ok(true),
             SendState::Requested { .. } if number > message.abandoned => {
                 if u64::from(grant.from_chunk) >= message.chunks() {
                     return Err(violation("Grant", "the message has no such chunk"));
                 }
                 if is_open {
-                    let granted = SendState::Granted(SendGrant::new(grant));
-                    self.queue.set(at, granted);
+                    message.state = SendState::Granted(SendGrant::new(grant.clone()));
                     return Ok(true);
                 }
                 // Its lanes have ended: request again.
-                message.abandoned = number;
-                self.queue.set(at, SendState::Queued);
+                (message.abandoned, message.state) = (number, SendState::Queued);
             }
             _ => message.abandoned = message.abandoned.max(number),
         }
@@ -287,24 +306,26 @@ impl SendFlow {
 
     /// A lane ended. How many messages are sent again.
     pub(super) fn lane_ended(&mut self, lane: u32, out: &mut Outgoing) -> u64 {
-        self.lane = self.lane.filter(|own| *own != lane);
-        self.opened_on.retain(|on| *on != lane);
+        if self.lane == Some(lane) {
+            self.lane = None;
+            if self.known == Known::Opened {
+                self.known = Known::Lost;
+            }
+        }
         let mut resent = 0;
         self.queue.change(|message| {
             if message.is_lost_with(lane, |lane| out.has(lane)) {
                 resent += u64::from(message.has_left());
-                if let Some((grant, lanes)) = message.leave_grant() {
-                    abandon(grant, lanes, out);
-                }
+                message.leave_grant(out);
                 message.state = SendState::Queued;
             }
         });
         resent
     }
 
-    /// OPEN has not left on any lane.
+    /// OPEN is to leave before all else.
     pub(super) fn is_unopened(&self) -> bool {
-        !self.is_confirmed && self.opened_on.is_empty()
+        self.known < Known::Opened
     }
 
     /// Queues one frame, if one can be sent.
@@ -316,9 +337,8 @@ impl SendFlow {
         if out.is_full(lane) {
             return false;
         }
-        if !self.is_confirmed && !self.opened_on.contains(&lane) {
-            self.opened_on.push(lane);
-            self.was_opened = true;
+        if self.is_unopened() {
+            self.known = Known::Opened;
             let open = Open {
                 flow: self.number,
                 first: self.first,
@@ -370,7 +390,9 @@ impl SendFlow {
             }
             // It keeps its turn.
             QueuedItem::Message { .. } if message.is_growing() => return Step::Blocked,
-            QueuedItem::Message { .. } if !out.takes(lane, message.bytes_described()) => {
+            QueuedItem::Message { .. }
+                if out.free_among(&[lane], message.bytes_described()).is_none() =>
+            {
                 return Step::Next;
             }
             _ => {}
@@ -381,7 +403,7 @@ impl SendFlow {
             _ => self.sent_next = self.sent_next.max(message.next),
         }
         out.push(lane, self.frame(message, charge_end));
-        self.queue.set(at, state);
+        self.queue.at_mut(at).state = state;
         Step::Sent
     }
 
@@ -439,13 +461,7 @@ impl SendFlow {
     fn charge(&mut self, at: usize, small_max: u64, limits: &LinkLimits) -> Option<u64> {
         let message = self.queue.at_mut(at);
         if message.charge_end.is_none() {
-            message.set_chunks(small_max, limits.chunk_bytes);
-            let is_free = message.is_large;
-            let bytes = if is_free {
-                0
-            } else {
-                message.bytes_described()
-            };
+            let bytes = message.begin_turn(small_max, limits.chunk_bytes);
             message.charge_end = self.window.charge(bytes);
         }
         message.charge_end
@@ -453,37 +469,31 @@ impl SendFlow {
 
     fn send_chunk(&mut self, at: usize, payload: Arc<dyn Payload>, out: &mut Outgoing) -> Step {
         let message = self.queue.at_mut(at);
-        let SendState::Granted(mut grant) = message.state else {
+        let SendState::Granted(SendGrant { grant: of, .. }) = &message.state else {
             unreachable!("its caller looked");
         };
-        let ready = message.ready_chunk(grant.next_chunk);
-        let chosen = ready.and_then(|(from, bytes)| {
-            let lane = out.free_among(grant.lanes.as_slice(), bytes.into())?;
+        let (grant, chunk, lanes, remote) = (of.grant, of.from_chunk, of.lanes, of.remote);
+        let chosen = message.ready_chunk(chunk).and_then(|(from, bytes)| {
+            let lane = out.free_among(lanes.as_slice(), bytes.into())?;
             Some((lane, from, bytes))
         });
         let Some((lane, from, bytes)) = chosen else {
             return Step::Next;
         };
-        let chunk = Chunk {
-            grant: grant.grant,
-            chunk: grant.next_chunk,
+        if let SendState::Granted(grant) = &mut message.state {
+            grant.sent_on(lane);
+        }
+        let frame = Chunk {
+            grant,
+            chunk,
             bytes,
         };
         let queued = QueuedFrame {
             payload: Some((payload, from, from + bytes as usize)),
-            remote: grant.remote,
-            ..chunk.into()
+            remote,
+            ..frame.into()
         };
-        grant.sent_on(lane);
-        message.state = SendState::Granted(grant);
         out.push(lane, queued);
         Step::Sent
-    }
-}
-
-/// Tells the receiver on each lane of a grant that is open that no chunk of it follows there. Of the others it sees the end.
-pub(super) fn abandon(grant: u64, lanes: Lanes, out: &mut Outgoing) {
-    for lane in lanes.as_slice() {
-        out.push(*lane, Abandon { grant });
     }
 }

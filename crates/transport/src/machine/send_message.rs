@@ -20,7 +20,8 @@
 //! A large message stays Granted when all its chunks are queued: losing one of its lanes leads back until it is acknowledged.
 //! Gaps and the flow's end change between Queued and Sent in the same way.
 
-use super::frame::{Description, Grant, Lanes, Remote, CHUNKS_MAX};
+use super::frame::{Description, Grant, Lanes, CHUNKS_MAX};
+use super::lanes::Outgoing;
 use crate::payload::Payload;
 use std::sync::Arc;
 
@@ -37,35 +38,28 @@ pub(super) enum QueuedItem {
 }
 
 /// The right to send chunks.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) struct SendGrant {
-    pub(super) grant: u64,
-    pub(super) lanes: Lanes,
-    pub(super) remote: Option<Remote>,
-    /// Those of them that took no chunk.
+    /// Its `from_chunk` is the next one to be sent.
+    pub(super) grant: Grant,
+    /// Those of its lanes that took no chunk.
     unused: Lanes,
-    pub(super) next_chunk: u32,
 }
 
 impl SendGrant {
-    pub(super) fn new(of: &Grant) -> Self {
-        Self {
-            grant: of.grant,
-            lanes: of.lanes,
-            remote: of.remote,
-            unused: of.lanes,
-            next_chunk: of.from_chunk,
-        }
+    pub(super) fn new(grant: Grant) -> Self {
+        let unused = grant.lanes;
+        Self { grant, unused }
     }
 
     /// The next chunk is on this lane.
     pub(super) fn sent_on(&mut self, lane: u32) {
         self.unused.remove(lane);
-        self.next_chunk += 1;
+        self.grant.from_chunk += 1;
     }
 
     fn has_used(&self, lane: u32) -> bool {
-        self.lanes.contains(lane) && !self.unused.contains(lane)
+        self.grant.lanes.contains(lane) && !self.unused.contains(lane)
     }
 }
 
@@ -87,7 +81,6 @@ pub(super) struct SendMessage {
     /// It was not charged, so it needs a grant.
     pub(super) is_large: bool,
     pub(super) chunk_bytes: u32,
-    /// Changed by the flow's queue alone, which counts.
     pub(super) state: SendState,
     /// Grants up to this number were abandoned.
     pub(super) abandoned: u64,
@@ -134,24 +127,29 @@ impl SendMessage {
         }
     }
 
-    /// How many of the flow's grants it requests or has, and for how many bytes.
-    pub(super) fn asks(&self) -> (usize, u64) {
-        match self.state {
-            SendState::Requested { .. } | SendState::Granted(_) => (1, self.bytes()),
-            SendState::Queued | SendState::Sent { .. } => (0, 0),
-        }
+    /// It requests a grant or has one.
+    pub(super) fn asks(&self) -> bool {
+        matches!(
+            self.state,
+            SendState::Requested { .. } | SendState::Granted(_)
+        )
     }
 
     pub(super) fn is_message(&self) -> bool {
         matches!(self.item, QueuedItem::Message { .. })
     }
 
-    /// It has its turn: whether it is large, and the chunks of this size, or larger ones if they were too many.
-    pub(super) fn set_chunks(&mut self, small_max: u64, chunk_bytes: u32) {
+    /// It has its turn, which says whether it is large, and has chunks of this size, or larger ones if they were too many. The bytes that it
+    /// charges.
+    pub(super) fn begin_turn(&mut self, small_max: u64, chunk_bytes: u32) -> u64 {
         let least = self.bytes().div_ceil(u64::from(CHUNKS_MAX));
         let least = u32::try_from(least).expect("a message has a limit");
         self.chunk_bytes = chunk_bytes.max(least).max(1);
         self.is_large = self.is_message() && self.bytes_described() > small_max;
+        match self.is_large {
+            true => 0,
+            false => self.bytes_described(),
+        }
     }
 
     pub(super) fn chunks(&self) -> u64 {
@@ -180,7 +178,7 @@ impl SendMessage {
     pub(super) fn has_work(&self) -> bool {
         match &self.state {
             SendState::Queued => true,
-            SendState::Granted(of) => u64::from(of.next_chunk) < self.chunks(),
+            SendState::Granted(of) => u64::from(of.grant.from_chunk) < self.chunks(),
             SendState::Sent { .. } | SendState::Requested { .. } => false,
         }
     }
@@ -189,19 +187,19 @@ impl SendMessage {
     pub(super) fn has_left(&self) -> bool {
         let has_left = match &self.state {
             SendState::Sent { .. } => true,
-            SendState::Granted(of) => of.unused.as_slice().len() < of.lanes.as_slice().len(),
+            SendState::Granted(of) => of.unused != of.grant.lanes,
             SendState::Queued | SendState::Requested { .. } => false,
         };
         has_left && self.is_message()
     }
 
-    /// The grant it leaves, if it has one.
-    pub(super) fn leave_grant(&mut self) -> Option<(u64, Lanes)> {
-        let SendState::Granted(SendGrant { grant, lanes, .. }) = self.state else {
-            return None;
-        };
-        self.abandoned = self.abandoned.max(grant);
-        Some((grant, lanes))
+    /// It leaves its grant, if it has one: the receiver learns on each lane of it that is open that no chunk follows there. Of the others it
+    /// sees the end.
+    pub(super) fn leave_grant(&mut self, out: &mut Outgoing) {
+        if let SendState::Granted(SendGrant { grant: of, .. }) = &self.state {
+            self.abandoned = self.abandoned.max(of.grant);
+            out.abandon(of.grant, of.lanes);
+        }
     }
 
     /// A lane ended. Whether that leads back to Queued.
@@ -210,7 +208,7 @@ impl SendMessage {
             SendState::Queued => false,
             SendState::Sent { lane: on } | SendState::Requested { lane: on } => *on == lane,
             SendState::Granted(of) => {
-                of.has_used(lane) || !of.lanes.as_slice().iter().any(|of| is_open(*of))
+                of.has_used(lane) || !of.grant.lanes.as_slice().iter().any(|of| is_open(*of))
             }
         }
     }

@@ -1,7 +1,7 @@
 //! A flow's messages that are not acknowledged, in their order.
 //!
-//! Many messages of a flow are in flight at a time, and few of them need a frame: so the queue counts what it
-//! needs (grants, and how many of the oldest have no work) where a state changes, and does not search each time.
+//! Many messages of a flow are in flight at a time, and few of them need a frame: so the queue knows how many of the oldest have no work,
+//! and does not look at those each time.
 
 use super::limits::may_request;
 use super::send_message::{QueuedItem, SendMessage, SendState};
@@ -16,9 +16,6 @@ const LOOK_AHEAD: usize = 64;
 #[derive(Default)]
 pub(super) struct SendQueue {
     all: VecDeque<SendMessage>,
-    /// Those that request or have grants, and their bytes.
-    grants: usize,
-    granted_bytes: u64,
     /// So many of the oldest have no work.
     settled: usize,
 }
@@ -43,8 +40,8 @@ impl SendQueue {
         &self.all[at]
     }
 
-    /// To change anything but its state.
     pub(super) fn at_mut(&mut self, at: usize) -> &mut SendMessage {
+        self.settled = self.settled.min(at);
         &mut self.all[at]
     }
 
@@ -60,18 +57,23 @@ impl SendQueue {
         self.all.push_back(message);
     }
 
-    /// Numbers that were never sent become a gap, or part of the gap before them.
+    /// Numbers that were never sent become a gap.
     pub(super) fn push_gap(&mut self, first: u64, next: u64) {
-        match self.all.back_mut() {
-            Some(SendMessage {
-                item: QueuedItem::Gap,
-                state: SendState::Queued,
-                next: end,
-                charge_end,
-                ..
-            }) => (*end, *charge_end) = (next, None),
-            _ => self.push(SendMessage::new(first, next, QueuedItem::Gap)),
+        self.push(SendMessage::new(first, next, QueuedItem::Gap));
+        self.join_gaps(self.all.len() - 1);
+    }
+
+    /// A gap becomes part of one before it that was not sent.
+    fn join_gaps(&mut self, at: usize) {
+        let is_unsent_gap = |before: &usize| {
+            let SendMessage { item, state, .. } = &self.all[*before];
+            matches!((item, state), (QueuedItem::Gap, SendState::Queued))
+        };
+        if let Some(before) = at.checked_sub(1).filter(is_unsent_gap) {
+            self.all[at].first = self.all[before].first;
+            self.all.remove(before);
         }
+        self.settled = 0;
     }
 
     /// Takes the oldest, if all of it is below this sequence. The flow's end stays.
@@ -82,57 +84,24 @@ impl SendQueue {
         }
         let message = self.all.pop_front()?;
         self.settled = self.settled.saturating_sub(1);
-        let (grants, bytes) = message.asks();
-        self.grants -= grants;
-        self.granted_bytes -= bytes;
         Some(message)
-    }
-
-    pub(super) fn set(&mut self, at: usize, state: SendState) {
-        let message = &mut self.all[at];
-        let (grants, bytes) = message.asks();
-        message.state = state;
-        let (more, more_bytes) = message.asks();
-        self.grants = self.grants + more - grants;
-        self.granted_bytes = self.granted_bytes + more_bytes - bytes;
-        if self.all[at].has_work() {
-            self.settled = self.settled.min(at);
-        }
     }
 
     /// Changes any of them.
     pub(super) fn change(&mut self, each: impl FnMut(&mut SendMessage)) {
         self.all.iter_mut().for_each(each);
-        self.count();
+        self.settled = 0;
     }
 
-    /// The message becomes a gap, and a gap before it that was not sent becomes part of that. Its payload.
+    /// The message becomes a gap. Its payload; none if it is a gap, or the flow's end: that stays one.
     pub(super) fn make_gap(&mut self, at: usize) -> Option<Arc<dyn Payload>> {
         let message = &mut self.all[at];
-        if !message.is_message() {
-            // A gap, or the flow's end, stays one.
-            return None;
-        }
-        let gap = SendMessage {
-            charge_end: message.charge_end,
-            abandoned: message.abandoned,
-            ..SendMessage::new(message.first, message.next, QueuedItem::Gap)
-        };
-        let QueuedItem::Message { payload, .. } = std::mem::replace(message, gap).item else {
+        let QueuedItem::Message { payload, .. } = &message.item else {
             return None;
         };
-        let before = at.checked_sub(1).map(|before| &self.all[before]);
-        if let Some(SendMessage {
-            item: QueuedItem::Gap,
-            state: SendState::Queued,
-            first,
-            ..
-        }) = before
-        {
-            self.all[at].first = *first;
-            self.all.remove(at - 1);
-        }
-        self.count();
+        let payload = Arc::clone(payload);
+        (message.item, message.state) = (QueuedItem::Gap, SendState::Queued);
+        self.join_gaps(at);
         Some(payload)
     }
 
@@ -146,13 +115,6 @@ impl SendQueue {
             waits && message.is_message()
         };
         Some(self.all.iter().find(is_unsent)?.first)
-    }
-
-    fn count(&mut self) {
-        let each = self.all.iter().map(SendMessage::asks);
-        (self.grants, self.granted_bytes) =
-            each.fold((0, 0), |sum, each| (sum.0 + each.0, sum.1 + each.1));
-        self.settled = 0;
     }
 
     fn looked_at(&self) -> usize {
@@ -182,9 +144,12 @@ impl SendQueue {
         found.map(|at| begin + at)
     }
 
-    /// Whether one more, of so many bytes, may request a grant.
+    /// Whether one more, of so many bytes, may request a grant. Those that request or have one are among those that are looked at.
     pub(super) fn may_request(&self, bytes: u64) -> bool {
-        may_request(self.grants, self.granted_bytes, bytes)
+        let asking = self.all.range(..self.looked_at()).filter(|of| of.asks());
+        let add = |(count, sum), of: &SendMessage| (count + 1, sum + of.bytes());
+        let (grants, granted_bytes) = asking.fold((0, 0), add);
+        may_request(grants, granted_bytes, bytes)
     }
 
     /// Takes all of them.

@@ -3,9 +3,8 @@
 use super::frame::{Ack, Description, Grant, Refuse, CONTROL_FLOW, FLOW_ENDED, SEQUENCE_MAX};
 use super::lanes::Outgoing;
 use super::limits::{LinkLimits, FLOWS_MAX};
-use super::send_flow::{abandon, SendFlow};
-use super::send_message::{QueuedItem, SendState};
-use super::user::{violation, FlowEvent, ProtocolViolation};
+use super::send_flow::SendFlow;
+use super::user::{violation, FlowEvent, LinkOutput, ProtocolViolation};
 use super::LinkMachine;
 use crate::payload::Payload;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -55,7 +54,7 @@ impl LinkMachine {
 
     /// Whether a flow waits to be opened again.
     pub fn is_waiting(&self, flow: u64) -> bool {
-        self.sent_flow(flow).is_some_and(|of| of.is_waiting)
+        self.sent_flow(flow).is_some_and(SendFlow::is_waiting)
     }
 
     /// Sends a message of a flow, which retains it until it is acknowledged or cancelled; how many that may be is for its user to limit.
@@ -175,42 +174,22 @@ impl LinkMachine {
     fn end_flow(&mut self, number: u64) {
         self.sending.flows.remove(&number);
         self.sending.starved.remove(&number);
-        self.out.report_flow(FlowEvent::Ended { flow: number });
+        self.out
+            .report(LinkOutput::Flow(FlowEvent::Ended { flow: number }));
     }
 }
 
 /// Frames for the sending end. `pump` follows.
 impl LinkMachine {
     pub(super) fn ack_arrived(&mut self, ack: &Ack) -> Result<(), ProtocolViolation> {
-        let Ack {
-            flow: number,
-            next,
-            limit,
-        } = *ack;
-        let first_window = self.sending.first_window.unwrap_or(0);
-        let (Some(flow), out) = (self.sending.named(number, "Ack")?, &mut self.out) else {
-            return Ok(());
-        };
-        flow.acknowledge(next, limit)?;
-        if flow.accepts(limit, first_window.into()) {
-            out.report_flow(FlowEvent::Accepted { flow: number });
-        }
-        while let Some(message) = flow.pop_below(next) {
-            if let (SendState::Granted(grant), true) = (&message.state, message.has_work()) {
-                abandon(grant.grant, grant.lanes, out);
+        let first_window = self.sending.first_window.unwrap_or(0).into();
+        if let Some(flow) = self.sending.named(ack.flow, "Ack")? {
+            flow.acknowledge(ack, first_window, &mut self.out)?;
+            if ack.next == FLOW_ENDED {
+                self.end_flow(ack.flow);
             }
-            if let QueuedItem::Message { payload, .. } = message.item {
-                out.report_flow(FlowEvent::Acknowledged {
-                    flow: number,
-                    sequence: message.first,
-                    payload,
-                });
-            }
+            self.sending.wake(ack.flow);
         }
-        if next == FLOW_ENDED {
-            self.end_flow(number);
-        }
-        self.sending.wake(number);
         Ok(())
     }
 
@@ -222,7 +201,7 @@ impl LinkMachine {
             None => false,
         };
         if !is_used {
-            abandon(grant.grant, grant.lanes, &mut self.out);
+            self.out.abandon(grant.grant, grant.lanes);
         }
         self.sending.wake(grant.flow);
         Ok(())
@@ -232,11 +211,9 @@ impl LinkMachine {
         let number = refuse.flow;
         let flow = self.sending.named(number, "Refuse")?;
         if let Some(dropped) = flow.and_then(|flow| flow.cut(&mut self.out)) {
-            self.out.report_flow(FlowEvent::Refused {
-                flow: number,
-                why: refuse.why.clone(),
-                dropped,
-            });
+            let (flow, why) = (number, refuse.why.clone());
+            let event = FlowEvent::Refused { flow, why, dropped };
+            self.out.report(LinkOutput::Flow(event));
             self.sending.wake(number);
         }
         Ok(())
@@ -260,7 +237,7 @@ impl SendSide {
         self.starved.clear();
         self.flows.retain(|number, flow| {
             if flow.is_cut {
-                out.report_flow(FlowEvent::Ended { flow: *number });
+                out.report(LinkOutput::Flow(FlowEvent::Ended { flow: *number }));
             }
             !flow.is_cut
         });

@@ -20,17 +20,51 @@ pub enum BufferReply {
     Refused,
 }
 
-/// The user of a link.
-pub trait LinkUser: Send + Sync + 'static {
-    /// Memory for a large message. Called with the link locked: it is quick and does not call the link.
-    fn buffer(&self, flow: u64, sequence: u64, description: &[u8], bytes: u64) -> BufferReply;
+/// Where a link's messages arrive. Except for [`FlowReceiver::buffer`], it is called as [`crate::LinkUser`] is, one at a time with its events; but
+/// whichever thread read a small message delivers it.
+pub trait FlowReceiver: Send + Sync + 'static {
+    /// Memory for a message: of a large one when it is requested, with the link locked; of a small one in its turn. It is quick
+    /// and does not call the link.
+    fn buffer(&self, flow: FlowId, sequence: u64, description: &[u8], bytes: u64) -> BufferReply;
 
-    /// The address of this memory for a peer that writes there itself (RDMA); none if it cannot. Called with the link locked.
-    fn remote(&self, address: u64, bytes: u64) -> Option<Remote> {
-        let _ = (address, bytes);
-        None
+    /// A flow begins, as its sender describes it, in its turn with the events. A user that is not ready for it is asked again, at each tick and after
+    /// [`crate::LinkRuntime::buffer_free`]; until it is, nothing of the flow is delivered, and no buffer is asked for.
+    fn opened(&self, flow: FlowId, description: &Description) -> OpenReply {
+        let _ = (flow, description);
+        OpenReply::Accepted
+    }
+
+    /// These messages of a flow never arrive, or this end refused them.
+    fn missed(&self, flow: FlowId, first: u64, next: u64) {
+        let _ = (flow, first, next);
+    }
+
+    /// What was read is delivered as far as it can be, and the thread that read it is about to wait for more. What a user puts off for
+    /// several messages, such as waking somebody, it does now.
+    fn rest(&self) {}
+
+    /// All of a flow is delivered, and nothing follows.
+    fn closed(&self, flow: FlowId) {
+        let _ = flow;
     }
 }
+
+/// The user's answer to a flow that begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OpenReply {
+    /// Its messages are taken.
+    Accepted,
+    /// Not yet.
+    Waits,
+    /// Never: its sender learns why.
+    Refused(Description),
+    /// No correct peer describes a flow so. The flow is refused, and the peer disconnected and counted.
+    Violation(&'static str),
+}
+
+/// The address of this memory, with so many bytes, for a peer that writes there itself (RDMA); none if it cannot. Called with the link
+/// locked.
+pub type RemoteOf = dyn Fn(u64, u64) -> Option<Remote> + Send + Sync;
 
 /// What a flow's receiver gets in its turn. One at a time for each flow.
 pub enum Turn {
@@ -116,6 +150,8 @@ pub enum LinkOutput {
     },
     /// Something happened to a flow that is sent.
     Flow(FlowEvent),
+    /// A violation that showed behind its frame: the peer is to be disconnected.
+    Violation(ProtocolViolation),
     /// A peer asks for more than it reads: this lane is to be closed.
     Stuck {
         /// The lane.

@@ -6,6 +6,8 @@ use std::sync::Arc;
 pub const HEADER_BYTES: usize = 8;
 /// The longest description of a message (its element type, shape, times, attachment, parts) or a flow.
 pub const DESCRIPTION_BYTES_MAX: usize = 12 << 10;
+/// Characters of words that say why.
+const WORDS_MAX: usize = 256;
 /// Lanes of a link.
 pub const LANES_MAX: usize = 8;
 /// Bytes of a message in one chunk.
@@ -27,6 +29,18 @@ impl Description {
     /// Its bytes.
     pub fn as_slice(&self) -> &[u8] {
         self.0.as_deref().unwrap_or_default()
+    }
+
+    /// Words for the peer, as many as it is worth to send.
+    pub(crate) fn of_words(words: &str) -> Self {
+        let some: String = words.chars().take(WORDS_MAX).collect();
+        Self::new(some.as_bytes()).expect("it was cut")
+    }
+
+    /// The peer's words.
+    pub(crate) fn words(&self) -> String {
+        let words = String::from_utf8_lossy(self.as_slice());
+        words.escape_debug().to_string()
     }
 }
 
@@ -135,24 +149,4 @@ impl std::fmt::Debug for LaneKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("LaneKey(..)")
     }
-}
-
-/// Why a side resets its link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum ResetReason {
-    /// The other end violated the protocol and is disconnected.
-    Protocol = 1,
-    /// The versions do not match.
-    Version = 2,
-    /// It belongs to another realm.
-    Realm = 3,
-    /// It has no lanes left for this link.
-    Lanes = 4,
-    /// It is another incarnation than the other end expects.
-    Incarnation = 5,
-    /// It knows no link with this key.
-    Key = 6,
-    /// One of the two requires RDMA, and the other has none.
-    Rdma = 7,
 }

@@ -24,16 +24,18 @@ pub(crate) type Bytes = (Arc<dyn Payload>, usize, usize);
 struct Item {
     /// Where its head ends in the heads' bytes.
     head_end: usize,
-    payload: Option<Bytes>,
-    /// Where its payload could be written directly: the message's receive buffer, and the offset in the message.
-    remote: Option<(Remote, u64)>,
-    /// The mark that can replace its head where its payload is written directly.
-    mark: Option<u32>,
+    queued: QueuedFrame,
 }
 
 impl Item {
-    fn payload_bytes(&self) -> usize {
-        self.payload.as_ref().map_or(0, |(_, from, to)| to - from)
+    /// The mark that can replace its head where its payload, which is a whole message, is written directly.
+    fn mark(&self) -> Option<u32> {
+        match (&self.queued.frame, &self.queued.payload) {
+            (Frame::Chunk(Chunk { grant, .. }), Some((of, 0, to))) if *to == of.bytes() => {
+                Some((*grant & u64::from(MARK_MAX)) as u32)
+            }
+            _ => None,
+        }
     }
 }
 
@@ -70,7 +72,7 @@ impl Batch {
 
     /// What is left of it, for a lane that cuts it anywhere; how many slices that are.
     pub(crate) fn slices<'a>(&'a self, into: &mut [IoSlice<'a>; BATCH_SLICES]) -> usize {
-        match self.piece(usize::MAX, into, |_, _, _| None::<Infallible>) {
+        match self.piece(usize::MAX, into, |_, _| None::<Infallible>) {
             Piece::Stream(count, _) => count,
             Piece::Direct(_, way, ..) => match way {},
         }
@@ -82,22 +84,26 @@ impl Batch {
         &'a self,
         most: usize,
         into: &mut [IoSlice<'a>],
-        direct: impl Fn(&Bytes, &Remote, u64) -> Option<D>,
+        direct: impl Fn(&Bytes, &Remote) -> Option<D>,
     ) -> Piece<'a, D> {
         let (mut count, mut bytes) = (0, 0);
         for (start, head, item) in self.frames() {
             let payload_start = start + head.len();
-            if payload_start + item.payload_bytes() <= self.done {
+            if payload_start + item.queued.bytes() <= self.done {
                 continue;
             }
             if self.done < payload_start {
                 let head = &head[self.done.saturating_sub(start)..];
-                let both = item.payload.as_ref().zip(item.remote.as_ref());
-                let way = both.and_then(|(payload, (remote, at))| direct(payload, remote, *at));
+                let both = item
+                    .queued
+                    .payload
+                    .as_ref()
+                    .zip(item.queued.remote.as_ref());
+                let way = both.and_then(|(payload, remote)| direct(payload, remote));
                 match way {
                     Some(way) if count == 0 => {
-                        let bytes = head.len() + item.payload_bytes();
-                        return Piece::Direct(head, way, bytes, item.mark);
+                        let bytes = head.len() + item.queued.bytes();
+                        return Piece::Direct(head, way, bytes, item.mark());
                     }
                     None if bytes + head.len() <= most => {}
                     _ => break,
@@ -105,7 +111,7 @@ impl Batch {
                 into[count] = IoSlice::new(head);
                 (count, bytes) = (count + 1, bytes + head.len());
             }
-            if let Some((payload, from, to)) = &item.payload {
+            if let Some((payload, from, to)) = &item.queued.payload {
                 let from = from + self.done.saturating_sub(payload_start);
                 let end = (*to).min(from.saturating_add(most - bytes));
                 if from < end {
@@ -123,7 +129,7 @@ impl Batch {
     /// Payloads that are written to their last byte.
     pub(crate) fn payloads_done(&self) -> usize {
         let is_done = |(start, head, item): &(usize, &[u8], &Item)| {
-            item.payload.is_some() && start + head.len() + item.payload_bytes() <= self.done
+            item.queued.payload.is_some() && start + head.len() + item.queued.bytes() <= self.done
         };
         self.frames().filter(is_done).count()
     }
@@ -135,7 +141,7 @@ impl Batch {
             let head = &self.heads[head_start..item.head_end];
             let frame = (start, head, item);
             head_start = item.head_end;
-            start += head.len() + item.payload_bytes();
+            start += head.len() + item.queued.bytes();
             frame
         })
     }
@@ -151,32 +157,15 @@ impl Batch {
     }
 
     pub(crate) fn push(&mut self, queued: QueuedFrame) {
-        let QueuedFrame {
-            frame,
-            description,
-            payload,
-            remote,
-        } = queued;
         let before = self.heads.len();
-        frame.encode(&mut self.heads);
-        let description = description.as_ref().map_or(&[][..], |of| of.as_slice());
-        self.heads.extend_from_slice(description);
-        let is_whole = |(payload, from, to): &Bytes| *from == 0 && *to == payload.bytes();
-        let (remote, mark) = match (&frame, &payload) {
-            (Frame::Chunk(Chunk { grant, .. }), Some(part)) => (
-                remote.map(|remote| (remote, part.1 as u64)),
-                is_whole(part).then_some((*grant & u64::from(MARK_MAX)) as u32),
-            ),
-            _ => (None, None),
-        };
-        let item = Item {
-            head_end: self.heads.len(),
-            payload,
-            remote,
-            mark,
-        };
-        self.bytes += self.heads.len() - before + item.payload_bytes();
-        self.payload_bytes += item.payload_bytes();
+        queued.frame.encode(&mut self.heads);
+        let description = queued.description.as_ref();
+        self.heads
+            .extend_from_slice(description.map_or(&[], |of| of.as_slice()));
+        self.bytes += self.heads.len() - before + queued.bytes();
+        self.payload_bytes += queued.bytes();
+        let head_end = self.heads.len();
+        let item = Item { head_end, queued };
         self.items.push(item);
     }
 }
@@ -214,7 +203,7 @@ mod tests {
         let mut all = Vec::new();
         while !batch.is_empty() {
             let mut slices = [IoSlice::new(&[]); BATCH_SLICES];
-            let way = |_: &Bytes, _: &Remote, at: u64| may.then_some(at);
+            let way = |(_, from, _): &Bytes, _: &Remote| may.then_some(*from as u64);
             let (piece, direct, wrote) = match batch.piece(most, &mut slices, way) {
                 Piece::Stream(count, bytes) => {
                     assert_eq!(bytes_of(&slices[..count]).len(), bytes);
@@ -234,7 +223,7 @@ mod tests {
         let payload: Arc<dyn Payload> = Arc::new((0..=255).cycle().take(1000).collect::<Vec<u8>>());
         let remote = Remote::new(1 << 20, &[7]);
         let mut batch = Batch::default();
-        batch.push(Alive { beat: 1 }.into());
+        batch.push(Alive {}.into());
         batch.push(queued(300, &payload, (100, 400), remote));
         let why = Description::new(&[1; 9]).unwrap();
         batch.push(Refuse { flow: 1, why }.into());

@@ -1,27 +1,8 @@
 //! What a link does without its lock: it delivers messages to its user, and tells the user what happened.
 
-use super::user::{FlowReceiver, LinkEvent, OpenReply};
-use super::LinkRuntime;
-use crate::machine::frame::{Description, Remote};
-use crate::machine::{self, BufferReply, FlowId, LinkOutput, ReceiveBuffer, Turn};
-use crate::rdma::RegistrationTable;
-use std::sync::Arc;
-
-/// What the machine asks for: memory of the link's receiver. The memory that peers may write is what the endpoint registered.
-pub(super) struct MachineUser {
-    pub(super) receiver: Arc<dyn FlowReceiver>,
-    pub(super) registered: Arc<RegistrationTable>,
-}
-
-impl machine::LinkUser for MachineUser {
-    fn buffer(&self, flow: FlowId, sequence: u64, description: &[u8], bytes: u64) -> BufferReply {
-        self.receiver.buffer(flow, sequence, description, bytes)
-    }
-
-    fn remote(&self, address: u64, bytes: u64) -> Option<Remote> {
-        self.registered.remote(address, bytes)
-    }
-}
+use super::{LinkEvent, LinkRuntime};
+use crate::machine::frame::Description;
+use crate::machine::{BufferReply, FlowId, LinkOutput, OpenReply, ReceiveBuffer, Turn};
 
 /// One thing to do.
 pub(super) enum Task {
@@ -40,8 +21,13 @@ impl Task {
                 return Some((flow, deliver(link, flow, turn)));
             }
             Self::Output(LinkOutput::Flow(event)) => link.user.flow_event(event, link),
+            Self::Output(LinkOutput::Violation(violation)) => {
+                link.disconnect(None, &violation);
+            }
             Self::Output(LinkOutput::Stuck { lane }) => {
-                link.close_lane(lane, "the peer asks and does not read");
+                if let Some(lane) = link.lock().lanes.get(&lane) {
+                    lane.close("the peer asks and does not read");
+                }
             }
         }
         None
@@ -92,7 +78,7 @@ fn open(link: &LinkRuntime, flow: FlowId, description: &Description) -> bool {
             refuse(why);
         }
         OpenReply::Violation(what) => {
-            refuse(Description::new(what.as_bytes()).unwrap_or_default());
+            refuse(Description::of_words(what));
             link.violated(None, "Open", what);
         }
     }

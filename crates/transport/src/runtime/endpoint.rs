@@ -1,8 +1,9 @@
 //! Where a daemon's links begin: a listener, the keys of the links that are expected, and the clock's thread.
 
 use super::handshake::{accept_hello, dial_hello, refuse, HelloError, HELLO_LIMIT};
-use super::{FlowReceiver, LinkConfig, LinkRuntime, LinkUser, Peer};
-use crate::machine::frame::{Hello, LaneKey, ResetReason};
+use super::{LinkConfig, LinkRuntime, LinkUser, Peer};
+use crate::machine::frame::{Hello, LaneKey};
+use crate::machine::FlowReceiver;
 use crate::rdma::{Rdma, RdmaError, Registrar, RegistrationTable};
 use rgaps_connection::{Connection, Handshakes, Security};
 use std::collections::HashMap;
@@ -136,7 +137,8 @@ impl Shared {
         let mut connection = Connection::plain(tcp)?;
         match &self.config.security {
             Security::Loopback if !connection.is_loopback() => {
-                return Err(HelloError::Plain(connection.peer().to_string()));
+                let why = format!("{} is another host, and lanes between hosts need TLS; configure certificates, or set insecure = true", connection.peer());
+                return Err(HelloError::Refused(why));
             }
             Security::Tls(tls) => connection.encrypt(tls, dials, HELLO_LIMIT)?,
             Security::Loopback | Security::Insecure => {}
@@ -149,7 +151,7 @@ impl Shared {
         let other = accept_hello(&connection, self.config.incarnation, self.config.realm)?;
         match self.link(&other.key) {
             Some(link) => link.accepted(connection, &other),
-            None => Err(refuse(&connection, ResetReason::Key, 0, "an unknown key")),
+            None => Err(refuse(&connection, "key", "a link's", "an unknown one")),
         }
     }
 
@@ -356,7 +358,7 @@ impl Drop for Handle {
     fn drop(&mut self) {
         self.0.close();
         let mut links = self.0.shared.lock_links();
-        links.retain(|_, link| link.strong_count() > 0 && !std::ptr::eq(link.as_ptr(), &*self.0));
+        links.retain(|_, link| !std::ptr::eq(link.as_ptr(), &*self.0));
     }
 }
 

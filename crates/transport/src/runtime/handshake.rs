@@ -1,11 +1,13 @@
 //! The handshake of a lane: HELLO in both directions, with version, realm, incarnations and the link's key. Nothing else is read
 //! before they match.
 
+use super::reset;
 use crate::machine::frame::{
-    DecodeError, Decoded, Frame, Hello, RdmaMode, Reset, ResetReason, FRAME_BYTES_MAX,
-    HEADER_BYTES, WIRE_VERSION,
+    DecodeError, Decoded, Frame, Hello, RdmaMode, Reset, FRAME_BYTES_MAX, HEADER_BYTES,
+    WIRE_VERSION,
 };
 use rgaps_connection::Connection;
+use std::fmt::Display;
 use std::io;
 use std::time::{Duration, Instant};
 use thiserror::Error;
@@ -28,17 +30,9 @@ pub(crate) enum HelloError {
     /// The peer began with another frame, or broke the handshake's order.
     #[error("the peer's first frame is not a hello")]
     NoHello,
-    #[error("{who}: {reason:?}: this end has {own}, the peer {other}")]
-    Refused {
-        who: String,
-        reason: ResetReason,
-        own: String,
-        other: String,
-    },
-    #[error("{0} is another host, and lanes between hosts need TLS; configure certificates, or set insecure = true")]
-    Plain(String),
-    #[error("RDMA is required, and not possible: {0}")]
-    Rdma(String),
+    /// One of the two ends does not take the other one.
+    #[error("{0}")]
+    Refused(String),
 }
 
 pub(crate) fn write_frame(connection: &Connection, frame: &Frame) -> io::Result<()> {
@@ -71,52 +65,25 @@ pub(crate) fn read_frame(connection: &Connection, limit: Duration) -> Result<Fra
     }
 }
 
-/// The peer refused what this end's HELLO named.
-fn refused(own: &Hello, reason: ResetReason, other: u64) -> HelloError {
-    let (own, other) = match reason {
-        ResetReason::Version => (WIRE_VERSION.to_string(), other.to_string()),
-        ResetReason::Realm => (hex(own.realm), hex(other)),
-        ResetReason::Incarnation => (hex(own.to), hex(other)),
-        ResetReason::Lanes => ("one lane more".into(), format!("{other} lanes")),
-        ResetReason::Key | ResetReason::Protocol => ("a key".into(), "none like it".into()),
-        ResetReason::Rdma => (rdma_in_words(own.rdma as u64), rdma_in_words(other)),
-    };
-    HelloError::Refused {
-        who: "the peer refused the lane".into(),
-        reason,
-        own,
-        other,
-    }
-}
-
+/// A number whose digits mean nothing.
 pub(crate) fn hex(number: u64) -> String {
     format!("{number:#x}")
 }
 
-fn rdma_in_words(mode: u64) -> String {
-    let words = match mode {
-        0 => "no RDMA",
-        1 => "RDMA, or TCP",
-        _ => "RDMA and nothing else",
-    };
-    words.into()
-}
-
-/// Tells the peer that it is refused, and why.
+/// Refuses a peer, which learns why: this end expects one thing, and not what the peer has.
 pub(crate) fn refuse(
     connection: &Connection,
-    reason: ResetReason,
-    expected: u64,
-    other: impl ToString,
+    what: &str,
+    expected: impl Display,
+    other: impl Display,
 ) -> HelloError {
+    let why = format!("{what}: expected {expected}, not {other}");
     // If it has left, it needs no reason.
-    let _ = write_frame(connection, &Reset { reason, expected }.into());
-    HelloError::Refused {
-        who: format!("the lane of {} was refused", connection.peer()),
-        reason,
-        own: hex(expected),
-        other: other.to_string(),
-    }
+    let _ = write_frame(connection, &reset(&why));
+    HelloError::Refused(format!(
+        "the lane of {} was refused: {why}",
+        connection.peer()
+    ))
 }
 
 /// The end that opened the connection begins.
@@ -125,18 +92,23 @@ pub(crate) fn dial_hello(connection: &Connection, own: &Hello) -> Result<Hello, 
     write_frame(connection, &own.clone().into())?;
     let other = match read_frame(connection, HELLO_LIMIT)? {
         Frame::Hello(hello) => hello,
-        Frame::Reset(Reset { reason, expected }) => return Err(refused(own, reason, expected)),
+        Frame::Reset(Reset { why }) => {
+            let why = why.words();
+            return Err(HelloError::Refused(format!(
+                "the peer refused the lane: {why}"
+            )));
+        }
         _ => return Err(HelloError::NoHello),
     };
-    let refuse = |reason, own, other| Err(refuse(connection, reason, own, hex(other)));
+    let refuse = |what, own, other| Err(refuse(connection, what, hex(own), hex(other)));
     if other.realm != own.realm {
-        return refuse(ResetReason::Realm, own.realm, other.realm);
+        return refuse("realm", own.realm, other.realm);
     }
     if own.to != 0 && other.node != own.to {
-        return refuse(ResetReason::Incarnation, own.to, other.node);
+        return refuse("incarnation", own.to, other.node);
     }
     if other.lane == UNNUMBERED || other.key != own.key || other.to != own.node {
-        return refuse(ResetReason::Protocol, own.node, other.node);
+        return refuse("answer to hello", own.node, other.to);
     }
     Ok(other)
 }
@@ -153,29 +125,37 @@ pub(crate) fn accept_hello(
         Err(error) => {
             if let HelloError::Decode(DecodeError::Version(other)) = error {
                 // The header is the same in all versions, so the peer learns this one.
-                refuse(connection, ResetReason::Version, WIRE_VERSION.into(), other);
+                refuse(connection, "version", WIRE_VERSION, other);
             }
             return Err(error);
         }
     };
-    let refuse = |reason, own, other| Err(refuse(connection, reason, own, hex(other)));
+    let refuse = |what, own, other| Err(refuse(connection, what, hex(own), hex(other)));
     if other.realm != realm {
-        return refuse(ResetReason::Realm, realm, other.realm);
+        return refuse("realm", realm, other.realm);
     }
     if other.to != 0 && other.to != node {
-        return refuse(ResetReason::Incarnation, node, other.to);
+        return refuse("incarnation", node, other.to);
     }
     if other.lane != UNNUMBERED {
-        return refuse(ResetReason::Protocol, UNNUMBERED.into(), other.lane.into());
+        return refuse("number of the lane", UNNUMBERED.into(), other.lane.into());
     }
     Ok(other)
 }
 
+pub(crate) fn rdma_in_words(mode: RdmaMode) -> &'static str {
+    match mode {
+        RdmaMode::No => "no RDMA",
+        RdmaMode::Prefer => "RDMA, or TCP",
+        RdmaMode::Require => "RDMA and nothing else",
+    }
+}
+
 /// What follows from both ends' modes: whether they are to agree on a channel, or why there can be no lane.
-pub(crate) fn rdma_of_both(own: RdmaMode, other: RdmaMode) -> Result<bool, String> {
+pub(crate) fn rdma_of_both(own: RdmaMode, other: RdmaMode) -> Result<bool, &'static str> {
     match (own, other) {
         (RdmaMode::No, RdmaMode::Require) | (RdmaMode::Require, RdmaMode::No) => {
-            Err(rdma_in_words(other as u64))
+            Err(rdma_in_words(other))
         }
         (RdmaMode::No, _) | (_, RdmaMode::No) => Ok(false),
         _ => Ok(true),

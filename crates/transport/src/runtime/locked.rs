@@ -1,30 +1,14 @@
 //! What a link's lock guards.
 
-use super::config::{LinkCounts, Peer};
+use super::config::{LinkCounts, LinkEvent, Peer};
 use super::delivery::Task;
 use super::lane::{Lane, LaneEnd};
-use super::user::LinkEvent;
 use crate::machine::frame::Hello;
 use crate::machine::LinkMachine;
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-
-/// A lane, and what the link knows of it.
-pub(super) struct OpenLane {
-    pub(super) lane: Arc<dyn Lane>,
-    pub(super) since_ms: u64,
-    pub(super) is_rdma: bool,
-    /// It is closed because an RDMA lane takes its place.
-    pub(super) is_replaced: bool,
-}
-
-impl OpenLane {
-    /// An RDMA lane may take its place.
-    pub(super) fn is_replaceable(&self) -> bool {
-        !self.is_rdma && !self.is_replaced
-    }
-}
 
 /// What the link's lock guards.
 pub(super) struct LockedLink {
@@ -35,7 +19,7 @@ pub(super) struct LockedLink {
     pub(super) tasks: VecDeque<Task>,
     /// A thread carries out tasks and outputs.
     pub(super) is_settling: bool,
-    pub(super) lanes: BTreeMap<u32, OpenLane>,
+    pub(super) lanes: BTreeMap<u32, Arc<dyn Lane>>,
     pub(super) peer: Peer,
     /// The incarnation that the lanes belong to, and which of its machines.
     pub(super) seen: Option<(u64, u64)>,
@@ -54,7 +38,6 @@ pub(super) struct LockedLink {
     pub(super) peer_has_rdma: bool,
     pub(super) error: Option<String>,
     pub(super) threads: Vec<JoinHandle<()>>,
-    pub(super) beat: u64,
     /// Of lanes that ended, and what is counted here.
     pub(super) counts: LinkCounts,
 }
@@ -74,8 +57,8 @@ impl LockedLink {
     }
 
     /// Why a lane ended.
-    pub(super) fn end_of(&self, open: &OpenLane, now_ms: u64) -> LaneEnd {
-        if open.is_replaced {
+    pub(super) fn end_of(&self, lane: &dyn Lane, now_ms: u64) -> LaneEnd {
+        if lane.state().is_replaced.load(Relaxed) {
             return LaneEnd::Replaced;
         }
         if self.is_closing || self.is_restarting {
@@ -84,7 +67,7 @@ impl LockedLink {
         if now_ms < self.penalty_until_ms {
             return LaneEnd::ProtocolViolation;
         }
-        open.lane.broke().unwrap_or(LaneEnd::Connection)
+        lane.broke().unwrap_or(LaneEnd::Connection)
     }
 
     /// Whether a HELLO is of another incarnation or machine than the lanes.
@@ -96,8 +79,8 @@ impl LockedLink {
     pub(super) fn begin_restart(&mut self) {
         self.is_restarting = true;
         self.seen = None;
-        for open in self.lanes.values() {
-            open.lane.close("the peer is another incarnation");
+        for lane in self.lanes.values() {
+            lane.close("the peer is another incarnation");
         }
     }
 

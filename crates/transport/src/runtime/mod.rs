@@ -20,23 +20,19 @@ mod handshake;
 mod lane;
 mod locked;
 mod opening;
-mod user;
 
-pub use config::{LinkConfig, LinkCounts, LinkStatus, Peer};
+pub use config::{LinkConfig, LinkCounts, LinkEvent, LinkStatus, LinkUser, Peer};
 pub use endpoint::{Endpoint, EndpointConfig, EndpointError, Link};
 pub use lane::{LaneEnd, LaneKind, LaneStatus};
-pub use user::{FlowReceiver, LinkEvent, LinkUser, OpenReply};
 
-use crate::machine::frame::{Frame, Goodbye, RdmaMode, Reset, ResetReason, LANES_MAX};
+use crate::machine::frame::{Description, Frame, RdmaMode, Reset, LANES_MAX};
 use crate::machine::{
-    ChunkLanded, FrameStep, LinkMachine, ProtocolViolation, WriteLimit, WriteRange,
+    FlowReceiver, FrameStep, LinkMachine, ProtocolViolation, WriteLimit, WriteRange,
 };
 use batch::Batch;
-use delivery::{deliver_small, MachineUser};
+use delivery::deliver_small;
 use endpoint::Shared;
-use lane::Lane;
-use locked::{LockedLink, OpenLane};
-use rgaps_verbs::MARK_MAX;
+use locked::LockedLink;
 use rustix::time::{clock_gettime, ClockId};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Display;
@@ -57,6 +53,12 @@ fn clock_ms() -> u64 {
     s * 1000 + ns / 1_000_000
 }
 
+/// The last frame of a lane.
+fn reset(why: &str) -> Frame {
+    let why = Description::of_words(why);
+    Reset { why }.into()
+}
+
 /// A link, as its user and its lanes' threads use it.
 pub struct LinkRuntime {
     pub(crate) name: String,
@@ -64,7 +66,6 @@ pub struct LinkRuntime {
     receiver: Arc<dyn FlowReceiver>,
     user: Arc<dyn LinkUser>,
     pub(crate) shared: Arc<Shared>,
-    start_ms: u64,
     locked: Mutex<LockedLink>,
     changed: Condvar,
 }
@@ -83,12 +84,9 @@ impl LinkRuntime {
             RdmaMode::No => Arc::default(),
             _ => Arc::clone(&shared.registered),
         };
-        let machine_user = Arc::new(MachineUser {
-            receiver: Arc::clone(&receiver),
-            registered,
-        });
+        let remote = Arc::new(move |address, bytes| registered.remote(address, bytes));
         let locked = LockedLink {
-            machine: LinkMachine::new(config.limits, machine_user),
+            machine: LinkMachine::new(config.limits, Arc::clone(&receiver), remote),
             machine_id: shared.next_machine(),
             tasks: VecDeque::new(),
             is_settling: false,
@@ -106,7 +104,6 @@ impl LinkRuntime {
             peer_has_rdma: false,
             error: None,
             threads: Vec::new(),
-            beat: 0,
             counts: LinkCounts::default(),
         };
         Self {
@@ -115,14 +112,9 @@ impl LinkRuntime {
             receiver,
             user,
             shared,
-            start_ms: clock_ms(),
             locked: Mutex::new(locked),
             changed: Condvar::new(),
         }
-    }
-
-    pub(crate) fn now_ms(&self) -> u64 {
-        clock_ms() - self.start_ms
     }
 
     fn lock(&self) -> MutexGuard<'_, LockedLink> {
@@ -165,10 +157,8 @@ impl LinkRuntime {
     pub fn status(&self) -> LinkStatus {
         let locked = self.lock();
         let mut counts = locked.counts;
-        let (resent, duplicates) = locked.machine.repeated();
-        counts.resent += resent;
-        counts.duplicates += duplicates;
-        let lanes = locked.lanes.values().map(|open| open.lane.status());
+        (counts.resent, counts.duplicates) = locked.machine.repeated();
+        let lanes = locked.lanes.values().map(|lane| lane.status());
         let lanes: Vec<LaneStatus> = lanes.collect();
         lanes.iter().for_each(|lane| counts.add_lane(lane));
         LinkStatus {
@@ -184,9 +174,10 @@ impl LinkRuntime {
     pub fn close(&self) {
         let mut locked = self.lock();
         locked.is_closing = true;
-        for open in locked.lanes.values() {
-            open.lane.write_last(&Goodbye {}.into());
-            open.lane.close("the link is closed");
+        for lane in locked.lanes.values() {
+            let why = "the link is closed";
+            lane.write_last(&reset(why));
+            lane.close(why);
         }
         let threads = std::mem::take(&mut locked.threads);
         drop(locked);
@@ -208,7 +199,9 @@ impl LinkRuntime {
         if payloads > 0 {
             locked.machine.written(lane, payloads);
         }
-        while batch.has_room() {
+        // Nothing is added to a batch of which some is written.
+        let is_new = batch.is_empty();
+        while is_new && batch.has_room() {
             let Some(queued) = locked.machine.next(lane, limit) else {
                 break;
             };
@@ -222,16 +215,6 @@ impl LinkRuntime {
         is_left
     }
 
-    /// Refuses the payload of a frame that is larger than its kind's may be, before any memory is taken for it.
-    fn check_small(&self, lane: u32, frame: &Frame) -> Result<(), String> {
-        let most = u64::from(self.config.limits.first_window);
-        if matches!(frame, Frame::Small(_)) && frame.payload_bytes() > most {
-            let what = "it is larger than a flow's first window";
-            return Err(self.violated(Some(lane), frame.name(), what));
-        }
-        Ok(())
-    }
-
     /// A frame arrived, with the bytes of a small message; those of a chunk follow. What the lane is to do with those.
     fn frame(
         &self,
@@ -239,46 +222,26 @@ impl LinkRuntime {
         frame: &Frame,
         payload: &[u8],
     ) -> Result<Option<WriteRange>, String> {
-        match frame {
-            Frame::Goodbye(_) => return Err("the peer closed the link".into()),
-            Frame::Reset(Reset { reason, .. }) => {
-                return Err(format!("the peer resets the link: {reason:?}"))
-            }
-            _ => {}
+        if let Frame::Reset(Reset { why }) = frame {
+            return Err(format!("the peer ends the link: {}", why.words()));
         }
-        let mut locked = self.lock();
-        let step = locked.machine.frame(lane, frame, payload);
-        drop(locked);
+        let step = self.lock().machine.frame(lane, frame, payload);
         match step.map_err(|violation| self.disconnect(Some(lane), &violation))? {
             FrameStep::Done => Ok(None),
             FrameStep::Chunk(range) => Ok(Some(range)),
-            FrameStep::Deliver {
-                flow,
-                sequence,
-                description_bytes,
-            } => {
+            FrameStep::Deliver(small) => {
                 // Out of its lane's read buffer.
-                let message = payload.split_at(description_bytes.into());
-                let outcome = deliver_small(self, flow, sequence, message);
-                self.lock().machine.delivered(flow, outcome);
+                let message = payload.split_at(small.description_bytes.into());
+                let outcome = deliver_small(self, small.flow, small.sequence, message);
+                self.lock().machine.delivered(small.flow, outcome);
                 Ok(None)
             }
         }
     }
 
-    /// The peer's card wrote a whole message, which this mark names.
-    fn marked(&self, lane: u32, mark: u32, bytes: u32) -> Result<WriteRange, String> {
-        let step = self.lock().machine.marked(lane, (mark, MARK_MAX), bytes);
-        match step.map_err(|violation| self.disconnect(Some(lane), &violation))? {
-            FrameStep::Chunk(range) => Ok(range),
-            other => unreachable!("a chunk leads to {other:?}"),
-        }
-    }
-
     /// All bytes of a chunk are there; directly: the peer's card wrote them by itself.
     fn landed(&self, range: WriteRange, directly: bool) {
-        let ChunkLanded { grant, is_last, .. } = range.landed(directly);
-        if is_last {
+        if let Some(grant) = range.landed(directly) {
             self.lock().machine.landed(grant);
         }
     }
@@ -293,54 +256,45 @@ impl LinkRuntime {
         let why = format!("{} was disconnected: {violation}", self.name);
         let mut locked = self.lock();
         locked.counts.disconnected += 1;
-        locked.penalty_until_ms = self.now_ms() + PENALTY_MS;
+        locked.penalty_until_ms = clock_ms() + PENALTY_MS;
         locked.error = Some(why.clone());
-        let reset = Reset {
-            reason: ResetReason::Protocol,
-            expected: 0,
-        };
-        let reset = reset.into();
+        let reset = reset(&format!("protocol violation: {violation}"));
         for (number, open) in &locked.lanes {
-            open.lane.write_last(&reset);
+            open.write_last(&reset);
             if Some(*number) != lane {
-                open.lane.close(&why);
+                open.close(&why);
             }
         }
         why
     }
 
-    /// Closes a lane, if it is open.
-    fn close_lane(&self, lane: u32, why: &str) {
-        if let Some(open) = self.lock().lanes.get(&lane) {
-            open.lane.close(why);
-        }
-    }
-
     /// A lane's threads have ended, but for the one that calls.
     fn lane_ended(&self, lane: u32, why: String) {
         let mut locked = self.lock();
-        let now_ms = self.now_ms();
+        let now_ms = clock_ms();
         let ended = locked.lanes.remove(&lane);
         locked.machine.lane_ended(lane);
-        if let Some(open) = &ended {
-            locked.counts.add_lane(&open.lane.status());
+        let mut is_replaced = false;
+        if let Some(ended) = ended {
+            locked.counts.add_lane(&ended.status());
             locked.counts.lanes_ended += 1;
-            let end = locked.end_of(open, now_ms);
+            let end = locked.end_of(&*ended, now_ms);
             locked.counts.ends[end as usize] += 1;
             locked.event(LinkEvent::LaneEnded {
                 lane,
                 end,
                 why: why.clone(),
             });
-            if open.is_rdma && !locked.is_closing && !locked.is_restarting {
+            let is_rdma = ended.state().kind == LaneKind::Rdma;
+            if is_rdma && !locked.is_closing && !locked.is_restarting {
                 self.rdma_failed(&mut locked, why.clone());
             }
-        }
-        let is_replaced = ended.as_ref().is_some_and(|open| open.is_replaced);
-        if !is_replaced {
-            if ended.is_some_and(|open| now_ms - open.since_ms < LIVED_MS) {
+            is_replaced = end == LaneEnd::Replaced;
+            if !is_replaced && now_ms - ended.state().since_ms < LIVED_MS {
                 locked.failures = locked.failures.saturating_add(1);
             }
+        }
+        if !is_replaced {
             locked.error = Some(why.clone());
         }
         if locked.lanes.is_empty() {
@@ -355,35 +309,26 @@ impl LinkRuntime {
 
     /// Whether the next tick is wanted soon.
     pub(crate) fn tick(&self) -> bool {
-        let mut locked = self.lock();
-        let now_ms = self.now_ms();
-        locked.machine.tick();
-        let violation = locked.machine.violation();
-        let (mut quiet, mut silent) = (Vec::new(), Vec::new());
-        for (number, open) in &locked.lanes {
-            if now_ms.saturating_sub(open.lane.state().received_ms(now_ms)) >= self.config.quiet_ms
-            {
-                quiet.push(Arc::clone(&open.lane));
-            } else if now_ms.saturating_sub(open.lane.state().spoke_ms()) >= self.config.beat_ms {
-                silent.push(*number);
+        let (mut locked, now_ms) = (self.lock(), clock_ms());
+        let LockedLink {
+            machine,
+            lanes,
+            failures,
+            ..
+        } = &mut *locked;
+        machine.tick();
+        for (number, lane) in lanes {
+            let state = lane.state();
+            if now_ms.saturating_sub(state.received_ms(now_ms)) >= self.config.quiet_ms {
+                lane.close("nothing was heard of the peer");
+            } else if now_ms.saturating_sub(state.spoke_ms()) >= self.config.beat_ms {
+                machine.beat(*number);
+            }
+            if now_ms - state.since_ms >= LIVED_MS {
+                *failures = 0;
             }
         }
-        let mut lanes = locked.lanes.values();
-        if lanes.any(|open| now_ms - open.since_ms >= LIVED_MS) {
-            locked.failures = 0;
-        }
-        locked.beat += 1;
-        let beat = locked.beat;
-        silent
-            .iter()
-            .for_each(|number| locked.machine.beat(*number, beat));
         drop(locked);
-        for lane in quiet {
-            lane.close("nothing was heard of the peer");
-        }
-        if let Some(violation) = violation {
-            self.disconnect(None, &violation);
-        }
         self.settle();
         let locked = self.lock();
         locked.machine.awaits_tick() || locked.is_restarting
@@ -450,21 +395,18 @@ impl LinkRuntime {
     /// Has lanes write that have something new. Whether there were any.
     fn wake_changed(&self, but: Option<u32>) -> bool {
         let mut any = false;
-        while let Some(lane) = self.next_changed(but) {
-            lane.wake(self);
-            any = true;
-        }
-        any
-    }
-
-    fn next_changed(&self, but: Option<u32>) -> Option<Arc<dyn Lane>> {
-        let mut locked = self.lock();
-        while let Some(number) = locked.machine.changed_lane() {
-            let open = locked.lanes.get(&number).filter(|_| Some(number) != but);
-            if let Some(open) = open {
-                return Some(Arc::clone(&open.lane));
+        loop {
+            let mut locked = self.lock();
+            let Some(number) = locked.machine.changed_lane() else {
+                return any;
+            };
+            let lane = locked.lanes.get(&number).filter(|_| Some(number) != but);
+            let lane = lane.cloned();
+            drop(locked);
+            if let Some(lane) = lane {
+                lane.wake(self);
+                any = true;
             }
         }
-        None
     }
 }

@@ -1,14 +1,17 @@
 //! Opening lanes: when one is wanted, the handshake's results, and what becomes of the connection.
 
 use super::endpoint::spawn;
-use super::handshake::{hex, rdma_of_both, refuse, write_frame, HelloError, UNNUMBERED};
+use super::handshake::{
+    hex, rdma_in_words, rdma_of_both, refuse, write_frame, HelloError, UNNUMBERED,
+};
 use super::lane::rdma::{agree, Agreed, RdmaLane};
 use super::lane::{Lane, Stream};
-use super::{LinkEvent, LinkRuntime, LockedLink, OpenLane};
-use crate::machine::frame::{Hello, RdmaMode, ResetReason, LANES_MAX};
+use super::{clock_ms, LinkEvent, LinkRuntime, LockedLink};
+use crate::machine::frame::{Hello, RdmaMode, LANES_MAX};
 use rgaps_connection::Connection;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::atomic::{Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 impl LinkRuntime {
@@ -19,14 +22,14 @@ impl LinkRuntime {
             if locked.is_closing {
                 return None;
             }
-            let now_ms = self.now_ms();
+            let now_ms = clock_ms();
             let wanted = self.wanted(&locked, now_ms);
             let wait_ms = wanted.map(|(due_ms, _)| due_ms.saturating_sub(now_ms));
             if let (Some((_, rdma)), Some(0)) = (wanted, wait_ms) {
                 locked.dialled_ms = now_ms;
                 if rdma == RdmaMode::Require && locked.lanes.len() == LANES_MAX {
                     // Its place is taken by the next one.
-                    self.replace_one(&mut locked);
+                    self.replace_one(&locked);
                 } else {
                     let mut hello = self.hello(&locked, UNNUMBERED);
                     hello.rdma = rdma;
@@ -53,7 +56,8 @@ impl LinkRuntime {
         }
         // A TCP lane makes room for an RDMA lane, and for nothing else.
         let climbs = own != RdmaMode::No && locked.peer_has_rdma;
-        let lower = locked.lanes.values().any(OpenLane::is_replaceable);
+        let mut lanes = locked.lanes.values();
+        let lower = lanes.any(|lane| lane.state().is_replaceable());
         (climbs && lower).then(|| (due_ms.max(locked.rdma_after_ms), RdmaMode::Require))
     }
 
@@ -68,18 +72,18 @@ impl LinkRuntime {
     }
 
     /// Closes a TCP lane: what was on its way there is sent again.
-    fn replace_one(&self, locked: &mut LockedLink) {
-        let mut lanes = locked.lanes.values_mut();
-        if let Some(open) = lanes.find(|open| open.is_replaceable()) {
-            open.is_replaced = true;
-            open.lane.close("an RDMA lane takes its place");
+    fn replace_one(&self, locked: &LockedLink) {
+        let mut lanes = locked.lanes.values();
+        if let Some(lane) = lanes.find(|lane| lane.state().is_replaceable()) {
+            lane.state().is_replaced.store(true, Relaxed);
+            lane.close("an RDMA lane takes its place");
         }
     }
 
     /// RDMA broke, or was not possible: lanes are TCP for a while.
     pub(super) fn rdma_failed(&self, locked: &mut LockedLink, why: String) {
         locked.counts.rdma_failed += 1;
-        locked.rdma_after_ms = self.now_ms() + self.config.rdma_again_ms;
+        locked.rdma_after_ms = clock_ms() + self.config.rdma_again_ms;
         locked.rdma_why = Some(why);
     }
 
@@ -108,9 +112,14 @@ impl LinkRuntime {
             HelloError::NoHello => false,
             _ => true,
         };
-        if is_refusal && locked.error.as_ref() != Some(&why) {
-            locked.event(LinkEvent::LaneRefused { why: why.clone() });
+        match is_refusal && locked.error.as_ref() != Some(&why) {
+            true => self.report_refused(locked, why),
+            false => locked.error = Some(why),
         }
+    }
+
+    fn report_refused(&self, mut locked: MutexGuard<'_, LockedLink>, why: String) {
+        locked.event(LinkEvent::LaneRefused { why: why.clone() });
         locked.error = Some(why);
         drop(locked);
         self.settle();
@@ -140,38 +149,34 @@ impl LinkRuntime {
             let (from, name) = (connection.peer().ip(), &self.name);
             let why =
                 format!("a lane from {from} was refused: its certificate is not for '{name}'");
-            locked.event(LinkEvent::LaneRefused { why: why.clone() });
-            locked.error = Some(why);
-            drop(locked);
-            self.settle();
-            let other = "another's certificate";
-            return Err(refuse(&connection, ResetReason::Key, 0, other));
+            self.report_refused(locked, why);
+            return Err(refuse(&connection, "key", "this host's", "another's"));
         }
         let expected = locked.peer.incarnation;
         if locked.is_closing || locked.peer.key != other.key {
-            return Err(refuse(&connection, ResetReason::Key, 0, "another key"));
+            return Err(refuse(&connection, "key", "the link's", "another"));
         }
         if expected != 0 && other.node != expected {
-            let reason = ResetReason::Incarnation;
-            return Err(refuse(&connection, reason, expected, hex(other.node)));
+            let (expected, other) = (hex(expected), hex(other.node));
+            return Err(refuse(&connection, "incarnation", expected, other));
         }
         if locked.is_other(other) {
             locked.begin_restart();
         }
         let lanes = locked.lanes.len() as u64;
-        let penalty = self.now_ms() < locked.penalty_until_ms;
+        let penalty = clock_ms() < locked.penalty_until_ms;
         let number = locked.last_lane.checked_add(1);
         let number =
             number.filter(|_| !locked.is_restarting && !penalty && lanes < LANES_MAX as u64);
         let Some(number) = number else {
-            return Err(refuse(&connection, ResetReason::Lanes, lanes, "one more"));
+            return Err(refuse(&connection, "lanes", lanes, "one more"));
         };
         let own = Hello {
             to: other.node,
             ..self.hello(&locked, number)
         };
         rdma_of_both(own.rdma, other.rdma)
-            .map_err(|wish| refuse(&connection, ResetReason::Rdma, own.rdma as u64, wish))?;
+            .map_err(|wish| refuse(&connection, "RDMA", rdma_in_words(own.rdma), wish))?;
         write_frame(&connection, &own.clone().into())?;
         locked.last_lane = number;
         drop(locked);
@@ -189,7 +194,12 @@ impl LinkRuntime {
         let is_seen = locked.seen == Some((other.node, other.machine));
         if is_seen && other.lane <= locked.last_lane {
             let last = u64::from(locked.last_lane);
-            return Err(refuse(&connection, ResetReason::Protocol, last, other.lane));
+            return Err(refuse(
+                &connection,
+                "number of the lane",
+                format!("more than {last}"),
+                other.lane,
+            ));
         }
         locked.last_lane = other.lane;
         drop(locked);
@@ -208,7 +218,8 @@ impl LinkRuntime {
         own: &Hello,
         other: &Hello,
     ) -> Result<(), HelloError> {
-        let both = rdma_of_both(own.rdma, other.rdma).map_err(HelloError::Rdma)?;
+        let both = rdma_of_both(own.rdma, other.rdma);
+        let both = both.map_err(rdma_is_required)?;
         let agreed = match (&self.shared.config.rdma, both) {
             (_, false) => Err(self.why_no_rdma(own, other)),
             (None, true) => Err(Some("this host has no RDMA".into())),
@@ -216,7 +227,7 @@ impl LinkRuntime {
         };
         if let (true, Err(Some(why))) = (both, &agreed) {
             if [own.rdma, other.rdma].contains(&RdmaMode::Require) {
-                return Err(HelloError::Rdma(why.clone()));
+                return Err(rdma_is_required(why));
             }
             self.rdma_failed(&mut self.lock(), why.clone());
         }
@@ -243,18 +254,18 @@ impl LinkRuntime {
         other: &Hello,
         agreed: Result<Agreed, Option<String>>,
     ) -> Result<(), HelloError> {
-        let (now_ms, number) = (self.now_ms(), own.lane);
+        let number = own.lane;
         let is_rdma = agreed.is_ok();
         connection.set_limit(None)?;
         let lane: Arc<dyn Lane> = match agreed {
             Ok(agreed) => {
                 let registered = Arc::clone(&self.shared.registered);
-                let lane = RdmaLane::new(number, connection, agreed, registered, now_ms)?;
+                let lane = RdmaLane::new(number, connection, agreed, registered)?;
                 Arc::new(lane)
             }
             Err(why_not) => {
                 connection.set_spin(self.config.spin);
-                Arc::new(Stream::new(number, connection, why_not, now_ms))
+                Arc::new(Stream::new(number, connection, why_not))
             }
         };
         let mut locked = self.lock();
@@ -274,17 +285,11 @@ impl LinkRuntime {
         locked.peer_has_rdma = other.rdma != RdmaMode::No;
         locked.counts.lanes_opened += 1;
         locked.counts.rdma_opened += u64::from(is_rdma);
-        let open = OpenLane {
-            lane: Arc::clone(&lane),
-            since_ms: now_ms,
-            is_rdma,
-            is_replaced: false,
-        };
-        if locked.lanes.insert(number, open).is_none() && locked.lanes.len() == 1 {
+        if locked.lanes.insert(number, Arc::clone(&lane)).is_none() && locked.lanes.len() == 1 {
             locked.event(LinkEvent::Up);
         }
         if is_rdma && !locked.peer.dial.is_empty() && locked.lanes.len() > self.config.lanes {
-            self.replace_one(&mut locked);
+            self.replace_one(&locked);
         }
         let missing = self.start_threads(&lane, number, &mut locked);
         drop(locked);
@@ -301,11 +306,14 @@ impl LinkRuntime {
         locked: &mut LockedLink,
     ) -> usize {
         locked.threads.retain(|thread| !thread.is_finished());
+        lane.state().threads.store(lane.threads().len(), SeqCst);
         let mut missing = 0;
         for name in lane.threads() {
             let (link, runs) = (Arc::clone(self), Arc::clone(lane));
             let spawned = spawn(&format!("{name}-{number}"), move || {
-                runs.run(name, &link);
+                if let Err(why) = runs.run(name, &link) {
+                    runs.close(&why);
+                }
                 runs.leave(&link);
             });
             match spawned {
@@ -318,4 +326,8 @@ impl LinkRuntime {
         }
         missing
     }
+}
+
+fn rdma_is_required(why: &str) -> HelloError {
+    HelloError::Refused(format!("RDMA is required, and not possible: {why}"))
 }

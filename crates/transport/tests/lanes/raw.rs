@@ -1,6 +1,6 @@
 //! A peer that says what it wants.
 use super::hosts::{KEY, LIMIT};
-use rgaps_transport::machine::frame::{self, Decoded, Frame, RdmaMode};
+use rgaps_transport::machine::frame::{self, Decoded, Description, Frame, RdmaMode};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
@@ -62,4 +62,9 @@ pub fn hello() -> Frame {
         to: 2,
         key: KEY,
     })
+}
+
+pub fn reset(why: &str) -> Frame {
+    let why = Description::new(why.as_bytes()).unwrap();
+    Frame::Reset(frame::Reset { why })
 }

@@ -297,7 +297,7 @@ pub fn a_daemon_that_comes_back_gets_what_it_did_not_acknowledge(over: &dyn Over
     let address = b.local_addr().unwrap();
     to_b.set_peer(peer(2, &[address])).unwrap();
     at_a.has("a refusal", |event| {
-        matches!(event, Event::Refused { why } if why.contains("Incarnation") && why.contains("0x2") && why.contains("0x3"))
+        matches!(event, Event::Refused { why } if why.contains("incarnation") && why.contains("0x2") && why.contains("0x3"))
     });
     to_b.set_peer(Peer {
         incarnation: 3,

@@ -1,7 +1,7 @@
 //! A host's receive memory, and the user of its link.
 use crate::content::content;
 use rgaps_transport::machine::frame::Remote;
-use rgaps_transport::machine::{BufferReply, CardBuffer, LinkUser, ReceiveBuffer, Turn};
+use rgaps_transport::machine::{BufferReply, CardBuffer, FlowReceiver, ReceiveBuffer, Turn};
 use rgaps_transport::Payload;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -170,7 +170,7 @@ impl SimUser {
     }
 }
 
-impl LinkUser for SimUser {
+impl FlowReceiver for SimUser {
     fn buffer(&self, flow: u64, sequence: u64, description: &[u8], bytes: u64) -> BufferReply {
         let mut decisions = self.decisions.lock().unwrap();
         assert_eq!(description, describe(sequence));
@@ -198,11 +198,11 @@ impl LinkUser for SimUser {
             refuses: self.refuses.clone(),
         }))
     }
+}
 
-    fn remote(&self, address: u64, _bytes: u64) -> Option<Remote> {
-        let is_arena = (ARENA_AT..ARENA_AT + (1 << 20)).contains(&address);
-        is_arena.then(|| Remote::new(address, &[1, 2]).unwrap())
-    }
+pub fn remote_of(address: u64, _bytes: u64) -> Option<Remote> {
+    let is_arena = (ARENA_AT..ARENA_AT + (1 << 20)).contains(&address);
+    is_arena.then(|| Remote::new(address, &[1, 2]).unwrap())
 }
 
 /// The description of a message.

@@ -1,6 +1,6 @@
 //! Two machines and lanes whose frames arrive together, one trip after the other.
-use crate::host::{describe, SimPayload, SimUser};
-use rgaps_transport::machine::frame::{Decoded, Description, Frame};
+use crate::host::{describe, remote_of, SimPayload, SimUser};
+use rgaps_transport::machine::frame::{Decoded, Description, Frame, Small};
 use rgaps_transport::machine::{
     FlowEvent, FrameStep, LinkLimits, LinkMachine, LinkOutput, ProtocolViolation, Turn, WriteLimit,
 };
@@ -44,7 +44,7 @@ pub fn limits() -> LinkLimits {
 pub fn end(limits: LinkLimits) -> End {
     let user = Arc::new(SimUser::new(1 << 20, false));
     End {
-        machine: LinkMachine::new(limits, user.clone()),
+        machine: LinkMachine::new(limits, user.clone(), Arc::new(remote_of)),
         user,
         delivered: Vec::new(),
         reported: Vec::new(),
@@ -101,15 +101,16 @@ impl End {
             FrameStep::Chunk(mut range) => {
                 range.as_mut_slice().copy_from_slice(&sent.payload);
                 let landed = range.landed(false);
-                if landed.is_last {
-                    self.machine.landed(landed.grant);
+                if let Some(grant) = landed {
+                    self.machine.landed(grant);
                 }
             }
-            FrameStep::Deliver {
+            FrameStep::Deliver(Small {
                 flow,
                 sequence,
                 description_bytes,
-            } => {
+                ..
+            }) => {
                 let turn = Turn::Small {
                     sequence,
                     bytes: sent.payload.clone().into(),
@@ -138,6 +139,7 @@ impl End {
                 LinkOutput::Flow(FlowEvent::Ended { flow }) => {
                     self.reported.push(format!("{flow} ended"))
                 }
+                LinkOutput::Violation(what) => self.reported.push(what.to_string()),
                 LinkOutput::Stuck { lane } => self.reported.push(format!("lane {lane} stuck")),
                 LinkOutput::Flow(FlowEvent::Refused { flow, why, dropped }) => {
                     let why = String::from_utf8_lossy(why.as_slice()).into_owned();

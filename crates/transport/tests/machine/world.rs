@@ -1,8 +1,8 @@
 //! Two hosts, one link with messages in both directions, and what happens to it.
 use crate::content::content;
-use crate::host::{describe, name, SimPayload, SimUser, ARENA_AT};
+use crate::host::{describe, name, remote_of, SimPayload, SimUser, ARENA_AT};
 use rgaps_testkit::Random;
-use rgaps_transport::machine::frame::{self, Decoded, Description, Frame, FLOW_ENDED};
+use rgaps_transport::machine::frame::{self, Decoded, Description, Frame, Small, FLOW_ENDED};
 use rgaps_transport::machine::{
     FlowEvent, FrameStep, LinkLimits, LinkMachine, LinkOutput, QueuedFrame, Turn, WriteLimit,
     WriteRange,
@@ -184,7 +184,7 @@ fn host(random: &mut Random, faults: Faults) -> Host {
     };
     let user = Arc::new(SimUser::new(ARENA_BYTES, faults.cards));
     Host {
-        machine: LinkMachine::new(limits, user.clone()),
+        machine: LinkMachine::new(limits, user.clone(), Arc::new(remote_of)),
         limits,
         user,
         outputs: VecDeque::new(),
@@ -316,9 +316,6 @@ impl World {
     /// What follows at once from whatever happened.
     fn settle(&mut self) {
         for host in &mut self.hosts {
-            if let Some(violation) = host.machine.violation() {
-                panic!("an honest peer is blamed: {violation}");
-            }
             while let Some(output) = host.machine.output() {
                 host.outputs.push_back(output);
             }
@@ -582,8 +579,8 @@ impl World {
                 range.as_mut_slice().copy_from_slice(&bytes);
             }
             let landed = range.landed(directly);
-            if landed.is_last {
-                self.hosts[host].machine.landed(landed.grant);
+            if let Some(grant) = landed {
+                self.hosts[host].machine.landed(grant);
             }
             return;
         }
@@ -625,11 +622,12 @@ impl World {
             FrameStep::Chunk(range) => {
                 self.lanes[at].reading[host] = Some((range, item.payload, directly));
             }
-            FrameStep::Deliver {
+            FrameStep::Deliver(Small {
                 flow,
                 sequence,
                 description_bytes,
-            } => {
+                ..
+            }) => {
                 let small = (flow, sequence, description_bytes, item.payload);
                 self.hosts[host].small.push_back(small);
             }
@@ -689,6 +687,7 @@ impl World {
                 publisher.growing.clear();
                 publisher.is_closed = true;
             }
+            LinkOutput::Violation(what) => panic!("an honest peer is blamed: {what}"),
             LinkOutput::Stuck { lane } => panic!("lane {lane} is stuck"),
         }
     }
@@ -818,7 +817,7 @@ impl World {
             self.hosts[other].outputs.push_back(output);
         }
         let host = &mut self.hosts[crashed];
-        host.machine = LinkMachine::new(host.limits, host.user.clone());
+        host.machine = LinkMachine::new(host.limits, host.user.clone(), Arc::new(remote_of));
         host.outputs.clear();
         for host in &mut self.hosts {
             host.user.decisions.lock().unwrap().publishers.clear();

@@ -79,12 +79,16 @@ impl Reading {
 
     /// Reads a frame and what is here of its payload. No payload is unfinished.
     pub(super) fn begin(&mut self, bytes: &[u8], link: &LinkRuntime) -> Result<Begun, String> {
-        let (frame, head) = match Frame::decode(bytes) {
-            Ok(Decoded::Frame(frame, head)) => (frame, head),
-            Ok(Decoded::Short(need)) => return Ok(Begun::Short(need)),
-            Err(error) => return Err(link.disconnect(Some(self.lane), &error)),
+        let (frame, head) = match self.decode(bytes, link)? {
+            Decoded::Frame(frame, head) => (frame, head),
+            Decoded::Short(need) => return Ok(Begun::Short(need)),
         };
-        link.check_small(self.lane, &frame)?;
+        let most = u64::from(link.config.limits.first_window);
+        if matches!(frame, Frame::Small(_)) && frame.payload_bytes() > most {
+            // Before any memory is taken for it.
+            let what = "it is larger than a flow's first window";
+            return Err(link.violated(Some(self.lane), "Small", what));
+        }
         let payload_bytes = usize::try_from(frame.payload_bytes()).expect("it is bounded");
         let here = &bytes[head..(head + payload_bytes).min(bytes.len())];
         let used = head + here.len();
@@ -106,6 +110,11 @@ impl Reading {
             payload_bytes,
             is_chunk,
         })
+    }
+
+    pub(super) fn decode(&self, bytes: &[u8], link: &LinkRuntime) -> Result<Decoded, String> {
+        let decoded = Frame::decode(bytes);
+        decoded.map_err(|error| link.disconnect(Some(self.lane), &error))
     }
 
     pub(super) fn chunk(&self, frame: &Frame, link: &LinkRuntime) -> Result<WriteRange, String> {

@@ -5,14 +5,14 @@
 //! thread.
 
 use super::reading::{Begun, Reading};
-use super::{Lane, LaneKind, LaneState, LaneStatus};
+use super::{Lane, LaneKind, LaneState, Writing};
 use crate::machine::frame::Frame;
 use crate::machine::WriteLimit;
-use crate::runtime::batch::{Batch, BATCH_SLICES};
-use crate::runtime::LinkRuntime;
+use crate::runtime::batch::BATCH_SLICES;
+use crate::runtime::{clock_ms, LinkRuntime};
 use rgaps_connection::{Connection, Wait};
 use std::io::IoSlice;
-use std::sync::atomic::{AtomicU8, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex};
 
 /// Bytes that are read at once when a frame is expected.
@@ -29,26 +29,18 @@ const READS: &str = "lane-rx";
 /// A lane over a byte stream.
 pub(crate) struct Stream {
     state: LaneState,
-    /// Why it is not RDMA.
-    why_not: Option<String>,
-    writing: Mutex<Batch>,
     bell: (Mutex<bool>, Condvar),
-    threads: AtomicU8,
 }
 
 impl Stream {
-    pub(crate) fn new(
-        number: u32,
-        connection: Connection,
-        why_not: Option<String>,
-        now_ms: u64,
-    ) -> Self {
+    pub(crate) fn new(number: u32, connection: Connection, why_not: Option<String>) -> Self {
+        let kind = match connection.is_encrypted() {
+            true => LaneKind::Tls,
+            false => LaneKind::Tcp,
+        };
         Self {
-            state: LaneState::new(number, connection, now_ms),
-            why_not,
-            writing: Mutex::default(),
+            state: LaneState::new(number, connection, (kind, why_not)),
             bell: Default::default(),
-            threads: AtomicU8::new(2),
         }
     }
 
@@ -56,64 +48,9 @@ impl Stream {
         format!("{doing} {}: {error}", self.state.connection.peer())
     }
 
-    fn ring_bell(&self) {
-        *self.bell.0.lock().expect("nobody panics with it") = true;
-        self.bell.1.notify_one();
-    }
-
-    /// Writes what there is within the limit, without waiting unless that is all.
-    fn write(&self, link: &LinkRuntime, limit: WriteLimit) -> Result<(), String> {
-        let write = |batch: &mut Batch| self.write_batches(batch, link, limit);
-        let ring = || self.ring_bell();
-        self.state.write(link, limit, &self.writing, write, ring)
-    }
-
-    /// False if the lane is closed, or the rest is left to the writing thread.
-    fn write_batches(
-        &self,
-        batch: &mut Batch,
-        link: &LinkRuntime,
-        limit: WriteLimit,
-    ) -> Result<bool, String> {
-        let wait = match limit {
-            WriteLimit::All => Wait::Yes,
-            WriteLimit::Short | WriteLimit::Posted => Wait::No,
-        };
-        loop {
-            if self.state.is_closed() {
-                return Ok(false);
-            }
-            if batch.is_empty() {
-                let payloads = batch.payloads_done();
-                // Without the link's lock: the last clone of a payload may be here.
-                batch.clear();
-                let left = link.batch(self.state.number, payloads, limit, batch);
-                if batch.is_empty() {
-                    let flushed = self.state.connection.flush(wait);
-                    if left || !flushed.map_err(|error| self.lost("writing to", &error))? {
-                        self.ring_bell();
-                    }
-                    return Ok(true);
-                }
-            }
-            let mut slices = [IoSlice::new(&[]); BATCH_SLICES];
-            let count = batch.slices(&mut slices);
-            let wrote = self.state.connection.write(&slices[..count], wait);
-            let wrote = wrote.map_err(|error| self.lost("writing to", &error))?;
-            if wrote == 0 {
-                // It would have to wait.
-                self.ring_bell();
-                return Ok(false);
-            }
-            batch.wrote(wrote);
-            self.state.spoke_ms.store(link.now_ms(), Relaxed);
-            self.state.bytes_out.fetch_add(wrote as u64, Relaxed);
-        }
-    }
-
     fn fill(&self, into: &mut [u8], link: &LinkRuntime) -> Result<usize, String> {
         link.receiver.rest();
-        self.state.received_ms.store(link.now_ms(), SeqCst);
+        self.state.received_ms.store(clock_ms(), SeqCst);
         self.state.listens.store(true, SeqCst);
         let read = self.state.connection.read(into);
         self.state.listens.store(false, SeqCst);
@@ -190,65 +127,75 @@ impl Stream {
     }
 }
 
+fn wait(limit: WriteLimit) -> Wait {
+    match limit {
+        WriteLimit::All => Wait::Yes,
+        WriteLimit::Short | WriteLimit::Posted => Wait::No,
+    }
+}
+
 impl Lane for Stream {
+    fn state(&self) -> &LaneState {
+        &self.state
+    }
+
     fn threads(&self) -> &'static [&'static str] {
         &[READS, "lane-tx"]
     }
 
-    fn run(&self, thread: &str, link: &Arc<LinkRuntime>) {
-        let ended = match thread {
+    fn run(&self, thread: &str, link: &Arc<LinkRuntime>) -> Result<(), String> {
+        match thread {
             READS => self.read_all(link),
             _ => self.write_all(link),
-        };
-        if let Err(why) = ended {
-            self.close(&why);
         }
     }
 
-    fn wake(&self, link: &LinkRuntime) {
-        if let Err(why) = self.write(link, WriteLimit::Short) {
-            self.close(&why);
+    fn ring(&self) {
+        *self.bell.0.lock().expect("nobody panics with it") = true;
+        self.bell.1.notify_one();
+    }
+
+    fn short(&self) -> WriteLimit {
+        WriteLimit::Short
+    }
+
+    fn reap(&self, Writing { batch, .. }: &mut Writing) -> usize {
+        match batch.is_empty() {
+            true => batch.payloads_done(),
+            false => 0,
         }
     }
 
-    fn close(&self, why: &str) {
-        self.state.close(why);
-        self.ring_bell();
+    fn put(&self, Writing { batch, .. }: &mut Writing, limit: WriteLimit) -> Result<bool, String> {
+        let mut slices = [IoSlice::new(&[]); BATCH_SLICES];
+        let count = batch.slices(&mut slices);
+        let wrote = self.state.connection.write(&slices[..count], wait(limit));
+        let wrote = wrote.map_err(|error| self.lost("writing to", &error))?;
+        if wrote == 0 {
+            // It would have to wait.
+            self.ring();
+            return Ok(false);
+        }
+        batch.wrote(wrote);
+        self.state.bytes_out.fetch_add(wrote as u64, Relaxed);
+        Ok(true)
     }
 
-    fn leave(&self, link: &Arc<LinkRuntime>) {
-        if self.threads.fetch_sub(1, SeqCst) == 1 {
-            // Whoever else writes finds the lane closed from here on.
-            self.writing.lock().expect("nobody panics with it").clear();
-            self.state.ended(link);
-        }
+    fn flush(&self, limit: WriteLimit) -> Result<bool, String> {
+        let flushed = self.state.connection.flush(wait(limit));
+        flushed.map_err(|error| self.lost("writing to", &error))
     }
 
     fn write_last(&self, frame: &Frame) {
-        let Ok(batch) = self.writing.try_lock() else {
+        let Ok(writing) = self.state.writing.try_lock() else {
             return;
         };
         // Within a frame there is no place for another.
-        if batch.is_empty() && !self.state.is_closed() {
+        if writing.batch.is_empty() && !self.state.is_closed() {
             let mut bytes = Vec::new();
             frame.encode(&mut bytes);
             let connection = &self.state.connection;
             let _ = connection.write(&[IoSlice::new(&bytes)], Wait::No);
         }
-    }
-
-    fn status(&self) -> LaneStatus {
-        let kind = match self.state.connection.is_encrypted() {
-            true => LaneKind::Tls,
-            false => LaneKind::Tcp,
-        };
-        LaneStatus {
-            why_not: self.why_not.clone(),
-            ..self.state.status(kind)
-        }
-    }
-
-    fn state(&self) -> &LaneState {
-        &self.state
     }
 }

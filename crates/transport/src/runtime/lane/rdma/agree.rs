@@ -17,8 +17,6 @@ use std::time::{Duration, Instant};
 const TRIAL_LIMIT: Duration = Duration::from_secs(1);
 /// What a record has to take: its kind, and a frame's head with a description.
 const RECORD_BYTES_LEAST: u64 = (1 + FRAME_BYTES_MAX) as u64;
-/// Most bytes of a reason.
-const WORDS_BYTES_MAX: usize = 256;
 /// The first word.
 const TRIAL: [u8; 1] = [STREAM];
 /// Steps that both say.
@@ -93,24 +91,17 @@ fn step(connection: &Connection, step: u8, done: Result<(), String>) -> Step<()>
 }
 
 fn exchange(connection: &Connection, own: Result<Frame, &String>) -> Step<Frame> {
-    let own = own.unwrap_or_else(|why| RdmaRefused { why: words(why) }.into());
+    let own = own.unwrap_or_else(|why| {
+        RdmaRefused {
+            why: Description::of_words(why),
+        }
+        .into()
+    });
     write_frame(connection, &own)?;
     Ok(match read_frame(connection, HELLO_LIMIT)? {
-        Frame::RdmaRefused(RdmaRefused { why }) => {
-            let why = String::from_utf8_lossy(why.as_slice());
-            Err(format!("the peer: {}", why.escape_debug()))
-        }
+        Frame::RdmaRefused(RdmaRefused { why }) => Err(format!("the peer: {}", why.words())),
         other => Ok(other),
     })
-}
-
-/// As much of a reason as a frame takes.
-fn words(why: &str) -> Description {
-    let mut end = why.len().min(WORDS_BYTES_MAX);
-    while !why.is_char_boundary(end) {
-        end -= 1;
-    }
-    Description::new(&why.as_bytes()[..end]).expect("it was cut")
 }
 
 /// A word through the channel in each direction.

@@ -12,24 +12,23 @@ mod reading;
 mod spin;
 
 use super::reading::Reading;
-use super::{Lane, LaneEnd, LaneKind, LaneState, LaneStatus};
+use super::{Lane, LaneKind, LaneState, Writing};
 use crate::machine::frame::{Frame, Remote};
 use crate::machine::WriteLimit;
 use crate::payload::Payload;
 use crate::rdma::RegistrationTable;
-use crate::runtime::batch::{Batch, Bytes, Piece, BATCH_SLICES, FEW_FRAMES};
+use crate::runtime::batch::{Bytes, Piece, BATCH_SLICES, FEW_FRAMES};
 use crate::runtime::handshake::{read_frame, write_frame};
-use crate::runtime::LinkRuntime;
+use crate::runtime::{clock_ms, LinkRuntime};
 use rgaps_connection::Connection;
-use rgaps_verbs::{Arrived, Channel, ChannelError, Direct, Progress};
+use rgaps_verbs::{Arrived, Channel, Direct, Progress};
 use rustix::event::{epoll, eventfd, EventfdFlags, Timespec};
 use spin::Spin;
-use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub(crate) use agree::{agree, Agreed};
@@ -54,44 +53,22 @@ pub(crate) struct RdmaLane {
     table: Arc<RegistrationTable>,
     /// Bytes of a record, without its kind.
     record_bytes_max: usize,
-    sending: Mutex<Sending>,
-    waker: Waker,
+    /// There is something to write.
+    is_rung: AtomicBool,
+    /// The lane's thread sleeps, so that the bell has to wake it.
+    sleeps: AtomicBool,
+    bell: OwnedFd,
     /// What the lane's thread waits for: connection, bell, and what the channel has.
     sources: OwnedFd,
-    direct_bytes_in: AtomicU64,
 }
 
 /// Descriptors that a lane waits for.
 const SOURCES: usize = 5;
 
-#[derive(Default)]
-struct Sending {
-    batch: Batch,
-    /// Payloads that were posted, in their order: the record of one that the NIC reads itself.
-    in_flight: VecDeque<(u64, Option<Arc<dyn Payload>>)>,
-}
-
 /// The writes of a payload that goes directly.
 enum Directs {
     One([Direct; 1]),
     Two([Direct; 2]),
-}
-
-/// How the lane's thread is told that there is something to write.
-struct Waker {
-    rung: AtomicBool,
-    sleeps: AtomicBool,
-    fd: OwnedFd,
-}
-
-impl Waker {
-    fn ring(&self) {
-        self.rung.store(true, SeqCst);
-        if self.sleeps.load(SeqCst) {
-            // It can fail only when it is about to overflow: then it was rung.
-            let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
-        }
-    }
 }
 
 impl RdmaLane {
@@ -100,7 +77,6 @@ impl RdmaLane {
         connection: Connection,
         agreed: Agreed,
         table: Arc<RegistrationTable>,
-        now_ms: u64,
     ) -> std::io::Result<Self> {
         let most = agreed.channel.frame_bytes_max().saturating_sub(1);
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
@@ -119,27 +95,19 @@ impl RdmaLane {
             epoll::add(&sources, fd, data, epoll::EventFlags::IN)?;
         }
         Ok(Self {
-            state: LaneState::new(number, connection, now_ms),
+            state: LaneState::new(number, connection, (LaneKind::Rdma, None)),
             agreed,
             table,
             record_bytes_max: usize::try_from(most).expect("rings are small"),
-            sending: Mutex::default(),
-            waker: Waker {
-                rung: AtomicBool::new(false),
-                sleeps: AtomicBool::new(false),
-                fd: bell,
-            },
+            is_rung: AtomicBool::new(false),
+            sleeps: AtomicBool::new(false),
+            bell,
             sources,
-            direct_bytes_in: AtomicU64::new(0),
         })
     }
 
-    fn channel(&self) -> &Channel {
-        &self.agreed.channel
-    }
-
     fn lost(&self, error: impl std::fmt::Display) -> String {
-        let device = self.channel().device().name();
+        let device = self.agreed.channel.device().name();
         format!(
             "RDMA with {} over {device}: {error}",
             self.state.connection.peer()
@@ -151,9 +119,9 @@ impl RdmaLane {
         let mut spin = Spin::new(self.agreed.polls);
         let mut moved = Progress::default();
         while !self.state.is_closed() {
-            let rung = self.waker.rung.swap(false, SeqCst);
+            let rung = self.is_rung.swap(false, SeqCst);
             if rung || moved.any {
-                let began_ms = link.now_ms();
+                let began_ms = clock_ms();
                 self.state.listens.store(false, SeqCst);
                 // What came has lanes kicked that are to write for it.
                 link.settle();
@@ -161,7 +129,7 @@ impl RdmaLane {
                     self.write(link, WriteLimit::All)?;
                     link.settle();
                 }
-                self.listen(link, moved.any, began_ms);
+                self.listen(moved.any, began_ms);
                 spin.begin();
             } else if !spin.again() {
                 moved = self.sleep(&mut reading, &mut spin, link)?;
@@ -177,8 +145,8 @@ impl RdmaLane {
     }
 
     /// From here on quiet counts; what this end was busy with meanwhile does not.
-    fn listen(&self, link: &LinkRuntime, heard: bool, began_ms: u64) {
-        let now_ms = link.now_ms();
+    fn listen(&self, heard: bool, began_ms: u64) {
+        let now_ms = clock_ms();
         let before = self.state.received_ms.load(SeqCst);
         let received_ms = if heard {
             now_ms
@@ -193,7 +161,7 @@ impl RdmaLane {
         let mut each = |arrived: Arrived<'_>| {
             self.state.listens.store(false, SeqCst);
             let direct = reading.arrived(arrived, link)?;
-            self.direct_bytes_in.fetch_add(direct, Relaxed);
+            self.state.direct_bytes_in.fetch_add(direct, Relaxed);
             let copied = match arrived {
                 Arrived::Frame(record) => record.len() as u64,
                 Arrived::Written { .. } => 0,
@@ -201,7 +169,7 @@ impl RdmaLane {
             self.state.bytes_in.fetch_add(direct + copied, Relaxed);
             Ok(())
         };
-        let progress = self.channel().progress(&mut each);
+        let progress = self.agreed.channel.progress(&mut each);
         progress.map_err(|error| self.lost(error))
     }
 
@@ -213,15 +181,18 @@ impl RdmaLane {
         link: &LinkRuntime,
     ) -> Result<Progress, String> {
         let began = Instant::now();
-        self.waker.sleeps.store(true, SeqCst);
-        self.channel().arm().map_err(|error| self.lost(error))?;
+        self.sleeps.store(true, SeqCst);
+        self.agreed
+            .channel
+            .arm()
+            .map_err(|error| self.lost(error))?;
         let mut moved = self.progress(reading, link)?;
-        if !moved.any && !self.waker.rung.load(SeqCst) && !self.state.is_closed() {
+        if !moved.any && !self.is_rung.load(SeqCst) && !self.state.is_closed() {
             self.wait(reading, link)?;
             spin.slept(began.elapsed());
             moved = self.progress(reading, link)?;
         }
-        self.waker.sleeps.store(false, SeqCst);
+        self.sleeps.store(false, SeqCst);
         Ok(moved)
     }
 
@@ -243,9 +214,9 @@ impl RdmaLane {
             return Err(self.last_received(link));
         }
         if bell {
-            let _ = rustix::io::read(&self.waker.fd, &mut [0; 8]);
+            let _ = rustix::io::read(&self.bell, &mut [0; 8]);
         }
-        let woken = self.channel().woken(readable);
+        let woken = self.agreed.channel.woken(readable);
         woken.map_err(|error| self.lost(error))
     }
 
@@ -263,57 +234,17 @@ impl RdmaLane {
         }
     }
 
-    /// Posts what there is within the limit. Without credit the lane's thread hears when there is some again.
-    fn write(&self, link: &LinkRuntime, limit: WriteLimit) -> Result<(), String> {
-        let post = |sending: &mut Sending| self.post(sending, link, limit);
-        let ring = || self.waker.ring();
-        self.state.write(link, limit, &self.sending, post, ring)
-    }
-
-    /// Whether there was credit for all (and the lane still is).
-    fn post(
-        &self,
-        sending: &mut Sending,
-        link: &LinkRuntime,
-        limit: WriteLimit,
-    ) -> Result<bool, String> {
-        loop {
-            if self.state.is_closed() {
-                return Ok(false);
-            }
-            if sending.batch.is_empty() {
-                // Not under the link's lock: the last clone of a payload is its owner's business.
-                sending.batch.clear();
-            }
-            self.reap(sending, link);
-            if sending.batch.is_empty() {
-                let left = link.batch(self.state.number, 0, limit, &mut sending.batch);
-                if sending.batch.is_empty() {
-                    if left {
-                        self.waker.ring();
-                    }
-                    return Ok(true);
-                }
-            }
-            let all = match sending.batch.is_short() {
-                true => self.post_batch::<SLICES_OF_FEW>(sending)?,
-                false => self.post_batch::<{ BATCH_SLICES + 1 }>(sending)?,
-            };
-            if !all {
-                return Ok(false);
-            }
-            self.state.spoke_ms.store(link.now_ms(), Relaxed);
-        }
-    }
-
     /// One batch with one doorbell, as far as there is credit. What goes into one record are less slices than `SLICES`.
-    fn post_batch<const SLICES: usize>(&self, sending: &mut Sending) -> Result<bool, String> {
-        let Sending { batch, in_flight } = sending;
-        let mut posts = self.channel().batch().map_err(|error| self.lost(error))?;
+    fn post_batch<const SLICES: usize>(&self, writing: &mut Writing) -> Result<bool, String> {
+        let Writing { batch, in_flight } = writing;
+        let mut posts = self
+            .agreed
+            .channel
+            .batch()
+            .map_err(|error| self.lost(error))?;
         while !batch.is_empty() {
             let mut slices = [IoSlice::new(&[]); SLICES];
-            let way =
-                |payload: &Bytes, remote: &Remote, at: u64| self.direct_write(payload, remote, at);
+            let way = |payload: &Bytes, remote: &Remote| self.direct_write(payload, remote);
             let piece = batch.piece(self.record_bytes_max, &mut slices[1..], way);
             let (pushed, wrote, unsaid, payload) = match piece {
                 Piece::Stream(count, bytes) => {
@@ -362,7 +293,6 @@ impl RdmaLane {
         &self,
         (payload, from, to): &Bytes,
         remote: &Remote,
-        at: u64,
     ) -> Option<(Directs, Arc<dyn Payload>)> {
         let bytes = (to - from) as u64;
         let start = match payload.direct() {
@@ -370,7 +300,7 @@ impl RdmaLane {
             None => payload.slice(*from, *to).as_ptr() as u64,
         };
         let part = |done: u64| {
-            let (address, key) = remote.at(at + done, self.agreed.their_rail)?;
+            let (address, key) = remote.at(*from as u64 + done, self.agreed.their_rail)?;
             let left = bytes - done;
             let found = self.table.local(start + done, left, self.agreed.our_rail)?;
             let (region, offset, bytes) = found;
@@ -388,60 +318,63 @@ impl RdmaLane {
         if done == bytes {
             return Some((Directs::One([first]), payload));
         }
-        if self.channel().directs_max() < 2 {
+        if self.agreed.channel.directs_max() < 2 {
             return None;
         }
         let second = part(done).filter(|second| done + second.bytes == bytes)?;
         Some((Directs::Two([first, second]), payload))
     }
-
-    /// Lets go of payloads that the NIC has read, and tells the link.
-    fn reap(&self, sending: &mut Sending, link: &LinkRuntime) {
-        let completed = self.channel().completed();
-        let mut done = 0;
-        while let Some((number, _)) = sending.in_flight.front() {
-            if *number > completed {
-                break;
-            }
-            sending.in_flight.pop_front();
-            done += 1;
-        }
-        if done > 0 {
-            link.lock().machine.written(self.state.number, done);
-        }
-    }
 }
 
 impl Lane for RdmaLane {
+    fn state(&self) -> &LaneState {
+        &self.state
+    }
+
     fn threads(&self) -> &'static [&'static str] {
         &["lane-rdma"]
     }
 
-    fn run(&self, _: &str, link: &Arc<LinkRuntime>) {
-        if let Err(why) = self.serve(link) {
-            self.close(&why);
+    fn run(&self, _: &str, link: &Arc<LinkRuntime>) -> Result<(), String> {
+        self.serve(link)
+    }
+
+    fn ring(&self) {
+        self.is_rung.store(true, SeqCst);
+        if self.sleeps.load(SeqCst) {
+            // It can fail only when it is about to overflow: then it was rung.
+            let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
         }
     }
 
-    fn wake(&self, link: &LinkRuntime) {
-        if let Err(why) = self.write(link, WriteLimit::Posted) {
-            self.close(&why);
+    fn short(&self) -> WriteLimit {
+        WriteLimit::Posted
+    }
+
+    /// Those that the NIC has read.
+    fn reap(&self, Writing { in_flight, .. }: &mut Writing) -> usize {
+        let completed = self.agreed.channel.completed();
+        let is_done = |(number, _): &(u64, _)| *number <= completed;
+        let done = in_flight
+            .iter()
+            .take_while(|posted| is_done(posted))
+            .count();
+        in_flight.drain(..done);
+        done
+    }
+
+    /// Posts it. Without credit for all of it the lane's thread hears when there is some again.
+    fn put(&self, writing: &mut Writing, _: WriteLimit) -> Result<bool, String> {
+        match writing.batch.is_short() {
+            true => self.post_batch::<SLICES_OF_FEW>(writing),
+            false => self.post_batch::<{ BATCH_SLICES + 1 }>(writing),
         }
     }
 
-    fn close(&self, why: &str) {
-        self.state.close(why);
-        self.waker.ring();
-    }
-
-    fn leave(&self, link: &Arc<LinkRuntime>) {
-        // First the queue pair fails, and all that it did is over. Before that a place that the peer could write is
-        // not free, nor are payloads that the NIC reads.
-        self.channel().close();
-        let mut sending = self.sending.lock().expect("nobody panics with it");
-        *sending = Sending::default();
-        drop(sending);
-        self.state.ended(link);
+    fn end(&self) {
+        // The queue pair fails, and all that it did is over. Before that a place that the peer could write is not free, nor are payloads
+        // that the NIC reads.
+        self.agreed.channel.close();
     }
 
     fn write_last(&self, frame: &Frame) {
@@ -451,27 +384,7 @@ impl Lane for RdmaLane {
         }
     }
 
-    fn status(&self) -> LaneStatus {
-        LaneStatus {
-            rail: Some(self.channel().device().name().into()),
-            channel: Some(self.channel().counts()),
-            direct_bytes_in: self.direct_bytes_in.load(Relaxed),
-            ..self.state.status(LaneKind::Rdma)
-        }
-    }
-
-    fn broke(&self) -> Option<LaneEnd> {
-        Some(match self.channel().ended()? {
-            ChannelError::Completion { .. } => LaneEnd::Completion,
-            ChannelError::Event(_) => LaneEnd::Event,
-            ChannelError::Violation(_) => LaneEnd::ProtocolViolation,
-            ChannelError::Verbs(_) => LaneEnd::Call,
-            // This end, for its own reasons.
-            _ => return None,
-        })
-    }
-
-    fn state(&self) -> &LaneState {
-        &self.state
+    fn channel(&self) -> Option<&Channel> {
+        Some(&self.agreed.channel)
     }
 }

@@ -2,11 +2,11 @@
 //! frames lie whole in one record, payloads may continue in the next.
 
 use super::{DIRECT, STREAM};
-use crate::machine::frame::{Chunk, Decoded, Frame};
+use crate::machine::frame::{Decoded, Frame};
 use crate::machine::WriteRange;
 use crate::runtime::lane::reading::{Begun, Reading};
 use crate::runtime::LinkRuntime;
-use rgaps_verbs::Arrived;
+use rgaps_verbs::{Arrived, MARK_MAX};
 
 impl Reading {
     /// What the peer posted. How many bytes its card had written by itself.
@@ -18,7 +18,8 @@ impl Reading {
         let record = match arrived {
             Arrived::Frame(record) => record,
             Arrived::Written { mark, bytes } => {
-                let range = link.marked(self.lane, mark, bytes)?;
+                let chunk = link.lock().machine.marked((mark, MARK_MAX), bytes);
+                let range = self.chunk(&chunk, link)?;
                 return self.written(range, bytes.into(), link);
             }
         };
@@ -49,19 +50,13 @@ impl Reading {
 
     /// A chunk that the peer's card wrote.
     fn direct(&mut self, head: &[u8], link: &LinkRuntime) -> Result<u64, String> {
-        let (frame, used) = match Frame::decode(head) {
-            Ok(Decoded::Frame(frame, used)) => (frame, used),
-            Ok(Decoded::Short(_)) => return Err(self.violation("it cuts a frame's head", link)),
-            Err(error) => return Err(link.disconnect(Some(self.lane), &error)),
-        };
-        if used < head.len() {
-            return Err(self.violation("it has more than one chunk's frame", link));
+        match self.decode(head, link)? {
+            Decoded::Frame(frame @ Frame::Chunk(_), used) if used == head.len() => {
+                let range = self.chunk(&frame, link)?;
+                self.written(range, frame.payload_bytes(), link)
+            }
+            _ => Err(self.violation("it is not one chunk's frame", link)),
         }
-        let Frame::Chunk(Chunk { bytes, .. }) = frame else {
-            return Err(self.violation("its frame is not a chunk's", link));
-        };
-        let range = self.chunk(&frame, link)?;
-        self.written(range, bytes.into(), link)
     }
 
     fn written(
