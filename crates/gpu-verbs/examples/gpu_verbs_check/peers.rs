@@ -3,7 +3,7 @@
 
 use crate::jobs::{Board, Jobs, Task};
 use crate::links::LinkSide;
-use crate::side::{Side, Sizes};
+use crate::side::{Side, Sizes, LIMIT_S};
 use crate::{kernels, Options};
 use anyhow::{Context, Result};
 use rgaps_gpu_verbs::{Buffer, Depths, VerbsLane};
@@ -48,7 +48,7 @@ fn run(jobs: &Jobs, options: &Options, task: Task, connections: Connections) -> 
     let sizes = Sizes {
         slots: SLOTS,
         slot_bytes: options.number("bytes", 4096)?.next_multiple_of(8) as u32,
-        ticks_max: options.number("limit-s", 20)? * 1_000_000_000,
+        ticks_max: options.number("limit-s", LIMIT_S)? * 1_000_000_000,
     };
     let carried = match options.text("topics") {
         Some(_) => topics(jobs, task, messages, sizes, device.as_ref(), connections)?,

@@ -13,6 +13,9 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// Words behind the slots, 64 bytes each, and then a slot to read back into.
 const WORDS_BYTES: u64 = 64 * 16;
 
+/// How long a job waits at most, in billions of ticks (one is about a third of a second on a CPU): far longer than a busy machine needs.
+pub const LIMIT_S: u64 = 300;
+
 /// Sizes and limits of jobs.
 #[derive(Clone, Copy)]
 pub struct Sizes {

@@ -2,7 +2,7 @@
 
 use crate::jobs::{Job, Jobs, Task};
 use crate::links::LinkSide;
-use crate::side::{run_both, Side, Sizes};
+use crate::side::{run_both, Side, Sizes, LIMIT_S};
 use crate::{kernels, Options};
 use anyhow::{bail, ensure, Result};
 use rgaps_gpu_verbs::{choose, Behaviour, Buffer, Depths, Syndrome, VerbsLane, CAN_CHANGE};
@@ -82,7 +82,7 @@ pub fn run(jobs: &Jobs, options: &Options) -> Result<()> {
         sizes: Sizes {
             slots: 8,
             slot_bytes: options.number("bytes", 4096)?.next_multiple_of(8) as u32,
-            ticks_max: options.number("limit-s", 20)? * 1_000_000_000,
+            ticks_max: options.number("limit-s", LIMIT_S)? * 1_000_000_000,
         },
         seed: options.number("seed", 1)?,
     };
@@ -153,8 +153,14 @@ impl Test {
         }
         let receive = other.job(Task::Receive, self.messages, to_one);
         run_both(&self.jobs, &send, &receive)?;
-        one.check("sender", self.messages)?;
-        other.check("receiver", self.messages)?;
+        // Where both stop, the cause may be either end's.
+        let sender = one.check("sender", self.messages);
+        let receiver = other.check("receiver", self.messages);
+        match (sender, receiver) {
+            (Ok(()), Ok(())) => {}
+            (Err(sender), Err(receiver)) => bail!("{sender}; {receiver}"),
+            (one, other) => one.and(other)?,
+        }
         let (sent, received) = (one.pair.counts(), other.pair.counts());
         ensure!(
             received.received == self.messages && sent.works >= self.messages,
