@@ -117,6 +117,48 @@ fn choose<'a>(
     Ok(ready)
 }
 
+/// The network cards of this host, if it has any that are used.
+pub struct Cards {
+    /// What has them know memory; or why there are none.
+    memory: Result<Arc<CardMemory>, String>,
+}
+
+impl Cards {
+    pub fn new(memory: Result<Arc<CardMemory>, String>) -> Cards {
+        Cards { memory }
+    }
+
+    /// Why there are none; empty if there are some.
+    pub fn why_none(&self) -> &str {
+        self.memory.as_ref().err().map_or("", String::as_str)
+    }
+
+    /// Whether they read messages on a GPU.
+    pub fn reads(&self, gpu: GpuUuid) -> Result<(), String> {
+        match &self.memory {
+            Ok(memory) => memory.reads(gpu),
+            Err(_) => Err("this host has no RDMA".to_owned()),
+        }
+    }
+
+    /// Messages on a GPU are not to be read there, for this reason.
+    pub fn reads_not(&self, gpu: GpuUuid, why: &str) {
+        if let Ok(memory) = &self.memory {
+            memory.reads_not(gpu, why);
+        }
+    }
+
+    /// Whether they write messages that land on a GPU.
+    pub fn writes(&self, gpu: GpuUuid) -> Result<(), String> {
+        self.memory.as_ref().map_err(String::clone)?.writes(gpu)
+    }
+
+    /// Whether they know the host's pools as dma-bufs, or why by their addresses. None: no range lies in a dma-buf.
+    pub fn dma_bufs(&self) -> Option<Result<(), String>> {
+        self.memory.as_ref().ok()?.dma_bufs()
+    }
+}
+
 /// Registers the host's memory with the cards: segments to read from, and leases, which peers may write as long as they last.
 pub struct CardMemory {
     registrar: Registrar,
@@ -150,18 +192,18 @@ impl CardMemory {
     }
 
     /// Whether the cards read messages on a GPU, as far as a trial says, which is made once.
-    pub fn reads(&self, gpu: GpuUuid) -> Result<(), String> {
+    fn reads(&self, gpu: GpuUuid) -> Result<(), String> {
         self.tried(gpu, Access::LocalRead)
     }
 
     /// Messages on a GPU are not to be read there, for this reason.
-    pub fn reads_not(&self, gpu: GpuUuid, why: &str) {
+    fn reads_not(&self, gpu: GpuUuid, why: &str) {
         let [reads, _] = &mut *lock(&self.trials);
         reads.insert(gpu, Err(why.to_owned()));
     }
 
     /// Whether the cards write messages that land on a GPU, as the last memory there says, or else a trial.
-    pub fn writes(&self, gpu: GpuUuid) -> Result<(), String> {
+    fn writes(&self, gpu: GpuUuid) -> Result<(), String> {
         let last = lock(&self.gpus).get(&gpu).cloned();
         last.unwrap_or_else(|| self.tried(gpu, Access::RemoteWrite))
     }
@@ -203,7 +245,7 @@ impl CardMemory {
     }
 
     /// Whether the cards know the host's pools as dma-bufs, or why by their addresses. None: no range lies in a dma-buf.
-    pub fn dma_bufs(&self) -> Option<Result<(), String>> {
+    fn dma_bufs(&self) -> Option<Result<(), String>> {
         lock(&self.dma_bufs).clone()
     }
 

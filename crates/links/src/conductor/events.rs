@@ -1,7 +1,7 @@
 //! What links say and report.
 
 use super::hosts::ASK_AGAIN;
-use super::{egress_thread, LinksConductor};
+use super::LinksConductor;
 use crate::egress::EgressCommand;
 use crate::event::{ConductorEvent, EventSource, SourcedEvent};
 use crate::network::{id, FlowReport};
@@ -127,7 +127,7 @@ impl LinksConductor {
             }
         }
         let command = EgressCommand::Confirmed(name.clone(), flow, report.host, next);
-        egress_thread(&self.egress, &name).send(command);
+        self.egress.send(&name, command);
     }
 
     /// What comes over a control channel. Most of it changes nothing else.

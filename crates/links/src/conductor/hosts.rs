@@ -18,20 +18,15 @@ use std::time::{Duration, Instant};
 pub(super) const ASK_AGAIN: Duration = Duration::from_millis(200);
 /// How long a host that is to open the lanes has for it, before it is told that this one is there.
 const ASK_ANYWAY: Duration = Duration::from_secs(2);
-/// The control plane is opened anew if a host that is there has not answered for so long, and at most so often.
+/// The control plane is opened anew if a host that is there has not answered for so long.
 const UNANSWERED_LIMIT: Duration = Duration::from_secs(10);
-const REOPEN_PAUSE: Duration = Duration::from_secs(60);
 const MAX_PEERS: usize = MAX_REMOTE_HOSTS;
-const MAX_LIVES: usize = 4 * MAX_PEERS;
 
 impl LinksConductor {
     pub(super) fn plane_event(&mut self, event: PlaneEvent) {
         match event {
             PlaneEvent::Appeared(token) => {
-                self.lives.retain(|life| life.node != token.node);
-                if self.lives.len() < MAX_LIVES {
-                    self.lives.push(token.clone());
-                }
+                self.presence.appeared(&token);
                 self.appeared(token);
             }
             PlaneEvent::Left(node) => self.left(&node),
@@ -39,7 +34,7 @@ impl LinksConductor {
             PlaneEvent::AddressAnswer(node, outcome) => self.address_answered(&node, outcome),
             PlaneEvent::NoAnswer(node, why) => self.address_unanswered(&node, &why),
             PlaneEvent::Reopened => {
-                for life in std::mem::take(&mut self.lives) {
+                for life in self.presence.take_all() {
                     self.left(&life.node);
                 }
             }
@@ -47,13 +42,11 @@ impl LinksConductor {
     }
 
     pub(super) fn left(&mut self, node: &Host) {
-        self.lives.retain(|life| life.node != *node);
+        let other = self.presence.left(node);
         let Some(peer) = self.known(node) else { return };
         tracing::info!(host = node.host, "a host has left");
         peer.lost = Some(Instant::now());
-        // Another life of it may have come before.
-        let of_host = |life: &&Token| life.node.host == node.host;
-        if let Some(life) = self.lives.iter().rfind(of_host).cloned() {
+        if let Some(life) = other {
             self.appeared(life);
         }
     }
@@ -135,18 +128,8 @@ impl LinksConductor {
         peer.ask_at = Some(now + ASK_AGAIN);
         let since = *peer.unanswered.get_or_insert(now);
         let is_overdue = peer.lost.is_none() && now - since >= UNANSWERED_LIMIT;
-        if !is_overdue || self.reopened.is_some_and(|at| now - at < REOPEN_PAUSE) {
-            return;
-        }
-        tracing::warn!(
-            host = node.host,
-            "a host that is there did not answer for {} s; the control plane is opened anew",
-            UNANSWERED_LIMIT.as_secs()
-        );
-        self.reopened = Some(now);
-        match self.plane.reopen() {
-            Ok(()) => self.probe.set_session(self.plane.session.clone()),
-            Err(error) => tracing::error!("{error:#}"),
+        if is_overdue {
+            self.presence.unanswered(&node.host, UNANSWERED_LIMIT);
         }
     }
 
@@ -225,7 +208,7 @@ impl LinksConductor {
         let mut given_up = Vec::new();
         for (host, peer) in &mut self.peers {
             // It is not gone as long as there are lanes, whatever the control plane says. A token that never came cannot go.
-            let has_token = self.lives.iter().any(|life| life.node == peer.node);
+            let has_token = self.presence.has(&peer.node);
             let lost = peer.lost.or((!has_token).then_some(peer.seen));
             let ended = lost.zip(peer.away).map(|(lost, away)| lost.max(away));
             if !peer.given_up && ended.is_some_and(|since| now - since > outage) {
@@ -239,7 +222,7 @@ impl LinksConductor {
             };
             if peer.is_to_be_asked(now, pause) {
                 peer.ask_at = None;
-                if let Err(error) = self.plane.ask_address(&peer.node) {
+                if let Err(error) = self.presence.plane.ask_address(&peer.node) {
                     tracing::error!("{error:#}");
                     peer.ask_at = Some(now + ASK_AGAIN);
                 }

@@ -11,7 +11,7 @@ use rgaps_client::links::{Direction, LinksPublisherBuilder};
 use rgaps_client::{ClientError, OpenError, PublisherQos, RefusalCode};
 use rgaps_routing::FlowName;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Loans of a publisher that stands for one elsewhere.
@@ -139,8 +139,7 @@ impl LinksConductor {
             Ok(landing) => {
                 issues.allowed(&of.topic);
                 if let Some(landing) = &landing {
-                    let key = (of.topic.clone(), flow.publisher);
-                    self.landings.insert(key, Arc::downgrade(landing));
+                    self.landings.insert(&of.topic, flow.publisher, landing);
                     for peer in self.peers.values_mut() {
                         peer.orphans.retain(|(of, _)| !Arc::ptr_eq(of, landing));
                     }
@@ -192,8 +191,7 @@ impl LinksConductor {
         }
         // The same publisher may come in a stream that takes the place of another, through another host, or from the next
         // life of its host, and goes on where that one stands.
-        let known = self.landings.get(&(of.topic.clone(), flow.publisher));
-        match known.and_then(Weak::upgrade) {
+        match self.landings.find(&of.topic, flow.publisher) {
             Some(landing) => Ok(Some(landing)),
             None => self.create_landing(host, flow, of).map(Some),
         }
@@ -211,7 +209,12 @@ impl LinksConductor {
         let quota = links.quota(host, topic);
         let reserved = quota.map_or(Ok(None), |quota| {
             let limit = ("landing_max", quota.landing_max);
-            let bytes = part_of(quota, limit, &of.offer, self.landing_of_quota(&quota.name))?;
+            let bytes = part_of(
+                quota,
+                limit,
+                &of.offer,
+                self.landings.bytes_of_quota(&quota.name),
+            )?;
             Ok::<_, String>(bytes.map(|bytes| (quota.name.clone(), bytes)))
         })?;
         let qos = PublisherQos {
@@ -223,7 +226,8 @@ impl LinksConductor {
             max_loans: INGRESS_LOANS,
             ..PublisherQos::default()
         };
-        let builder = self.node.publisher(topic).type_name(&of.type_name).qos(qos);
+        let builder = self.daemon.node.publisher(topic);
+        let builder = builder.type_name(&of.type_name).qos(qos);
         let mut builder = match domain {
             Some(domain) => builder.domain(domain),
             None => builder,
@@ -244,23 +248,11 @@ impl LinksConductor {
         };
         Ok(RemotePublisher::new(
             created,
-            (publisher, self.own_publishers.clone()),
-            self.committed.mark(publisher, topic),
+            (publisher, self.landings.own_publishers.clone()),
+            self.landings.delivered(publisher, topic),
             of.history,
             limits,
         ))
-    }
-
-    /// Bytes of a quota that publishers have whose messages land here.
-    fn landing_of_quota(&self, quota: &str) -> u64 {
-        let landings = self.landings.values().filter_map(Weak::upgrade);
-        let parts = landings.filter_map(|landing| {
-            let reserved = landing.limits.reserved.as_ref();
-            reserved
-                .filter(|(of, _)| of == quota)
-                .map(|(_, bytes)| *bytes)
-        });
-        parts.sum()
     }
 
     /// Looks again whether there is a place for what waits for one.

@@ -3,7 +3,7 @@
 
 use super::report::IncomingPaths;
 use super::LinksConductor;
-use crate::rails::CardMemory;
+use crate::rails::Cards;
 use crate::remote_host::{IngressPlan, RemoteHost};
 use crate::wire::{clip, clip_to, FlowDescription, LinkMessage};
 use rgaps_client::links::{CameOver, InterestRow, LandIn, LandingRule, Links};
@@ -17,7 +17,7 @@ use std::sync::OnceLock;
 /// The GPU that the topic's subscriber reads on, if network cards read the messages there and all links go over cards; or why not.
 pub(super) fn reads_in<'a>(
     row: Option<&InterestRow>,
-    known: Option<&CardMemory>,
+    cards: &Cards,
     hosts: impl Iterator<Item = &'a String>,
     peers: &BTreeMap<String, RemoteHost>,
 ) -> Result<Domain, String> {
@@ -30,10 +30,7 @@ pub(super) fn reads_in<'a>(
         let why_not = &peer.over.why_not;
         return Err(format!("{host}, where they go too, has no RDMA: {why_not}"));
     }
-    match known {
-        Some(known) => known.reads(gpu).map(|()| domain),
-        None => Err("this host has no RDMA".to_owned()),
-    }
+    cards.reads(gpu).map(|()| domain)
 }
 
 /// How a publisher's messages come from a host. `written`: as [`LinksConductor::written`] says.
@@ -64,11 +61,11 @@ pub(super) fn incoming_path(
 impl LinksConductor {
     /// Whether a topic uses no tree, where messages would land in hosts' memory: cards read it on its GPU, or a publisher requires a path.
     pub(super) fn goes_directly(&self, topic: &str) -> bool {
-        let Some(row) = self.rows.get(topic) else {
+        let Some(row) = self.daemon.row(topic) else {
             return false;
         };
-        let is_read = match (row.domain, &self.known) {
-            (Some(Domain::Cuda(gpu)), Some(known)) => known.reads(gpu).is_ok(),
+        let is_read = match row.domain {
+            Some(Domain::Cuda(gpu)) => self.cards.reads(gpu).is_ok(),
             _ => false,
         };
         let mut publishers = row.publishers.iter();
@@ -77,11 +74,9 @@ impl LinksConductor {
 
     /// Whether network cards write what comes of a topic on the GPU where it lands, or why not.
     pub(super) fn written(&self, topic: &str) -> Result<(), String> {
-        let lives_in = || self.rows.get(topic).and_then(|row| row.domain);
-        let domain = self.lands_in(topic)?.or_else(lives_in);
-        match (domain, &self.known) {
-            (Some(Domain::Cuda(gpu)), Some(known)) => known.writes(gpu).map_err(|why| clip(&why)),
-            (Some(Domain::Cuda(_)), None) => Err(clip(&self.no_rdma)),
+        let lives_in = || self.daemon.row(topic).and_then(|row| row.domain);
+        match self.lands_in(topic)?.or_else(lives_in) {
+            Some(Domain::Cuda(gpu)) => self.cards.writes(gpu).map_err(|why| clip(&why)),
             _ => Err("they land in the host's memory, and not on a GPU".to_owned()),
         }
     }
@@ -122,12 +117,12 @@ impl LinksConductor {
                 }
             }
         }
-        self.report.incoming(&self.node, paths);
+        self.daemon.report.incoming(paths);
     }
 
     /// Where a topic's publishers that stand for others are to be. None: where the topic lives.
     pub(super) fn lands_in(&self, topic: &str) -> Result<Option<Domain>, String> {
-        let row = self.rows.get(topic);
+        let row = self.daemon.row(topic);
         if row.is_some_and(|row| row.domain.is_some()) {
             return Ok(None);
         }

@@ -1,36 +1,52 @@
 //! One thread owns the links' state: this host's topics, other hosts, and the flows between them. Other threads send it events.
 //! A few times a second it asks the daemon for publishers and subscribers, and reconciles the flows with them.
+//!
+//! | owner | of what |
+//! |---|---|
+//! | [`Daemon`] | what this host's daemon says of topics, and what it was told ([`report`]) |
+//! | [`Presence`] | which other hosts are there, as the control plane says |
+//! | [`RemoteHost`] | a host: the link with it, and the flows that come from there |
+//! | [`Network`] | routes, interest of other hosts, and how far messages are |
+//! | [`EgressPlan`] | a topic of this host: the streams in which it goes out, and their limits |
+//! | [`EgressThreads`] | the topics' subscribers, and messages that go out |
+//! | [`Landings`] | what stands here for publishers of other hosts, and what they delivered |
+//! | [`Transits`] | flows of other hosts that go on from here |
+//! | [`Cards`] | what network cards read and write |
 
+mod daemon;
 mod egress_plan;
 mod events;
 mod hosts;
 mod ingress_plan;
 mod landing;
+mod landings;
+mod presence;
 mod report;
 mod routes;
 mod topics;
 mod transits;
 
+use self::daemon::Daemon;
 use self::egress_plan::EgressPlan;
-use self::report::Report;
+use self::landings::Landings;
+use self::presence::Presence;
 use self::routes::Hop;
 use self::transits::Transits;
-use crate::control_plane::{ControlPlane, PlaneEvent, PlaneListener};
+use crate::control_plane::{PlaneEvent, PlaneListener};
 use crate::delivered::DeliveredFile;
-use crate::egress::{start_transit, EgressThread, OwnPublishers};
+use crate::egress::{start_transit, EgressThreads, OwnPublishers};
 use crate::event::{ConductorEvent, SourcedEvent};
 use crate::host_link::HostLink;
-use crate::ingress::{MemoryRequest, RemotePublisher};
-use crate::keys::{number_of, Node as Host, Token};
+use crate::ingress::MemoryRequest;
+use crate::keys::{number_of, Node as Host};
 use crate::network::Network;
 use crate::pool_memory;
-use crate::probe::Probe;
 use crate::quotas::Staged;
-use crate::rails::{self, names, CardMemory, CardPreference};
+use crate::rails::{self, names, CardMemory, CardPreference, Cards};
 use crate::remote_host::RemoteHost;
 use crate::traces::Tracer;
 use anyhow::Context;
-use rgaps_client::links::{InterestRow, Links, LinksNode, LinksNodeBuilder, LINKS_CLIENT};
+use rgaps_client::links::{Links, LinksNode, LinksNodeBuilder, LINKS_CLIENT};
 use rgaps_client::{Config, Node, Subscriber};
 use rgaps_connection::{Security, Tls, TlsPaths};
 use rgaps_session::{CudaUse, NumaPlace};
@@ -42,7 +58,7 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{channel, Receiver, Sender};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How often the conductor asks the daemon for publishers and subscribers, and reconciles.
@@ -62,48 +78,33 @@ const LEAVE_LIMIT: Duration = Duration::from_secs(1);
 const PREVIOUS_LIMIT: Duration = Duration::from_secs(10);
 /// How long links that have begun wait at most for the hosts that they know of.
 const GATHER: Duration = Duration::from_secs(2);
-const EGRESS_THREADS: usize = 2;
 
 /// The links of this host.
 pub struct LinksConductor {
-    node: Node,
     config: Config,
     own: Host,
     begun: Instant,
-    plane: ControlPlane,
-    reopened: Option<Instant>,
-    network: Network,
-    endpoint: Endpoint,
-    /// What has its cards know memory, if there are any.
-    known: Option<Arc<CardMemory>>,
-    /// Why this host has no RDMA, if it has none.
-    no_rdma: String,
-    probe: Probe,
-    /// What publishers have of quotas whose messages go out from here.
-    staged: Staged,
-    committed: DeliveredFile,
-    own_publishers: OwnPublishers,
-    egress: Vec<EgressThread>,
+    daemon: Daemon,
+    presence: Presence,
     peers: BTreeMap<String, RemoteHost>,
-    /// Lives of other hosts' links whose tokens are there, the last one last. A dead one may be known for a while beside the next.
-    lives: Vec<Token>,
+    endpoint: Endpoint,
+    cards: Cards,
+    network: Network,
+    /// How other hosts are reached.
+    hops: BTreeMap<String, Hop>,
     topics: BTreeMap<String, EgressPlan>,
     /// The topics of the streams that go out from here.
     streams: HashMap<u64, String>,
-    /// How other hosts are reached.
-    hops: BTreeMap<String, Hop>,
-    /// What lands here, by topics and publishers; it may come through several hosts.
-    landings: BTreeMap<(String, u64), Weak<RemotePublisher>>,
+    /// What publishers have of quotas whose messages go out from here.
+    staged: Staged,
+    egress: EgressThreads,
+    landings: Landings,
     transits: Transits,
-    rows: BTreeMap<String, InterestRow>,
-    /// Of the rows, and of the daemon that told them.
-    version: (u64, u64),
-    events: Receiver<SourcedEvent>,
-    event_sender: Sender<SourcedEvent>,
     /// The thread that asks the daemon for memory.
     memory: Sender<MemoryRequest>,
-    report: Report,
     tracer: Option<Arc<Tracer>>,
+    events: Receiver<SourcedEvent>,
+    event_sender: Sender<SourcedEvent>,
     /// Messages have passed here whose origins are to learn that; and when they were told last.
     confirms: bool,
     confirmed_at: Instant,
@@ -147,52 +148,39 @@ impl LinksConductor {
         let tracer = Tracer::start(&config.traces, &config.realm, &host)?;
         let incarnation = wall_ns().max(1);
         let own = Host { host, incarnation };
-        let no_rdma = rdma.as_ref().err().cloned().unwrap_or_default();
-        let rdma = rdma.ok();
-        let over = rdma.as_ref().map_or(no_rdma.clone(), names);
+        let over = rdma.as_ref().map_or_else(String::clone, names);
         // Before the node, whose memory its cards are to know.
-        let (endpoint, tls) = open_endpoint(&config, &own, rdma.clone())?;
-        let known = rdma.map(|_| CardMemory::new(endpoint.registrar()));
-        let node = join_daemon(&config, known.as_ref())?;
-        let committed = open_committed(&config, &node)?;
+        let (endpoint, tls) = open_endpoint(&config, &own, rdma.as_ref().ok().cloned())?;
+        let memory = rdma.map(|_| CardMemory::new(endpoint.registrar()));
+        let node = join_daemon(&config, memory.as_ref().ok())?;
+        let delivered = open_delivered(&config, &node)?;
         let lanes: Vec<SocketAddr> = endpoint.local_addr().into_iter().collect();
         let own_publishers = OwnPublishers::default();
         let (event_sender, events) = channel();
-        let egress = start_egress(&node, &own_publishers, &event_sender)?;
+        let egress = EgressThreads::start(&node, &own_publishers, &event_sender);
         let reported = listener(event_sender.clone(), listens_to);
-        let plane = ControlPlane::join(&config.realm, links, own.clone(), lanes.clone(), reported)?;
-        let realm = &config.realm;
-        let probe = Probe::start(plane.session.clone(), realm, &links.connect, tls)?;
-        tracing::info!(host = own.host, realm, ?lanes, rdma = %over, "links are ready");
+        let presence = Presence::join(&config, &own, (lanes.clone(), tls), reported)?;
+        tracing::info!(host = own.host, realm = config.realm, ?lanes, rdma = %over, "links are ready");
         Ok(LinksConductor {
-            node,
+            daemon: Daemon::new(node),
+            presence,
+            peers: BTreeMap::new(),
+            endpoint,
+            cards: Cards::new(memory),
             network: Network::new(&own),
             own,
             begun: Instant::now(),
-            plane,
-            reopened: None,
-            endpoint,
-            known,
-            no_rdma,
-            probe,
-            staged: Staged::default(),
-            committed,
-            own_publishers,
-            egress,
-            peers: BTreeMap::new(),
-            lives: Vec::new(),
+            hops: BTreeMap::new(),
             topics: BTreeMap::new(),
             streams: HashMap::new(),
-            hops: BTreeMap::new(),
-            landings: BTreeMap::new(),
+            staged: Staged::default(),
+            egress: egress.context("creating a thread")?,
+            landings: Landings::new(delivered, own_publishers),
             transits: Transits::new(start_transit().context("creating a thread")?),
-            rows: BTreeMap::new(),
-            version: (0, 0),
+            memory: pool_memory::start().context("creating a thread")?,
+            tracer,
             events,
             event_sender,
-            memory: pool_memory::start().context("creating a thread")?,
-            report: Report::default(),
-            tracer,
             confirms: false,
             confirmed_at: Instant::now(),
             dirty: true,
@@ -216,7 +204,7 @@ impl LinksConductor {
                     "asking the daemon for publishers and subscribers failed: {error:#}"
                 );
             }
-            let no_rdma = &self.no_rdma;
+            let no_rdma = self.cards.why_none();
             for peer in self.peers.values_mut() {
                 self.dirty |= peer.look_over(no_rdma);
                 peer.linked().iter().for_each(|link| link.give_up_outage());
@@ -226,7 +214,7 @@ impl LinksConductor {
             }
             self.reconcile();
             if looked.is_ok() {
-                self.plane.announce()?;
+                self.presence.plane.announce()?;
             }
             self.report_peers();
             let pause = match changed.elapsed() < IDLE_AFTER {
@@ -263,8 +251,7 @@ impl LinksConductor {
     }
 
     fn leave(self) -> Seats {
-        let taken = self.egress.into_iter().flat_map(EgressThread::end);
-        let taken: Vec<Subscriber> = taken.collect();
+        let taken = self.egress.end();
         // What was taken arrives, where the other hosts are there; what does not, the next links send again.
         let until = Instant::now() + LEAVE_LIMIT;
         let links = || self.peers.values().filter_map(RemoteHost::linked);
@@ -275,7 +262,7 @@ impl LinksConductor {
         while !links().all(is_sent) && Instant::now() < until {
             std::thread::sleep(CONFIRM_EVERY);
         }
-        self.plane.leave();
+        self.presence.plane.leave();
         links().for_each(|link| link.close());
         drop((self.peers, self.endpoint));
         self.tracer.iter().for_each(|tracer| tracer.end());
@@ -283,36 +270,21 @@ impl LinksConductor {
         let wanted = wanted.map(|(.., subscriber)| subscriber);
         Seats {
             _subscribers: wanted.chain(taken).collect(),
-            _node: self.node,
+            _node: self.daemon.node,
         }
     }
 
     fn look(&mut self) -> anyhow::Result<()> {
-        let interest = self.node.interest(self.version.0)?;
-        if interest.daemon != self.version.1 {
-            // It knows nothing of what the last one was told.
-            self.report = Report::default();
-            self.dirty = true;
-            self.topics
-                .values_mut()
-                .for_each(|topic| topic.reported = None);
+        let changes = self.daemon.look()?;
+        self.dirty |= changes.daemon || changes.rows;
+        if changes.daemon {
+            let topics = self.topics.values_mut();
+            topics.for_each(|topic| topic.reported = None);
         }
-        self.version = (interest.version, interest.daemon);
-        let Some(rows) = interest.rows else {
-            return Ok(());
-        };
-        self.dirty = true;
-        // Also those of a former life of ours.
-        let landed = rows.iter().flat_map(|row| &row.landed);
-        self.own_publishers
-            .write()
-            .expect("no panic")
-            .extend(landed);
-        self.rows = rows
-            .into_iter()
-            .map(|row| (row.name.clone(), row))
-            .collect();
-        self.announce_wants();
+        if changes.rows {
+            self.landings.note(self.daemon.landed());
+            self.announce_wants();
+        }
         Ok(())
     }
 }
@@ -345,23 +317,11 @@ fn join_daemon(config: &Config, known: Option<&Arc<CardMemory>>) -> anyhow::Resu
 }
 
 /// What former links published here. It lies beside the daemon's socket.
-fn open_committed(config: &Config, node: &Node) -> anyhow::Result<DeliveredFile> {
+fn open_delivered(config: &Config, node: &Node) -> anyhow::Result<DeliveredFile> {
     let mut path = config.socket_path().into_os_string();
     path.push(".links");
     let departed = node.interest(0)?.departed.into_iter().collect();
     DeliveredFile::open(path.as_ref(), &departed)
-}
-
-fn start_egress(
-    node: &Node,
-    own_publishers: &OwnPublishers,
-    event_sender: &Sender<SourcedEvent>,
-) -> anyhow::Result<Vec<EgressThread>> {
-    let start = |_| EgressThread::start(node, own_publishers.clone(), event_sender.clone());
-    let egress = (0..EGRESS_THREADS)
-        .map(start)
-        .collect::<std::io::Result<_>>();
-    egress.context("creating a thread")
 }
 
 /// Reports what happens on the control plane, as far as it is heard.
@@ -438,8 +398,4 @@ fn wait_for_previous(node: &Node) -> anyhow::Result<()> {
         }
         std::thread::sleep(Duration::from_millis(10));
     }
-}
-
-fn egress_thread<'a>(egress: &'a [EgressThread], topic: &str) -> &'a EgressThread {
-    &egress[(number_of(topic) % egress.len() as u64) as usize]
 }

@@ -7,7 +7,7 @@ use crate::ingress::RemotePublisher;
 use crate::remote_host::{LinkPath, OutgoingStream, RemoteHost};
 use crate::wire::clip_to;
 use rgaps_client::links::{CameOver, LinksNode, MAX_REMOTE_HOSTS};
-use rgaps_client::{ClientError, Domain, Node, PathKind, PeersInfo, RemoteRow};
+use rgaps_client::{ClientError, Domain, LinkFigures, Node, PathKind, PeersInfo, RemoteRow};
 use rgaps_session::{MAX_PATH_BYTES, MAX_PEER_TOPICS};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 const REPORT_EVERY: Duration = Duration::from_millis(500);
 
-#[derive(Default)]
 pub(super) struct Report {
+    node: Node,
     peers: Option<PeersInfo>,
     /// When other hosts were reported, if the daemon knew them all.
     reported_at: Option<Instant>,
@@ -30,8 +30,20 @@ pub(super) struct Report {
 pub(super) type IncomingPaths = BTreeMap<u64, (Arc<RemotePublisher>, CameOver)>;
 
 impl Report {
+    /// Of a daemon that knows nothing yet.
+    pub(super) fn new(node: &Node) -> Report {
+        Report {
+            node: node.clone(),
+            peers: None,
+            reported_at: None,
+            unserved: BTreeMap::new(),
+            incoming: BTreeMap::new(),
+        }
+    }
+
     /// Reports which topics do not come across, and why, and where those land of which it is configured.
-    pub(super) fn unserved(&mut self, node: &Node, mut all: BTreeMap<String, Vec<RemoteRow>>) {
+    fn unserved(&mut self, mut all: BTreeMap<String, Vec<RemoteRow>>) {
+        let node = &self.node;
         for ended in self.unserved.keys() {
             all.entry(ended.clone()).or_default();
         }
@@ -41,12 +53,40 @@ impl Report {
         self.unserved.retain(|_, rows| !rows.is_empty());
     }
 
-    pub(super) fn incoming(&mut self, node: &Node, all: IncomingPaths) {
+    pub(super) fn incoming(&mut self, all: IncomingPaths) {
+        let node = &self.node;
         self.incoming.retain(|id, _| all.contains_key(id));
         let paths = all.iter().map(|(id, (_, over))| (*id, over.clone()));
         changes(&mut self.incoming, paths.collect(), |id, over| {
             node.comes_over(&all[id].0.publisher, over.clone())
         });
+    }
+
+    /// Whether it is time to report other hosts.
+    fn is_due(&self) -> bool {
+        let reported_at = self.reported_at;
+        reported_at.is_none_or(|at| at.elapsed() >= REPORT_EVERY)
+    }
+
+    /// Reports other hosts, and the figures of their links. Figures come first: those of a host that is linked count its link.
+    fn peers(&mut self, figures: Vec<LinkFigures>, info: PeersInfo) {
+        let mut is_reported = true;
+        for figures in figures {
+            // The daemon takes them only for hosts that it knows.
+            let host = figures.host.clone();
+            if let Err(error) = self.node.set_figures(figures) {
+                tracing::debug!(%error, host, "telling the daemon the figures of a link failed");
+                is_reported = false;
+            }
+        }
+        self.reported_at = is_reported.then(Instant::now);
+        if self.peers.as_ref() == Some(&info) {
+            return;
+        }
+        match self.node.set_peers(info.clone()) {
+            Ok(()) => self.peers = Some(info),
+            Err(error) => tracing::debug!(%error, "telling the daemon about other hosts failed"),
+        }
     }
 }
 
@@ -90,7 +130,7 @@ impl LinksConductor {
         if topic.reported.as_ref() == Some(&rows) {
             return;
         }
-        match self.node.stands_for(subscriber, rows.clone()) {
+        match self.daemon.node.stands_for(subscriber, rows.clone()) {
             Ok(()) => topic.reported = Some(rows),
             Err(error) => tracing::debug!(%error, "telling the daemon about other hosts failed"),
         }
@@ -139,7 +179,7 @@ impl LinksConductor {
             true => String::new(),
             false => format!(" (no RDMA: {why_not})"),
         };
-        let domain = self.rows.get(name).and_then(|row| row.domain);
+        let domain = self.daemon.row(name).and_then(|row| row.domain);
         let read = match (topic.is_read(), peer.over.path, domain) {
             (Ok(()), ..) => ", read on the GPU by the card (GPUDirect)".to_owned(),
             (Err(why), PathKind::Rdma, Some(Domain::Cuda(_))) => {
@@ -164,7 +204,7 @@ impl LinksConductor {
                 push(name, row(host, *subscribers, Err(why)));
             }
         }
-        for wanted in self.rows.values().filter(|row| row.subscribers > 0) {
+        for wanted in self.daemon.wanted() {
             if let Err(why) = self.config.links.may_come(&wanted.name) {
                 push(&wanted.name, row("*", 0, Err(&why)));
             }
@@ -179,41 +219,26 @@ impl LinksConductor {
                 }
             }
         }
-        self.report.unserved(&self.node, all);
+        self.daemon.report.unserved(all);
     }
 
-    /// Tells the daemon how it is with other hosts, if it is time. Figures come first: those of a host that is linked count its link.
+    /// Tells the daemon how it is with other hosts, if it is time.
     pub(super) fn report_peers(&mut self) {
         if let Some(why) = self.endpoint.take_refusal() {
             tracing::debug!("a lane was refused: {why}");
         }
-        self.probe.set_knows_hosts(!self.peers.is_empty());
-        let now = Instant::now();
-        let reported_at = self.report.reported_at;
-        if reported_at.is_some_and(|at| now - at < REPORT_EVERY) {
+        let probe = &self.presence.probe;
+        probe.set_knows_hosts(!self.peers.is_empty());
+        if !self.daemon.report.is_due() {
             return;
         }
-        let mut is_reported = true;
-        for peer in self.peers.values() {
-            let (host, counts) = (&peer.node.host, &peer.ingress.counts);
-            // The daemon takes them only for hosts that it knows.
-            let reported = self
-                .node
-                .set_figures(counts.figures(host, peer.status.as_ref()));
-            if let Err(error) = reported {
-                tracing::debug!(%error, host, "telling the daemon the figures of a link failed");
-                is_reported = false;
-            }
-        }
-        self.report.reported_at = is_reported.then_some(now);
-        let info = self.peers_info();
-        if self.report.peers.as_ref() == Some(&info) {
-            return;
-        }
-        match self.node.set_peers(info.clone()) {
-            Ok(()) => self.report.peers = Some(info),
-            Err(error) => tracing::debug!(%error, "telling the daemon about other hosts failed"),
-        }
+        let peers = self.peers.iter();
+        let figures = peers.map(|(host, peer)| {
+            let counts = &peer.ingress.counts;
+            counts.figures(host, peer.status.as_ref())
+        });
+        let (figures, info) = (figures.collect(), self.peers_info());
+        self.daemon.report.peers(figures, info);
     }
 
     /// How many topics a host takes, of this host and of others.
@@ -231,8 +256,8 @@ impl LinksConductor {
         let mut info = PeersInfo {
             host: self.own.host.clone(),
             peers: rows.collect(),
-            not_reached: self.probe.not_reached(),
-            dma_bufs: self.known.as_ref().and_then(|known| known.dma_bufs()),
+            not_reached: self.presence.probe.not_reached(),
+            dma_bufs: self.cards.dma_bufs(),
             traces: tracer.map_or_else(Default::default, |tracer| tracer.figures()),
         };
         self.led_rows(&mut info.peers);

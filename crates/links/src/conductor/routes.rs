@@ -48,8 +48,7 @@ impl LinksConductor {
         let outage = Duration::from_millis(self.config.links.outage_ms);
         let kept = self.peers.iter().filter(|(_, peer)| !peer.given_up);
         self.dirty |= self.network.expire(outage, kept.map(|(host, _)| host));
-        self.landings
-            .retain(|_, landing| landing.strong_count() > 0);
+        self.landings.forget_unused();
         let ends = self.network.reached().chain(self.peers.keys());
         let ends: BTreeSet<&String> = ends.chain(self.hops.keys()).collect();
         let hops = ends.into_iter();

@@ -2,7 +2,7 @@
 
 use super::egress_plan::{EgressPlan, Trees, Wants};
 use super::landing::reads_in;
-use super::{egress_thread, LinksConductor, GATHER, LOOK_ALL, TRY_AGAIN};
+use super::{LinksConductor, GATHER, LOOK_ALL, TRY_AGAIN};
 use crate::egress::{EgressCommand, FlowTarget};
 use crate::keys::{number_of, TopicInterest};
 use crate::quotas::check_rate;
@@ -37,10 +37,9 @@ fn move_stream(peer: Option<&RemoteHost>, stream: u64) {
 
 impl LinksConductor {
     pub(super) fn announce_wants(&mut self) {
-        let subscribed = self.rows.values().filter(|row| row.subscribers > 0);
-        let subscribed = subscribed.map(|row| number_of(&row.name));
-        self.committed.forget_unwanted(&subscribed.collect());
-        let rows = self.rows.values().filter(|row| row.subscribers > 0);
+        let subscribed = self.daemon.wanted().map(|row| number_of(&row.name));
+        self.landings.set_wanted(&subscribed.collect());
+        let rows = self.daemon.wanted();
         let rows = rows.filter(|row| self.config.links.may_come(&row.name).is_ok());
         let want = |row: &InterestRow| TopicInterest {
             subscribers: row.subscribers,
@@ -52,7 +51,7 @@ impl LinksConductor {
 
     /// Ends the flows of publishers that are gone.
     fn end_publishers(&mut self, name: &str, topic: &mut EgressPlan) {
-        let row = self.rows.get(name);
+        let row = self.daemon.row(name);
         let publishers = row.iter().flat_map(|row| &row.publishers);
         let publishers: BTreeSet<u64> = publishers.map(|of| of.incarnation).collect();
         if publishers == topic.publishers {
@@ -60,7 +59,7 @@ impl LinksConductor {
         }
         topic.set_publishers(publishers.clone());
         let command = EgressCommand::Publishers(name.to_owned(), publishers);
-        egress_thread(&self.egress, name).send(command);
+        self.egress.send(name, command);
     }
 
     /// Reconciles the links with what is wanted.
@@ -247,8 +246,8 @@ impl LinksConductor {
         let before = (streams(topic), topic.planned);
         let (wants, trees) = self.plan_trees(name, topic, wants);
         self.end_streams(topic, &trees);
-        let row = self.rows.get(name);
-        let direct = reads_in(row, self.known.as_deref(), trees.keys(), &self.peers);
+        let row = self.daemon.row(name);
+        let direct = reads_in(row, &self.cards, trees.keys(), &self.peers);
         let domain = direct.clone().unwrap_or(Domain::Host);
         topic.not_read = direct.err();
         let wants_history = topic.lacks_history(&wants, &trees);
@@ -256,12 +255,12 @@ impl LinksConductor {
         self.begin_streams(name, topic, trees);
         if topic.branches.is_empty() {
             if topic.has.take().is_some() {
-                egress_thread(&self.egress, name).send(EgressCommand::End(name.to_owned()));
+                self.egress.send(name, EgressCommand::End(name.to_owned()));
             }
             topic.reported = None;
             return;
         }
-        let row = self.rows.get(name);
+        let row = self.daemon.row(name);
         let publishers = row.map_or(&[][..], |row| &row.publishers[..]);
         let of_links = (&self.config.links, &mut self.staged);
         let is_limited = topic.set_limits(name, of_links, &self.peers, publishers);
@@ -279,7 +278,7 @@ impl LinksConductor {
         if is_described || goes_elsewhere || is_limited || subscriber.is_some() {
             let routes = self.routes_of(topic);
             let command = EgressCommand::Topic(name.to_owned(), subscriber, routes, topic.planned);
-            egress_thread(&self.egress, name).send(command);
+            self.egress.send(name, command);
         }
         self.report_remote(name, topic);
     }
@@ -311,7 +310,7 @@ impl LinksConductor {
             spin: self.config.links.spin(),
         };
         // The other hosts match their own subscribers, so an observer is enough here.
-        let builder = self.node.subscriber(name).domain(domain).qos(qos);
+        let builder = self.daemon.node.subscriber(name).domain(domain).qos(qos);
         match builder.observer().of_links().create() {
             Ok(created) => {
                 topic.has = Some((demand, domain, created.clone()));
@@ -320,8 +319,8 @@ impl LinksConductor {
             }
             Err(error) => {
                 let why = clip(&error.to_string());
-                if let (Domain::Cuda(gpu), Some(known)) = (domain, &self.known) {
-                    known.reads_not(gpu, &why);
+                if let Domain::Cuda(gpu) = domain {
+                    self.cards.reads_not(gpu, &why);
                 }
                 if topic.failed.as_ref().is_none_or(|(known, _)| *known != why) {
                     tracing::warn!(topic = name, "a topic cannot be sent to other hosts: {why}");
@@ -351,7 +350,7 @@ impl LinksConductor {
 
     /// Describes publishers whose flows are to be opened. Whether there are any.
     fn describe(&self, name: &str, topic: &mut EgressPlan) -> bool {
-        let row = self.rows.get(name);
+        let row = self.daemon.row(name);
         let mut any = false;
         let mut branches = std::mem::take(&mut topic.branches);
         for branch in branches.values_mut() {

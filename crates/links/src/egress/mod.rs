@@ -16,6 +16,7 @@ use self::topic::EgressTopic;
 use crate::counts::HostCounts;
 use crate::event::{ConductorEvent, SourcedEvent};
 use crate::host_link::HostLink;
+use crate::keys::number_of;
 use crate::quotas::Staged;
 use crate::wire::{FlowDescription, Tree};
 use rgaps_client::links::{Offer, Quota};
@@ -28,6 +29,7 @@ use std::sync::{Arc, RwLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+const THREADS: usize = 2;
 /// How soon is looked again at topics that are held up.
 const HELD_UP: Duration = Duration::from_millis(1);
 /// The longest pause without messages, at first and after a while: a command waits as long.
@@ -138,14 +140,42 @@ pub enum EgressCommand {
     End(String),
 }
 
-pub struct EgressThread {
+/// The threads that send topics to other hosts; each topic has one of them.
+pub struct EgressThreads(Vec<EgressThread>);
+
+impl EgressThreads {
+    /// Starts them. They end soon after they are dropped. What they have to say goes to `events`.
+    pub fn start(
+        node: &Node,
+        own_publishers: &OwnPublishers,
+        events: &Sender<SourcedEvent>,
+    ) -> std::io::Result<EgressThreads> {
+        let start = |_| EgressThread::start(node, own_publishers.clone(), events.clone());
+        Ok(EgressThreads(
+            (0..THREADS).map(start).collect::<std::io::Result<_>>()?,
+        ))
+    }
+
+    pub fn send(&self, topic: &str, command: EgressCommand) {
+        let thread = (number_of(topic) % self.0.len() as u64) as usize;
+        if self.0[thread].commands.send(command).is_err() {
+            tracing::error!("the thread that sends messages to other hosts has ended");
+        }
+    }
+
+    /// Ends them. The subscribers that they had, which have not left yet.
+    pub fn end(self) -> Vec<Subscriber> {
+        self.0.into_iter().flat_map(EgressThread::end).collect()
+    }
+}
+
+struct EgressThread {
     commands: Sender<EgressCommand>,
     thread: JoinHandle<Vec<Subscriber>>,
 }
 
 impl EgressThread {
-    /// Starts it. It ends soon after it is dropped. What it has to say goes to `events`.
-    pub fn start(
+    fn start(
         node: &Node,
         own_publishers: OwnPublishers,
         events: Sender<SourcedEvent>,
@@ -170,17 +200,10 @@ impl EgressThread {
         Ok(EgressThread { commands, thread })
     }
 
-    /// Ends it. The subscribers that it had, which have not left yet.
-    pub fn end(self) -> Vec<Subscriber> {
+    fn end(self) -> Vec<Subscriber> {
         drop(self.commands);
         // It told its panic, if it had one.
         self.thread.join().unwrap_or_default()
-    }
-
-    pub fn send(&self, command: EgressCommand) {
-        if self.commands.send(command).is_err() {
-            tracing::error!("the thread that sends messages to other hosts has ended");
-        }
     }
 }
 

@@ -1,0 +1,64 @@
+//! What stands here for publishers of other hosts, by topics and publishers. A publisher's messages may come through several hosts.
+
+use crate::delivered::{DeliveredFile, DeliveredRecord};
+use crate::egress::OwnPublishers;
+use crate::ingress::RemotePublisher;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Weak};
+
+pub(super) struct Landings {
+    all: BTreeMap<(String, u64), Weak<RemotePublisher>>,
+    delivered: DeliveredFile,
+    pub(super) own_publishers: OwnPublishers,
+}
+
+impl Landings {
+    pub(super) fn new(delivered: DeliveredFile, own_publishers: OwnPublishers) -> Landings {
+        Landings {
+            all: BTreeMap::new(),
+            delivered,
+            own_publishers,
+        }
+    }
+
+    pub(super) fn find(&self, topic: &str, publisher: u64) -> Option<Arc<RemotePublisher>> {
+        self.all.get(&(topic.to_owned(), publisher))?.upgrade()
+    }
+
+    pub(super) fn insert(&mut self, topic: &str, publisher: u64, landing: &Arc<RemotePublisher>) {
+        let key = (topic.to_owned(), publisher);
+        self.all.insert(key, Arc::downgrade(landing));
+    }
+
+    /// Forgets those that nobody uses any more.
+    pub(super) fn forget_unused(&mut self) {
+        self.all.retain(|_, landing| landing.strong_count() > 0);
+    }
+
+    /// Where a publisher's messages go on that were delivered here in a former life.
+    pub(super) fn delivered(&self, publisher: u64, topic: &str) -> (DeliveredRecord, u64) {
+        self.delivered.mark(publisher, topic)
+    }
+
+    /// Nobody here subscribes to topics but these, by their numbers.
+    pub(super) fn set_wanted(&self, topics: &BTreeSet<u64>) {
+        self.delivered.forget_unwanted(topics);
+    }
+
+    /// These publishers stand here for others: the links do not send their messages on.
+    pub(super) fn note<'a>(&self, publishers: impl Iterator<Item = &'a u64>) {
+        let mut own = self.own_publishers.write().expect("no panic");
+        own.extend(publishers);
+    }
+
+    /// Bytes of a quota that those have that are there.
+    pub(super) fn bytes_of_quota(&self, quota: &str) -> u64 {
+        let landings = self.all.values().filter_map(Weak::upgrade);
+        let parts = landings.filter_map(|landing| {
+            let reserved = landing.limits.reserved.as_ref();
+            let reserved = reserved.filter(|(of, _)| of == quota);
+            reserved.map(|(_, bytes)| *bytes)
+        });
+        parts.sum()
+    }
+}
