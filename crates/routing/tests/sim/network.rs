@@ -23,6 +23,8 @@ pub enum Happening {
     Publish(usize),
     /// A host learns that a link has lanes: it, the cable, the other end, and the session.
     Up(usize, usize, Life, u64),
+    /// A host learns that the link with a life is over, in case it never learned that there was one.
+    Over(usize, Life),
 }
 
 #[derive(Default)]

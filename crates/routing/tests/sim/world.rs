@@ -95,6 +95,7 @@ impl World {
                         self.link_up(at, other);
                     }
                 }
+                Happening::Over(at, other) => self.link_over(at, other),
             }
         }
         self.network.now = end;
@@ -237,6 +238,9 @@ impl World {
             if ends.0 == at || ends.1 == at {
                 self.lose(cable);
                 self.network.cables[cable].end_session();
+                let other = if ends.0 == at { ends.1 } else { ends.0 };
+                let over = Happening::Over(other, node.life);
+                self.network.at(self.network.now, over);
             }
         }
     }
@@ -299,6 +303,16 @@ impl World {
         self.network.at(time, Happening::Up(b, cable, one, session));
     }
 
+    fn link_over(&mut self, at: usize, other: Life) {
+        let node = self.hosts[at].as_mut();
+        let node = node.filter(|node| !node.paths().is_neighbour(other));
+        if let Some(node) = node {
+            node.traffic.link_ended(other, &mut self.out);
+            self.after(at);
+            self.wake(at, REACT);
+        }
+    }
+
     fn link_up(&mut self, at: usize, other: Life) {
         let node = self.hosts[at].as_mut().expect("it runs");
         node.router.link_up(other, self.network.now);
@@ -339,6 +353,7 @@ impl World {
     /// Sends what a host has to send, and ends the sessions of links that it withdrew.
     fn after(&mut self, at: usize) {
         let node = self.hosts[at].as_mut().expect("it runs");
+        let life = node.life;
         for ended in node.take_ended(self.network.now, &mut self.out) {
             let other = ended.host.0 as usize;
             let cable = self.network.cable_between(at, other).expect("a cable");
@@ -347,6 +362,8 @@ impl World {
                 .is_some_and(|node| node.life == ended);
             if runs {
                 self.network.cables[cable].end_session();
+                let over = Happening::Over(other, life);
+                self.network.at(self.network.now, over);
             }
         }
         let mut out = std::mem::take(&mut self.out);
