@@ -152,7 +152,7 @@ fn where_rdma_is_required_there_is_no_other_lane() {
     let to_a = link(&b, config(), peer(1, &[]), &at_b);
     at_a.has(
         "a refusal",
-        |event| matches!(event, Event::Refused { why } if why.contains("no RDMA")),
+        |event| matches!(event, Event::Link(LinkEvent::LaneRefused { why }) if why.contains("no RDMA")),
     );
     assert!(to_b.status().lanes.is_empty() && to_a.status().lanes.is_empty());
     within_limit("the links' end", move || drop((to_b, to_a, a, b)));
@@ -161,7 +161,7 @@ fn where_rdma_is_required_there_is_no_other_lane() {
     let pair = Pair::new(&fabric, required);
     pair.at_a.has(
         "a refusal",
-        |event| matches!(event, Event::Refused { why } if why.contains("RDMA")),
+        |event| matches!(event, Event::Link(LinkEvent::LaneRefused { why }) if why.contains("RDMA")),
     );
     assert!(pair.to_b.status().lanes.is_empty());
     fabric.network.set_link(true);
@@ -294,7 +294,7 @@ fn what_goes_how_is_counted_and_a_lane_that_breaks_is_told_of_with_its_status() 
     fabric.network.fail_next(Status::ReceiverNotReady);
     send(&pair.to_b, &pair.at_a, FLOW, 4, BYTES as usize);
     let told = |event: &Event| {
-        matches!(event, Event::LaneEnded { end: LaneEnd::Completion, why, .. }
+        matches!(event, Event::Link(LinkEvent::LaneEnded { end: LaneEnd::Completion, why, .. })
             if why.contains("IBV_WC_RNR_RETRY_EXC_ERR"))
     };
     until("somebody to be told of the work's status", || {

@@ -472,7 +472,7 @@ fn a_grant_that_lies_ends_the_lane_with_the_status_and_loses_nothing() {
     // Beyond the end of what the key is for.
     grant(&mut peer, 1, Remote::new(region.address() + 1, &[key]));
     at_b.has("the lane's end", |event| {
-        matches!(event, Event::Down { .. })
+        matches!(event, Event::Link(LinkEvent::Down { .. }))
     });
     let why = to_a.status().error.unwrap();
     assert!(why.contains("REM_ACCESS"), "{why}");

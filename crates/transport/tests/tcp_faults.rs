@@ -96,7 +96,7 @@ fn a_blackhole_is_noticed_and_healed() {
     }
     for host in [&at_a, &at_b] {
         host.has("the loss of the link", |event| {
-            matches!(event, Event::Down { .. })
+            matches!(event, Event::Link(LinkEvent::Down { .. }))
         });
     }
     assert!(to_b.status().retained_bytes >= 9 * 200_000);
@@ -105,7 +105,7 @@ fn a_blackhole_is_noticed_and_healed() {
     at_a.wait("a link again", |seen| {
         seen.events
             .iter()
-            .filter(|event| **event == Event::Up)
+            .filter(|event| **event == Event::Link(LinkEvent::Up))
             .count()
             >= 2
     });
@@ -131,7 +131,10 @@ fn a_slow_link_is_not_taken_for_a_lost_one() {
         send(&to_b, &at_a, FLOW, sequence, 600_000);
     }
     finish(&to_b, &at_a, &at_b, &[FLOW], 4);
-    assert_eq!(at_a.count(|event| matches!(event, Event::Down { .. })), 0);
+    assert_eq!(
+        at_a.count(|event| matches!(event, Event::Link(LinkEvent::Down { .. }))),
+        0
+    );
     assert!(proxy.carried() > 4 * 600_000);
     within_limit("the links' end", move || drop((to_b, to_a, a, b)));
 }
@@ -148,7 +151,7 @@ fn messages_that_are_given_up_in_an_outage_are_a_gap() {
     at_a.wait("the first", |seen| seen.acknowledged(FLOW) == [0]);
     proxy.blackhole(true);
     at_a.has("the loss of the link", |event| {
-        matches!(event, Event::Down { .. })
+        matches!(event, Event::Link(LinkEvent::Down { .. }))
     });
     for sequence in 1..=5 {
         send(&to_b, &at_a, FLOW, sequence, 100_000);

@@ -81,7 +81,7 @@ fn no_lane(a: &Endpoint, b: &Endpoint, b_calls_it: &str) -> (Arc<Host>, Link) {
     assert_eq!(to_a.status().counts.lanes_opened, 0);
     // It is told why nobody came, where the name was known, and nothing else.
     let events = at_b.seen.lock().unwrap().events.clone();
-    let refused = |event: &Event| matches!(event, Event::Refused { .. });
+    let refused = |event: &Event| matches!(event, Event::Link(LinkEvent::LaneRefused { .. }));
     assert!(events.iter().all(refused), "{events:?}");
     within_limit("its end", move || drop(to_a));
     (at_a, to_b)
@@ -104,7 +104,7 @@ fn a_stranger_gets_no_lane() {
     let (at_a, link) = no_lane(&a, &b, "a");
     at_a.has(
         "the reason",
-        |event| matches!(event, Event::Refused { why } if why.contains("key: ")),
+        |event| matches!(event, Event::Link(LinkEvent::LaneRefused { why }) if why.contains("key: ")),
     );
     drop(link);
     // The listener is somebody else.
@@ -150,7 +150,7 @@ fn strangers_with_wrong_certificates_disturb_no_lane_of_a_peer() {
     let mut sequence = 0;
     let until = Instant::now() + LIMIT;
     let names = |who: &str| {
-        at_b.count(|event| matches!(event, Event::Refused { why } if why.contains(who)))
+        at_b.count(|event| matches!(event, Event::Link(LinkEvent::LaneRefused { why }) if why.contains(who)))
     };
     while b.refused() < REFUSALS || names("certificate") == 0 {
         assert!(
@@ -174,7 +174,10 @@ fn strangers_with_wrong_certificates_disturb_no_lane_of_a_peer() {
         let lanes = lanes as u64;
         assert_eq!((counts.lanes_opened, counts.lanes_ended), (lanes, 0));
     }
-    assert_eq!(at_a.count(|event| matches!(event, Event::Down { .. })), 0);
+    assert_eq!(
+        at_a.count(|event| matches!(event, Event::Link(LinkEvent::Down { .. }))),
+        0
+    );
     within_limit("the links' end", move || {
         drop((strangers, to_b, to_a, a, b))
     });
@@ -311,7 +314,7 @@ fn a_dialler_names_both_versions() {
     let to_b = link(&a, LinkConfig::default(), peer(2, &[address]), &at_a);
     at_a.has("a refusal", |event| {
         let ours = format!("this host version {WIRE_VERSION}");
-        matches!(event, Event::Refused { why } if why.contains("version 9") && why.contains(&ours))
+        matches!(event, Event::Link(LinkEvent::LaneRefused { why }) if why.contains("version 9") && why.contains(&ours))
     });
     within_limit("the link's end", move || drop((to_b, a)));
 }

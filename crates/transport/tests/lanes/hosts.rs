@@ -4,9 +4,11 @@ use rgaps_connection::Security;
 pub use rgaps_testkit::{until, LIMIT};
 use rgaps_transport::machine::frame::Description;
 use rgaps_transport::machine::{BufferReply, CardBuffer, ReceiveBuffer};
+#[allow(unused_imports, reason = "every test program uses a part of it")]
+pub use rgaps_transport::LinkEvent;
 use rgaps_transport::{
-    Endpoint, EndpointConfig, FlowEvent, FlowId, FlowReceiver, LaneEnd, LinkConfig, LinkEvent,
-    LinkRuntime, LinkUser, OpenReply, Peer,
+    Endpoint, EndpointConfig, FlowEvent, FlowId, FlowReceiver, LinkConfig, LinkRuntime, LinkUser,
+    OpenReply, Peer,
 };
 use rgaps_transport::{LaneKey, Payload, Rdma};
 use std::collections::{BTreeMap, VecDeque};
@@ -63,19 +65,7 @@ pub enum Event {
         why: String,
         dropped: Vec<u64>,
     },
-    Up,
-    Down {
-        why: String,
-    },
-    LaneEnded {
-        lane: u32,
-        end: LaneEnd,
-        why: String,
-    },
-    Restarted,
-    Refused {
-        why: String,
-    },
+    Link(LinkEvent),
 }
 
 /// The bytes of a message, which no other has, nor another part of it: cheap to make, also in a debug build.
@@ -363,14 +353,7 @@ impl LinkUser for Host {
         if event == LinkEvent::Restarted {
             self.open_again(link);
         }
-        let event = match event {
-            LinkEvent::Up => Event::Up,
-            LinkEvent::Down { why } => Event::Down { why },
-            LinkEvent::LaneEnded { lane, end, why } => Event::LaneEnded { lane, end, why },
-            LinkEvent::Restarted => Event::Restarted,
-            LinkEvent::LaneRefused { why } => Event::Refused { why },
-        };
-        self.seen.lock().unwrap().events.push(event);
+        self.seen.lock().unwrap().events.push(Event::Link(event));
         self.changed.notify_all();
     }
 

@@ -263,7 +263,7 @@ pub fn a_lane_that_is_busy_with_what_it_heard_is_not_quiet(over: &dyn Over) {
     }
     finish(&to_b, &at_a, &at_b, &[FLOW], 4);
     for host in [&at_a, &at_b] {
-        let downs = host.count(|event| matches!(event, Event::Down { .. }));
+        let downs = host.count(|event| matches!(event, Event::Link(LinkEvent::Down { .. })));
         assert_eq!(downs, 0, "a lane was closed");
     }
     within_limit("the links' end", move || drop((to_b, to_a, a, b)));
@@ -297,7 +297,7 @@ pub fn a_daemon_that_comes_back_gets_what_it_did_not_acknowledge(over: &dyn Over
     let address = b.local_addr().unwrap();
     to_b.set_peer(peer(2, &[address])).unwrap();
     at_a.has("a refusal", |event| {
-        matches!(event, Event::Refused { why } if why.contains("incarnation") && why.contains("0x2") && why.contains("0x3"))
+        matches!(event, Event::Link(LinkEvent::LaneRefused { why }) if why.contains("incarnation") && why.contains("0x2") && why.contains("0x3"))
     });
     to_b.set_peer(Peer {
         incarnation: 3,
@@ -305,7 +305,9 @@ pub fn a_daemon_that_comes_back_gets_what_it_did_not_acknowledge(over: &dyn Over
         dial: vec![address],
     })
     .unwrap();
-    at_a.has("the restart", |event| *event == Event::Restarted);
+    at_a.has("the restart", |event| {
+        *event == Event::Link(LinkEvent::Restarted)
+    });
     owner.wait("the rest", |seen| {
         seen.committed
             .get(&FLOW)
@@ -341,7 +343,10 @@ pub fn a_sender_that_comes_back_repeats_nothing_that_was_committed(over: &dyn Ov
         send(&to_b, &at_a, FLOW, sequence, 100_000);
     }
     finish(&to_b, &at_a, &at_b, &[FLOW], 5);
-    assert_eq!(at_b.count(|event| *event == Event::Restarted), 1);
+    assert_eq!(
+        at_b.count(|event| *event == Event::Link(LinkEvent::Restarted)),
+        1
+    );
     within_limit("the links' end", move || drop((to_b, to_a, a, b)));
 }
 
@@ -369,7 +374,10 @@ pub fn a_link_that_one_end_made_again_begins_anew_at_both_and_loses_nothing(over
         at_b.commits_left.store(u64::MAX, SeqCst);
         at_a.wait("the restart", |seen| {
             let restarts = seen.events.iter();
-            restarts.filter(|event| **event == Event::Restarted).count() >= round
+            restarts
+                .filter(|event| **event == Event::Link(LinkEvent::Restarted))
+                .count()
+                >= round
         });
         at_a.wait("the rest", |seen| {
             seen.acknowledged(FLOW).len() == next as usize
