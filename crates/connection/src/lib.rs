@@ -10,5 +10,5 @@ mod tls;
 
 pub use connection::{Connection, Wait};
 pub use handshakes::{Handshake, Handshakes};
-pub use security::{Security, SecurityError, TlsPaths, TlsStream};
+pub use security::{Security, SecurityError, TlsStream};
 pub use tls::{Tls, TlsError, TlsFiles};

@@ -20,17 +20,6 @@ pub enum Security {
     Tls(Tls),
 }
 
-/// The files of the configuration's `links.tls`.
-#[derive(Clone, Copy, Debug)]
-pub struct TlsPaths<'a> {
-    /// The certificate authority of the realm.
-    pub ca: &'a Path,
-    /// This host's certificate.
-    pub certificate: &'a Path,
-    /// Its key.
-    pub key: &'a Path,
-}
-
 /// Why this host cannot prove who it is.
 #[derive(Debug, Error)]
 pub enum SecurityError {
@@ -60,13 +49,14 @@ pub enum SecurityError {
 }
 
 impl Security {
-    /// As a configuration says: TLS where it names files, else `insecure` decides about networks.
+    /// As a configuration says: TLS where it names the files of `links.tls` (the realm's certificate authority, this host's certificate, and its
+    /// key), else `insecure` decides about networks.
     pub fn of(
-        paths: Option<TlsPaths<'_>>,
+        paths: Option<[&Path; 3]>,
         insecure: bool,
         host: &str,
     ) -> Result<Security, SecurityError> {
-        let Some(paths) = paths else {
+        let Some([ca, certificate, key]) = paths else {
             return Ok(match insecure {
                 true => Security::Insecure,
                 false => Security::Loopback,
@@ -79,14 +69,14 @@ impl Security {
             })
         };
         let tls = Tls::new(&TlsFiles {
-            roots: read(paths.ca)?,
-            chain: read(paths.certificate)?,
-            key: read(paths.key)?,
+            roots: read(ca)?,
+            chain: read(certificate)?,
+            key: read(key)?,
         })?;
         match tls.is_for(host) {
             true => Ok(Security::Tls(tls)),
             false => Err(SecurityError::Name {
-                path: paths.certificate.to_owned(),
+                path: certificate.to_owned(),
                 host: host.to_owned(),
             }),
         }

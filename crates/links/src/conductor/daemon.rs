@@ -1,4 +1,4 @@
-//! This host's daemon: what it says of topics.
+//! This host's daemon: the topics, publishers and subscribers that it lists.
 
 use super::report::Report;
 use rgaps_client::links::{InterestRow, LinksNode};
@@ -11,14 +11,14 @@ pub(super) struct Daemon {
     rows: BTreeMap<String, InterestRow>,
     /// Of the rows, and of the daemon that told them.
     version: (u64, u64),
-    /// What it was told.
+    /// What the links have reported to it.
     pub(super) report: Report,
 }
 
 /// What has changed since the daemon was asked last.
 pub(super) struct Changes {
     pub(super) rows: bool,
-    /// It is another one, which knows nothing of what the last one was told.
+    /// The daemon was replaced: the new one knows none of the links' reports.
     pub(super) daemon: bool,
 }
 

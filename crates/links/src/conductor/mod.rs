@@ -3,7 +3,7 @@
 //!
 //! | owner | of what |
 //! |---|---|
-//! | [`Daemon`] | what this host's daemon says of topics, and what it was told ([`report`]) |
+//! | [`Daemon`] | the topics of this host, as its daemon lists them, and what the links last reported to it ([`report`]) |
 //! | [`Presence`] | which other hosts are there, as the control plane says |
 //! | [`RemoteHost`] | a host: the link with it, and the flows that come from there |
 //! | [`Network`] | routes, interest of other hosts, and how far messages are |
@@ -46,9 +46,9 @@ use crate::rails::{self, names, CardMemory, CardPreference, Cards};
 use crate::remote_host::RemoteHost;
 use crate::traces::Tracer;
 use anyhow::Context;
-use rgaps_client::links::{Links, LinksNode, LinksNodeBuilder, LINKS_CLIENT};
+use rgaps_client::links::{LinksNode, LinksNodeBuilder, LINKS_CLIENT};
 use rgaps_client::{Config, Node, Subscriber};
-use rgaps_connection::{Security, Tls, TlsPaths};
+use rgaps_connection::{Security, Tls};
 use rgaps_session::{CudaUse, NumaPlace};
 use rgaps_sync::wall_ns;
 use rgaps_transport::{Endpoint, EndpointConfig, EndpointError, Rdma};
@@ -342,7 +342,8 @@ fn open_endpoint(
     rdma: Option<Rdma>,
 ) -> anyhow::Result<(Endpoint, Option<Tls>)> {
     let links = &config.links;
-    let security = security(links, &own.host)?;
+    // As the control plane, where that has certificates.
+    let security = Security::of(links.tls.paths(), links.insecure, &own.host)?;
     let tls = match &security {
         Security::Tls(tls) => Some(tls.clone()),
         _ => None,
@@ -355,16 +356,6 @@ fn open_endpoint(
         rdma,
     })?;
     Ok((endpoint, tls))
-}
-
-/// How lanes are secured: as the control plane, where that has certificates.
-fn security(links: &Links, host: &str) -> anyhow::Result<Security> {
-    let paths = links.tls.paths().map(|[ca, certificate, key]| TlsPaths {
-        ca,
-        certificate,
-        key,
-    });
-    Ok(Security::of(paths, links.insecure, host)?)
 }
 
 /// The endpoint. With a fixed port the links before, which are ending, may still have it for a moment.

@@ -97,7 +97,7 @@ impl LinksConductor {
         };
     }
 
-    /// Publishers keep of quotas what some flow of theirs uses.
+    /// Gives back the parts of quotas that no flow of their publisher uses any more.
     fn forget_staged(&mut self) {
         let topics = self.topics.values();
         let branches = topics.flat_map(|topic| topic.branches.values());

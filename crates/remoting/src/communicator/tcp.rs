@@ -8,7 +8,7 @@ use super::silence::prepare;
 use super::{not_connected, Communicator, Endpoint, Protocol};
 use crate::limits::HELLO_TIMEOUT;
 use crate::socket::Socket;
-use rgaps_connection::{Handshake, Handshakes, Security, Tls, TlsPaths, TlsStream};
+use rgaps_connection::{Handshake, Handshakes, Security, Tls, TlsStream};
 use rgaps_session::Links;
 use rgaps_sync::lock;
 use std::io::{self, IoSlice, Read, Write};
@@ -68,11 +68,7 @@ fn tls(protocol: Protocol, host: &str, links: &Links) -> io::Result<Option<Tls>>
     if !is_wanted {
         return Ok(None);
     }
-    let paths = links.tls.paths().map(|[ca, certificate, key]| TlsPaths {
-        ca,
-        certificate,
-        key,
-    });
+    let paths = links.tls.paths();
     let own = links.host_name().map_err(denied)?;
     match Security::of(paths, links.insecure, &own).map_err(|error| denied(error.to_string()))? {
         Security::Tls(tls) => Ok(Some(tls)),

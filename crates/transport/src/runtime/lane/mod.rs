@@ -39,7 +39,7 @@ pub(crate) trait Lane: Send + Sync {
     fn flush(&self, _limit: WriteLimit) -> Result<bool, String> {
         Ok(true)
     }
-    /// All its threads have ended: it lets go of the bytes of messages.
+    /// Called when all its threads have ended: from here on nothing of the lane reads or writes bytes of messages.
     fn end(&self) {}
     /// Writes one frame, if that needs no wait: the lane is about to be closed.
     fn write_last(&self, frame: &Frame);
