@@ -21,8 +21,8 @@ copy_program() {
   done
 }
 
-# The first block of a language in a page.
-block() { awk -v fence="^\`\`\`$1\$" '/^```$/ && on { exit } on { print } $0 ~ fence { on = 1 }'; }
+# The first block of a language in a page. It reads the page to its end: `sed` writes the page to it through a pipe.
+block() { awk -v fence="^\`\`\`$1\$" '/^```$/ && on { ended = 1 } on && !ended { print } $0 ~ fence { on = 1 }'; }
 
 make_image() {
   local series=$1 out=$2 kernel=$3 root module version
