@@ -53,6 +53,8 @@ TEST_DRIVER := $(DEBUG_PROGRAMS)
 VM_PROGRAMS := $(DEBUG_PROGRAMS)
 CHAOS := $(DEBUG_PROGRAMS)
 VERBS_CHECKS := $(DEBUG_PROGRAMS)
+# Turing, Ampere, Hopper and Blackwell. The targets alone compile for all that nvcc knows.
+ARCHITECTURES := 75 80 90 120
 else
 # Steps of their own there.
 DEVICE_CODE := device-code
@@ -139,7 +141,7 @@ check: ## rustfmt, clippy without warnings, packing for crates.io
 	@tools/setup.sh base rust
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
-	cargo clippy -p rgaps-links --no-default-features --locked --quiet -- -D warnings
+	$(if $(WHOLE),,cargo clippy -p rgaps-links --no-default-features --locked --quiet -- -D warnings)
 	@tools/package.sh
 
 unit: ## Unit, property, integration and command-line tests
@@ -189,7 +191,7 @@ test-device: build links test-driver $(DEVICE_CODE) ## Device topics: the protoc
 device-code:
 	@tools/setup.sh base nvcc numba
 	@tools/device/mutants.py --seconds 1
-	@tools/device/ptx.py
+	@tools/device/ptx.py $(ARCHITECTURES)
 	@tools/device/tensor.sh check
 
 test-gpu-verbs: verbs-checks $(VERBS_CODE) ## RDMA that kernels post: a model checker, mutants, PTX for every GPU, a software card, TCP and verbs, every byte verified
@@ -202,7 +204,7 @@ verbs-checks:
 verbs-code: verbs-checks
 	@tools/setup.sh nvcc
 	@tools/device/mutants.py --suite rdma --seconds 0.5
-	@tools/device/ptx.py --suite rdma
+	@tools/device/ptx.py --suite rdma $(ARCHITECTURES)
 
 # Seconds and kills of the demo.
 DEMO_DEVICE ?= --seconds 10 --kills 40 --seed $(SEED)

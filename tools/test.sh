@@ -69,9 +69,15 @@ start_all=$SECONDS
 mkdir -p target
 rm -f target/unsteady
 
+# A step, and the processor time of all that it waited for.
 run_step() {
   local left=$((TOTAL_SECONDS - (SECONDS - start_all)))
-  tools/limit.sh "$((left < STEP_SECONDS ? left : STEP_SECONDS))" make "$1"
+  # shellcheck disable=SC2016
+  tools/limit.sh "$((left < STEP_SECONDS ? left : STEP_SECONDS))" bash -c '
+    make "$0"
+    code=$?
+    awk "{ print int((\$16 + \$17) / 100) }" /proc/$$/stat >>"target/cpu/$0"
+    exit $code' "$1"
 }
 
 # Runs a step, and once more if it fails.
@@ -83,9 +89,7 @@ try_step() {
   printf 'make %s\n' "$1" >>target/unsteady
 }
 
-# Of all processes that this shell has waited for.
-this=$$
-cpu_seconds() { awk '{ print int(($16 + $17) / 100) }' "/proc/$this/stat"; }
+cpu_seconds() { cat "$@" | awk '{ n += $1 } END { print n + 0 }'; }
 
 failed() {
   printf '\nmake test: FAILED in step "%s"; run "make %s" to see it alone\n' "$1" "$1" >&2
@@ -94,21 +98,20 @@ failed() {
 
 # A step, and how long it took.
 timed_step() {
-  local start=$SECONDS cpu_before
-  cpu_before=$(cpu_seconds)
+  local start=$SECONDS
   printf '\n==== make %s\n' "$1"
   try_step "$1" || failed "$1"
-  printf '%-15s %4d s %5d s of processors\n' "$1" $((SECONDS - start)) $(($(cpu_seconds) - cpu_before)) >>target/steps
+  printf '%-15s %4d s %5d s of processors\n' "$1" $((SECONDS - start)) "$(cpu_seconds "target/cpu/$1")" >>target/steps
 }
 
 run_beside() {
-  this=$BASHPID
-  renice -n 19 "$this" >/dev/null
+  renice -n 19 "$BASHPID" >/dev/null
   local step
   for step in "${BESIDE[@]}"; do timed_step "$step"; done
 }
 
-rm -f target/steps
+rm -rf target/steps target/cpu
+mkdir target/cpu
 for step in "${STEPS[@]}"; do
   timed_step "$step"
   if [ "$step" = check ]; then
@@ -124,7 +127,7 @@ cat target/beside.log
 
 printf '\n==== all steps ran\n'
 cat target/steps
-printf '%-15s %4d s %5d s of processors, %s of disk\n' all $((SECONDS - start_all)) "$(cpu_seconds)" "$(du -sh . | cut -f 1)"
+printf '%-15s %4d s %5d s of processors, %s of disk\n' all $((SECONDS - start_all)) "$(cpu_seconds target/cpu/*)" "$(du -sh . | cut -f 1)"
 if [ -e target/unsteady ]; then
   printf '\nmake test: FAILED: passed only when run once more, which is a bug:\n' >&2
   cat target/unsteady >&2

@@ -5,7 +5,7 @@ use rgaps_client::links::LinksLoan;
 use rgaps_client::{Domain, Node, RecvError, Sample, Stream, Subscriber};
 use rgaps_cuda::{Context, CudaStream, Driver};
 use rgaps_test_driver::TestDriver;
-use rgaps_testkit::Daemon;
+use rgaps_testkit::{content, Daemon};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -47,9 +47,7 @@ fn node() -> (Daemon, Node) {
 }
 
 fn payload(bytes: usize, seed: usize) -> Vec<u8> {
-    (0..bytes)
-        .map(|at| (at / 997 + at + seed * 7) as u8)
-        .collect()
+    content(seed as u64, bytes)
 }
 
 fn receive(subscriber: &Subscriber) -> Sample {

@@ -8,7 +8,7 @@ use rgaps::{
 use rgaps_cuda::{Context, CudaStream, Driver};
 use rgaps_test_driver::TestDriver;
 use rgaps_testkit::driver::is_real;
-use rgaps_testkit::{until, Daemon};
+use rgaps_testkit::{content, until, Daemon};
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -181,7 +181,7 @@ fn bytes_of(sample: &Sample) -> Vec<u8> {
 }
 
 fn payload(bytes: usize, seed: usize) -> Vec<u8> {
-    (0..bytes).map(|at| (at * 31 + seed * 7) as u8).collect()
+    content(seed as u64, bytes)
 }
 
 /// Publishes in `from` and reads in `to`, messages of many sizes.

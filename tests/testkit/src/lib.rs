@@ -1,10 +1,11 @@
 //! What tests share.
 //!
-//! [`until`] waits for a state. [`ports`] finds ports that no other test has, [`lingering`] makes a socket that blocks whoever closes it. [`Random`] gives the same numbers for the same seed. [`CountingAllocator`] counts
+//! [`until`] waits for a state. [`ports`] finds ports that no other test has, [`lingering`] makes a socket that blocks whoever closes it. [`Random`] gives the same numbers for the same seed, and [`content`] the bytes of a message. [`CountingAllocator`] counts
 //! allocations, for tests of code that must not allocate. With the feature `daemon` there are programs that a test starts
 //! and that end with it: `Daemon`, `Process`. With the feature `driver` tests use the CUDA driver of `tests/driver`.
 
 pub mod allocations;
+mod content;
 #[cfg(feature = "daemon")]
 mod daemon;
 #[cfg(feature = "driver")]
@@ -18,6 +19,7 @@ mod stopping;
 mod waiting;
 
 pub use allocations::CountingAllocator;
+pub use content::content;
 #[cfg(feature = "daemon")]
 pub use daemon::{Daemon, DaemonBuilder};
 pub use ports::ports;

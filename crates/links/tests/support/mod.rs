@@ -9,7 +9,7 @@ use rgaps::{
 };
 use rgaps_testkit::{command_within, Daemon, Process};
 #[allow(unused_imports, reason = "every test program uses a part of it")]
-pub use rgaps_testkit::{ports, until, LIMIT, LOOK_AGAIN};
+pub use rgaps_testkit::{content, ports, until, LIMIT, LOOK_AGAIN};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -269,17 +269,4 @@ pub fn nothing_more(publisher: &Publisher, subscribers: &[&Subscriber]) {
         let more = subscriber.try_recv();
         assert!(matches!(more, Ok(None)), "{more:?} came after it");
     }
-}
-
-/// What message `number` of `bytes` bytes holds.
-pub fn content(number: u64, bytes: usize) -> Vec<u8> {
-    let mut state = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    (0..bytes)
-        .map(|_| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state as u8
-        })
-        .collect()
 }

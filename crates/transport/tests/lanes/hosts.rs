@@ -17,9 +17,6 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-/// From the third on, so many bytes at a time of a message are its first ones from another place on.
-const BLOCK: usize = 8 << 10;
-
 /// One publisher's messages, as both ends name them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Flow {
@@ -68,28 +65,12 @@ pub enum Event {
     Link(LinkEvent),
 }
 
-/// The bytes of a message, which no other has, nor another part of it: cheap to make, also in a debug build.
+/// The bytes of a message, which no other has, nor another part of it.
 pub fn content(flow: Flow, sequence: u64, bytes: usize) -> Vec<u8> {
-    let seed = flow.topic.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    let number = flow.topic.wrapping_mul(0x9e37_79b9_7f4a_7c15)
         ^ flow.incarnation.rotate_left(17)
         ^ sequence.wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let mut out = Vec::with_capacity(bytes + BLOCK);
-    let mut word = seed | 1;
-    while out.len() < bytes.min(2 * BLOCK) {
-        out.extend_from_slice(&word.to_le_bytes());
-        word = word
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-    }
-    for block in 2.. {
-        if out.len() >= bytes {
-            break;
-        }
-        let from = block * 8 % BLOCK;
-        out.extend_from_within(from..from + BLOCK);
-    }
-    out.truncate(bytes);
-    out
+    rgaps_testkit::content(number, bytes)
 }
 
 /// Memory for messages.

@@ -1,7 +1,6 @@
 //! Two ends in one process, and frames whose bytes are known.
 #![allow(dead_code)]
 
-use rgaps_testkit::Random;
 use rgaps_verbs::in_process::{Faults, Network};
 use rgaps_verbs::*;
 use std::io::IoSlice;
@@ -79,11 +78,5 @@ impl Pair {
 
 /// The bytes of a frame that has this number.
 pub fn bytes_of(number: u64, bytes: u64) -> Vec<u8> {
-    let mut random = Random::new(number);
-    let mut frame = Vec::with_capacity(bytes as usize + 8);
-    while (frame.len() as u64) < bytes {
-        frame.extend_from_slice(&random.next_u64().to_le_bytes());
-    }
-    frame.truncate(bytes as usize);
-    frame
+    rgaps_testkit::content(number, bytes as usize)
 }

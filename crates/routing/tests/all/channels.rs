@@ -1,11 +1,8 @@
 //! Control channels: every host learns the interest of every other that it reaches, whatever fails.
-#![forbid(unsafe_code)]
-#[allow(dead_code)]
-mod sim;
-
+use crate::sim;
+use crate::sim::shape::distances;
+use crate::sim::world::World;
 use rgaps_routing::{HostId, MAX_HOPS};
-use sim::shape::distances;
-use sim::world::World;
 use std::time::Duration;
 
 const SEEDS: u64 = 1500;
@@ -44,7 +41,7 @@ fn check(world: &World) {
 #[test]
 fn interest_is_known_everywhere_after_faults() {
     let test = "interest_is_known_everywhere_after_faults";
-    sim::seeds(test, "channels", SEEDS, |seed| {
+    sim::seeds(test, SEEDS, |seed| {
         let mut world = World::new(seed);
         let count = 10 + world.random.below(30);
         world.faults(count, Duration::from_secs(5));

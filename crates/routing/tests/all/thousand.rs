@@ -3,13 +3,9 @@
 //!
 //! Each host has one cable that sends one chunk after the other, as fast to every other host. Here a number is a chunk, so that
 //! chunks of a message travel on while later ones arrive.
-#![forbid(unsafe_code)]
-#[allow(dead_code)]
-mod sim;
-
+use crate::sim::node::{Frame, Out};
+use crate::sim::traffic::{Disk, FlowFrame, Traffic};
 use rgaps_routing::{build, chunk_bytes, FlowId, Graph, HostId, Life, Load, Time, WITHDRAW_AFTER};
-use sim::node::{Frame, Out};
-use sim::traffic::{Disk, FlowFrame, Traffic};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::rc::Rc;

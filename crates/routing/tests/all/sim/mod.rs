@@ -8,7 +8,7 @@ pub mod transit;
 pub mod world;
 
 /// Runs a test with many seeds: `SEEDS=n` of them, from `FIRST=s` on, `SEED=s` that one alone. A seed that fails says how to repeat it.
-pub fn seeds(test: &str, file: &str, count: u64, run: impl Fn(u64) + Sync) {
+pub fn seeds(test: &str, count: u64, run: impl Fn(u64) + Sync) {
     let one = number("SEED");
     let count = number("SEEDS").unwrap_or(count);
     let first = number("FIRST").unwrap_or(0);
@@ -25,7 +25,9 @@ pub fn seeds(test: &str, file: &str, count: u64, run: impl Fn(u64) + Sync) {
                 let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(seed)));
                 if let Err(panic) = outcome {
                     next.store(seeds.end, std::sync::atomic::Ordering::Relaxed);
-                    eprintln!("seed {seed} failed; again: SEED={seed} cargo test -p rgaps-routing --test {file} {test}");
+                    eprintln!(
+                        "seed {seed} failed; again: SEED={seed} cargo test -p rgaps-routing {test}"
+                    );
                     std::panic::resume_unwind(panic);
                 }
             });

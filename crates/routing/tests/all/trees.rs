@@ -1,14 +1,11 @@
 //! Trees over random graphs.
-#![forbid(unsafe_code)]
-#[allow(dead_code)]
-mod sim;
-
+use crate::sim;
+use crate::sim::shape;
 use rgaps_routing::{
     build, cost_bytes, limited, shortest, Graph, HostId, Life, Load, Tree, CHUNK_BYTES_MAX,
     CHUNK_BYTES_MIN,
 };
 use rgaps_testkit::Random;
-use sim::shape;
 use std::collections::{BTreeMap, BTreeSet};
 
 const SEEDS: u64 = 3000;
@@ -83,7 +80,7 @@ fn depths(tree: &Tree) -> BTreeMap<Life, usize> {
 #[test]
 fn small_messages_take_shortest_paths() {
     let test = "small_messages_take_shortest_paths";
-    sim::seeds(test, "trees", SEEDS, |seed| {
+    sim::seeds(test, SEEDS, |seed| {
         let case = case(&mut Random::new(seed));
         let tree = shortest(&case.graph, &case.wanted);
         check(&case, &tree);
@@ -97,7 +94,7 @@ fn small_messages_take_shortest_paths() {
 #[test]
 fn hosts_have_more_children_than_the_limit_only_if_nobody_else_could_have_them() {
     let test = "hosts_have_more_children_than_the_limit_only_if_nobody_else_could_have_them";
-    sim::seeds(test, "trees", SEEDS, |seed| {
+    sim::seeds(test, SEEDS, |seed| {
         let mut random = Random::new(seed);
         let case = case(&mut random);
         let limit = 1 + random.below(4) as usize;
@@ -164,7 +161,7 @@ fn large_messages_take_a_chain_and_smaller_ones_a_wider_tree() {
 #[test]
 fn the_tree_with_the_least_cost_is_taken() {
     let test = "the_tree_with_the_least_cost_is_taken";
-    sim::seeds(test, "trees", SEEDS / 4, |seed| {
+    sim::seeds(test, SEEDS / 4, |seed| {
         let mut random = Random::new(seed);
         let case = case(&mut random);
         let load = load(64 << (10 + random.below(13)), 1 + random.below(4) as usize);

@@ -1,5 +1,4 @@
 //! Single rules of delivery, named after what broke or would break without them.
-#![forbid(unsafe_code)]
 
 use rgaps_routing::{
     ChannelEvent, Channels, ControlMessage, Datagram, Delivery, FlowId, FlowName, Hop, HostId,

@@ -1,15 +1,12 @@
 //! Delivery from origins to final hosts through hosts between, whatever fails.
-#![forbid(unsafe_code)]
-#[allow(dead_code)]
-mod sim;
-
+use crate::sim;
+use crate::sim::node::Node;
+use crate::sim::origin::Origin;
+use crate::sim::shape::distances;
+use crate::sim::traffic::Record;
+use crate::sim::world::{Role, World};
 use rgaps_routing::{FlowId, MAX_HOPS};
 use rgaps_testkit::Random;
-use sim::node::Node;
-use sim::origin::Origin;
-use sim::shape::distances;
-use sim::traffic::Record;
-use sim::world::{Role, World};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -117,19 +114,19 @@ fn run(seed: u64, role: impl Fn(usize, &mut Random) -> Role, faults: u64) {
 #[test]
 fn one_origin_reaches_every_host_once_and_in_order() {
     let test = "one_origin_reaches_every_host_once_and_in_order";
-    sim::seeds(test, "delivery", SEEDS, |seed| run(seed, one_origin, 30));
+    sim::seeds(test, SEEDS, |seed| run(seed, one_origin, 30));
 }
 
 #[test]
 fn trees_of_two_origins_reach_every_host_once_and_in_order() {
     let test = "trees_of_two_origins_reach_every_host_once_and_in_order";
-    sim::seeds(test, "delivery", SEEDS, |seed| run(seed, two_origins, 40));
+    sim::seeds(test, SEEDS, |seed| run(seed, two_origins, 40));
 }
 
 #[test]
 fn without_faults_a_message_crosses_each_cable_once() {
     let test = "without_faults_a_message_crosses_each_cable_once";
-    sim::seeds(test, "delivery", SEEDS / 6, |seed| {
+    sim::seeds(test, SEEDS / 6, |seed| {
         let mut world = World::with_roles(seed, two_origins);
         // Until nothing changes any more: then no flow takes another's place.
         world.run(Duration::from_secs(4));

@@ -1,11 +1,8 @@
 //! Path vectors: hosts that come, stop and restart, and cables that flap.
-#![forbid(unsafe_code)]
-#[allow(dead_code)]
-mod sim;
-
+use crate::sim;
+use crate::sim::shape::distances;
+use crate::sim::world::World;
 use rgaps_routing::{HostId, Life, Path, PathError, PathTable, MAX_HOPS, SETTLE_AFTER};
-use sim::shape::distances;
-use sim::world::World;
 use std::time::Duration;
 
 const SEEDS: u64 = 1500;
@@ -45,7 +42,7 @@ fn check(world: &World) {
 #[test]
 fn paths_become_the_shortest_and_name_nobody_who_ended() {
     let test = "paths_become_the_shortest_and_name_nobody_who_ended";
-    sim::seeds(test, "paths", SEEDS, |seed| {
+    sim::seeds(test, SEEDS, |seed| {
         let mut world = World::new(seed);
         world.run(Duration::from_secs(2));
         check(&world);
