@@ -119,8 +119,10 @@ impl Engine {
         if self.is_dead || self.is_stalled.load(Ordering::Acquire) {
             return false;
         }
-        self.look_at_receives();
+        // In this order: receives that a kernel posted before it rang are there before its works are carried out. The peer may
+        // send as soon as it sees one.
         let mut is_busy = self.look_at_doorbell();
+        self.look_at_receives();
         if self.fetched < self.ready && !self.is_skipped() {
             is_busy |= self.fetch();
         }

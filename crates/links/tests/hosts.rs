@@ -315,7 +315,8 @@ fn lanes_use_one_port_that_a_firewall_can_be_told() {
 fn links_that_were_killed_get_their_fixed_port_again() {
     let ports = ports(2);
     let mut hosts = [0, 1].map(|at| with_fixed_port(at, &ports));
-    hosts[0].wait_for_peers(1);
+    // Both say so: else the second one's link with the killed ones could be taken for that with the next ones.
+    hosts.iter().for_each(|host| host.wait_for_peers(1));
     hosts[0].kill_links();
     let node = hosts[1].node("watch");
     until("the killed links to be missed", || {
