@@ -38,7 +38,7 @@ impl LinksConductor {
             // Whoever publishes is looked for at once.
             ConductorEvent::Unknown => {}
             ConductorEvent::Unplanned(name, bytes) => {
-                if let Some(topic) = self.topics.get_mut(&name) {
+                if let Some(topic) = self.topics.plan_mut(&name) {
                     topic.largest = topic.largest.max(bytes);
                 }
             }
@@ -80,16 +80,9 @@ impl LinksConductor {
         self.close_transit(host, flow);
     }
 
-    /// What goes out in a stream of this host.
-    fn branch(&mut self, stream: u64) -> Option<&mut OutgoingStream> {
-        let topic = self.topics.get_mut(self.streams.get(&stream)?)?;
-        let mut branches = topic.branches.values_mut();
-        branches.find(|branch| branch.stream == stream)
-    }
-
-    /// The same, if it goes to that host directly.
+    /// What goes out in a stream of this host, if it goes to that host directly.
     fn branch_to(&mut self, host: &str, stream: u64) -> Option<&mut OutgoingStream> {
-        let branch = self.branch(stream);
+        let branch = self.topics.stream_mut(stream);
         branch.filter(|branch| branch.tree.root() == host)
     }
 
@@ -101,10 +94,10 @@ impl LinksConductor {
     /// How far a flow of this host is at a host that another leads to, or why it does not come there.
     fn flow_reported(&mut self, report: FlowReport) {
         let FlowReport { flow, outcome, .. } = report;
-        let Some(name) = self.streams.get(&flow.stream).cloned() else {
+        let Some(name) = self.topics.name(flow.stream).cloned() else {
             return;
         };
-        let Some(branch) = self.branch(flow.stream) else {
+        let Some(branch) = self.topics.stream_mut(flow.stream) else {
             return;
         };
         let is = |host: &String, of| id(host) == of;
@@ -122,7 +115,7 @@ impl LinksConductor {
             let is_new = before != Some(&answer);
             of.answers.insert(end.clone(), (answer, Instant::now()));
             self.dirty |= is_new;
-            if let (u64::MAX, Some(topic)) = (next, self.topics.get_mut(&name)) {
+            if let (u64::MAX, Some(topic)) = (next, self.topics.plan_mut(&name)) {
                 topic.off_trees.insert(end);
             }
         }
@@ -198,7 +191,7 @@ impl LinksConductor {
             LinkEvent::Restarted => {
                 self.network.link_restarted(host);
                 peer.end_life();
-                let topics = self.topics.values_mut();
+                let topics = self.topics.plans_mut();
                 let branches = topics.filter_map(|topic| topic.branches.get_mut(host));
                 branches.for_each(OutgoingStream::end_life);
                 self.forget_answers(host);

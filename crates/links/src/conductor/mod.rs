@@ -6,8 +6,9 @@
 //! | [`Daemon`] | the topics of this host, as its daemon lists them, and what the links last reported to it ([`report`]) |
 //! | [`Presence`] | which other hosts are there, as the control plane says |
 //! | [`RemoteHost`] | a host: the link with it, and the flows that come from there |
-//! | [`Network`] | routes, interest of other hosts, and how far messages are |
-//! | [`EgressPlan`] | a topic of this host: the streams in which it goes out, and their limits |
+//! | [`Network`] | paths, interest of other hosts, and how far messages are |
+//! | [`Routes`] | how each host is reached, also while its path is lost |
+//! | [`OutgoingTopics`] | topics of this host: the streams in which each goes out, and their limits |
 //! | [`EgressThreads`] | the topics' subscribers, and messages that go out |
 //! | [`Landings`] | what stands here for publishers of other hosts, and what they delivered |
 //! | [`Transits`] | flows of other hosts that go on from here |
@@ -20,6 +21,7 @@ mod hosts;
 mod ingress_plan;
 mod landing;
 mod landings;
+mod outgoing;
 mod presence;
 mod report;
 mod routes;
@@ -27,10 +29,10 @@ mod topics;
 mod transits;
 
 use self::daemon::Daemon;
-use self::egress_plan::EgressPlan;
 use self::landings::Landings;
+use self::outgoing::OutgoingTopics;
 use self::presence::Presence;
-use self::routes::Hop;
+use self::routes::Routes;
 use self::transits::Transits;
 use crate::control_plane::{PlaneEvent, PlaneListener};
 use crate::delivered::DeliveredFile;
@@ -53,7 +55,7 @@ use rgaps_session::{CudaUse, NumaPlace};
 use rgaps_sync::wall_ns;
 use rgaps_transport::{Endpoint, EndpointConfig, EndpointError, Rdma};
 use rgaps_verbs::Location;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -90,11 +92,8 @@ pub struct LinksConductor {
     endpoint: Endpoint,
     cards: Cards,
     network: Network,
-    /// How other hosts are reached.
-    hops: BTreeMap<String, Hop>,
-    topics: BTreeMap<String, EgressPlan>,
-    /// The topics of the streams that go out from here.
-    streams: HashMap<u64, String>,
+    routes: Routes,
+    topics: OutgoingTopics,
     /// What publishers have of quotas whose messages go out from here.
     staged: Staged,
     egress: EgressThreads,
@@ -170,9 +169,8 @@ impl LinksConductor {
             network: Network::new(&own),
             own,
             begun: Instant::now(),
-            hops: BTreeMap::new(),
-            topics: BTreeMap::new(),
-            streams: HashMap::new(),
+            routes: Routes::default(),
+            topics: OutgoingTopics::default(),
             staged: Staged::default(),
             egress: egress.context("creating a thread")?,
             landings: Landings::new(delivered, own_publishers),
@@ -266,7 +264,7 @@ impl LinksConductor {
         links().for_each(|link| link.close());
         drop((self.peers, self.endpoint));
         self.tracer.iter().for_each(|tracer| tracer.end());
-        let wanted = self.topics.into_values().filter_map(|topic| topic.has);
+        let wanted = self.topics.into_plans().filter_map(|topic| topic.has);
         let wanted = wanted.map(|(.., subscriber)| subscriber);
         Seats {
             _subscribers: wanted.chain(taken).collect(),
@@ -278,7 +276,7 @@ impl LinksConductor {
         let changes = self.daemon.look()?;
         self.dirty |= changes.daemon || changes.rows;
         if changes.daemon {
-            let topics = self.topics.values_mut();
+            let topics = self.topics.plans_mut();
             topics.for_each(|topic| topic.reported = None);
         }
         if changes.rows {

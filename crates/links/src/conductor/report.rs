@@ -152,7 +152,7 @@ impl LinksConductor {
                 let row = row(end, want.subscribers, path);
                 // Of two ways the one that is there, and else the one that is to be.
                 let is_better = by_host.get(end).is_none_or(|known| {
-                    let is_to_be = || self.hops.get(end).is_some_and(|hop| hop.next() == next);
+                    let is_to_be = || self.routes.hop(end).is_some_and(|hop| hop.next() == next);
                     row.ready && !known.ready || row.ready == known.ready && is_to_be()
                 });
                 if is_better {
@@ -199,7 +199,7 @@ impl LinksConductor {
                 rows.push(row);
             }
         };
-        for (name, topic) in &self.topics {
+        for (name, topic) in self.topics.iter() {
             for (host, (subscribers, why)) in &topic.refused {
                 push(name, row(host, *subscribers, Err(why)));
             }
@@ -243,7 +243,7 @@ impl LinksConductor {
 
     /// How many topics a host takes, of this host and of others.
     fn topics_out(&self, host: &str) -> u32 {
-        let own = self.topics.values();
+        let own = self.topics.plans();
         let own = own.filter_map(|topic| topic.branches.get(host));
         let own = own.filter(|branch| branch.is_taken()).count();
         (own + self.transits.streams_taken_by(host)) as u32

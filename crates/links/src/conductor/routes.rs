@@ -2,6 +2,7 @@
 
 use super::LinksConductor;
 use crate::keys::TopicInterest;
+use crate::network::Network;
 use crate::remote_host::RemoteHost;
 use crate::wire::clip;
 use rgaps_client::{PeerRow, PeerState};
@@ -32,6 +33,65 @@ pub(super) fn through(path: &[String]) -> String {
     }
 }
 
+/// How each host is reached.
+#[derive(Default)]
+pub(super) struct Routes {
+    hops: BTreeMap<String, Hop>,
+}
+
+impl Routes {
+    pub(super) fn hop(&self, end: &str) -> Option<&Hop> {
+        self.hops.get(end)
+    }
+
+    /// Finds out how each host is reached: by its path, or as before for `outage` without one. `kept`: the hosts that are linked
+    /// with, or may be again. Whether that has changed.
+    fn update(&mut self, network: &Network, kept: &BTreeSet<&String>, outage: Duration) -> bool {
+        let ends = network.reached().chain(kept.iter().copied());
+        let ends: BTreeSet<&String> = ends.chain(self.hops.keys()).collect();
+        let hops = ends.into_iter().filter_map(|end| {
+            let hop = match network.path(end) {
+                Some(path) => self.found(end, path),
+                None => self.without_path(end, kept, outage)?,
+            };
+            Some((end.clone(), hop))
+        });
+        let hops: BTreeMap<String, Hop> = hops.collect();
+        let is_changed = hops != self.hops;
+        self.hops = hops;
+        is_changed
+    }
+
+    fn found(&self, end: &str, path: Vec<String>) -> Hop {
+        let through = &path[0];
+        let is_known = |known: &Hop| known.next() == through;
+        if through != end && !self.hop(end).is_some_and(is_known) {
+            tracing::info!(
+                host = end,
+                through,
+                "the route to a host goes through another host"
+            );
+        }
+        Hop { path, lost: None }
+    }
+
+    /// None: the host is given up.
+    fn without_path(&self, end: &str, kept: &BTreeSet<&String>, outage: Duration) -> Option<Hop> {
+        let last = self.hop(end).filter(|hop| kept.contains(hop.next()));
+        let last = last.map(|hop| Hop {
+            lost: Some(hop.lost.unwrap_or_else(Instant::now)),
+            ..hop.clone()
+        });
+        let is_over = |hop: &Hop| hop.lost.is_some_and(|since| since.elapsed() >= outage);
+        let last = last.filter(|hop| hop.next() == end || !is_over(hop));
+        let itself = || Hop {
+            path: vec![end.to_owned()],
+            lost: None,
+        };
+        last.or_else(|| kept.iter().any(|host| *host == end).then(itself))
+    }
+}
+
 impl LinksConductor {
     /// Sends what there is to say of routes and interest.
     pub(super) fn exchange(&mut self) {
@@ -47,50 +107,15 @@ impl LinksConductor {
         self.exchange();
         let outage = Duration::from_millis(self.config.links.outage_ms);
         let kept = self.peers.iter().filter(|(_, peer)| !peer.given_up);
-        self.dirty |= self.network.expire(outage, kept.map(|(host, _)| host));
+        let kept: BTreeSet<&String> = kept.map(|(host, _)| host).collect();
+        self.dirty |= self.network.expire(outage, kept.iter().copied());
+        self.dirty |= self.routes.update(&self.network, &kept, outage);
         self.landings.forget_unused();
-        let ends = self.network.reached().chain(self.peers.keys());
-        let ends: BTreeSet<&String> = ends.chain(self.hops.keys()).collect();
-        let hops = ends.into_iter();
-        let hops = hops.filter_map(|end| Some((end.clone(), self.hop_to(end, outage)?)));
-        let hops: BTreeMap<String, Hop> = hops.collect();
-        if hops != self.hops {
-            self.dirty = true;
-            self.hops = hops;
-        }
-    }
-
-    /// How a host is reached; none: it is given up.
-    fn hop_to(&self, end: &str, outage: Duration) -> Option<Hop> {
-        let known = self.hops.get(end);
-        if let Some(path) = self.network.path(end) {
-            let through = &path[0];
-            if through != end && known.is_none_or(|known| known.next() != through) {
-                tracing::info!(
-                    host = end,
-                    through,
-                    "the route to a host goes through another host"
-                );
-            }
-            return Some(Hop { path, lost: None });
-        }
-        let is_kept = |host: &str| self.peers.get(host).is_some_and(|peer| !peer.given_up);
-        let last = known.filter(|hop| is_kept(hop.next())).map(|hop| Hop {
-            lost: Some(hop.lost.unwrap_or_else(Instant::now)),
-            ..hop.clone()
-        });
-        let is_over = |hop: &Hop| hop.lost.is_some_and(|since| since.elapsed() >= outage);
-        let last = last.filter(|hop| hop.next() == end || !is_over(hop));
-        let itself = || Hop {
-            path: vec![end.to_owned()],
-            lost: None,
-        };
-        last.or_else(|| is_kept(end).then(itself))
     }
 
     pub(super) fn all_wants(&self) -> BTreeMap<String, BTreeMap<String, TopicInterest>> {
         let mut all: BTreeMap<String, BTreeMap<String, TopicInterest>> = BTreeMap::new();
-        for (end, hop) in &self.hops {
+        for (end, hop) in &self.routes.hops {
             let next = self.peers.get(hop.next());
             if !next.is_some_and(RemoteHost::is_usable) {
                 continue;
@@ -134,13 +159,13 @@ impl LinksConductor {
 
     /// Hosts that are reached through others, for the listing.
     pub(super) fn led_rows(&self, rows: &mut Vec<PeerRow>) {
-        for (end, hop) in &self.hops {
+        for (end, hop) in &self.routes.hops {
             let next = self.peers.get(hop.next());
             let is_up = hop.lost.is_none() && next.is_some_and(RemoteHost::is_up);
             if hop.next() == end || !is_up {
                 continue;
             }
-            let topics = self.topics.values();
+            let topics = self.topics.plans();
             let goes = topics.filter(|topic| {
                 let branch = topic.branches.get(hop.next());
                 branch.is_some_and(|branch| branch.tree.ends_at(end))

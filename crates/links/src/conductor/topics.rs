@@ -72,7 +72,7 @@ impl LinksConductor {
         }
         self.dirty = false;
         let mut wanted = self.all_wants();
-        for name in self.topics.keys() {
+        for name in self.topics.names() {
             wanted.entry(name.clone()).or_default();
         }
         for (name, wants) in wanted {
@@ -84,10 +84,10 @@ impl LinksConductor {
         self.admit_again();
         self.report_unserved();
         let mut incoming = self.peers.values().flat_map(|peer| peer.incoming.values());
-        let waits = self.topics.values().any(EgressPlan::lacks_something)
+        let waits = self.topics.plans().any(EgressPlan::lacks_something)
             || incoming.any(|of| of.waits.is_some())
             || self.transits.limits().any(|of| !of.held.is_empty());
-        let mut branches = self.topics.values().flat_map(|own| own.branches.values());
+        let mut branches = self.topics.plans().flat_map(|own| own.branches.values());
         let is_broken = branches.any(|branch| branch.is_broken);
         self.reconcile_at = match (self.gathers(), is_broken, waits) {
             (true, ..) => now,
@@ -99,7 +99,7 @@ impl LinksConductor {
 
     /// Gives back the parts of quotas that no flow of their publisher uses any more.
     fn forget_staged(&mut self) {
-        let topics = self.topics.values();
+        let topics = self.topics.plans();
         let branches = topics.flat_map(|topic| topic.branches.values());
         let limits = branches.map(|branch| &branch.limits);
         let used = limits.chain(self.transits.limits()).flat_map(|limits| {
@@ -150,7 +150,7 @@ impl LinksConductor {
         let mut in_tree = self.tree_paths(wants.keys(), planned);
         let mut moving = Vec::new();
         for (end, want) in wants {
-            let Some(hop) = self.hops.get(&end) else {
+            let Some(hop) = self.routes.hop(&end) else {
                 continue;
             };
             let mut path = hop.path.clone();
@@ -189,22 +189,19 @@ impl LinksConductor {
     }
 
     /// Ends the streams to hosts that a topic does not go to any more.
-    fn end_streams(&mut self, topic: &mut EgressPlan, trees: &Trees) {
+    fn end_streams(&self, topic: &mut EgressPlan, trees: &Trees) {
         topic.branches.retain(|host, branch| {
             let is_reached = |end: &String| trees.values().any(|tree| tree.ends_at(end));
             let stays = trees.contains_key(host);
-            if !stays {
-                self.streams.remove(&branch.stream);
-                if branch.tree.ends().all(is_reached) {
-                    move_stream(self.peers.get(host), branch.stream);
-                }
+            if !stays && branch.tree.ends().all(is_reached) {
+                move_stream(self.peers.get(host), branch.stream);
             }
             stays
         });
     }
 
     /// Begins streams, some of them again under another number.
-    fn begin_streams(&mut self, name: &str, topic: &mut EgressPlan, trees: Trees) {
+    fn begin_streams(&self, topic: &mut EgressPlan, trees: Trees) {
         let network = &self.network;
         let renews = std::mem::take(&mut topic.renews);
         let is_read = topic.not_read.is_none();
@@ -219,9 +216,7 @@ impl LinksConductor {
             }
             let mut branch = OutgoingStream::new(tree, network);
             branch.is_read = is_read;
-            self.streams.insert(branch.stream, name.to_owned());
             if let Some(before) = topic.branches.insert(next, branch) {
-                self.streams.remove(&before.stream);
                 move_stream(peer, before.stream);
             }
         }
@@ -230,11 +225,11 @@ impl LinksConductor {
     /// `wants`: of all hosts. A topic that nobody wants ends.
     fn reconcile_topic(&mut self, name: &str, wants: Wants) {
         let is_wanted = !wants.is_empty();
-        let mut topic = self.topics.remove(name).unwrap_or_default();
+        let mut topic = self.topics.take(name);
         self.end_publishers(name, &mut topic);
         self.reconcile_plan(name, &mut topic, wants);
         if is_wanted {
-            self.topics.insert(name.to_owned(), topic);
+            self.topics.put(name, topic);
         }
     }
 
@@ -252,7 +247,7 @@ impl LinksConductor {
         topic.not_read = direct.err();
         let wants_history = topic.lacks_history(&wants, &trees);
         topic.wants = wants;
-        self.begin_streams(name, topic, trees);
+        self.begin_streams(topic, trees);
         if topic.branches.is_empty() {
             if topic.has.take().is_some() {
                 self.egress.send(name, EgressCommand::End(name.to_owned()));
