@@ -112,8 +112,10 @@ def test_wait_for_subscribers(node):
         assert pub.wait_for_subscribers(0, 0)
         assert not pub.wait_for_subscribers(1, 0.05)
         subs = []
-        later(0.1, lambda: subs.append(node.subscriber("t")))
+        thread = later(0.1, lambda: subs.append(node.subscriber("t")))
         assert pub.wait_for_subscribers(1, 60) and pub.subscribers == 1
+        # It is there before the call that creates it returns.
+        thread.join()
 
 
 def test_callbacks(node):

@@ -475,7 +475,7 @@ TRAINER = (
         full = (version - begin) % 4 == 1
         for rank, pub in enumerate(pubs):
             mine = {f"{rank}.{name}": array for name, array in state(version).items() if full or name == "b"}
-            (pub.publish if full else pub.publish_partial)(mine, version=version, meta={"full": version if full else full_version})
+            (pub.publish if full else pub.publish_partial)(mine, version=version, meta={"full": version if full else full_version, "run": run})
         if full:
             full_version = version
 """
@@ -496,14 +496,15 @@ READER = """
         kept = [*kept[-1:], weights]
         for each in kept:
             check(each)
-        print(weights.version)
+        print(weights.version, weights.meta["run"])
 """
 
 
 def _version_of(reader, trainer):
-    """The next version that the reader has; a trainer that ended says why."""
+    """The next version that the reader has, and of which run it is; a trainer that ended says why."""
     try:
-        return int(reader.line(LIMIT))
+        version, run = reader.line(LIMIT).split()
+        return int(version), run
     except AssertionError as error:
         trainer.process.kill()
         raise AssertionError(f"{error}; the trainer: {trainer.errors()}") from None
@@ -517,16 +518,17 @@ def test_processes_killed_at_random_points_tear_nothing_and_block_nobody(node, p
     readers = [program(READER, ranks) for _ in range(2)]
     newest = -1
     for number in range(10):
-        trainer = program(TRAINER, ranks, f"run-{number}")
+        run = f"run-{number}"
+        trainer = program(TRAINER, ranks, run)
         assert trainer.line(LIMIT) == "ready"
         victim = None
         if number % 3 == 2:
             victim = chance.randrange(2)
         # A version of this trainer has come to the reader that stays.
         stays = readers[0 if victim != 0 else 1]
-        floor = newest
-        while (newest := _version_of(stays, trainer)) <= floor:
-            pass
+        of = None
+        while of != run:
+            newest, of = _version_of(stays, trainer)
         time.sleep(chance.random() * 0.05)  # where in its work the kill finds the trainer
         if victim is not None:
             readers[victim].process.kill()
