@@ -162,7 +162,7 @@ impl Cards {
 /// Registers the host's memory with the cards: segments to read from, and leases, which peers may write as long as they last.
 pub struct CardMemory {
     registrar: Registrar,
-    /// What came of the last range of host memory that lies in a dma-buf.
+    /// What came of the last range of host memory that lies in one dma-buf.
     dma_bufs: Mutex<Option<Result<(), String>>>,
     /// Segments are mapped until the process ends.
     segments: Mutex<Vec<Registered>>,
@@ -249,18 +249,17 @@ impl CardMemory {
         lock(&self.dma_bufs).clone()
     }
 
-    /// As a part of a dma-buf where it is one and the card's driver takes it, else by its address.
+    /// As a part of one dma-buf where it is that and the card's driver takes it, else by its address.
     fn register(&self, range: &MappedRange, access: Access) -> Result<Registered, RdmaError> {
         let memory: Arc<dyn Memory> = Arc::new(Mapped(range.clone()));
-        let Some(dma_buf) = range.dma_buf() else {
-            return self.registrar.register(&memory, access);
+        let (fd, offset) = match range.dma_buf() {
+            Some(Ok(found)) => found,
+            // One that lies in two dma-bufs says nothing of the card's driver.
+            None | Some(Err(_)) => return self.registrar.register(&memory, access),
         };
-        let registered = dma_buf.map_err(|spans| spans.to_string());
-        let registered = registered.and_then(|(fd, offset)| {
-            let fd = fd.as_fd();
-            let registered = self.registrar.register_dmabuf(fd, offset, &memory, access);
-            registered.map_err(|error| error.to_string())
-        });
+        let fd = fd.as_fd();
+        let registered = self.registrar.register_dmabuf(fd, offset, &memory, access);
+        let registered = registered.map_err(|error| error.to_string());
         self.note_dma_buf(registered.as_ref().map(drop).map_err(|why| clip(why)));
         registered.or_else(|_| self.registrar.register(&memory, access))
     }
