@@ -89,7 +89,8 @@ try_step() {
   printf 'make %s\n' "$1" >>target/unsteady
 }
 
-cpu_seconds() { cat "$@" | awk '{ n += $1 } END { print n + 0 }'; }
+# The sum of what stands in files.
+cpu_seconds() { awk '{ n += $1 } END { print n + 0 }' "$@"; }
 
 failed() {
   printf '\nmake test: FAILED in step "%s"; run "make %s" to see it alone\n' "$1" "$1" >&2

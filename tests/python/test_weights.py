@@ -516,7 +516,6 @@ def test_processes_killed_at_random_points_tear_nothing_and_block_nobody(node, p
     print("seed", seed)  # shown if the test fails
     chance = random.Random(seed)
     readers = [program(READER, ranks) for _ in range(2)]
-    newest = -1
     for number in range(10):
         run = f"run-{number}"
         trainer = program(TRAINER, ranks, run)

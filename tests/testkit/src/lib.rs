@@ -1,7 +1,8 @@
 //! What tests share.
 //!
-//! [`until`] waits for a state. [`ports`] finds ports that no other test has, [`lingering`] makes a socket that blocks whoever closes it. [`Random`] gives the same numbers for the same seed, and [`content`] the bytes of a message. [`CountingAllocator`] counts
-//! allocations, for tests of code that must not allocate. With the feature `daemon` there are programs that a test starts
+//! [`until`] waits for a state. [`ports`] finds ports that no other test has. [`lingering`] makes a socket that blocks whoever
+//! closes it. [`Random`] gives the same numbers for the same seed. [`content`] makes the bytes of a message.
+//! [`CountingAllocator`] counts allocations, for tests of code that must not allocate. With the feature `daemon` there are programs that a test starts
 //! and that end with it: `Daemon`, `Process`. With the feature `driver` tests use the CUDA driver of `tests/driver`.
 
 pub mod allocations;

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 pub(super) struct OutgoingTopics {
     plans: BTreeMap<String, EgressPlan>,
     /// The topic of each stream of `plans`, and of no other.
-    names: HashMap<u64, String>,
+    streams: HashMap<u64, String>,
 }
 
 impl OutgoingTopics {
@@ -17,14 +17,14 @@ impl OutgoingTopics {
     pub(super) fn take(&mut self, name: &str) -> EgressPlan {
         let plan = self.plans.remove(name).unwrap_or_default();
         for branch in plan.branches.values() {
-            self.names.remove(&branch.stream);
+            self.streams.remove(&branch.stream);
         }
         plan
     }
 
     pub(super) fn put(&mut self, name: &str, plan: EgressPlan) {
         for branch in plan.branches.values() {
-            self.names.insert(branch.stream, name.to_owned());
+            self.streams.insert(branch.stream, name.to_owned());
         }
         self.plans.insert(name.to_owned(), plan);
     }
@@ -57,11 +57,11 @@ impl OutgoingTopics {
 
     /// The topic that goes out in a stream.
     pub(super) fn name(&self, stream: u64) -> Option<&String> {
-        self.names.get(&stream)
+        self.streams.get(&stream)
     }
 
     pub(super) fn stream_mut(&mut self, number: u64) -> Option<&mut OutgoingStream> {
-        let plan = self.plans.get_mut(self.names.get(&number)?)?;
+        let plan = self.plans.get_mut(self.streams.get(&number)?)?;
         let mut branches = plan.branches.values_mut();
         branches.find(|branch| branch.stream == number)
     }
