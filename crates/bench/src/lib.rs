@@ -13,6 +13,8 @@
 //! The public modules serve the unpublished crate `compare`, which measures designs of papers beside
 //! these benchmarks.
 
+#![warn(clippy::too_many_lines)]
+
 pub mod alloc;
 mod bar;
 pub mod board;

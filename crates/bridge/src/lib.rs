@@ -15,6 +15,7 @@
 //! - A message is copied once on its way in: from Zenoh's buffers into the loan. On its way out, Zenoh reads the publisher's
 //!   block.
 //! - A callback of Zenoh never waits. What has no room is dropped and counted with the reason.
+#![warn(clippy::too_many_lines)]
 #![forbid(unsafe_code)]
 
 mod bridge;

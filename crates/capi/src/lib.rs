@@ -7,6 +7,7 @@
 //!
 //! The header is written by hand, for people to read; `header_test` compares every function,
 //! structure and constant in it with this crate.
+#![warn(clippy::too_many_lines)]
 #![allow(non_camel_case_types)] // types that C sees have their C names
 
 mod boundary;

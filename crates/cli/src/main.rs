@@ -1,5 +1,6 @@
 //! The command line. Every command is a thin layer over the public API: it calls it, and prints the answer as
 //! text for people or as JSON for programs (`--json`).
+#![warn(clippy::too_many_lines)]
 #![forbid(unsafe_code)]
 
 mod absent;

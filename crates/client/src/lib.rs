@@ -4,6 +4,8 @@
 //! other hosts, [`bindings`] for other languages: both offer more of the same types, as traits. These
 //! are `doc(hidden)`, since rustdoc would list them with the types that `rgaps` exports.
 
+#![warn(clippy::too_many_lines)]
+
 mod beside;
 pub mod bindings;
 mod bridge;

@@ -5,6 +5,8 @@
 //! links that copy stage by stage, as in the thesis on RGAPS and in its baseline. It is not published: only
 //! figures need it. Its last line of output is JSON. The exit code is 1 if a message was lost or wrong.
 
+#![warn(clippy::too_many_lines)]
+
 mod alloc;
 mod device;
 mod handle;

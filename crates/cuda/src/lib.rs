@@ -15,6 +15,8 @@
 //!
 //! Every call pushes the context and pops it again: it works on any thread and leaves the caller's
 //! current context alone.
+
+#![warn(clippy::too_many_lines)]
 mod abi;
 mod buffer;
 mod context;

@@ -15,6 +15,8 @@
 //!
 //! The memory lives while any process has a descriptor or a mapping of it.
 
+#![warn(clippy::too_many_lines)]
+
 mod geometry;
 mod memory;
 mod publisher;

@@ -11,6 +11,8 @@
 //! Invariants: each record has the size and offsets of its C structure, and each call the number of its C macro. A test
 //! compiles the header and compares.
 
+#![warn(clippy::too_many_lines)]
+
 mod abi;
 mod device;
 mod error;

@@ -13,6 +13,8 @@
 //! shared memory. It writes what it knows to the zone's registry before it acts on it, so a successor can go on from there
 //! when this process is killed between any two steps.
 
+#![warn(clippy::too_many_lines)]
+
 mod adoption;
 mod cleanup;
 mod clients;

@@ -28,6 +28,8 @@
 //! The decoder of the software card (`entry.rs`) shares nothing with the encoder of the kernels: each checks the other.
 //! `docs/decisions/0048-gpu-verbs.md` has the reasons, and says what is not proven.
 
+#![warn(clippy::too_many_lines)]
+
 mod back_end;
 mod card;
 mod engine;

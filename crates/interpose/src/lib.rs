@@ -7,6 +7,8 @@
 //!
 //! The runtime is made here, of calls of the driver: it keeps devices, errors, registered kernels and memory of the program, and
 //! answers what it can without asking the server. See decision 0045. Libraries above it are forwarded as they are: `math`.
+
+#![warn(clippy::too_many_lines)]
 mod abi;
 mod allocate;
 mod bulk;

@@ -5,6 +5,8 @@
 //! compiles for its GPU when it is loaded, so nothing here needs a compiler. The test driver knows
 //! the kernels by name and does the same in host memory. Nothing but figures uses them.
 
+#![warn(clippy::too_many_lines)]
+
 use rgaps_cuda::{Context, CudaError, ForeignStreams, Kernel, Module};
 use rgaps_pool::Stream;
 use std::ffi::CStr;

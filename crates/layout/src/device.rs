@@ -161,65 +161,69 @@ const _: () = assert!(
 );
 const _: () = assert!(MAX_DEVICE_DEPTH < MAX_DEVICE_BLOCKS && MAX_DEVICE_DEPTH.is_power_of_two());
 
+/// Constants of `rgaps/device_layout.h`, without their prefix.
+const CONSTANTS: [(&str, u64); 20] = [
+    ("LAYOUT_VERSION", DEVICE_LAYOUT_VERSION as u64),
+    ("MAX_SUBSCRIBERS", MAX_DEVICE_SUBSCRIBERS as u64),
+    ("MAX_DEPTH", MAX_DEVICE_DEPTH as u64),
+    ("MAX_BLOCKS", MAX_DEVICE_BLOCKS as u64),
+    ("BLOCK_ALIGN", DEVICE_BLOCK_ALIGN),
+    ("PRODUCER_BIT", DEVICE_PRODUCER_BIT as u64),
+    ("RING_BIT", DEVICE_RING_BIT as u64),
+    ("GENERATION_SHIFT", DEVICE_GENERATION_SHIFT as u64),
+    ("SEQUENCE_SHIFT", DEVICE_SEQUENCE_SHIFT as u64),
+    ("HOLDER_BYTES", DEVICE_HOLDER_BYTES),
+    ("CURSOR_SHIFT", DEVICE_CURSOR_SHIFT as u64),
+    ("CURSOR_RELIABLE", DEVICE_CURSOR_RELIABLE),
+    ("CURSOR_JOINED", DEVICE_CURSOR_JOINED),
+    (
+        "CURSOR_FLAGS",
+        DEVICE_CURSOR_RELIABLE | DEVICE_CURSOR_JOINED,
+    ),
+    ("PUBLISHER_ENDPOINT", DEVICE_PUBLISHER_ENDPOINT as u64),
+    ("CONTROL_EVICTED", offset_of!(DeviceControl, evicted) as u64),
+    ("CONTROL_STOPPED", offset_of!(DeviceControl, stopped) as u64),
+    ("SEAT_BYTES", size_of::<DeviceSeat>() as u64),
+    ("SEAT_CURSOR", offset_of!(DeviceSeat, cursor) as u64),
+    ("SEAT_MISSED", offset_of!(DeviceSeat, missed) as u64),
+];
+
+/// Fields of `rgaps_device_topic_t`: type, name, offset.
+const FIELDS: [(&str, &str, usize); 9] = [
+    ("uint64_t", "control", offset_of!(DeviceTopicView, control)),
+    ("uint64_t", "slots", offset_of!(DeviceTopicView, slots)),
+    ("uint64_t", "lengths", offset_of!(DeviceTopicView, lengths)),
+    (
+        "uint64_t",
+        "blocks_at",
+        offset_of!(DeviceTopicView, blocks_at),
+    ),
+    ("uint64_t", "seats", offset_of!(DeviceTopicView, seats)),
+    ("uint64_t", "holders", offset_of!(DeviceTopicView, holders)),
+    (
+        "uint64_t",
+        "block_bytes",
+        offset_of!(DeviceTopicView, block_bytes),
+    ),
+    ("uint32_t", "depth", offset_of!(DeviceTopicView, depth)),
+    ("uint32_t", "blocks", offset_of!(DeviceTopicView, blocks)),
+];
+
 /// The text of `rgaps/device_layout.h`.
 pub fn device_header() -> String {
-    let constants: [(&str, u64); 20] = [
-        ("LAYOUT_VERSION", DEVICE_LAYOUT_VERSION.into()),
-        ("MAX_SUBSCRIBERS", MAX_DEVICE_SUBSCRIBERS.into()),
-        ("MAX_DEPTH", MAX_DEVICE_DEPTH.into()),
-        ("MAX_BLOCKS", MAX_DEVICE_BLOCKS.into()),
-        ("BLOCK_ALIGN", DEVICE_BLOCK_ALIGN),
-        ("PRODUCER_BIT", DEVICE_PRODUCER_BIT.into()),
-        ("RING_BIT", DEVICE_RING_BIT.into()),
-        ("GENERATION_SHIFT", DEVICE_GENERATION_SHIFT.into()),
-        ("SEQUENCE_SHIFT", DEVICE_SEQUENCE_SHIFT.into()),
-        ("HOLDER_BYTES", DEVICE_HOLDER_BYTES),
-        ("CURSOR_SHIFT", DEVICE_CURSOR_SHIFT.into()),
-        ("CURSOR_RELIABLE", DEVICE_CURSOR_RELIABLE),
-        ("CURSOR_JOINED", DEVICE_CURSOR_JOINED),
-        (
-            "CURSOR_FLAGS",
-            DEVICE_CURSOR_RELIABLE | DEVICE_CURSOR_JOINED,
-        ),
-        ("PUBLISHER_ENDPOINT", DEVICE_PUBLISHER_ENDPOINT.into()),
-        ("CONTROL_EVICTED", offset_of!(DeviceControl, evicted) as u64),
-        ("CONTROL_STOPPED", offset_of!(DeviceControl, stopped) as u64),
-        ("SEAT_BYTES", size_of::<DeviceSeat>() as u64),
-        ("SEAT_CURSOR", offset_of!(DeviceSeat, cursor) as u64),
-        ("SEAT_MISSED", offset_of!(DeviceSeat, missed) as u64),
-    ];
-    let fields: [(&str, &str, usize); 9] = [
-        ("uint64_t", "control", offset_of!(DeviceTopicView, control)),
-        ("uint64_t", "slots", offset_of!(DeviceTopicView, slots)),
-        ("uint64_t", "lengths", offset_of!(DeviceTopicView, lengths)),
-        (
-            "uint64_t",
-            "blocks_at",
-            offset_of!(DeviceTopicView, blocks_at),
-        ),
-        ("uint64_t", "seats", offset_of!(DeviceTopicView, seats)),
-        ("uint64_t", "holders", offset_of!(DeviceTopicView, holders)),
-        (
-            "uint64_t",
-            "block_bytes",
-            offset_of!(DeviceTopicView, block_bytes),
-        ),
-        ("uint32_t", "depth", offset_of!(DeviceTopicView, depth)),
-        ("uint32_t", "blocks", offset_of!(DeviceTopicView, blocks)),
-    ];
     let mut text = String::from(
         "/* The words of device topics. Written by crates/layout/src/device.rs, which explains them: do not edit. */\n\
          #ifndef RGAPS_DEVICE_LAYOUT_H\n#define RGAPS_DEVICE_LAYOUT_H\n\n#include <stddef.h>\n#include <stdint.h>\n\n",
     );
-    for (name, value) in constants {
+    for (name, value) in CONSTANTS {
         text += &format!("#define RGAPS_DEVICE_{name} {value}\n");
     }
     text += "\n/* A device topic as kernels of one process see it. Passed to them by value. */\ntypedef struct rgaps_device_topic {\n";
-    for (kind, name, _) in fields {
+    for (kind, name, _) in FIELDS {
         text += &format!("    {kind} {name};\n");
     }
     text += "} rgaps_device_topic_t;\n\n#ifdef __cplusplus\n";
-    for (_, name, at) in fields {
+    for (_, name, at) in FIELDS {
         text += &format!("static_assert(offsetof(rgaps_device_topic_t, {name}) == {at}, \"layout of {name}\");\n");
     }
     text += &format!(

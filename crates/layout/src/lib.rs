@@ -9,6 +9,7 @@
 //! generates from the table [`control_structures!`].
 //!
 //! A change of any structure here bumps [`LAYOUT_VERSION`] and has a decision record.
+#![warn(clippy::too_many_lines)]
 #![forbid(unsafe_code)]
 
 mod control;

@@ -5,6 +5,7 @@
 //! messages land in its loans, are published once, and fan out without copies. Hosts find each other over Zenoh ([`control_plane`]);
 //! messages, routes and interest go through lanes (`rgaps-transport`, `rgaps-routing`). A message for hosts behind this one goes on while
 //! it arrives, over a tree that its origin names. See `docs/decisions/0016-links-process.md`, `0018-relay.md` and `0038-house.md`.
+#![warn(clippy::too_many_lines)]
 #![deny(unsafe_code)]
 
 mod conductor;

@@ -1,5 +1,6 @@
 //! The process with a host's links to other hosts. The daemon starts it where `links.enabled` is set, and
 //! it ends with the daemon. `rgaps bridge` starts it, too, as a bridge, since both need Zenoh.
+#![warn(clippy::too_many_lines)]
 #![forbid(unsafe_code)]
 
 use anyhow::Context;

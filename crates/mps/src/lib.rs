@@ -10,6 +10,7 @@
 //! - [`leave_environment`] keeps the daemon itself outside MPS.
 //!
 //! Invariant: without proof nothing is given out, however long the control daemon is silent.
+#![warn(clippy::too_many_lines)]
 #![forbid(unsafe_code)]
 
 mod directory;

@@ -6,6 +6,8 @@
 //! memory; [`HostSource`] and [`HostMapping`] are the host's, `rgaps-cuda` has the GPU's, and
 //! `conformance` holds both to one suite.
 
+#![warn(clippy::too_many_lines)]
+
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 mod dma_buf;

@@ -6,6 +6,8 @@
 //! but with Ctrl-C (`wait`). What is easier in Python is in `python/rgaps`: exceptions, asyncio,
 //! numpy's types.
 
+#![warn(clippy::too_many_lines)]
+
 mod argument;
 mod arrow;
 mod buffer;

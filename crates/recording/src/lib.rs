@@ -14,6 +14,7 @@
 //!
 //! Invariants: a file grows by whole chunks. A recorder copies the bytes of a message once, from the sample to the queue; a
 //! reader gets them as a slice of the chunk, without a copy.
+#![warn(clippy::too_many_lines)]
 #![forbid(unsafe_code)]
 
 mod channel;

@@ -10,6 +10,8 @@
 //! - [`math`] is the table of functions of cuBLAS and other libraries above the runtime, which cross as they are.
 //!
 //! Why it is built so is in decision 0045.
+
+#![warn(clippy::too_many_lines)]
 mod array;
 mod backend;
 mod board;

@@ -24,6 +24,7 @@
 //!
 //! Units: sizes are bytes, times of messages are nanoseconds, all other times are [`Duration`](std::time::Duration)s.
 
+#![warn(clippy::too_many_lines)]
 #![forbid(unsafe_code)]
 
 // What every program uses.

@@ -1,4 +1,5 @@
 //! The daemon of a host or user. All that it does is in `rgaps-engine`; this is its start and end.
+#![warn(clippy::too_many_lines)]
 #![forbid(unsafe_code)]
 
 mod metrics;

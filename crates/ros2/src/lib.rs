@@ -6,6 +6,7 @@
 //!
 //! Invariant: large `uint8[]` (images, clouds) are not copied. [`decode`] says where they lie in the encoded message, and [`encode`]
 //! where they belong.
+#![warn(clippy::too_many_lines)]
 #![forbid(unsafe_code)]
 
 mod cdr;

@@ -21,6 +21,7 @@
 //!
 //! The crate does no I/O. It knows hosts, publishers and numbers, and no sockets, pools or types; its user passes time in. See
 //! decision 0038.
+#![warn(clippy::too_many_lines)]
 #![forbid(unsafe_code)]
 
 mod build;

@@ -3,6 +3,8 @@
 //!
 //! A session carries joins, leaves, leases and mappings; never a message of a topic.
 
+#![warn(clippy::too_many_lines)]
+
 mod access;
 mod children;
 mod config;

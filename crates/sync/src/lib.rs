@@ -3,6 +3,8 @@
 //! Code that other processes take part in is written against this crate, so that a model
 //! (`--cfg loom`) runs the very lines that ship.
 
+#![warn(clippy::too_many_lines)]
+
 pub mod atomic;
 mod cache;
 mod clock;

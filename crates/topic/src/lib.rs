@@ -8,6 +8,8 @@
 //!
 //! Everything works on a [`Storage`], so that the models in `tests/loom.rs` run this very code.
 
+#![warn(clippy::too_many_lines)]
+
 mod aborts;
 mod admit;
 mod backlog;

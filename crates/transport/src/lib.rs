@@ -6,6 +6,8 @@
 //! at once; an RDMA lane writes them by itself and then notifies the receiver. A notification names its chunk, so nothing relies on
 //! the order of arrival between lanes. Small messages need no grant: each flow has a window.
 //! See `docs/decisions/0038-house.md` and `docs/decisions/0015-links.md`.
+
+#![warn(clippy::too_many_lines)]
 // Frames are passed on and not kept; a box would allocate on a message's way.
 #![allow(clippy::large_enum_variant, clippy::result_large_err)]
 

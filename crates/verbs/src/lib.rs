@@ -58,6 +58,7 @@
 //! [`Channel::close`] has come back, nothing is in flight, and regions may be used for something else. The
 //! order of the end is kept by the types: a channel holds its regions and those of its direct writes, a region
 //! its memory and its device.
+#![warn(clippy::too_many_lines)]
 #![allow(clippy::result_large_err)]
 
 mod abi;

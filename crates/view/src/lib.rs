@@ -12,6 +12,7 @@
 //! One thread receives (`watch`), one asks the daemon (`look`), each connection has one of its own. They share the table of
 //! channels and clients (`hub`).
 //! `docs/decisions/0050-view.md` has the reasons.
+#![warn(clippy::too_many_lines)]
 #![forbid(unsafe_code)]
 
 mod access;

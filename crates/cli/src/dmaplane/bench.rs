@@ -319,28 +319,32 @@ fn write_text(report: &Report, to: &mut dyn Write) -> io::Result<()> {
         table(to, &heads, &[row.iter().map(u64::to_string).collect()])?;
     }
     if let Some(sweep) = &report.sweep {
-        writeln!(
-            to,
-            "\nsweep on {device}, {} messages of {} at each depth; saturated at {}:",
-            sweep.messages,
-            units::bytes(sweep.message_bytes.into()),
-            sweep.saturation_depth
-        )?;
-        let rows = sweep.points.iter().map(|point| {
-            vec![
-                point.depth.to_string(),
-                point.mb_per_s.to_string(),
-                units::micros(point.mean_us),
-                units::micros(point.p99_us),
-            ]
-        });
-        table(
-            to,
-            &["DEPTH", "MB/S", "MEAN", "P99"],
-            &rows.collect::<Vec<_>>(),
-        )?;
+        write_sweep(sweep, device, to)?;
     }
     report.gpu.as_ref().map_or(Ok(()), |gpu| write_gpu(gpu, to))
+}
+
+fn write_sweep(sweep: &Sweep, device: &str, to: &mut dyn Write) -> io::Result<()> {
+    writeln!(
+        to,
+        "\nsweep on {device}, {} messages of {} at each depth; saturated at {}:",
+        sweep.messages,
+        units::bytes(sweep.message_bytes.into()),
+        sweep.saturation_depth
+    )?;
+    let rows = sweep.points.iter().map(|point| {
+        vec![
+            point.depth.to_string(),
+            point.mb_per_s.to_string(),
+            units::micros(point.mean_us),
+            units::micros(point.p99_us),
+        ]
+    });
+    table(
+        to,
+        &["DEPTH", "MB/S", "MEAN", "P99"],
+        &rows.collect::<Vec<_>>(),
+    )
 }
 
 fn write_gpu(gpu: &Gpu, to: &mut dyn Write) -> io::Result<()> {
