@@ -5,7 +5,7 @@
 //! The daemon answers these requests to no other process. The crate `rgaps` does not export this module.
 
 pub use crate::bindings::{SetMetadata, WithMetadata};
-pub use crate::client::{GpuRange, HostMemory, MappedRange, SpansDmaBufs};
+pub use crate::client::{GpuRange, HostMemory, MappedRange};
 pub use crate::publisher::StreamingCopy;
 pub use rgaps_layout::{MetadataLengths, MAX_METADATA_BYTES};
 pub use rgaps_session::{

@@ -7,7 +7,7 @@ use rgaps_client::{
 };
 use rgaps_cuda::Driver;
 use rgaps_device::{HostPublisher, HostSubscriber};
-use rgaps_testkit::{until, Daemon};
+use rgaps_testkit::{content, until, Daemon};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -40,10 +40,7 @@ fn topic(domain: Domain) -> Arc<DeviceTopic> {
 }
 
 fn payload(sequence: u64) -> Vec<u8> {
-    let bytes = 1 + sequence * 37 % 4096;
-    (0..bytes)
-        .map(|at| (at * 13 + sequence * 7) as u8)
-        .collect()
+    content(sequence, 1 + sequence as usize * 37 % 4096)
 }
 
 fn bytes_of(sample: &Sample) -> Vec<u8> {

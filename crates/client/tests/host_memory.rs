@@ -141,7 +141,7 @@ fn through_dma_buf(ranges: &Mutex<Vec<MappedRange>>, address: u64) -> u8 {
         .find_map(|range| Some((range, (address as usize).checked_sub(ends(range).0)?)))
         .filter(|(range, at)| *at < range.bytes())
         .expect("the range was told of");
-    let (fd, offset) = range.dma_buf().expect("it is a dma-buf's").unwrap();
+    let (fd, offset) = range.dma_buf().expect("it is a dma-buf's");
     let mut file = File::from(fd.try_clone().unwrap());
     let segment = file.seek(SeekFrom::End(0)).unwrap();
     let map = HostMapping::new(segment, Access::ReadOnly).unwrap();

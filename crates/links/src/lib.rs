@@ -24,6 +24,7 @@ mod probe;
 mod quotas;
 mod rails;
 mod rate;
+mod reach;
 mod remote_host;
 mod traces;
 mod tree;

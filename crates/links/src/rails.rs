@@ -252,10 +252,8 @@ impl CardMemory {
     /// As a part of one dma-buf where it is that and the card's driver takes it, else by its address.
     fn register(&self, range: &MappedRange, access: Access) -> Result<Registered, RdmaError> {
         let memory: Arc<dyn Memory> = Arc::new(Mapped(range.clone()));
-        let (fd, offset) = match range.dma_buf() {
-            Some(Ok(found)) => found,
-            // One that lies in two dma-bufs says nothing of the card's driver.
-            None | Some(Err(_)) => return self.registrar.register(&memory, access),
+        let Some((fd, offset)) = range.dma_buf() else {
+            return self.registrar.register(&memory, access);
         };
         let fd = fd.as_fd();
         let registered = self.registrar.register_dmabuf(fd, offset, &memory, access);

@@ -1,13 +1,14 @@
 //! Another host as the conductor knows it.
 
-use crate::control_plane::{random_u64, versions};
+use crate::control_plane::random_u64;
 use crate::egress::{FlowLimits, Hold};
 use crate::host_link::HostLink;
 use crate::ingress::{LinkIngress, RemotePublisher};
-use crate::keys::{Node, PLANE_VERSION};
+use crate::keys::Node;
 use crate::network::Network;
-use crate::wire::{clip, clip_to, FlowDescription, LinkMessage, Tree};
-use rgaps_client::{PathKind, PeerRow, PeerState};
+use crate::reach::Reach;
+use crate::wire::{clip_to, FlowDescription, LinkMessage, Tree};
+use rgaps_client::{PathKind, PeerRow};
 use rgaps_routing::FlowName;
 use rgaps_session::MAX_PEER_TOPICS;
 use rgaps_transport::{LaneKind, LaneStatus, LinkStatus};
@@ -166,7 +167,7 @@ impl OutgoingStream {
 
     /// Whether it reaches the host, which is `peer`, or one behind it; if not, why.
     pub fn reaches(&self, peer: &RemoteHost, host: &str) -> Result<(), &str> {
-        match (self.answer(host), peer.is_up()) {
+        match (self.answer(host), peer.reach.is_up()) {
             (Some(Err(why)), _) => Err(why),
             (_, false) => Err("the host is not linked now"),
             (None, true) => Err("the host still prepares"),
@@ -190,32 +191,18 @@ impl OutgoingStream {
 }
 
 pub struct RemoteHost {
-    /// Its last life.
-    pub node: Node,
-    pub protocol: u32,
-    /// When it was there last: its token came, or it asked for lanes.
-    pub seen: Instant,
-    /// Since when it is gone.
-    pub lost: Option<Instant>,
+    pub reach: Reach,
     /// The link, with which of its lives.
     pub link: Option<(Node, HostLink)>,
-    /// Since when it has no lanes.
-    pub away: Option<Instant>,
     /// Owns the link.
     pub ingress: Arc<LinkIngress>,
-    /// When it is asked for its lanes again; none: while it is being asked.
-    pub ask_at: Option<Instant>,
-    pub unanswered: Option<Instant>,
     pub incoming: BTreeMap<FlowName, IngressPlan>,
     /// By the streams that come from there, what it was told: whether network cards write their messages where they land.
     pub reported_written: BTreeMap<u64, Result<(), String>>,
     /// What publishers of a former life of it publish through here, and since when: its next life may go on with that.
     pub orphans: Vec<(Arc<RemotePublisher>, Instant)>,
-    /// It was gone for so long that nothing is kept for it.
-    pub given_up: bool,
     /// Messages that had been given up when the log said so last, and when that was.
     reported_given_up: (u64, Option<Instant>),
-    pub detail: String,
     pub over: LinkPath,
     pub status: Option<LinkStatus>,
 }
@@ -267,26 +254,23 @@ impl LinkPath {
 }
 
 impl RemoteHost {
-    pub fn new(node: Node, ingress: Arc<LinkIngress>) -> RemoteHost {
+    pub fn new(reach: Reach, ingress: Arc<LinkIngress>) -> RemoteHost {
         RemoteHost {
-            node,
-            protocol: PLANE_VERSION,
-            seen: Instant::now(),
-            lost: None,
+            reach,
             link: None,
-            away: Some(Instant::now()),
             ingress,
-            ask_at: None,
-            unanswered: None,
             incoming: BTreeMap::new(),
             reported_written: BTreeMap::new(),
             orphans: Vec::new(),
-            given_up: false,
             reported_given_up: (0, None),
-            detail: String::new(),
             over: LinkPath::default(),
             status: None,
         }
+    }
+
+    /// The host's name.
+    pub fn name(&self) -> &str {
+        &self.reach.node().host
     }
 
     /// Looks at the link. Whether lanes go over another path than before.
@@ -298,21 +282,11 @@ impl RemoteHost {
         before.path != self.over.path
     }
 
-    /// Whether it speaks the version of this host.
-    pub fn speaks_same(&self) -> bool {
-        self.protocol == PLANE_VERSION
-    }
-
-    pub fn is_up(&self) -> bool {
-        self.away.is_none()
-    }
-
-    /// Whether it is time to ask it for its lanes.
-    pub fn is_to_be_asked(&self, now: Instant, pause: Duration) -> bool {
+    /// Whether it is to be asked for its lanes now, `pause` after that was due.
+    pub fn ask(&mut self, pause: Duration, now: Instant) -> bool {
         let life = self.link.as_ref().map(|(life, _)| life);
-        let is_linked = life == Some(&self.node) && self.is_up();
-        let is_due = self.ask_at.is_some_and(|at| now >= at + pause);
-        is_due && !is_linked && self.speaks_same() && self.lost.is_none()
+        let is_linked = life == Some(self.reach.node());
+        self.reach.ask(is_linked, pause, now)
     }
 
     /// The link, if there is one, with or without lanes.
@@ -322,7 +296,7 @@ impl RemoteHost {
 
     /// Whether topics can go there.
     pub fn is_usable(&self) -> bool {
-        self.speaks_same() && self.link.is_some()
+        self.reach.speaks_same() && self.link.is_some()
     }
 
     /// Says something, in its turn. What it has not heard when it restarts, its next life is told again.
@@ -331,7 +305,7 @@ impl RemoteHost {
         match said.encode().map(|bytes| link.say(bytes)) {
             Ok(true) => {}
             Ok(false) => tracing::error!(
-                host = self.node.host,
+                host = self.name(),
                 "too many control messages to a host are waiting; one was dropped"
             ),
             Err(error) => tracing::error!(%error, "encoding a control message failed"),
@@ -382,12 +356,12 @@ impl RemoteHost {
         let messages = given_up - before;
         let due = reported.is_none_or(|reported| reported.elapsed() >= REPORT_GIVEN_UP);
         if messages > 0 && due {
-            let why = match self.is_up() {
+            let why = match self.reach.is_up() {
                 true => "it takes best-effort messages more slowly than they come (links.in_flight_max)",
                 false => "it was gone for longer than links.outage_ms, or more than links.outage_max waited for it",
             };
             tracing::warn!(
-                host = self.node.host,
+                host = self.name(),
                 messages,
                 "messages to a host were dropped: {why}"
             );
@@ -398,26 +372,17 @@ impl RemoteHost {
     /// As it is listed, with how many topics go there.
     pub fn row(&self, topics_out: u32) -> PeerRow {
         let status = self.status.as_ref();
-        let state = match (self.speaks_same(), self.lost, self.is_up()) {
-            (false, ..) => PeerState::Refused,
-            (true, Some(_), false) => PeerState::Lost,
-            (true, _, true) => PeerState::Linked,
-            (true, None, false) => PeerState::Joining,
-        };
-        let error = || status.and_then(|status| status.error.clone());
-        let detail = match state {
-            PeerState::Refused => versions(&self.node.host, self.protocol),
-            PeerState::Linked => String::new(),
-            _ => error().unwrap_or_else(|| self.detail.clone()),
-        };
+        let error = status.and_then(|status| status.error.as_deref());
+        let (state, detail) = self.reach.listed(error);
+        let node = self.reach.node();
         let counts = &self.ingress.counts;
         let landing = self.incoming_streams().filter(|of| of.landing.is_some());
         PeerRow {
-            host: self.node.host.clone(),
-            incarnation: self.node.incarnation,
-            protocol: self.protocol,
+            host: node.host.clone(),
+            incarnation: node.incarnation,
+            protocol: self.reach.protocol(),
             state,
-            detail: clip(&detail),
+            detail,
             lanes: status.map_or(0, |status| status.lanes.len() as u32),
             path: self.over.path,
             over: self.over.words.clone(),

@@ -3,7 +3,7 @@
 
 use rgaps_workspace_tests::{Package, Workspace};
 
-/// The layers in the data's order. A crate depends only on crates of earlier layers.
+/// The layers, the lowest first. A crate depends only on crates of earlier layers.
 const LAYERS: [&[&str]; 28] = [
     &["layout"],
     &["sync"],
@@ -169,7 +169,7 @@ fn every_function_on_the_way_between_hosts_is_where_the_table_says() {
         let [_, step, function, file, ..] = cells[..] else {
             continue;
         };
-        if step.parse::<u32>().is_err() {
+        if !file.ends_with(".rs`") {
             continue;
         }
         let (function, file) = (function.trim_matches('`'), file.trim_matches('`'));
@@ -177,7 +177,7 @@ fn every_function_on_the_way_between_hosts_is_where_the_table_says() {
             .iter()
             .any(|text| read(&format!("crates/{file}")).contains(text));
         assert!(is_there, "step {step}: {function} is not in crates/{file}");
-        steps += 1;
+        steps += usize::from(step.parse::<u32>().is_ok());
     }
     assert!((1..=25).contains(&steps), "{steps} steps");
 }

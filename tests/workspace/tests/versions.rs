@@ -17,7 +17,7 @@ const AGREED: [(&str, &str, &str, u64); 2] = [
         "crates/layout/src",
         "LAYOUT_VERSION",
         "7",
-        0x174d_3835_c9df_c729,
+        0x9039_ebfb_a910_ef7d,
     ),
 ];
 

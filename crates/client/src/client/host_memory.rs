@@ -81,9 +81,8 @@ impl MappedRange {
         }
     }
 
-    /// The dma-buf that it lies in, and where in it; none where its segments are no dma-bufs. A range that is in two of
-    /// them is an error.
-    pub fn dma_buf(&self) -> Option<Result<(Arc<OwnedFd>, u64), SpansDmaBufs>> {
+    /// The dma-buf that it lies in, and where in it. None where its segments are no dma-bufs, or it lies in two.
+    pub fn dma_buf(&self) -> Option<(Arc<OwnedFd>, u64)> {
         match &self.0 {
             Of::Pool {
                 mapping,
@@ -102,11 +101,6 @@ impl MappedRange {
         }
     }
 }
-
-/// A range is in two segments of a pool, each of which is a dma-buf.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the range lies in two dma-bufs")]
-pub struct SpansDmaBufs;
 
 /// The descriptors of a pool's segments that are dma-bufs. Kept only where somebody makes memory known to cards.
 #[derive(Debug, Default)]
@@ -135,15 +129,12 @@ impl DmaBufs {
         }
     }
 
-    fn find(&self, offset: u64, bytes: u64) -> Option<Result<(Arc<OwnedFd>, u64), SpansDmaBufs>> {
+    fn find(&self, offset: u64, bytes: u64) -> Option<(Arc<OwnedFd>, u64)> {
         let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let has = |of: &&DmaBuf| (of.offset..of.offset + of.bytes).contains(&offset);
         let of = kept.iter().find(has)?;
         let inside = offset - of.offset;
-        Some(match inside + bytes <= of.bytes {
-            true => Ok((of.fd.clone(), inside)),
-            false => Err(SpansDmaBufs),
-        })
+        (inside + bytes <= of.bytes).then(|| (of.fd.clone(), inside))
     }
 }
 
@@ -205,10 +196,10 @@ mod tests {
         };
         // The segment from 100 on is no dma-buf.
         let bufs = DmaBufs(Mutex::new(vec![of(0, 100), of(200, 50)]));
-        let find = |offset, bytes| bufs.find(offset, bytes).map(|at| at.map(|(_, at)| at));
-        assert_eq!(find(0, 100), Some(Ok(0)));
-        assert_eq!(find(210, 40), Some(Ok(10)));
-        assert_eq!(find(90, 11), Some(Err(SpansDmaBufs)));
+        let find = |offset, bytes| bufs.find(offset, bytes).map(|(_, at)| at);
+        assert_eq!(find(0, 100), Some(0));
+        assert_eq!(find(210, 40), Some(10));
+        assert_eq!(find(90, 11), None);
         assert_eq!(find(100, 10), None);
         assert_eq!(find(250, 1), None);
     }

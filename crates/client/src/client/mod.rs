@@ -36,7 +36,7 @@ pub(crate) use error::broken;
 pub use error::ClientError;
 pub(crate) use fork::ForkGuard;
 pub(crate) use gpu_watch::{add_chore, once_over};
-pub use host_memory::{GpuRange, HostMemory, MappedRange, SpansDmaBufs};
+pub use host_memory::{GpuRange, HostMemory, MappedRange};
 pub(crate) use mapping::{PoolMapping, WorkEnd};
 pub(crate) use zone::ZoneView;
 pub(crate) use zone_records::{subtract, Arena};

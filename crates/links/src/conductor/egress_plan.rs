@@ -243,7 +243,7 @@ impl EgressPlan {
         if peer.over.path != PathKind::Rdma {
             return (peer.over.path, peer.over.why_not.clone());
         }
-        let (host, onward) = (&peer.node.host, branch.tree.ends_below().next());
+        let (host, onward) = (peer.name(), branch.tree.ends_below().next());
         let why = match (onward, &self.not_read, &branch.written) {
             (Some(end), ..) => {
                 format!("they go on to {end}, and so land in the memory of {host}")

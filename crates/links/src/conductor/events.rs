@@ -6,7 +6,7 @@ use crate::egress::EgressCommand;
 use crate::event::{ConductorEvent, EventSource, SourcedEvent};
 use crate::network::{id, FlowReport};
 use crate::remote_host::{OutgoingStream, RemoteHost};
-use crate::wire::{clip, LinkMessage};
+use crate::wire::LinkMessage;
 use rgaps_routing::{Datagram, FlowName};
 use rgaps_transport::{LaneEnd, LinkEvent};
 use std::time::Instant;
@@ -170,7 +170,7 @@ impl LinksConductor {
         match event {
             LinkEvent::Up => {
                 tracing::info!(host, "linked with a host");
-                peer.away = None;
+                peer.reach.lanes_up();
                 let life = peer.link.as_ref().map(|(life, _)| life);
                 if let Some(Err(error)) = life.map(|life| self.network.link_up(life)) {
                     tracing::error!("{error:#}");
@@ -178,8 +178,7 @@ impl LinksConductor {
             }
             LinkEvent::Down { why } => {
                 tracing::warn!(host, why, "lost the link with a host");
-                peer.detail = why;
-                peer.away.get_or_insert_with(Instant::now);
+                peer.reach.lanes_lost(why, Instant::now());
                 self.network.lanes_lost(host);
             }
             LinkEvent::LaneEnded { lane, end, why } => match end {
@@ -198,13 +197,11 @@ impl LinksConductor {
                 self.end_transits(host);
             }
             LinkEvent::LaneRefused { why } => {
-                let why = clip(&why);
-                if peer.detail != why {
+                if peer.reach.failed(&why) {
                     tracing::warn!(host, "no lane to a host could be opened: {why}");
                 }
-                peer.detail = why;
                 // Its secret may be of another life.
-                peer.ask_at = Some(Instant::now() + ASK_AGAIN);
+                peer.reach.ask_again(Instant::now() + ASK_AGAIN);
             }
         }
     }

@@ -5,21 +5,20 @@ use crate::control_plane::{token, versions, Address, LaneSecret, PlaneEvent};
 use crate::counts::HostCounts;
 use crate::host_link::{HostLink, RetainLimits};
 use crate::ingress::LinkIngress;
-use crate::keys::{Node as Host, Token};
+use crate::keys::{Node as Host, Token, PLANE_VERSION};
+use crate::reach::{Reach, UNANSWERED_LIMIT};
 use crate::remote_host::{OutgoingStream, RemoteHost};
 use crate::traces::LinkTraces;
-use crate::wire::clip;
 use rgaps_client::links::{Links, Rdma, MAX_REMOTE_HOSTS};
 use rgaps_transport::{LaneKey, LinkConfig, Peer as LanePeer, RdmaMode};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Pause before a host is asked again how to reach it.
 pub(super) const ASK_AGAIN: Duration = Duration::from_millis(200);
 /// How long a host that is to open the lanes has for it, before it is told that this one is there.
 const ASK_ANYWAY: Duration = Duration::from_secs(2);
-/// The control plane is opened anew if a host that is there has not answered for so long.
-const UNANSWERED_LIMIT: Duration = Duration::from_secs(10);
 const MAX_PEERS: usize = MAX_REMOTE_HOSTS;
 
 impl LinksConductor {
@@ -45,7 +44,7 @@ impl LinksConductor {
         let other = self.presence.left(node);
         let Some(peer) = self.known(node) else { return };
         tracing::info!(host = node.host, "a host has left");
-        peer.lost = Some(Instant::now());
+        peer.reach.left(Instant::now());
         if let Some(life) = other {
             self.appeared(life);
         }
@@ -55,62 +54,63 @@ impl LinksConductor {
     pub(super) fn known(&mut self, node: &Host) -> Option<&mut RemoteHost> {
         self.peers
             .get_mut(&node.host)
-            .filter(|peer| peer.node == *node)
+            .filter(|peer| peer.reach.node() == node)
     }
 
-    pub(super) fn appeared(&mut self, Token { node, protocol }: Token) {
-        if !self.peers.contains_key(&node.host) {
-            if self.peers.len() >= MAX_PEERS {
-                let mut peers = self.peers.iter();
-                let given_up = peers.find_map(|(host, peer)| peer.given_up.then(|| host.clone()));
-                let Some(given_up) = given_up else {
-                    tracing::error!(
-                        host = node.host,
-                        "there are more than {MAX_PEERS} hosts; this one is ignored"
-                    );
-                    return;
-                };
-                self.peers.remove(&given_up);
+    pub(super) fn appeared(&mut self, token: Token) {
+        let now = Instant::now();
+        let (node, protocol) = (token.node.clone(), token.protocol);
+        let before = self.peers.get(&node.host).map(|peer| peer.reach.protocol());
+        if let Some(peer) = self.peers.get_mut(&node.host) {
+            if *peer.reach.node() != node {
+                tracing::info!(host = node.host, "a host has restarted its links");
             }
-            let tracer = self.tracer.as_ref();
-            let traces = tracer.map(|tracer| LinkTraces::new(tracer, &node.host));
-            let ingress = LinkIngress::new(
-                &node.host,
-                self.event_sender.clone(),
-                self.memory.clone(),
-                HostCounts::new(traces),
-            );
-            let peer = RemoteHost::new(node.clone(), ingress);
+            peer.reach.appeared(token, now);
+        } else if self.has_room() {
+            let peer = RemoteHost::new(Reach::new(token, now), self.new_ingress(&node.host));
             self.peers.insert(node.host.clone(), peer);
-        }
-        let Some(peer) = self.peers.get_mut(&node.host) else {
+        } else {
+            tracing::error!(
+                host = node.host,
+                "there are more than {MAX_PEERS} hosts; this one is ignored"
+            );
             return;
-        };
-        if peer.node != node {
-            tracing::info!(host = node.host, "a host has restarted its links");
-            peer.node = node;
         }
-        peer.given_up = false;
-        (peer.seen, peer.lost, peer.unanswered) = (Instant::now(), None, None);
-        peer.ask_at = Some(Instant::now());
-        let is_known = std::mem::replace(&mut peer.protocol, protocol) == protocol;
-        if !peer.speaks_same() && !is_known {
-            tracing::error!("{}", versions(&peer.node.host, protocol));
+        if protocol != PLANE_VERSION && before != Some(protocol) {
+            tracing::error!("{}", versions(&node.host, protocol));
         }
+    }
+
+    /// Whether there is room for one more host: for that, one that was given up is forgotten.
+    fn has_room(&mut self) -> bool {
+        let mut peers = self.peers.iter();
+        if peers.len() < MAX_PEERS {
+            return true;
+        }
+        let given_up = peers.find(|(_, peer)| peer.reach.is_given_up());
+        let given_up = given_up.map(|(host, _)| host.clone());
+        given_up.is_some_and(|host| self.peers.remove(&host).is_some())
+    }
+
+    fn new_ingress(&self, host: &str) -> Arc<LinkIngress> {
+        let tracer = self.tracer.as_ref();
+        let traces = tracer.map(|tracer| LinkTraces::new(tracer, host));
+        let (events, memory) = (self.event_sender.clone(), self.memory.clone());
+        LinkIngress::new(host, events, memory, HostCounts::new(traces))
     }
 
     pub(super) fn address_answered(&mut self, node: &Host, outcome: Result<Address, String>) {
         let opens = self.opens(&node.host);
         let Some(peer) = self.known(node) else { return };
-        peer.unanswered = None;
+        peer.reach.answered();
         match outcome {
             Ok(address) if opens => self.join(node, address.secret, address.lanes),
             // It knows of this host now, if it did not.
-            Ok(_) => peer.ask_at = Some(Instant::now()),
+            Ok(_) => peer.reach.ask_again(Instant::now()),
             Err(why) => {
                 tracing::debug!(host = node.host, why, "looking up a host's address failed");
-                peer.detail = clip(&why);
-                peer.ask_at = Some(Instant::now() + ASK_AGAIN);
+                peer.reach.failed(&why);
+                peer.reach.ask_again(Instant::now() + ASK_AGAIN);
             }
         }
     }
@@ -124,11 +124,8 @@ impl LinksConductor {
             why,
             "a host that was asked for its address did not answer"
         );
-        peer.detail = clip(why);
-        peer.ask_at = Some(now + ASK_AGAIN);
-        let since = *peer.unanswered.get_or_insert(now);
-        let is_overdue = peer.lost.is_none() && now - since >= UNANSWERED_LIMIT;
-        if is_overdue {
+        peer.reach.ask_again(now + ASK_AGAIN);
+        if peer.reach.did_not_answer(why, now) {
             self.presence.unanswered(&node.host, UNANSWERED_LIMIT);
         }
     }
@@ -136,11 +133,11 @@ impl LinksConductor {
     /// A host has asked us: it will come with this secret.
     pub(super) fn accept(&mut self, node: &Host, secret: LaneSecret) {
         // A host that asks is there, though its token is on its way, or was lost.
-        if self.known(node).is_none_or(|peer| peer.lost.is_some()) {
+        if self.known(node).is_none_or(|peer| peer.reach.is_lost()) {
             self.appeared(token(node.clone()));
         }
         if let Some(peer) = self.known(node) {
-            peer.seen = Instant::now();
+            peer.reach.asked(Instant::now());
         }
         if !self.opens(&node.host) {
             self.join(node, secret, Vec::new());
@@ -156,7 +153,7 @@ impl LinksConductor {
     pub(super) fn join(&mut self, node: &Host, secret: LaneSecret, dial: Vec<SocketAddr>) {
         let links = &self.config.links;
         let peer = self.peers.get_mut(&node.host);
-        let Some(peer) = peer.filter(|peer| peer.node == *node) else {
+        let Some(peer) = peer.filter(|peer| peer.reach.node() == node) else {
             return;
         };
         let lanes = LanePeer {
@@ -186,8 +183,8 @@ impl LinksConductor {
             }
             Err(error) => {
                 tracing::error!(%error, host = node.host, "creating a link to a host failed");
-                peer.detail = clip(&error.to_string());
-                peer.ask_at = Some(Instant::now() + TRY_AGAIN);
+                peer.reach.failed(&error.to_string());
+                peer.reach.ask_again(Instant::now() + TRY_AGAIN);
             }
         }
     }
@@ -207,12 +204,8 @@ impl LinksConductor {
         let outage = Duration::from_millis(self.config.links.outage_ms);
         let mut given_up = Vec::new();
         for (host, peer) in &mut self.peers {
-            // It is not gone as long as there are lanes, whatever the control plane says. A token that never came cannot go.
-            let has_token = self.presence.has(&peer.node);
-            let lost = peer.lost.or((!has_token).then_some(peer.seen));
-            let ended = lost.zip(peer.away).map(|(lost, away)| lost.max(away));
-            if !peer.given_up && ended.is_some_and(|since| now - since > outage) {
-                (peer.given_up, peer.lost) = (true, lost);
+            let has_token = self.presence.has(peer.reach.node());
+            if peer.reach.give_up(has_token, outage, now) {
                 given_up.push(host.clone());
             }
             // One of two hosts opens the lanes; the other one asks where that does not: perhaps it has not heard of it.
@@ -220,11 +213,10 @@ impl LinksConductor {
                 true => Duration::ZERO,
                 false => ASK_ANYWAY,
             };
-            if peer.is_to_be_asked(now, pause) {
-                peer.ask_at = None;
-                if let Err(error) = self.presence.plane.ask_address(&peer.node) {
+            if peer.ask(pause, now) {
+                if let Err(error) = self.presence.plane.ask_address(peer.reach.node()) {
                     tracing::error!("{error:#}");
-                    peer.ask_at = Some(now + ASK_AGAIN);
+                    peer.reach.ask_again(now + ASK_AGAIN);
                 }
             }
             // What a former life of it published ends if this one does not go on with it.

@@ -39,7 +39,7 @@ pub(super) fn incoming_path(
     source: &FlowDescription,
     (written, relays): (&Result<(), String>, bool),
 ) -> CameOver {
-    let host = &peer.node.host;
+    let host = peer.name();
     let (path, why) = match (peer.over.path, &source.read, written) {
         (PathKind::Rdma, ..) if !source.via.is_empty() => {
             let why = format!("{host} passes them on, out of its memory");
@@ -99,7 +99,7 @@ impl LinksConductor {
             peer.reported_written
                 .retain(|stream, _| streams.contains_key(stream));
             for (stream, written) in streams {
-                if peer.is_up() && peer.reported_written.get(&stream) != Some(written) {
+                if peer.reach.is_up() && peer.reported_written.get(&stream) != Some(written) {
                     peer.say(&LinkMessage::Written(stream, written.clone()));
                     peer.reported_written.insert(stream, written.clone());
                 }

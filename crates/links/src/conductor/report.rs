@@ -172,7 +172,7 @@ impl LinksConductor {
         end: &str,
     ) -> String {
         let mut path = branch.tree.path(end);
-        path.insert(0, peer.node.host.clone());
+        path.insert(0, peer.name().to_owned());
         let through = through(&path);
         let LinkPath { words, why_not, .. } = &peer.over;
         let no_better = match why_not.is_empty() {

@@ -106,7 +106,10 @@ impl LinksConductor {
     pub(super) fn update_routes(&mut self) {
         self.exchange();
         let outage = Duration::from_millis(self.config.links.outage_ms);
-        let kept = self.peers.iter().filter(|(_, peer)| !peer.given_up);
+        let kept = self
+            .peers
+            .iter()
+            .filter(|(_, peer)| !peer.reach.is_given_up());
         let kept: BTreeSet<&String> = kept.map(|(host, _)| host).collect();
         self.dirty |= self.network.expire(outage, kept.iter().copied());
         self.dirty |= self.routes.update(&self.network, &kept, outage);
@@ -161,7 +164,7 @@ impl LinksConductor {
     pub(super) fn led_rows(&self, rows: &mut Vec<PeerRow>) {
         for (end, hop) in &self.routes.hops {
             let next = self.peers.get(hop.next());
-            let is_up = hop.lost.is_none() && next.is_some_and(RemoteHost::is_up);
+            let is_up = hop.lost.is_none() && next.is_some_and(|next| next.reach.is_up());
             if hop.next() == end || !is_up {
                 continue;
             }

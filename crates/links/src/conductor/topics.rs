@@ -112,7 +112,7 @@ impl LinksConductor {
 
     /// Whether links that have just begun wait for other hosts: a message that they take before a host says that it wants it is lost there.
     fn gathers(&self) -> bool {
-        let linked = self.peers.iter().filter(|(_, peer)| peer.is_up());
+        let linked = self.peers.iter().filter(|(_, peer)| peer.reach.is_up());
         let heard = linked.filter(|(host, _)| self.network.knows_wants(host));
         heard.count() < self.config.links.connect.len() && self.begun.elapsed() < GATHER
     }
