@@ -283,6 +283,19 @@ impl LinkMachine {
         (!changed.is_empty()).then(|| changed.remove(0))
     }
 
+    /// Whether lanes got something to write since they were named last, but for the one that looks for itself.
+    pub fn has_changed_lanes(&mut self, but: Option<u32>) -> bool {
+        let changed = &mut self.out.changed;
+        changed.retain(|lane| Some(*lane) != but);
+        !changed.is_empty()
+    }
+
+    /// Whether there is nothing for the user, for lanes or for the next tick.
+    pub fn is_settled(&self) -> bool {
+        let out = &self.out;
+        out.outputs.is_empty() && out.changed.is_empty() && !self.awaits_tick()
+    }
+
     /// Whether something within the limit waits for a lane; `None` if nothing waits at all.
     pub fn waiting(&self, lane: u32, limit: WriteLimit) -> Option<bool> {
         let queue = self.out.lanes.get(&lane)?;

@@ -56,6 +56,11 @@ impl LockedLink {
         task.or_else(|| self.machine.output().map(Task::Output))
     }
 
+    /// Whether [`LinkRuntime::settle`](super::LinkRuntime::settle) has nothing to do.
+    pub(super) fn is_settled(&self) -> bool {
+        self.tasks.is_empty() && !self.is_restarting && self.machine.is_settled()
+    }
+
     /// Why a lane ended.
     pub(super) fn end_of(&self, lane: &dyn Lane, now_ms: u64) -> LaneEnd {
         if lane.state().is_replaced.load(Relaxed) {

@@ -33,6 +33,7 @@ use batch::Batch;
 use delivery::deliver_small;
 use endpoint::Shared;
 use locked::LockedLink;
+use rgaps_verbs::MARK_MAX;
 use rustix::time::{clock_gettime, ClockId};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Display;
@@ -57,6 +58,14 @@ fn clock_ms() -> u64 {
 fn reset(why: &str) -> Frame {
     let why = Description::of_words(why);
     Reset { why }.into()
+}
+
+/// What a lane does for a frame that arrived.
+struct Admitted {
+    /// Of a chunk: where its bytes go.
+    range: Option<WriteRange>,
+    /// Nothing is left to [`LinkRuntime::settle`].
+    is_settled: bool,
 }
 
 /// A link, as its user and its lanes' threads use it.
@@ -208,42 +217,63 @@ impl LinkRuntime {
             batch.push(queued);
         }
         let is_left = locked.machine.waiting(lane, WriteLimit::All).is_some();
+        let is_over = limit == WriteLimit::All && payloads > 0;
+        let has_changed = is_over && locked.machine.has_changed_lanes(Some(lane));
         drop(locked);
-        if limit == WriteLimit::All && payloads > 0 {
-            self.wake_changed(Some(lane));
+        if has_changed {
+            self.wake_changed();
         }
         is_left
     }
 
-    /// A frame arrived, with the bytes of a small message; those of a chunk follow. What the lane is to do with those.
-    fn frame(
-        &self,
-        lane: u32,
-        frame: &Frame,
-        payload: &[u8],
-    ) -> Result<Option<WriteRange>, String> {
+    /// A frame arrived, with the bytes of a small message; those of a chunk follow.
+    fn frame(&self, lane: u32, frame: &Frame, payload: &[u8]) -> Result<Admitted, String> {
         if let Frame::Reset(Reset { why }) = frame {
             return Err(format!("the peer ends the link: {}", why.words()));
         }
-        let step = self.lock().machine.frame(lane, frame, payload);
-        match step.map_err(|violation| self.disconnect(Some(lane), &violation))? {
-            FrameStep::Done => Ok(None),
-            FrameStep::Chunk(range) => Ok(Some(range)),
+        self.admit(self.lock(), lane, frame, payload)
+    }
+
+    /// The peer's card has written a whole message by itself, as this mark says.
+    fn marked(&self, lane: u32, mark: u32, bytes: u32) -> Result<Admitted, String> {
+        let locked = self.lock();
+        let chunk = locked.machine.marked((mark, MARK_MAX), bytes);
+        self.admit(locked, lane, &chunk, &[])
+    }
+
+    fn admit(
+        &self,
+        mut locked: MutexGuard<'_, LockedLink>,
+        lane: u32,
+        frame: &Frame,
+        payload: &[u8],
+    ) -> Result<Admitted, String> {
+        let step = locked.machine.frame(lane, frame, payload);
+        let mut is_settled = locked.is_settled();
+        drop(locked);
+        let range = match step.map_err(|violation| self.disconnect(Some(lane), &violation))? {
+            FrameStep::Done => None,
+            FrameStep::Chunk(range) => Some(range),
             FrameStep::Deliver(small) => {
                 // Out of its lane's read buffer.
                 let message = payload.split_at(small.description_bytes.into());
                 let outcome = deliver_small(self, small.flow, small.sequence, message);
-                self.lock().machine.delivered(small.flow, outcome);
-                Ok(None)
+                let mut locked = self.lock();
+                locked.machine.delivered(small.flow, outcome);
+                is_settled = locked.is_settled();
+                None
             }
-        }
+        };
+        Ok(Admitted { range, is_settled })
     }
 
-    /// All bytes of a chunk are there; directly: the peer's card wrote them by itself.
-    fn landed(&self, range: WriteRange, directly: bool) {
-        if let Some(grant) = range.landed(directly) {
+    /// All bytes of a chunk are there; directly: the peer's card wrote them by itself. Whether the link is to be settled: the message is whole.
+    fn landed(&self, range: WriteRange, directly: bool) -> bool {
+        let grant = range.landed(directly);
+        if let Some(grant) = grant {
             self.lock().machine.landed(grant);
         }
+        grant.is_some()
     }
 
     /// [`LinkRuntime::disconnect`] for a frame that is not valid here.
@@ -357,11 +387,12 @@ impl LinkRuntime {
                 locked.is_settling = false;
             }
             let awaits_tick = locked.machine.awaits_tick();
+            let has_changed = locked.machine.has_changed_lanes(None);
             drop(locked);
             if awaits_tick {
                 self.shared.hurry();
             }
-            if !self.wake_changed(None) {
+            if !has_changed || !self.wake_changed() {
                 return;
             }
         }
@@ -393,15 +424,14 @@ impl LinkRuntime {
     }
 
     /// Has lanes write that have something new. Whether there were any.
-    fn wake_changed(&self, but: Option<u32>) -> bool {
+    fn wake_changed(&self) -> bool {
         let mut any = false;
         loop {
             let mut locked = self.lock();
             let Some(number) = locked.machine.changed_lane() else {
                 return any;
             };
-            let lane = locked.lanes.get(&number).filter(|_| Some(number) != but);
-            let lane = lane.cloned();
+            let lane = locked.lanes.get(&number).cloned();
             drop(locked);
             if let Some(lane) = lane {
                 lane.wake(self);

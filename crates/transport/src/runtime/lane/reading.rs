@@ -2,7 +2,7 @@
 
 use crate::machine::frame::{Decoded, Frame};
 use crate::machine::WriteRange;
-use crate::runtime::LinkRuntime;
+use crate::runtime::{Admitted, LinkRuntime};
 
 /// A payload of which some bytes are still to come.
 enum Unfinished {
@@ -18,6 +18,8 @@ pub(super) struct Reading {
     unfinished: Option<(Unfinished, usize)>,
     /// A small message that is not whole.
     small: Vec<u8>,
+    /// Something is left to settle.
+    is_unsettled: bool,
 }
 
 /// What bytes begin with.
@@ -38,7 +40,25 @@ impl Reading {
             lane,
             unfinished: None,
             small: Vec::new(),
+            is_unsettled: false,
         }
+    }
+
+    /// Settles the link, if what arrived left anything to settle. Most chunks do not.
+    pub(super) fn settle(&mut self, link: &LinkRuntime) {
+        if std::mem::take(&mut self.is_unsettled) {
+            link.settle();
+        }
+    }
+
+    /// Notes whether the link is to be settled. Of a chunk: where its bytes go.
+    pub(super) fn admitted(&mut self, admitted: Admitted) -> Option<WriteRange> {
+        self.is_unsettled |= !admitted.is_settled;
+        admitted.range
+    }
+
+    pub(super) fn landed(&mut self, range: WriteRange, directly: bool, link: &LinkRuntime) {
+        self.is_unsettled |= link.landed(range, directly);
     }
 
     /// Where the next bytes of a payload go, if one is unfinished. [`Reading::filled`] follows.
@@ -60,9 +80,10 @@ impl Reading {
         }
         match self.unfinished.take() {
             Some((Unfinished::Small(frame), _)) => {
-                link.frame(self.lane, &frame, &self.small)?;
+                let admitted = link.frame(self.lane, &frame, &self.small)?;
+                self.admitted(admitted);
             }
-            Some((Unfinished::Chunk(range), _)) => link.landed(range, false),
+            Some((Unfinished::Chunk(range), _)) => self.landed(range, false, link),
             None => {}
         }
         Ok(())
@@ -94,7 +115,8 @@ impl Reading {
         let used = head + here.len();
         let is_chunk = matches!(frame, Frame::Chunk(_));
         if !is_chunk && here.len() == payload_bytes {
-            link.frame(self.lane, &frame, here)?;
+            let admitted = link.frame(self.lane, &frame, here)?;
+            self.admitted(admitted);
         } else {
             let payload = if is_chunk {
                 Unfinished::Chunk(self.chunk(&frame, link)?)
@@ -117,8 +139,14 @@ impl Reading {
         decoded.map_err(|error| link.disconnect(Some(self.lane), &error))
     }
 
-    pub(super) fn chunk(&self, frame: &Frame, link: &LinkRuntime) -> Result<WriteRange, String> {
-        let range = link.frame(self.lane, frame, &[])?;
+    /// Where the bytes of a chunk go.
+    pub(super) fn chunk(
+        &mut self,
+        frame: &Frame,
+        link: &LinkRuntime,
+    ) -> Result<WriteRange, String> {
+        let admitted = link.frame(self.lane, frame, &[])?;
+        let range = self.admitted(admitted);
         Ok(range.expect("a chunk has a range, or is a violation"))
     }
 }

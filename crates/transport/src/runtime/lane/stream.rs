@@ -77,7 +77,7 @@ impl Stream {
                 reading.filled(read, link)?;
             }
             if frames >= FRAMES_AT_ONCE || is_bulk {
-                link.settle();
+                reading.settle(link);
                 (frames, is_bulk) = (0, false);
             }
             match reading.begin(&buffer[start..end], link)? {
@@ -98,7 +98,7 @@ impl Stream {
                     }
                 }
                 Begun::Short(need) => {
-                    link.settle();
+                    reading.settle(link);
                     frames = 0;
                     if start == end {
                         (start, end) = (0, 0);

@@ -124,7 +124,7 @@ impl RdmaLane {
                 let began_ms = clock_ms();
                 self.state.listens.store(false, SeqCst);
                 // What came has lanes kicked that are to write for it.
-                link.settle();
+                reading.settle(link);
                 if rung || moved.sent || moved.room {
                     self.write(link, WriteLimit::All)?;
                     link.settle();

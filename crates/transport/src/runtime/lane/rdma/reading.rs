@@ -6,7 +6,7 @@ use crate::machine::frame::{Decoded, Frame};
 use crate::machine::WriteRange;
 use crate::runtime::lane::reading::{Begun, Reading};
 use crate::runtime::LinkRuntime;
-use rgaps_verbs::{Arrived, MARK_MAX};
+use rgaps_verbs::Arrived;
 
 impl Reading {
     /// What the peer posted. How many bytes its card had written by itself.
@@ -18,8 +18,9 @@ impl Reading {
         let record = match arrived {
             Arrived::Frame(record) => record,
             Arrived::Written { mark, bytes } => {
-                let chunk = link.lock().machine.marked((mark, MARK_MAX), bytes);
-                let range = self.chunk(&chunk, link)?;
+                let admitted = link.marked(self.lane, mark, bytes)?;
+                let range = self.admitted(admitted);
+                let range = range.expect("a chunk has a range, or is a violation");
                 return self.written(range, bytes.into(), link);
             }
         };
@@ -71,7 +72,7 @@ impl Reading {
         if !range.may_be_direct() {
             return Err(self.violation("its grant named no address", link));
         }
-        link.landed(range, true);
+        self.landed(range, true, link);
         Ok(bytes)
     }
 }
