@@ -18,6 +18,7 @@ mod descriptor;
 mod device;
 mod domain;
 mod dtype;
+mod lane_end;
 mod limits;
 mod metadata;
 mod region;
@@ -46,6 +47,7 @@ pub use device::{
 };
 pub use domain::{Domain, DomainParseError, GpuUuid};
 pub use dtype::{DType, DTypeParseError};
+pub use lane_end::LaneEnd;
 pub use limits::*;
 pub use metadata::{
     MetadataLengths, PartEntry, ATTACHMENT_HEADER, ATTACHMENT_RAW, MAX_METADATA_BYTES,

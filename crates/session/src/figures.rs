@@ -1,6 +1,6 @@
 //! Histograms of times: buckets, sums and quantiles.
 
-use crate::message::{Histogram, LaneEnd, Stage, HISTOGRAM_BUCKETS};
+use crate::message::{Histogram, Stage, HISTOGRAM_BUCKETS};
 
 impl Stage {
     /// All stages, in the order in which a message passes them.
@@ -22,32 +22,6 @@ impl Stage {
             Stage::Land => "land",
             Stage::Publish => "publish",
             Stage::Total => "total",
-        }
-    }
-}
-
-impl LaneEnd {
-    /// All reasons.
-    pub const ALL: [LaneEnd; 7] = [
-        LaneEnd::Closed,
-        LaneEnd::Replaced,
-        LaneEnd::Connection,
-        LaneEnd::ProtocolViolation,
-        LaneEnd::Completion,
-        LaneEnd::Event,
-        LaneEnd::Call,
-    ];
-
-    /// Its name in metrics.
-    pub fn name(self) -> &'static str {
-        match self {
-            LaneEnd::Closed => "closed",
-            LaneEnd::Replaced => "replaced",
-            LaneEnd::Connection => "connection",
-            LaneEnd::ProtocolViolation => "violation",
-            LaneEnd::Completion => "completion",
-            LaneEnd::Event => "event",
-            LaneEnd::Call => "call",
         }
     }
 }

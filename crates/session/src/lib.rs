@@ -56,6 +56,7 @@ pub use path::{CameOver, PathKind, PathKindError};
 #[cfg(feature = "program")]
 pub use program::{on_own_stack, start_log, tell_user};
 pub use ready::Ready;
+pub use rgaps_layout::LaneEnd;
 pub use similar::similar_name;
 pub use socket::{Channel, Credentials, Listener, SocketError, KERNEL_FDS_MAX};
 pub use visible::{split_warning, visible_daemons, DaemonRole, SplitWarning, VisibleDaemon};

@@ -1184,7 +1184,7 @@ pub struct LinkFigures {
     pub connects: u64,
     pub lanes_ended: u64,
     pub violations: u64,
-    /// Lanes that ended, by reason, in the order of [`LaneEnd::ALL`].
+    /// Lanes that ended, by reason, in the order of [`LaneEnd::ALL`](crate::LaneEnd::ALL).
     pub ends: [u64; 7],
     pub rdma: RdmaFigures,
     /// Bytes that the other host has not acknowledged.
@@ -1214,25 +1214,6 @@ pub struct RdmaFigures {
     pub stalls_ring: u64,
     pub stalls_receives: u64,
     pub stalls_sends: u64,
-}
-
-/// Why a lane between hosts ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LaneEnd {
-    /// This host closed it: the link ended, or the other host restarted.
-    Closed,
-    /// A lane over RDMA took its place.
-    Replaced,
-    /// Its connection ended, or was silent for too long.
-    Connection,
-    /// The other host violated the protocol.
-    ProtocolViolation,
-    /// RDMA: a work request failed.
-    Completion,
-    /// RDMA: the card reported a fault.
-    Event,
-    /// RDMA: a call of the library failed.
-    Call,
 }
 
 /// A stage of a message's path between hosts.

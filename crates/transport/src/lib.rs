@@ -21,7 +21,8 @@ pub use machine::frame::{Description, LaneKey, RdmaMode};
 pub use machine::{FlowEvent, FlowId, FlowReceiver, OpenReply};
 pub use payload::Payload;
 pub use rdma::{Rdma, RdmaError, Registered, Registrar};
+pub use rgaps_layout::LaneEnd;
 pub use runtime::{
-    Endpoint, EndpointConfig, EndpointError, LaneEnd, LaneKind, LaneStatus, Link, LinkConfig,
-    LinkCounts, LinkEvent, LinkRuntime, LinkStatus, LinkUser, Peer,
+    Endpoint, EndpointConfig, EndpointError, LaneKind, LaneStatus, Link, LinkConfig, LinkCounts,
+    LinkEvent, LinkRuntime, LinkStatus, LinkUser, Peer,
 };

@@ -11,13 +11,13 @@ const AGREED: [(&str, &str, &str, u64); 2] = [
         "crates/session/src/message.rs",
         "PROTOCOL_VERSION",
         "12",
-        0x873e_00d5_9ffb_f683,
+        0x56e7_a491_d2ee_999a,
     ),
     (
         "crates/layout/src",
         "LAYOUT_VERSION",
         "7",
-        0x9039_ebfb_a910_ef7d,
+        0x8842_34b4_c132_ea17,
     ),
 ];
 

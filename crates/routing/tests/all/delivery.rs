@@ -10,7 +10,7 @@ use rgaps_testkit::Random;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-const SEEDS: u64 = 1200;
+const SEEDS: u64 = 2400;
 
 fn one_origin(at: usize, random: &mut Random) -> Role {
     Role {

@@ -5,7 +5,7 @@ use crate::sim::world::World;
 use rgaps_routing::{HostId, Life, Path, PathError, PathTable, MAX_HOPS, SETTLE_AFTER};
 use std::time::Duration;
 
-const SEEDS: u64 = 1500;
+const SEEDS: u64 = 2500;
 
 /// What holds when nothing has changed for a while.
 fn check(world: &World) {

@@ -1,9 +1,10 @@
 //! What a link is made with, what it reports of itself, and to whom.
 
-use super::lane::{LaneEnd, LaneStatus};
+use super::lane::LaneStatus;
 use super::LinkRuntime;
 use crate::machine::frame::{LaneKey, RdmaMode};
 use crate::machine::{FlowEvent, LinkLimits};
+use rgaps_layout::LaneEnd;
 use rgaps_verbs::ChannelCounts;
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -2,9 +2,10 @@
 
 use super::config::{LinkCounts, LinkEvent, Peer};
 use super::delivery::Task;
-use super::lane::{Lane, LaneEnd};
+use super::lane::Lane;
 use crate::machine::frame::Hello;
 use crate::machine::LinkMachine;
+use rgaps_layout::LaneEnd;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;

@@ -23,7 +23,7 @@ mod opening;
 
 pub use config::{LinkConfig, LinkCounts, LinkEvent, LinkStatus, LinkUser, Peer};
 pub use endpoint::{Endpoint, EndpointConfig, EndpointError, Link};
-pub use lane::{LaneEnd, LaneKind, LaneStatus};
+pub use lane::{LaneKind, LaneStatus};
 
 use crate::machine::frame::{Description, Frame, RdmaMode, Reset, LANES_MAX};
 use crate::machine::{
@@ -33,6 +33,7 @@ use batch::Batch;
 use delivery::deliver_small;
 use endpoint::Shared;
 use locked::LockedLink;
+use rgaps_layout::LaneEnd;
 use rgaps_verbs::MARK_MAX;
 use rustix::time::{clock_gettime, ClockId};
 use std::collections::{BTreeMap, VecDeque};

@@ -10,6 +10,7 @@ use crate::machine::frame::Frame;
 use crate::machine::WriteLimit;
 use crate::payload::Payload;
 use rgaps_connection::Connection;
+use rgaps_layout::LaneEnd;
 use rgaps_verbs::{Channel, ChannelCounts, ChannelError};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
@@ -274,36 +275,4 @@ pub enum LaneKind {
     Tls,
     /// RDMA, not encrypted.
     Rdma,
-}
-
-/// Why a lane ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LaneEnd {
-    /// This end closed it: the link ended, or the peer is another incarnation.
-    Closed,
-    /// An RDMA lane took its place.
-    Replaced,
-    /// Its connection ended, or was quiet for too long.
-    Connection,
-    /// The peer violated the protocol and was disconnected.
-    ProtocolViolation,
-    /// RDMA: a work request failed.
-    Completion,
-    /// RDMA: the device reported an error.
-    Event,
-    /// RDMA: a call of the library failed.
-    Call,
-}
-
-impl LaneEnd {
-    /// All of them.
-    pub const ALL: [LaneEnd; 7] = [
-        LaneEnd::Closed,
-        LaneEnd::Replaced,
-        LaneEnd::Connection,
-        LaneEnd::ProtocolViolation,
-        LaneEnd::Completion,
-        LaneEnd::Event,
-        LaneEnd::Call,
-    ];
 }
