@@ -23,11 +23,10 @@ use rgaps_transport::machine::frame::Description;
 use rgaps_transport::machine::{LinkMachine, FLOWS_MAX};
 use rgaps_transport::{
     Endpoint, EndpointError, FlowEvent, FlowId, FlowReceiver, Link, LinkConfig, LinkEvent,
-    LinkRuntime, LinkUser, Payload, Peer,
+    LinkRuntime, LinkStatus, LinkUser, Payload, Peer,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
-use std::ops::Deref;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -93,14 +92,6 @@ pub struct HostLink {
     link: Link,
     user: Arc<HostUser>,
     pub limits: RetainLimits,
-}
-
-impl Deref for HostLink {
-    type Target = Link;
-
-    fn deref(&self) -> &Link {
-        &self.link
-    }
 }
 
 struct SentFlow {
@@ -279,6 +270,30 @@ impl HostLink {
         });
         let link = endpoint.link(host, config, peer, (receiver, user.clone()))?;
         Ok(HostLink { link, user, limits })
+    }
+
+    /// What the control plane says of the host.
+    pub fn set_peer(&self, peer: Peer) -> Result<(), EndpointError> {
+        self.link.set_peer(peer)
+    }
+
+    /// Has lanes write what was sent.
+    pub fn settle(&self) {
+        self.link.settle();
+    }
+
+    /// There may be receive buffers again.
+    pub fn buffer_free(&self) {
+        self.link.buffer_free();
+    }
+
+    pub fn status(&self) -> LinkStatus {
+        self.link.status()
+    }
+
+    /// Ends its lanes, and waits for their threads.
+    pub fn close(&self) {
+        self.link.close();
     }
 
     /// Bytes of the longest message that can be in flight, and is kept for a host that is away for a while; and the key that says so.
