@@ -2,7 +2,7 @@
 //!
 //! Only [`ControlPlane::ask_address`] waits for another host: on a thread of its own, which reports the answer as an event.
 
-use crate::keys::{is_host, Node, Token, PLANE_VERSION};
+use crate::keys::{is_host, HostLife, Token, PLANE_VERSION};
 use crate::lock;
 use crate::wire::exactly;
 use anyhow::{anyhow, bail, Context};
@@ -33,13 +33,13 @@ pub enum PlaneEvent {
     /// One is there, and speaks this version.
     Appeared(Token),
     /// One is gone, for now at least.
-    Left(Node),
+    Left(HostLife),
     /// One wants to know how to reach us, and was told.
-    AddressAsked(Node, LaneSecret),
+    AddressAsked(HostLife, LaneSecret),
     /// We asked one.
-    AddressAnswer(Node, Result<Address, String>),
+    AddressAnswer(HostLife, Result<Address, String>),
     /// It did not answer, and why.
-    NoAnswer(Node, String),
+    NoAnswer(HostLife, String),
     /// The session is another one: whoever is there appears again.
     Reopened,
 }
@@ -71,12 +71,12 @@ type Reply = Result<Address, String>;
 
 /// Gives out secrets: the same for the same life of a host.
 #[derive(Default)]
-struct Secrets(Mutex<BTreeMap<Node, LaneSecret>>);
+struct Secrets(Mutex<BTreeMap<HostLife, LaneSecret>>);
 
 const MAX_SECRETS: usize = 1024;
 
 impl Secrets {
-    fn of(&self, node: &Node) -> LaneSecret {
+    fn of(&self, node: &HostLife) -> LaneSecret {
         let mut known = lock(&self.0);
         if known.len() >= MAX_SECRETS && !known.contains_key(node) {
             known.pop_first();
@@ -106,7 +106,7 @@ pub struct ControlPlane {
     pub session: Session,
     realm: String,
     links: Links,
-    own: Node,
+    own: HostLife,
     /// Where this host accepts lanes.
     lanes: Vec<SocketAddr>,
     secrets: Arc<Secrets>,
@@ -120,7 +120,7 @@ impl ControlPlane {
     pub fn join(
         realm: &str,
         links: &Links,
-        own: Node,
+        own: HostLife,
         lanes: Vec<SocketAddr>,
         listener: PlaneListener,
     ) -> anyhow::Result<ControlPlane> {
@@ -218,7 +218,7 @@ impl ControlPlane {
     }
 
     /// Asks another host how to reach it; the answer comes as [`PlaneEvent::AddressAnswer`], or [`PlaneEvent::NoAnswer`].
-    pub fn ask_address(&self, node: &Node) -> anyhow::Result<()> {
+    pub fn ask_address(&self, node: &HostLife) -> anyhow::Result<()> {
         let payload = postcard::to_stdvec(&token(self.own.clone()))?;
         let (session, listener) = (self.session.clone(), self.listener.clone());
         let (key, node) = (node.address_key(&self.realm), node.clone());
@@ -289,7 +289,7 @@ fn answer(
     asked: &[u8],
     lanes: &[SocketAddr],
     secrets: &Secrets,
-) -> anyhow::Result<(Node, Address)> {
+) -> anyhow::Result<(HostLife, Address)> {
     let node = read_question(asked)?;
     let secret = secrets.of(&node);
     let lanes = lanes.to_vec();
@@ -297,7 +297,7 @@ fn answer(
 }
 
 /// Who asks for this host's lanes; an error if it speaks another version, or if this is no valid question.
-pub fn read_question(asked: &[u8]) -> anyhow::Result<Node> {
+pub fn read_question(asked: &[u8]) -> anyhow::Result<HostLife> {
     let Token { protocol, node } = decode(asked)?;
     if protocol != PLANE_VERSION {
         bail!("{}", versions(&node.host, protocol));
@@ -309,7 +309,7 @@ pub fn read_question(asked: &[u8]) -> anyhow::Result<Node> {
 }
 
 /// The token of a host that speaks this version.
-pub(crate) fn token(node: Node) -> Token {
+pub(crate) fn token(node: HostLife) -> Token {
     let protocol = PLANE_VERSION;
     Token { node, protocol }
 }
@@ -391,7 +391,7 @@ mod tests {
 
     #[test]
     fn a_meeting_names_both_versions() {
-        let node = Node {
+        let node = HostLife {
             host: "old".to_owned(),
             incarnation: 3,
         };
@@ -412,7 +412,7 @@ mod tests {
     fn what_is_no_question_is_refused() {
         let secrets = Secrets::default();
         for (host, incarnation) in [("", 1), ("a/b", 1), ("a", 0)] {
-            let node = Node {
+            let node = HostLife {
                 host: host.to_owned(),
                 incarnation,
             };
@@ -428,7 +428,7 @@ mod tests {
     #[test]
     fn a_life_of_a_host_has_one_secret() {
         let secrets = Secrets::default();
-        let node = |incarnation| Node {
+        let node = |incarnation| HostLife {
             host: "a".to_owned(),
             incarnation,
         };

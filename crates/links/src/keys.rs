@@ -19,7 +19,7 @@ pub const MAX_WANTED: u32 = 1 << 16;
 
 /// Another host, or this one: its name, and which life of its links.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Node {
+pub struct HostLife {
     /// Its name.
     pub host: String,
     /// When it began, in nanoseconds of its wall clock, never 0: later lives have higher numbers.
@@ -41,7 +41,7 @@ pub struct Token {
     /// The version that it speaks.
     pub protocol: u32,
     /// The host.
-    pub node: Node,
+    pub node: HostLife,
 }
 
 impl Token {
@@ -60,12 +60,12 @@ impl Token {
         let host = parts.next().filter(|host| is_host(host))?.to_owned();
         let incarnation = u64::from_str_radix(parts.next()?, 16).ok()?;
         let protocol = parts.next()?.parse().ok()?;
-        let node = Node { host, incarnation };
+        let node = HostLife { host, incarnation };
         (parts.next().is_none() && incarnation != 0).then_some(Token { node, protocol })
     }
 }
 
-impl Node {
+impl HostLife {
     fn key(&self, realm: &str, kind: &str) -> String {
         format!("rgaps/{realm}/{kind}/{}/{:x}", self.host, self.incarnation)
     }
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     fn token() -> Token {
-        let node = Node {
+        let node = HostLife {
             host: "robot-1".to_owned(),
             incarnation: 0xfeed,
         };

@@ -5,7 +5,7 @@
 //!
 //! A hash of its name numbers each host. The network does no I/O: [`Network::poll`] has what is to be sent.
 
-use crate::keys::{number_of, Node, TopicInterest, MAX_WANTED};
+use crate::keys::{number_of, HostLife, TopicInterest, MAX_WANTED};
 use crate::wire::{clip, exactly, LinkMessage};
 use anyhow::{ensure, Context};
 use rgaps_routing::{
@@ -75,7 +75,7 @@ pub fn id(host: &str) -> HostId {
     HostId(number_of(host))
 }
 
-fn life(node: &Node) -> Life {
+fn life(node: &HostLife) -> Life {
     Life {
         host: id(&node.host),
         incarnation: node.incarnation,
@@ -83,7 +83,7 @@ fn life(node: &Node) -> Life {
 }
 
 impl Network {
-    pub fn new(own: &Node) -> Network {
+    pub fn new(own: &HostLife) -> Network {
         let life = life(own);
         Network {
             own: life.host,
@@ -98,7 +98,7 @@ impl Network {
         self.start.elapsed()
     }
 
-    pub fn link_up(&mut self, node: &Node) -> anyhow::Result<()> {
+    pub fn link_up(&mut self, node: &HostLife) -> anyhow::Result<()> {
         self.note_name(node)?;
         let now = self.now();
         self.router.link_up(life(node), now);
@@ -120,7 +120,7 @@ impl Network {
     }
 
     /// A neighbour advertises all its paths.
-    pub fn advertised(&mut self, from: &str, paths: &[Vec<Node>]) -> anyhow::Result<()> {
+    pub fn advertised(&mut self, from: &str, paths: &[Vec<HostLife>]) -> anyhow::Result<()> {
         let used: BTreeSet<HostId> = self.router.advertised_hosts().collect();
         let (own, known) = (self.own, self.router.paths());
         self.names
@@ -137,7 +137,7 @@ impl Network {
         Ok(self.router.advertised(id(from), paths, now)?)
     }
 
-    fn note_name(&mut self, node: &Node) -> anyhow::Result<()> {
+    fn note_name(&mut self, node: &HostLife) -> anyhow::Result<()> {
         let known = self
             .names
             .entry(id(&node.host))
@@ -240,9 +240,9 @@ impl Network {
         named.collect()
     }
 
-    fn nodes(&self, path: &Path) -> Option<Vec<Node>> {
+    fn nodes(&self, path: &Path) -> Option<Vec<HostLife>> {
         let nodes = path.lives().iter().map(|life| {
-            Some(Node {
+            Some(HostLife {
                 host: self.names.get(&life.host)?.clone(),
                 incarnation: life.incarnation,
             })

@@ -6,9 +6,9 @@ use std::collections::VecDeque;
 
 type Wants = BTreeMap<String, TopicInterest>;
 
-fn node(host: &str, incarnation: u64) -> Node {
+fn node(host: &str, incarnation: u64) -> HostLife {
     let host = host.to_owned();
-    Node { host, incarnation }
+    HostLife { host, incarnation }
 }
 
 fn want(subscribers: u32) -> TopicInterest {
@@ -43,7 +43,7 @@ impl Row {
         self.0.get_mut(name).unwrap()
     }
 
-    fn link(&mut self, host: &str, to: &Node) {
+    fn link(&mut self, host: &str, to: &HostLife) {
         self.host(host).link_up(to).unwrap();
     }
 

@@ -1,7 +1,7 @@
 //! Whether another host is there, whether the link with it has lanes, and when it is asked for them.
 
 use crate::control_plane::versions;
-use crate::keys::{Node, Token, PLANE_VERSION};
+use crate::keys::{HostLife, Token, PLANE_VERSION};
 use crate::wire::clip;
 use rgaps_client::PeerState;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ pub const UNANSWERED_LIMIT: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct Reach {
     /// The host's last life.
-    node: Node,
+    node: HostLife,
     protocol: u32,
     /// When it was there last: its token came, or it asked for lanes.
     seen: Instant,
@@ -120,7 +120,7 @@ impl Reach {
         is_over
     }
 
-    pub fn node(&self) -> &Node {
+    pub fn node(&self) -> &HostLife {
         &self.node
     }
 
@@ -172,7 +172,7 @@ mod tests {
     fn token(incarnation: u64) -> Token {
         let host = "there".to_owned();
         Token {
-            node: Node { host, incarnation },
+            node: HostLife { host, incarnation },
             protocol: PLANE_VERSION,
         }
     }

@@ -4,7 +4,7 @@ use crate::control_plane::random_u64;
 use crate::egress::{FlowLimits, Hold};
 use crate::host_link::HostLink;
 use crate::ingress::{LinkIngress, RemotePublisher};
-use crate::keys::Node;
+use crate::keys::HostLife;
 use crate::network::Network;
 use crate::reach::Reach;
 use crate::wire::{clip_to, FlowDescription, LinkMessage, Tree};
@@ -193,7 +193,7 @@ impl OutgoingStream {
 pub struct RemoteHost {
     pub reach: Reach,
     /// The link, with which of its lives.
-    pub link: Option<(Node, HostLink)>,
+    pub link: Option<(HostLife, HostLink)>,
     /// Owns the link.
     pub ingress: Arc<LinkIngress>,
     pub incoming: BTreeMap<FlowName, IngressPlan>,

@@ -1,7 +1,7 @@
 //! What two hosts send each other over a link beside messages: a description of each publisher in OPEN, one of each message, and
 //! control messages. What a peer sends is bounded and checked here.
 
-use crate::keys::{is_host, Node};
+use crate::keys::{is_host, HostLife};
 pub use crate::tree::{Takes, Tree};
 use anyhow::{bail, ensure, Context};
 use rgaps_client::links::{Metadata, MetadataLengths, Offer, MAX_METADATA_BYTES};
@@ -116,7 +116,7 @@ impl MessageDescription {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum LinkMessage {
     /// These are all the paths that lead on from here, with all hosts on them.
-    Paths(Vec<Vec<Node>>),
+    Paths(Vec<Vec<HostLife>>),
     /// What a host says to another over their control channel.
     Datagram(Datagram),
     /// Messages of this stream do not go on to this host and those below it any more: the link with it has restarted or ended.
@@ -198,7 +198,7 @@ impl LinkMessage {
             }
             LinkMessage::Broken(..) | LinkMessage::Written(..) | LinkMessage::Datagram(_) => {}
             LinkMessage::Paths(paths) => {
-                let fits = |path: &Vec<Node>| {
+                let fits = |path: &Vec<HostLife>| {
                     path.len() <= MAX_HOPS && path.iter().all(|node| is_host(&node.host))
                 };
                 let is_valid = paths.len() <= MAX_PATHS && paths.iter().all(fits);
@@ -327,10 +327,10 @@ mod tests {
         hosts.iter().map(|host| (*host).to_owned()).collect()
     }
 
-    fn path(hosts: &[&str]) -> Vec<Node> {
+    fn path(hosts: &[&str]) -> Vec<HostLife> {
         let incarnation = u64::MAX;
         let nodes = names(hosts).into_iter();
-        nodes.map(|host| Node { host, incarnation }).collect()
+        nodes.map(|host| HostLife { host, incarnation }).collect()
     }
 
     #[test]

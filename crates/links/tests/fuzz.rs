@@ -8,7 +8,7 @@ mod seeded;
 use rgaps::tensor::strided;
 use rgaps::{DType, History};
 use rgaps_client::links::{Metadata, Offer};
-use rgaps_links::keys::{Node, Token, PLANE_VERSION};
+use rgaps_links::keys::{HostLife, Token, PLANE_VERSION};
 use rgaps_links::wire::{FlowDescription, LinkMessage, MessageDescription, Takes, Tree};
 use rgaps_routing::{ChannelEnd, ControlMessage, Datagram, HostId, Life, Segment};
 
@@ -44,7 +44,7 @@ fn datagram(topic: &str) -> Datagram {
 
 /// A token, a question, what is said over a link, and descriptions; `fuzz/corpus` has answers.
 fn seeds() -> Vec<Vec<u8>> {
-    let node = Node {
+    let node = HostLife {
         host: "robot-1".to_owned(),
         incarnation: 0xfeed,
     };

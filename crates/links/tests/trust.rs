@@ -9,7 +9,7 @@ use rgaps::PeerState;
 use rgaps_client::links::Links;
 use rgaps_connection::{Security, Tls, TlsFiles};
 use rgaps_links::control_plane::{random_u64, ControlPlane, PlaneEvent};
-use rgaps_links::keys::Node as Life;
+use rgaps_links::keys::HostLife;
 use rgaps_transport::machine::BufferReply;
 use rgaps_transport::{
     Endpoint, EndpointConfig, FlowId, FlowReceiver, LaneKey, LinkConfig, LinkEvent, LinkRuntime,
@@ -238,13 +238,13 @@ struct Impostor {
     plane: ControlPlane,
     news: Receiver<PlaneEvent>,
     endpoint: Endpoint,
-    own: Life,
+    own: HostLife,
 }
 
 impl Impostor {
     fn new(authority: &Authority, claims: &str, own: u16, other: u16) -> Impostor {
         let (certificate, key) = authority.certify("host-x");
-        let own_life = Life {
+        let own_life = HostLife {
             host: claims.to_owned(),
             incarnation: random_u64(),
         };
@@ -298,7 +298,7 @@ impl Impostor {
     /// A link with `host-a`, which is dialled or dials.
     fn link(
         &self,
-        life: &Life,
+        life: &HostLife,
         secret: [u8; 32],
         dial: Vec<std::net::SocketAddr>,
     ) -> (Arc<Ears>, rgaps_transport::Link) {

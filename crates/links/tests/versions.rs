@@ -3,7 +3,7 @@
 mod support;
 
 use rgaps::{PeerRow, PeerState};
-use rgaps_links::keys::{Node as Life, Token, PLANE_VERSION};
+use rgaps_links::keys::{HostLife, Token, PLANE_VERSION};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +36,7 @@ fn on_the_plane(port: u16) -> Session {
 }
 
 /// The life of the host's links, as its token says.
-fn life(session: &Session) -> Life {
+fn life(session: &Session) -> HostLife {
     let mut found = None;
     until("the host's token", || {
         let tokens = session.liveliness().get(format!("rgaps/{REALM}/node/**"));
@@ -54,7 +54,7 @@ fn life(session: &Session) -> Life {
 }
 
 /// What the host answers to whoever asks for its lanes in this version.
-fn asked(session: &Session, host: &Life, version: u32) -> String {
+fn asked(session: &Session, host: &HostLife, version: u32) -> String {
     let mut answer = None;
     until("an answer", || {
         let question = postcard::to_stdvec(&(version, "host-1", 9u64)).unwrap();
@@ -77,7 +77,7 @@ fn a_host_of_another_version_is_refused_with_both_named_until_it_has_the_same() 
     let other = PLANE_VERSION + 1;
     let session = on_the_plane(ports[0]);
     let stranger = Token {
-        node: Life {
+        node: HostLife {
             host: "host-1".to_owned(),
             incarnation: 9,
         },
@@ -123,7 +123,7 @@ fn a_host_that_never_answers_is_asked_in_another_session() {
     let host = Host::start("host-0", &links(0, &ports));
     let node = host.node("looks");
     let session = on_the_plane(ports[0]);
-    let other = Life {
+    let other = HostLife {
         host: "host-1".to_owned(),
         incarnation: 9,
     };

@@ -21,7 +21,7 @@
 //! Nothing waits for another flow: a final host takes every message that is not below its position. No flow skips one that the host
 //! has not confirmed, so the positions of a host rise over all messages that it is owed.
 
-use crate::ids::{FlowId, HostId};
+use crate::ids::{HostId, StreamId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -44,7 +44,7 @@ pub struct Delivery {
     next: u64,
     /// The position that each final host has confirmed.
     hosts: BTreeMap<HostId, u64>,
-    flows: BTreeMap<FlowId, Flow>,
+    flows: BTreeMap<StreamId, Flow>,
 }
 
 impl Delivery {
@@ -68,7 +68,7 @@ impl Delivery {
     /// from `from` on, or from where the flow begins for others. False: it was open before, and nothing changes.
     pub fn open(
         &mut self,
-        id: FlowId,
+        id: StreamId,
         root: HostId,
         hosts: &BTreeMap<HostId, bool>,
         from: u64,
@@ -101,7 +101,7 @@ impl Delivery {
     }
 
     /// Nothing more is sent in a flow. It closes after those that take its place open.
-    pub fn close(&mut self, id: FlowId) {
+    pub fn close(&mut self, id: StreamId) {
         self.flows.remove(&id);
         let flows = &self.flows;
         self.hosts
@@ -109,7 +109,7 @@ impl Delivery {
     }
 
     /// A host of a flow has all messages below a number.
-    pub fn confirmed(&mut self, id: FlowId, host: HostId, next: u64) {
+    pub fn confirmed(&mut self, id: StreamId, host: HostId, next: u64) {
         let Some(flow) = self.flows.get_mut(&id) else {
             return;
         };
@@ -121,7 +121,7 @@ impl Delivery {
     }
 
     /// A host of a flow takes none of its messages. If it is the root, its link has dropped them.
-    pub fn refused(&mut self, id: FlowId, host: HostId) {
+    pub fn refused(&mut self, id: StreamId, host: HostId) {
         match self.flows.get_mut(&id) {
             Some(flow) if flow.root == host => flow.taken = 0,
             Some(flow) => {
@@ -132,20 +132,20 @@ impl Delivery {
     }
 
     /// The root of a flow has acknowledged all messages below a number.
-    pub fn acknowledged(&mut self, id: FlowId, next: u64) {
+    pub fn acknowledged(&mut self, id: StreamId, next: u64) {
         if let Some(root) = self.flows.get(&id).map(|flow| flow.root) {
             self.confirmed(id, root, next);
         }
     }
 
     /// The numbers of which a flow has to send the messages that there are, in order.
-    pub fn due(&self, id: FlowId) -> Option<Range<u64>> {
+    pub fn due(&self, id: StreamId) -> Option<Range<u64>> {
         let flow = self.flows.get(&id)?;
         (!flow.due.is_empty()).then(|| flow.due.clone())
     }
 
     /// A flow's link has taken a message, or it was left out there.
-    pub fn sent(&mut self, id: FlowId, number: u64, is_taken: bool) {
+    pub fn sent(&mut self, id: StreamId, number: u64, is_taken: bool) {
         if let Some(flow) = self.flows.get_mut(&id) {
             flow.due.start = flow.due.start.max(number + 1);
             if is_taken {

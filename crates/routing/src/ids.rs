@@ -31,7 +31,7 @@ pub struct Publisher {
 
 /// Names a flow of a publisher, the same on every hop. The origin never uses one again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct FlowId(pub u64);
+pub struct StreamId(pub u64);
 
 /// A flow as its origin names it, alike for all hosts of its tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -44,7 +44,7 @@ pub use channel::{
 };
 pub use delivery::Delivery;
 pub use graph::Graph;
-pub use ids::{FlowId, FlowName, HostId, Life, Publisher, Time};
+pub use ids::{FlowName, HostId, Life, Publisher, StreamId, Time};
 pub use interest::{HostInterest, Wants, MAX_TOPICS};
 pub use paths::{Path, PathError, PathTable, MAX_HOPS, MAX_PATHS, SETTLE_AFTER, WITHDRAW_AFTER};
 pub use router::{Received, Router, RouterFrame};

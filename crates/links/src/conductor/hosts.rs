@@ -5,7 +5,7 @@ use crate::control_plane::{token, versions, Address, LaneSecret, PlaneEvent};
 use crate::counts::HostCounts;
 use crate::host_link::{HostLink, RetainLimits};
 use crate::ingress::LinkIngress;
-use crate::keys::{Node as Host, Token, PLANE_VERSION};
+use crate::keys::{HostLife, Token, PLANE_VERSION};
 use crate::reach::{Reach, UNANSWERED_LIMIT};
 use crate::remote_host::{OutgoingStream, RemoteHost};
 use crate::traces::LinkTraces;
@@ -40,7 +40,7 @@ impl LinksConductor {
         }
     }
 
-    pub(super) fn left(&mut self, node: &Host) {
+    pub(super) fn left(&mut self, node: &HostLife) {
         let other = self.presence.left(node);
         let Some(peer) = self.known(node) else { return };
         tracing::info!(host = node.host, "a host has left");
@@ -51,7 +51,7 @@ impl LinksConductor {
     }
 
     /// The host, if that is the life of it that is known.
-    pub(super) fn known(&mut self, node: &Host) -> Option<&mut RemoteHost> {
+    pub(super) fn known(&mut self, node: &HostLife) -> Option<&mut RemoteHost> {
         self.peers
             .get_mut(&node.host)
             .filter(|peer| peer.reach.node() == node)
@@ -99,7 +99,7 @@ impl LinksConductor {
         LinkIngress::new(host, events, memory, HostCounts::new(traces))
     }
 
-    pub(super) fn address_answered(&mut self, node: &Host, outcome: Result<Address, String>) {
+    pub(super) fn address_answered(&mut self, node: &HostLife, outcome: Result<Address, String>) {
         let opens = self.opens(&node.host);
         let Some(peer) = self.known(node) else { return };
         peer.reach.answered();
@@ -116,7 +116,7 @@ impl LinksConductor {
     }
 
     /// A host did not answer. If that lasts, the fault may be the control plane's.
-    fn address_unanswered(&mut self, node: &Host, why: &str) {
+    fn address_unanswered(&mut self, node: &HostLife, why: &str) {
         let now = Instant::now();
         let Some(peer) = self.known(node) else { return };
         tracing::debug!(
@@ -131,7 +131,7 @@ impl LinksConductor {
     }
 
     /// A host has asked us: it will come with this secret.
-    pub(super) fn accept(&mut self, node: &Host, secret: LaneSecret) {
+    pub(super) fn accept(&mut self, node: &HostLife, secret: LaneSecret) {
         // A host that asks is there, though its token is on its way, or was lost.
         if self.known(node).is_none_or(|peer| peer.reach.is_lost()) {
             self.appeared(token(node.clone()));
@@ -150,7 +150,7 @@ impl LinksConductor {
     }
 
     /// Makes the link with a host, or has it go on with another life of it.
-    pub(super) fn join(&mut self, node: &Host, secret: LaneSecret, dial: Vec<SocketAddr>) {
+    pub(super) fn join(&mut self, node: &HostLife, secret: LaneSecret, dial: Vec<SocketAddr>) {
         let links = &self.config.links;
         let peer = self.peers.get_mut(&node.host);
         let Some(peer) = peer.filter(|peer| peer.reach.node() == node) else {

@@ -40,7 +40,7 @@ use crate::egress::{start_transit, EgressThreads, OwnPublishers};
 use crate::event::{ConductorEvent, SourcedEvent};
 use crate::host_link::HostLink;
 use crate::ingress::MemoryRequest;
-use crate::keys::{number_of, Node as Host};
+use crate::keys::{number_of, HostLife};
 use crate::network::Network;
 use crate::pool_memory;
 use crate::quotas::Staged;
@@ -84,7 +84,7 @@ const GATHER: Duration = Duration::from_secs(2);
 /// The links of this host.
 pub struct LinksConductor {
     config: Config,
-    own: Host,
+    own: HostLife,
     begun: Instant,
     daemon: Daemon,
     presence: Presence,
@@ -146,7 +146,7 @@ impl LinksConductor {
         let host = links.host_name().map_err(anyhow::Error::msg)?;
         let tracer = Tracer::start(&config.traces, &config.realm, &host)?;
         let incarnation = wall_ns().max(1);
-        let own = Host { host, incarnation };
+        let own = HostLife { host, incarnation };
         let over = rdma.as_ref().map_or_else(String::clone, names);
         // Before the node, whose memory its cards are to know.
         let (endpoint, tls) = open_endpoint(&config, &own, rdma.as_ref().ok().cloned())?;
@@ -336,7 +336,7 @@ fn listener(
 
 fn open_endpoint(
     config: &Config,
-    own: &Host,
+    own: &HostLife,
     rdma: Option<Rdma>,
 ) -> anyhow::Result<(Endpoint, Option<Tls>)> {
     let links = &config.links;

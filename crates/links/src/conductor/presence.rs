@@ -1,7 +1,7 @@
 //! Which other hosts are there, as the control plane says.
 
 use crate::control_plane::{ControlPlane, PlaneListener};
-use crate::keys::{Node as Host, Token};
+use crate::keys::{HostLife, Token};
 use crate::probe::Probe;
 use rgaps_client::links::MAX_REMOTE_HOSTS;
 use rgaps_client::Config;
@@ -25,7 +25,7 @@ impl Presence {
     /// Joins the realm's control plane. `lanes`: where this host accepts lanes.
     pub(super) fn join(
         config: &Config,
-        own: &Host,
+        own: &HostLife,
         (lanes, tls): (Vec<SocketAddr>, Option<Tls>),
         listener: PlaneListener,
     ) -> anyhow::Result<Presence> {
@@ -48,7 +48,7 @@ impl Presence {
     }
 
     /// A life is gone. Another one of the host that is there: it may have come before.
-    pub(super) fn left(&mut self, node: &Host) -> Option<Token> {
+    pub(super) fn left(&mut self, node: &HostLife) -> Option<Token> {
         self.lives.retain(|life| life.node != *node);
         let mut lives = self.lives.iter();
         lives.rfind(|life| life.node.host == node.host).cloned()
@@ -59,7 +59,7 @@ impl Presence {
         std::mem::take(&mut self.lives)
     }
 
-    pub(super) fn has(&self, node: &Host) -> bool {
+    pub(super) fn has(&self, node: &HostLife) -> bool {
         self.lives.iter().any(|life| life.node == *node)
     }
 

@@ -7,7 +7,7 @@ use super::host_flow::HostFlow;
 use super::message::OutgoingMessage;
 use crate::host_link::Sent;
 use crate::wire::FlowDescription;
-use rgaps_routing::{Delivery, FlowId, HostId};
+use rgaps_routing::{Delivery, HostId, StreamId};
 use rgaps_transport::Payload;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -41,7 +41,7 @@ impl Publisher {
             true => 0,
             false => self.delivery.next(),
         };
-        let id = FlowId(host_flow.route.stream);
+        let id = StreamId(host_flow.route.stream);
         let (root, hosts) = (host_flow.root, &host_flow.finals);
         if self.delivery.open(id, root, hosts, from) {
             self.settle();
@@ -51,21 +51,21 @@ impl Publisher {
     /// What a host has acknowledged is not for the flow that takes this one's place.
     pub fn note_acknowledged(&mut self, publisher: u64, host_flow: &HostFlow) {
         let acknowledged = host_flow.route.link.acknowledged(host_flow.flow(publisher));
-        let id = FlowId(host_flow.route.stream);
+        let id = StreamId(host_flow.route.stream);
         self.delivery.acknowledged(id, acknowledged);
     }
 
     /// Messages go to a host no more, or in another flow.
     pub fn close(&mut self, host_flow: &HostFlow) {
-        self.delivery.close(FlowId(host_flow.route.stream));
+        self.delivery.close(StreamId(host_flow.route.stream));
         self.settle();
     }
 
     /// How far a host is with the messages of a stream; `u64::MAX`: it refuses them, for now.
     pub fn confirm(&mut self, stream: u64, host: HostId, next: u64) {
         match next {
-            u64::MAX => self.delivery.refused(FlowId(stream), host),
-            next => self.delivery.confirmed(FlowId(stream), host, next),
+            u64::MAX => self.delivery.refused(StreamId(stream), host),
+            next => self.delivery.confirmed(StreamId(stream), host, next),
         }
         self.settle();
     }
@@ -122,7 +122,7 @@ impl Publisher {
     }
 
     fn next(&mut self, stream: u64) -> Option<Arc<OutgoingMessage>> {
-        let id = FlowId(stream);
+        let id = StreamId(stream);
         let due = self.delivery.due(id)?;
         let mut messages = self.messages.range(due.clone());
         let next = messages.find_map(|(_, kept)| kept.message.upgrade());
@@ -142,14 +142,16 @@ impl Publisher {
                 Sent::Never => false,
             };
             let number = message.info.sequence;
-            self.delivery.sent(FlowId(stream), number, is_taken);
+            self.delivery.sent(StreamId(stream), number, is_taken);
         }
         self.settle();
         true
     }
 
     pub fn is_due(&self, host_flow: &HostFlow) -> bool {
-        self.delivery.due(FlowId(host_flow.route.stream)).is_some()
+        self.delivery
+            .due(StreamId(host_flow.route.stream))
+            .is_some()
     }
 
     /// Whether nobody needs anything of it any more.

@@ -5,7 +5,7 @@ use crate::sim::origin::Origin;
 use crate::sim::shape::distances;
 use crate::sim::traffic::Record;
 use crate::sim::world::{Role, World};
-use rgaps_routing::{FlowId, MAX_HOPS};
+use rgaps_routing::{StreamId, MAX_HOPS};
 use rgaps_testkit::Random;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -59,7 +59,7 @@ fn check(world: &World) {
     for (at, node) in world.hosts.iter().enumerate() {
         let Some(node) = node else { continue };
         for (key, transit) in node.traffic.incoming() {
-            let FlowId(flow) = key.1;
+            let StreamId(flow) = key.1;
             assert!(open.contains(&key), "{at} still has flow {flow}");
             let held = transit.held();
             assert_eq!(held, 0, "{at} still holds messages");

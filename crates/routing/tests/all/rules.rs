@@ -1,8 +1,8 @@
 //! Single rules of delivery, named after what broke or would break without them.
 
 use rgaps_routing::{
-    ChannelEvent, Channels, ControlMessage, Datagram, Delivery, FlowId, FlowName, Hop, HostId,
-    Life, PathTable, RESEND_AFTER,
+    ChannelEvent, Channels, ControlMessage, Datagram, Delivery, FlowName, Hop, HostId, Life,
+    PathTable, StreamId, RESEND_AFTER,
 };
 use std::time::Duration;
 
@@ -19,18 +19,18 @@ fn life(host: u64) -> Life {
     }
 }
 
-const FIRST: FlowId = FlowId(1);
-const SECOND: FlowId = FlowId(2);
+const FIRST: StreamId = StreamId(1);
+const SECOND: StreamId = StreamId(2);
 
 /// A flow to final hosts that are to miss nothing.
-fn open(delivery: &mut Delivery, id: FlowId, hosts: &[u64]) {
+fn open(delivery: &mut Delivery, id: StreamId, hosts: &[u64]) {
     let finals = hosts.iter().map(|host| (HostId(*host), true)).collect();
     let (root, from) = (HostId(hosts[0]), delivery.next());
     delivery.open(id, root, &finals, from);
 }
 
 /// Sends what is due.
-fn send(delivery: &mut Delivery, id: FlowId) {
+fn send(delivery: &mut Delivery, id: StreamId) {
     let due = delivery.due(id).expect("something is due");
     delivery.sent(id, due.end - 1, true);
 }
@@ -129,7 +129,7 @@ fn messages_that_are_published_again_are_due_where_they_were_not() {
         (None, Some(0..6))
     );
     // If its route changes in between, that goes on.
-    let third = FlowId(3);
+    let third = StreamId(3);
     delivery.open(third, HostId(3), &finals, 0);
     assert_eq!(delivery.due(third), Some(0..6));
     delivery.close(SECOND);

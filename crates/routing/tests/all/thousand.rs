@@ -5,7 +5,9 @@
 //! chunks of a message travel on while later ones arrive.
 use crate::sim::node::{Frame, Out};
 use crate::sim::traffic::{Disk, FlowFrame, Traffic};
-use rgaps_routing::{build, chunk_bytes, FlowId, Graph, HostId, Life, Load, Time, WITHDRAW_AFTER};
+use rgaps_routing::{
+    build, chunk_bytes, Graph, HostId, Life, Load, StreamId, Time, WITHDRAW_AFTER,
+};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::rc::Rc;
@@ -217,7 +219,7 @@ impl Switch {
         {
             for (_, flow, next) in self.hosts[at].confirmations() {
                 self.carry_bytes(at, FRAME_BYTES);
-                self.hosts[0].confirmed(life(at), FlowId(flow.stream), next);
+                self.hosts[0].confirmed(life(at), StreamId(flow.stream), next);
             }
         }
         self.plan();

@@ -1,7 +1,7 @@
 //! One host: what its user would do with the crate.
 use super::traffic::{Disk, FlowFrame, FlowKey, Traffic, TOPIC};
 use rgaps_routing::{
-    ControlMessage, Datagram, FlowId, HostId, Life, PathTable, Router, RouterFrame, Time,
+    ControlMessage, Datagram, HostId, Life, PathTable, Router, RouterFrame, StreamId, Time,
 };
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -67,7 +67,7 @@ impl Node {
         self.tell_renewed();
         for (from, report) in received.reports {
             if let ControlMessage::Confirm { flow, next } = report {
-                self.traffic.confirmed(from, FlowId(flow.stream), next);
+                self.traffic.confirmed(from, StreamId(flow.stream), next);
             }
         }
     }

@@ -2,7 +2,7 @@
 use super::node::{Out, OUTAGE};
 use super::traffic::{bytes, send, FlowFrame};
 use super::transit::FlowDescription;
-use rgaps_routing::{build, Delivery, FlowId, Graph, HostId, Life, Load, Publisher, Time, Tree};
+use rgaps_routing::{build, Delivery, Graph, HostId, Life, Load, Publisher, StreamId, Time, Tree};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A host that is served.
@@ -41,7 +41,7 @@ pub struct Origin {
     /// Messages that the origin gave up. Some hosts may have them.
     pub withdrawn: BTreeSet<u64>,
     hosts: BTreeMap<HostId, Served>,
-    flows: BTreeMap<FlowId, OriginFlow>,
+    flows: BTreeMap<StreamId, OriginFlow>,
     flows_opened: u64,
     is_dirty: bool,
 }
@@ -91,11 +91,11 @@ impl Origin {
         self.hosts.values().map(|host| host.life)
     }
 
-    pub fn flows(&self) -> impl Iterator<Item = FlowId> + '_ {
+    pub fn flows(&self) -> impl Iterator<Item = StreamId> + '_ {
         self.flows.keys().copied()
     }
 
-    pub fn confirmed(&mut self, from: Life, id: FlowId, next: u64) {
+    pub fn confirmed(&mut self, from: Life, id: StreamId, next: u64) {
         let flow = self.flows.get(&id);
         if flow.is_some_and(|flow| flow.tree.finals().contains(&from)) {
             assert!(next <= self.delivery.next(), "confirmed too much");
@@ -104,7 +104,7 @@ impl Origin {
         }
     }
 
-    pub fn acknowledged(&mut self, id: FlowId, next: u64) {
+    pub fn acknowledged(&mut self, id: StreamId, next: u64) {
         let Some(flow) = self.flows.get_mut(&id) else {
             return;
         };
@@ -123,7 +123,7 @@ impl Origin {
     }
 
     /// A host of a flow broke off, with all below it.
-    pub fn broken(&mut self, id: FlowId, host: HostId) {
+    pub fn broken(&mut self, id: StreamId, host: HostId) {
         if let Some(flow) = self.flows.get_mut(&id) {
             flow.is_linked &= flow.tree.life.host != host;
             flow.is_broken = true;
@@ -186,9 +186,9 @@ impl Origin {
         }
     }
 
-    fn open(&mut self, tree: Tree, out: &mut Out) -> FlowId {
+    fn open(&mut self, tree: Tree, out: &mut Out) -> StreamId {
         self.flows_opened += 1;
-        let id = FlowId((self.publisher.origin.incarnation << 32) + self.flows_opened);
+        let id = StreamId((self.publisher.origin.incarnation << 32) + self.flows_opened);
         let (root, from) = (tree.life, self.delivery.next());
         let finals = tree.finals().into_iter();
         let finals = finals.map(|life| (life.host, true)).collect();
@@ -219,7 +219,7 @@ impl Origin {
         id
     }
 
-    fn close(&mut self, id: FlowId, out: &mut Out) {
+    fn close(&mut self, id: StreamId, out: &mut Out) {
         self.delivery.close(id);
         let mut flow = self.flows.remove(&id).expect("it is there");
         if flow.is_linked {
@@ -301,7 +301,7 @@ impl Origin {
 }
 
 /// Sends the rest of the messages of a flow that began.
-fn finish(key: (Publisher, FlowId), flow: &mut OriginFlow, out: &mut Out) {
+fn finish(key: (Publisher, StreamId), flow: &mut OriginFlow, out: &mut Out) {
     for number in std::mem::take(&mut flow.partial) {
         if flow.is_linked {
             let message = FlowFrame::Message(number, bytes(key.0, number));

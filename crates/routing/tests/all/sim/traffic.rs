@@ -4,7 +4,7 @@
 use super::node::{Frame, Out};
 use super::origin::Origin;
 use super::transit::{FlowDescription, Frames, Transit};
-use rgaps_routing::{FlowId, FlowName, Graph, HostId, Life, Load, Publisher, Time};
+use rgaps_routing::{FlowName, Graph, HostId, Life, Load, Publisher, StreamId, Time};
 use rgaps_testkit::mix;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -17,7 +17,7 @@ pub const RETAINED_MAX: usize = 48;
 /// Whoever wants this topic wants the messages of all publishers.
 pub const TOPIC: &str = "all";
 
-pub type FlowKey = (Publisher, FlowId);
+pub type FlowKey = (Publisher, StreamId);
 
 pub enum FlowFrame {
     Open(FlowDescription),
@@ -149,7 +149,7 @@ impl Traffic {
         self.incoming.iter().map(|(key, transit)| (*key, transit))
     }
 
-    pub fn confirmed(&mut self, from: Life, flow: FlowId, next: u64) {
+    pub fn confirmed(&mut self, from: Life, flow: StreamId, next: u64) {
         if let Some(origin) = &mut self.origin {
             origin.confirmed(from, flow, next);
         }
@@ -158,7 +158,7 @@ impl Traffic {
     /// What is to be confirmed over control channels since the last call: the flow, its origin, and the position.
     pub fn confirmations(&mut self) -> Vec<(Life, FlowName, u64)> {
         let flows = std::mem::take(&mut self.to_confirm).into_iter();
-        let due = flows.map(|(publisher, FlowId(stream))| {
+        let due = flows.map(|(publisher, StreamId(stream))| {
             let flow = FlowName {
                 stream,
                 publisher: publisher.number,
