@@ -9,6 +9,7 @@ use rgaps_layout::{
 };
 use rgaps_session::{RefusalCode, Role, ZoneId};
 use rgaps_sync::atomic::Ordering;
+use rgaps_testkit::Random;
 use rgaps_topic::{
     timeline, Holders, Message, Point, Reader, RegionView, ReleaseList, Shared, Start, TopicView,
     Writer,
@@ -349,53 +350,45 @@ fn a_slot_that_is_held_up_is_there_again_when_it_is_needed() {
     assert_eq!(seat.member.slot, scene.slot(), "without waiting");
 }
 
-/// Numbers that look random and are the same every time.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-}
-
 #[test]
 fn scribbled_entries_keep_nothing_for_ever() {
     for seed in 1u64..=60 {
-        let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        let mut random = Random::new(seed);
         let mut scene = Scene::new();
         let topic = scene.topic();
         let incarnation = scene.seats[0].member.incarnation;
         for _ in 0..300 {
-            let subscriber = dice.roll() % 4;
+            let subscriber = random.next_u64() % 4;
             let view = topic.deferred_releases(
                 subscriber as usize,
-                dice.roll() as usize % MAX_DEFERRED_RELEASES,
+                random.next_u64() as usize % MAX_DEFERRED_RELEASES,
             );
             view.incarnation().store(
-                [incarnation, dice.roll()][dice.roll() as usize % 2],
+                [incarnation, random.next_u64()][random.next_u64() as usize % 2],
                 Ordering::Release,
             );
-            view.generation().store(dice.roll() % 3, Ordering::Release);
+            view.generation()
+                .store(random.next_u64() % 3, Ordering::Release);
             view.point().store(
-                [0, 1, dice.roll(), u64::MAX][dice.roll() as usize % 4],
+                [0, 1, random.next_u64(), u64::MAX][random.next_u64() as usize % 4],
                 Ordering::Release,
             );
-            let index = [scene.point.timeline, 0, dice.roll() as u32][dice.roll() as usize % 3];
+            let index =
+                [scene.point.timeline, 0, random.next_u64() as u32][random.next_u64() as usize % 3];
             view.timeline().store(index, Ordering::Release);
-            let block = [0, 1, dice.roll() as u32][dice.roll() as usize % 3];
+            let block = [0, 1, random.next_u64() as u32][random.next_u64() as usize % 3];
             view.block().store(block, Ordering::Release);
-            let slot = [0, 0, dice.roll() as u32][dice.roll() as usize % 3];
+            let slot = [0, 0, random.next_u64() as u32][random.next_u64() as usize % 3];
             view.publisher().store(slot, Ordering::Release);
-            view.state().store(dice.roll(), Ordering::Release);
-            topic.deferring().store(dice.roll(), Ordering::Release);
+            view.state().store(random.next_u64(), Ordering::Release);
+            topic
+                .deferring()
+                .store(random.next_u64(), Ordering::Release);
         }
-        if dice.roll() % 2 == 0 {
+        if random.next_u64() % 2 == 0 {
             scene.restart();
         }
-        let dies = dice.roll() % 2 == 0;
+        let dies = random.next_u64() % 2 == 0;
         scene.subscriber_ends(dies);
         scene.world.pass(LATER);
         scene.publisher_ends(!dies);

@@ -6,6 +6,7 @@ use rgaps_engine::SessionId;
 use rgaps_layout::{MAX_PUBLISHERS, MAX_SUBSCRIBERS};
 use rgaps_session::{Demand, Member, Notice, Role, Side, MAX_MISMATCHES, MAX_REASON_BYTES};
 use rgaps_sync::atomic::Ordering;
+use rgaps_testkit::Random;
 use rgaps_topic::{Message, Shared, Start, Writer};
 use std::time::Duration;
 use support::*;
@@ -264,19 +265,6 @@ fn listings_name_only_so_many_pairs() {
         .all(|row| row.mismatched == MAX_PUBLISHERS as u32));
 }
 
-/// A small generator whose runs can be repeated (splitmix64).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) % end as u64) as usize
-    }
-}
-
 /// A member as the test knows it.
 struct Present {
     seat: Seat,
@@ -342,20 +330,21 @@ fn check(world: &mut World, clients: &[Sim], present: &[Present], what: &str) {
 #[test]
 fn masks_follow_members_that_come_and_go() {
     for seed in 0..12 {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
+        let mut below = |end: usize| random.below(end as u64) as usize;
         let mut world = World::new();
         let mut clients: Vec<Sim> = (0..4).map(|n| world.client(&format!("c{n}"))).collect();
         let mut present: Vec<Present> = Vec::new();
         // Of a client that stays, so that there is a zone to hand back.
         let keeper = world.join(&mut clients[0], "keeper", volatile());
         for step in 0..60 {
-            let what = match random.below(10) {
+            let what = match below(10) {
                 0..5 => {
-                    let client = random.below(clients.len());
-                    let type_name = ["", "image", "cloud"][random.below(3)];
-                    let flags = (random.below(2) == 0, random.below(2) == 0);
-                    let depth = random.below(6) as u32;
-                    let role = match random.below(5) {
+                    let client = below(clients.len());
+                    let type_name = ["", "image", "cloud"][below(3)];
+                    let flags = (below(2) == 0, below(2) == 0);
+                    let depth = below(6) as u32;
+                    let role = match below(5) {
                         // Nothing is kept when they leave.
                         0 | 1 => Role::Publisher(offer(depth + 1, flags.0, false)),
                         2 | 3 => demand(flags.0, flags.1, depth),
@@ -374,12 +363,12 @@ fn masks_follow_members_that_come_and_go() {
                     "join"
                 }
                 5..8 if !present.is_empty() => {
-                    let gone = present.swap_remove(random.below(present.len()));
+                    let gone = present.swap_remove(below(present.len()));
                     world.leave(&clients[gone.client], &gone.seat);
                     "leave"
                 }
                 8 => {
-                    let victim = 1 + random.below(clients.len() - 1);
+                    let victim = 1 + below(clients.len() - 1);
                     let name = format!("again{step}");
                     let fresh = world.client(&name);
                     let dead = std::mem::replace(&mut clients[victim], fresh);

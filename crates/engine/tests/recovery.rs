@@ -8,6 +8,7 @@ use rgaps_session::{
     Answer, Config, InterestRow, Member, RefusalCode, Request, Role, ZoneId, LINKS_CLIENT,
 };
 use rgaps_sync::atomic::Ordering;
+use rgaps_testkit::Random;
 use rgaps_topic::{Message, Shared, Start, Writer};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
@@ -697,13 +698,8 @@ fn a_scribbled_registry_gives_up_what_makes_no_sense() {
             a.holds[&zone].registry.as_fd().as_raw_fd()
         );
         let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
-        let mut dice = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-        let mut roll = || {
-            dice ^= dice << 13;
-            dice ^= dice >> 7;
-            dice ^= dice << 17;
-            dice
-        };
+        let mut random = Random::new(seed);
+        let mut roll = || random.next_u64();
         for _ in 0..seed {
             let (at, bytes) = match roll() % 4 {
                 0 => (RegistryHeader::client(0), 200),

@@ -7,7 +7,8 @@
 
 mod host;
 
-use host::{Host, Publisher, Random, Subscriber};
+use host::{Host, Publisher, Subscriber};
+use rgaps_testkit::Random;
 use rgaps_topic::set_crash_hook;
 use std::cell::Cell;
 use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
@@ -212,12 +213,12 @@ fn members_die(host: Host) {
         let host = &host;
         let publishing: Vec<_> = (0..3)
             .map(|slot| {
-                let mut random = Random(seed.wrapping_add(slot as u64));
+                let mut random = Random::new(seed.wrapping_add(slot as u64));
                 scope.spawn(move || publish_and_die(host, slot, &mut random, end))
             })
             .collect();
         for slot in 0..4 {
-            let mut random = Random(seed.wrapping_add(100 + u64::from(slot)));
+            let mut random = Random::new(seed.wrapping_add(100 + u64::from(slot)));
             scope.spawn(move || read_and_die(host, slot, &mut random));
         }
         let ends: Vec<_> = publishing.into_iter().map(|it| it.join()).collect();

@@ -4,7 +4,8 @@
 
 mod host;
 
-use host::{Host, Random};
+use host::Host;
+use rgaps_testkit::Random;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -69,7 +70,7 @@ fn come_and_go(host: Host) {
 /// samples in hand.
 fn read(host: &Host, slot: u32) {
     let reliable = slot % 2 == 0;
-    let mut random = Random(u64::from(slot));
+    let mut random = Random::new(u64::from(slot));
     while !host.stop.load(std::sync::atomic::Ordering::SeqCst) {
         let mut subscriber = host.join_subscriber(slot, reliable);
         let mut left = if reliable {

@@ -15,6 +15,7 @@ use lanes::hosts::*;
 use lanes::rdma::Fabric;
 use lanes::scenarios::{conformance, Over};
 use rgaps_connection::{Security, Tls};
+use rgaps_testkit::Random;
 use rgaps_transport::machine::frame::RdmaMode;
 use rgaps_transport::{Endpoint, EndpointConfig, EndpointError, LaneEnd, LaneKind, LinkConfig};
 use rgaps_transport::{Rdma, RdmaError};
@@ -308,13 +309,8 @@ fn what_goes_how_is_counted_and_a_lane_that_breaks_is_told_of_with_its_status() 
 }
 
 /// What breaks RDMA lanes: one work fails as it may, or the link goes away for a moment.
-fn break_something(fabric: &Fabric, random: &mut u64) {
-    let mut below = |end: u64| {
-        *random ^= *random << 13;
-        *random ^= *random >> 7;
-        *random ^= *random << 17;
-        *random % end
-    };
+fn break_something(fabric: &Fabric, random: &mut Random) {
+    let mut below = |end: u64| random.below(end);
     let statuses = [
         Status::RetryExceeded,
         Status::RemoteAccess,
@@ -353,7 +349,7 @@ fn breaks(seed: u64) -> (u64, u64) {
     let stop = Arc::new(AtomicBool::new(false));
     let (faults, stopped) = (Arc::clone(&fabric), Arc::clone(&stop));
     let breaking = std::thread::spawn(move || {
-        let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let mut random = Random::new(seed);
         while !stopped.load(SeqCst) {
             break_something(&faults, &mut random);
         }

@@ -5,7 +5,7 @@ use crate::gpu::{gpu, role_node, Gpu, Pinned};
 use crate::harness::{alone, is_alone, say, until, Process, SOON};
 use rgaps::{Publisher, RecvError, Sample, Subscriber};
 use rgaps_cuda::CudaStream;
-use rgaps_testkit::Daemon;
+use rgaps_testkit::{Daemon, Random};
 use std::collections::VecDeque;
 
 const MESSAGES: u64 = 120;
@@ -17,18 +17,6 @@ fn number(variable: &str, otherwise: u64) -> u64 {
     text.parse().unwrap_or(otherwise)
 }
 
-/// Of a seed.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % n
-    }
-}
-
 /// Role: one of the three.
 pub fn member() {
     let (seed, kind) = (
@@ -37,7 +25,7 @@ pub fn member() {
     );
     let kind = kind.unwrap();
     let salt = kind.bytes().map(u64::from).sum::<u64>();
-    let mut random = Random((seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ salt);
+    let mut random = Random::new(seed ^ salt << 32);
     let gpu = gpu();
     let node = role_node(&kind);
     if kind == "publisher" {

@@ -38,19 +38,6 @@ const LOST_WAKE_NS: u64 = 60_000_000_000;
 /// Doorbells: subscribers have the numbers of their slots, publishers the next ones.
 const PUBLISHER_DOORBELL: u32 = 100;
 
-/// A small generator whose runs can be repeated (splitmix64).
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % end
-    }
-}
-
 pub struct Host {
     _memory: Vec<u128>,
     pub shared: Shared,

@@ -1,12 +1,12 @@
 //! A proxy on loopback whose connections fail: they are reset after a seeded number of bytes, stop carrying
 //! anything, or are slow.
+use rgaps_testkit::Random;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-#[derive(Default)]
 struct Faults {
     closing: AtomicBool,
     /// Nothing is carried, and nothing ends.
@@ -16,7 +16,7 @@ struct Faults {
     /// A connection is reset after at most so many bytes; 0: never.
     reset_bytes: AtomicU64,
     connections: Mutex<Vec<TcpStream>>,
-    random: Mutex<u64>,
+    random: Mutex<Random>,
     carried: AtomicU64,
     resets: AtomicU64,
 }
@@ -30,8 +30,7 @@ impl Proxy {
     pub fn new(to: SocketAddr, seed: u64) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let faults = Arc::new(Faults::default());
-        *faults.random.lock().unwrap() = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let faults = Arc::new(Faults::new(seed));
         let shared = Arc::clone(&faults);
         std::thread::spawn(move || {
             for from in listener.incoming() {
@@ -90,12 +89,21 @@ fn reset(connection: &TcpStream) {
 }
 
 impl Faults {
+    fn new(seed: u64) -> Self {
+        Self {
+            closing: AtomicBool::default(),
+            blackhole: AtomicBool::default(),
+            slow_us: AtomicU64::default(),
+            reset_bytes: AtomicU64::default(),
+            connections: Mutex::default(),
+            random: Mutex::new(Random::new(seed)),
+            carried: AtomicU64::default(),
+            resets: AtomicU64::default(),
+        }
+    }
+
     fn below(&self, end: u64) -> u64 {
-        let mut random = self.random.lock().unwrap();
-        *random ^= *random << 13;
-        *random ^= *random >> 7;
-        *random ^= *random << 17;
-        *random % end
+        self.random.lock().unwrap().below(end)
     }
 
     fn carry_both(self: &Arc<Self>, from: TcpStream, to: TcpStream) {
