@@ -93,7 +93,8 @@ unsafe fn rules(options: &rgaps_node_options_t) -> Outcome<Vec<String>> {
         return Err(missing());
     }
     let rule = |at| {
-        // SAFETY: our caller promises that many pointers to texts.
+        // SAFETY: `at` is below `remap_count`, and our caller promises that many pointers at `remap`, each NULL or a C string. `rule` is copied
+        // before this returns.
         let rule = unsafe { optional_text("remap", options.remap.add(at).read_unaligned()) }?;
         Ok(rule.ok_or_else(missing)?.to_owned())
     };
@@ -122,7 +123,7 @@ unsafe fn configuration(options: &rgaps_node_options_t) -> Outcome<Config> {
         environment.arguments.extend(value.map(argument));
     }
     if options.remap_count > 0 {
-        // SAFETY: our caller promises that many texts.
+        // SAFETY: our caller promises `remap` as `rules` wants it: NULL, or `remap_count` pointers, each NULL or a C string.
         let rules = unsafe { rules(options) }?;
         environment.arguments.push(Argument {
             name: "options->remap".to_owned(),

@@ -98,7 +98,8 @@ impl Holds {
     /// # Safety
     /// A clone of the sample in that slot lives as long as the result.
     pub(crate) unsafe fn tensor(&self, hold: u32) -> Option<&Tensor> {
-        // SAFETY: nobody writes it while there is a clone.
+        // SAFETY: our caller promises that a clone of the slot's sample lives as long as the result. Only `enter` writes `described`, in a slot
+        // that is free, and the slot is free only after the last clone has ended.
         unsafe { (*self.slots[hold as usize].described.get()).tensor.as_ref() }
     }
 
@@ -107,7 +108,8 @@ impl Holds {
     /// # Safety
     /// A clone of the sample in that slot lives as long as the result.
     pub(crate) unsafe fn metadata(&self, hold: u32) -> Option<&Metadata> {
-        // SAFETY: nobody writes it while there is a clone.
+        // SAFETY: our caller promises that a clone of the slot's sample lives as long as the result. Only `enter` writes `described`, in a slot
+        // that is free, and the slot is free only after the last clone has ended.
         let described = unsafe { &*self.slots[hold as usize].described.get() };
         described.has_metadata.then_some(&described.metadata)
     }

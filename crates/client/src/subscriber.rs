@@ -548,7 +548,8 @@ impl SubscriberCore {
             let known = known.ok_or_else(|| broken("a pool out of range"))?;
             let _ = known.set(mapping);
         }
-        // SAFETY: `client` of the result keeps the zone as long as the views.
+        // SAFETY: the zone maps the control segment until its last `Arc` is dropped. The result keeps one in `client`. Others use the views
+        // only while they hold one: the end of `drop` in the background, and the chore of deferred releases.
         let (storage, topic) = unsafe { joined.topic()? };
         let mut reader = reader(&topic, member.slot, &qos, of_links)?;
         let mut own = None;

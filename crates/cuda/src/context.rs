@@ -153,7 +153,7 @@ impl Entered<'_> {
     /// # Safety
     /// `raw` is a live context.
     unsafe fn push(driver: &Driver, raw: CUcontext) -> Result<Entered<'_>, CudaError> {
-        // SAFETY: our caller promises a live context.
+        // SAFETY: our caller promises that `raw` is a context that lives; the call makes it current on this thread only.
         unsafe { cu!(driver, cuCtxPushCurrent(raw))? };
         Ok(Entered {
             driver,

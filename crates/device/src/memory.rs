@@ -182,7 +182,7 @@ impl Memory {
     /// # Safety
     /// `source` can be read for `bytes` bytes until this returns, by the host for a topic in host memory.
     pub(crate) unsafe fn fill(&self, at: u64, source: u64, bytes: u64) -> Result<(), PoolError> {
-        // SAFETY: our caller promises the source.
+        // SAFETY: our caller promises that `bytes` bytes can be read at `source` until this returns, and `write_from` returns after the copy.
         unsafe { self.ring.write_from(at, source, bytes) }
     }
 

@@ -155,7 +155,8 @@ impl TensorPublisher {
                 "a message of {bytes} bytes does not fit a block of {most}"
             )));
         }
-        // SAFETY: our caller promises the range.
+        // SAFETY: our caller promises that the GPU can read the range until the work has finished. `new` loaded the kernel that publishes, which
+        // only reads it.
         unsafe { self.0.launch((address, bytes), ticks_max, &[], stream) }
     }
 
@@ -199,7 +200,8 @@ impl TensorSubscriber {
         stream: Stream,
     ) -> Result<(), DeviceError> {
         let more = [self.seat.into(), self.mode];
-        // SAFETY: our caller promises the range.
+        // SAFETY: our caller promises that the GPU can write the range until the work has finished. `new` loaded the kernel that receives, which
+        // writes at most `room` bytes from `address` on.
         unsafe {
             self.launched
                 .launch((address, room), ticks_max, &more, stream)

@@ -130,7 +130,8 @@ impl Realm {
         // SAFETY: GET_VERSION writes one `Version`, all of it integers. `fd` is the module's device by its name, which only
         // root can give.
         let call = unsafe { Getter::<GET_VERSION, abi::Version>::new() };
-        // SAFETY: as said of the number; the kernel writes to the record only, which lives during the call.
+        // SAFETY: `fd` is `/dev/dmaplane-pool`, opened above, so the kernel takes this number as GET_VERSION and writes one `Version`
+        // into `call`, which lives until `ioctl` returns.
         let version =
             unsafe { ioctl(&fd, call) }.map_err(|error| Error::call("GET_VERSION", error))?;
         if version.version != VERSION || version.features & FEATURES != FEATURES {
@@ -149,17 +150,21 @@ impl Realm {
     /// Sets what the realm may have. Less than it has takes nothing away.
     pub fn set_quota(&self, bytes: u64) -> Result<(), Error> {
         let record = abi::Quota { bytes, reserved: 0 };
-        // SAFETY: SET_QUOTA reads one `Quota`, integers without padding. `self.fd` is the module's device, see `open`.
+        // SAFETY: SET_QUOTA reads one `Quota`, integers without padding. `self.fd` is the module's device: only `open`
+        // puts one there.
         let call = unsafe { Setter::<SET_QUOTA, abi::Quota>::new(record) };
-        // SAFETY: as said of the number; the kernel reads the record only, which lives during the call.
+        // SAFETY: `self.fd` is `/dev/dmaplane-pool`, which `open` alone puts there, so the kernel takes this number as SET_QUOTA and reads one
+        // `Quota` from `call`, which lives until `ioctl` returns.
         unsafe { ioctl(&self.fd, call) }.map_err(|error| Error::call("SET_QUOTA", error))
     }
 
     /// What the realm has.
     pub fn usage(&self) -> Result<Usage, Error> {
-        // SAFETY: GET_REALM writes one `Realm`, all of it integers. `self.fd` is the module's device, see `open`.
+        // SAFETY: GET_REALM writes one `Realm`, all of it integers. `self.fd` is the module's device: only `open`
+        // puts one there.
         let call = unsafe { Getter::<GET_REALM, abi::Realm>::new() };
-        // SAFETY: as said of the number; the kernel writes to the record only, which lives during the call.
+        // SAFETY: `self.fd` is `/dev/dmaplane-pool`, which `open` alone puts there, so the kernel takes this number as GET_REALM and writes one
+        // `Realm` into `call`, which lives until `ioctl` returns.
         let found =
             unsafe { ioctl(&self.fd, call) }.map_err(|error| Error::call("GET_REALM", error))?;
         Ok(Usage {
@@ -180,10 +185,11 @@ impl Realm {
             flags: (u32::from(wanted.huge) * HUGE) | (u32::from(wanted.strict_node) * STRICT_NODE),
             ..abi::Alloc::default()
         };
-        // SAFETY: ALLOC reads and writes one `Alloc`, integers without unnamed padding. `self.fd` is the module's device, see
-        // `open`.
+        // SAFETY: ALLOC reads and writes one `Alloc`, integers without unnamed padding. `self.fd` is the module's device: only
+        // `open` puts one there.
         let call = unsafe { Updater::<ALLOC, abi::Alloc>::new(&mut record) };
-        // SAFETY: as said of the number; the kernel touches the record only, which lives during the call.
+        // SAFETY: `self.fd` is `/dev/dmaplane-pool`, which `open` alone puts there, so the kernel takes this number as ALLOC and reads and writes
+        // one `Alloc`: `record`, which `call` borrows until `ioctl` returns.
         unsafe { ioctl(&self.fd, call) }.map_err(|error| Error::call("ALLOC", error))?;
         // SAFETY: the call succeeded, so the descriptor is one that the kernel made for it just now, and nobody else's.
         let dma_buf = unsafe { OwnedFd::from_raw_fd(record.fd) };
@@ -205,10 +211,12 @@ impl Realm {
             fd: dma_buf.as_raw_fd(),
             ..abi::Revoke::default()
         };
-        // SAFETY: REVOKE reads and writes one `Revoke`, integers without unnamed padding. `self.fd` is the module's device,
-        // see `open`.
+        // SAFETY: REVOKE reads and writes one `Revoke`, integers without unnamed padding. `self.fd` is the module's device:
+        // only `open` puts one there.
         let call = unsafe { Updater::<REVOKE, abi::Revoke>::new(&mut record) };
-        // SAFETY: as said of the number; that nobody misses the memory is our caller's promise.
+        // SAFETY: `self.fd` is `/dev/dmaplane-pool`, which `open` alone puts there, so the kernel takes this number as REVOKE and reads and writes
+        // one `Revoke`: `record`, which `call` borrows until `ioctl` returns. It also takes the dma-buf's pages away, which nobody in this
+        // process accesses from now on: our caller promises that.
         unsafe { ioctl(&self.fd, call) }.map_err(|error| Error::call("REVOKE", error))?;
         Ok(record.importers)
     }
@@ -219,10 +227,11 @@ impl Realm {
             fd: dma_buf.as_raw_fd(),
             ..abi::Info::default()
         };
-        // SAFETY: INFO reads and writes one `Info`, integers without unnamed padding. `self.fd` is the module's device, see
-        // `open`.
+        // SAFETY: INFO reads and writes one `Info`, integers without unnamed padding. `self.fd` is the module's device: only
+        // `open` puts one there.
         let call = unsafe { Updater::<INFO, abi::Info>::new(&mut record) };
-        // SAFETY: as said of the number; the kernel touches the record only, which lives during the call.
+        // SAFETY: `self.fd` is `/dev/dmaplane-pool`, which `open` alone puts there, so the kernel takes this number as INFO and reads and writes
+        // one `Info`: `record`, which `call` borrows until `ioctl` returns.
         unsafe { ioctl(&self.fd, call) }.map_err(|error| Error::call("INFO", error))?;
         Ok(Info {
             bytes: record.size,
@@ -243,10 +252,11 @@ impl Realm {
             fd: dma_buf.as_raw_fd(),
             ..abi::Adopt::default()
         };
-        // SAFETY: ADOPT reads and may write one `Adopt`, integers without unnamed padding. `self.fd` is the module's device,
-        // see `open`.
+        // SAFETY: ADOPT reads and may write one `Adopt`, integers without unnamed padding. `self.fd` is the module's device:
+        // only `open` puts one there.
         let call = unsafe { Updater::<ADOPT, abi::Adopt>::new(&mut record) };
-        // SAFETY: as said of the number; the kernel touches the record only, which lives during the call.
+        // SAFETY: `self.fd` is `/dev/dmaplane-pool`, which `open` alone puts there, so the kernel takes this number as ADOPT and reads and writes
+        // one `Adopt`: `record`, which `call` borrows until `ioctl` returns.
         unsafe { ioctl(&self.fd, call) }.map_err(|error| Error::call("ADOPT", error))
     }
 }

@@ -123,11 +123,12 @@ fn each_row(at: &Pitched, extent: &Extent, packed: u64, mut act: impl FnMut(u64,
 /// Copies rows of this host to where they follow each other.
 ///
 /// # Safety
-/// All rows may be read, and as many bytes at `to` written.
+/// All rows may be read, and as many bytes at `to` written. The two do not overlap.
 pub(crate) unsafe fn gather(from: &Pitched, extent: &Extent, to: u64) {
     let width = extent.width_bytes as usize;
     each_row(from, extent, to, |row, packed| {
-        // SAFETY: as the caller promises.
+        // SAFETY: `each_row` gives each row of `extent` once, with the address where `width` bytes for it begin in the packed bytes. Our caller
+        // promises that all rows may be read and all packed bytes written until this returns, and that the two do not overlap.
         unsafe { std::ptr::copy_nonoverlapping(row as *const u8, packed as *mut u8, width) };
     });
 }
@@ -135,11 +136,12 @@ pub(crate) unsafe fn gather(from: &Pitched, extent: &Extent, to: u64) {
 /// Copies what follows each other to rows of this host.
 ///
 /// # Safety
-/// As many bytes at `from` may be read, and all rows written.
+/// As many bytes at `from` may be read, and all rows written. The two do not overlap.
 pub(crate) unsafe fn scatter(from: u64, to: &Pitched, extent: &Extent) {
     let width = extent.width_bytes as usize;
     each_row(to, extent, from, |row, packed| {
-        // SAFETY: as the caller promises.
+        // SAFETY: `each_row` gives each row of `extent` once, with the address where its `width` bytes begin in the packed bytes. Our caller
+        // promises that all packed bytes may be read and all rows written until this returns, and that the two do not overlap.
         unsafe { std::ptr::copy_nonoverlapping(packed as *const u8, row as *mut u8, width) };
     });
 }

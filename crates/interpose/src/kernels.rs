@@ -50,9 +50,11 @@ enum Image {
     Unusable(Code),
 }
 
-// SAFETY: an image is read only.
+// SAFETY: an image is never changed: the program keeps the memory behind `Image::Static` as it is until it unregisters the library
+// (`Library::register`), and any thread may read it. The rest may go to other threads by itself.
 unsafe impl Send for Library {}
-// SAFETY: an image is read only; the state has its lock.
+// SAFETY: an image is never changed: the program keeps the memory behind `Image::Static` as it is until it unregisters the library
+// (`Library::register`). Whatever changes is in `state`, behind its mutex.
 unsafe impl Sync for Library {}
 
 #[derive(Default)]
@@ -146,7 +148,8 @@ impl Library {
     pub(crate) unsafe fn load(image: *const u8) -> Result<&'static Library, Code> {
         // SAFETY: an image of one of the kinds whose length can be read, as the caller promises.
         let bytes = unsafe { image_bytes(image) }.ok_or(Code::INVALID_IMAGE)?;
-        // SAFETY: as many bytes as the image says that it has.
+        // SAFETY: `image_bytes` has read the image's length, `bytes`, from its head or up to the 0 byte that ends it. Our caller promises such an
+        // image, which the program keeps during its call; the bytes are copied here.
         let copy = unsafe { std::slice::from_raw_parts(image, bytes) }.to_vec();
         Ok(Library::add(Image::Owned(copy)))
     }

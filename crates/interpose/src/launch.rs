@@ -121,7 +121,7 @@ pub(crate) unsafe fn attributes<'a>(
     if start.is_null() || count > LAUNCH_ATTRIBUTES_MAX {
         return Err(Code::INVALID_VALUE);
     }
-    // SAFETY: as the caller promises.
+    // SAFETY: `start` is not NULL, and our caller promises `count` attributes there that stay while the program's call lasts.
     Ok(unsafe { std::slice::from_raw_parts(start, count) })
 }
 

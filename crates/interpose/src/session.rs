@@ -237,7 +237,8 @@ pub(crate) fn can_share() -> Result<bool, Code> {
 pub(crate) unsafe fn land(call: &Call<'_>, to: u64, bytes: u64) -> Result<(), Code> {
     let (servers, server) = alive()?;
     let connection = &server.connection;
-    // SAFETY: as the caller promises.
+    // SAFETY: our caller promises that `bytes` bytes at `to` may be written, by any thread, until `wait_for_landings` has returned for them,
+    // which asks this connection, too.
     let landing = unsafe { connection.land(servers.caller(), call, to as *mut u8, bytes as usize) };
     landing.map_err(|_| server.lost())
 }

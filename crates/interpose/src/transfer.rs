@@ -390,7 +390,8 @@ unsafe fn land(to: Pitched, from: Pitched, extent: Extent, order: Order) -> Resu
         bytes,
         stream: order.stream,
     };
-    // SAFETY: as the caller promises.
+    // SAFETY: our caller promises that the row's `bytes` bytes may be written until the program has its memory back. `cudaFreeHost` and
+    // `cudaHostUnregister` give it back, after `wait_for_landings` (`memory::settle`): CUDA knows the row (`twin_at`).
     unsafe { session::land(&call, to.address, bytes)? };
     Ok(true)
 }
@@ -420,7 +421,8 @@ unsafe fn within_host(to: &Pitched, from: &Pitched, extent: &Extent) {
     for layer in 0..extent.depth {
         for row in 0..extent.height {
             let (to, from) = (at(to, layer, row), at(from, layer, row));
-            // SAFETY: as the caller promises.
+            // SAFETY: this is one row of `extent` in both places. Our caller promises that all rows of both are memory of the program, which
+            // stays during the program's call. `copy` allows for overlap.
             unsafe {
                 std::ptr::copy(
                     from as *const u8,

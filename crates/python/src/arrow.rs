@@ -78,7 +78,8 @@ impl Released for Schema {
 
     unsafe fn release(&mut self) {
         if let Some(release) = self.release {
-            // SAFETY: it was not released yet, as the field says.
+            // SAFETY: `release` is set, so the structure was not released: releasing it clears the field, as Arrow demands, and so does moving
+            // it out. Our caller promises that it was not freed, and that nobody else uses it.
             unsafe { release(self) }
         }
     }
@@ -89,7 +90,8 @@ impl Released for Array {
 
     unsafe fn release(&mut self) {
         if let Some(release) = self.release {
-            // SAFETY: it was not released yet, as the field says.
+            // SAFETY: `release` is set, so the structure was not released: releasing it clears the field, as Arrow demands, and so does moving
+            // it out. Our caller promises that it was not freed, and that nobody else uses it.
             unsafe { release(self) }
         }
     }
@@ -99,7 +101,7 @@ impl Released for DeviceArray {
     const NAME: &'static CStr = c"arrow_device_array";
 
     unsafe fn release(&mut self) {
-        // SAFETY: our caller promises it for the whole.
+        // SAFETY: `array` is a part of `self`, which was not freed and which nobody else uses: our caller promises that.
         unsafe { self.array.release() }
     }
 }

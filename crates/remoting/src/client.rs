@@ -555,12 +555,14 @@ impl Connection {
             Some(_) if header.bulk == 0 => {}
             Some(target) if header.bulk == target.bytes as u64 && header.stripes() > 0 => {
                 let (count, to) = (header.stripes(), (target.start, target.bytes));
-                // SAFETY: as below; this returns when all stripes have read.
+                // SAFETY: the caller of `call_out` or `land` registered `target` and lets any thread write there until the answer is handed
+                // over or nobody reads any more (`is_read`). This thread does either only after `read`, which joins all stripes' threads.
                 unsafe { self.stripes.read(count, to, &self.counters.reads)? };
             }
             Some(target) if header.bulk == target.bytes as u64 => {
-                // SAFETY: the caller of `call_out` lets any thread write there until its call returns, and it does not
-                // return before this thread has handed over the answer or given up reading.
+                // SAFETY: the caller of `call_out` or `land` registered `target` and lets any thread write there until the answer is handed
+                // over or nobody reads any more (`is_read`). This thread does either only after it has read. Nobody else has the range: the
+                // target was taken out of `wanted`.
                 let to = unsafe { std::slice::from_raw_parts_mut(target.start, target.bytes) };
                 reader.read_exact(to)?;
             }

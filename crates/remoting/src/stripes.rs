@@ -37,7 +37,8 @@ pub(crate) fn each<E: Send>(
 
 /// Memory whose parts several threads fill.
 struct Destination(*mut u8);
-// SAFETY: each thread writes parts of its own.
+// SAFETY: threads only take the address out of it. `read` gives each of them parts that no other one has (`stripe`), and joins them all
+// before its caller, who promises the memory until then, goes on.
 unsafe impl Sync for Destination {}
 
 impl Stripes {
@@ -84,7 +85,8 @@ impl Stripes {
         each(count, |index| {
             let start = destination.0;
             stripe(bytes, index, count).try_for_each(|(offset, length)| {
-                // SAFETY: parts of different stripes do not overlap, and all are inside the place that the caller promises.
+                // SAFETY: `stripe` cuts the `bytes` bytes into parts, and gives each to one index: so this part is inside, and no other thread
+                // has it. Our caller promises that all of them may be written until `read` returns, which joins the threads first.
                 let piece = unsafe { std::slice::from_raw_parts_mut(start.add(offset), length) };
                 let count = read_exact(&*used[index], piece)?;
                 calls.fetch_add(count, Ordering::Relaxed);

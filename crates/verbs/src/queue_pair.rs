@@ -63,7 +63,8 @@ impl LibraryPair {
         let table = opened.table();
         let context = opened.context.as_ptr();
         let completions = wanted.completions.min(opened.completions_max);
-        // SAFETY: the context is open. Each step takes what the one before gave, and undoes it if it fails.
+        // SAFETY: `opened` keeps the context open. Each step takes the objects of the steps before, which live: a step that fails destroys
+        // them, the newest first (`Undo`), and else `made` keeps them, and `drop` destroys them in the same order.
         unsafe {
             let channel = NonNull::new((table.ibv_create_comp_channel)(context));
             let channel = channel.ok_or_else(|| failed("ibv_create_comp_channel"))?;
@@ -107,13 +108,13 @@ impl LibraryPair {
 
     fn modify(&self, mut attributes: ibv_qp_attr, mask: c_int) -> Result<(), VerbsError> {
         let modify = self.opened.table().ibv_modify_qp;
-        // SAFETY: the queue pair is there until `drop`.
+        // SAFETY: `new` made the queue pair, which lives until `drop` destroys it. `attributes` are ours, and complete.
         let code = unsafe { modify(self.pair.as_ptr(), &mut attributes, mask) };
         checked("ibv_modify_qp", code)
     }
 
     fn initialise(&self) -> Result<(), VerbsError> {
-        // SAFETY: plain numbers.
+        // SAFETY: all fields of `ibv_qp_attr` are integers, for which zeros are values.
         let attributes = ibv_qp_attr {
             qp_state: IBV_QPS_INIT,
             port_num: self.opened.port,
@@ -135,7 +136,7 @@ impl<F: Fn() -> c_int> Drop for Undo<F> {
 }
 
 /// # Safety
-/// The completion queue is of this context.
+/// The completion queue is of this context, and outlives the queue pair.
 unsafe fn create(
     opened: &Opened,
     queue: NonNull<ibv_cq>,
@@ -143,7 +144,7 @@ unsafe fn create(
 ) -> Result<(NonNull<ibv_qp>, ibv_qp_cap), VerbsError> {
     let mut inline_bytes = wanted.inline_bytes;
     loop {
-        // SAFETY: plain numbers and pointers that may be null.
+        // SAFETY: all fields of `ibv_qp_init_attr` are integers, and pointers that may be null.
         let mut attributes = ibv_qp_init_attr {
             send_cq: queue.as_ptr(),
             recv_cq: queue.as_ptr(),
@@ -157,7 +158,8 @@ unsafe fn create(
             qp_type: IBV_QPT_RC,
             ..unsafe { zeroed() }
         };
-        // SAFETY: domain and queue are there; the library writes back what it gave.
+        // SAFETY: `opened` keeps the domain, and our caller promises that the queue is of the same context and outlives the queue pair. The
+        // library reads `attributes`, which are ours, and writes the capacities there.
         let pair =
             unsafe { (opened.table().ibv_create_qp)(opened.domain.as_ptr(), &mut attributes) };
         match NonNull::new(pair) {
@@ -171,7 +173,7 @@ unsafe fn create(
 
 impl Sends {
     fn new() -> Box<Self> {
-        // SAFETY: plain numbers and pointers that may be null.
+        // SAFETY: all fields of both structures are integers, and pointers that may be null.
         let (request, piece): (ibv_send_wr, ibv_sge) = unsafe { (zeroed(), zeroed()) };
         let mut sends = Box::new(Self {
             requests: [request; POSTED_AT_ONCE],
@@ -180,7 +182,8 @@ impl Sends {
         let Self { requests, pieces } = &mut *sends;
         let (requests, pieces) = (requests.as_mut_ptr(), pieces.as_mut_ptr());
         for index in 0..POSTED_AT_ONCE {
-            // SAFETY: inside of the arrays; the next of the last one is replaced whenever it is posted.
+            // SAFETY: `index` is inside both arrays, which are in the box that nobody else has yet, and stay where they are when the box
+            // moves. `post` replaces the `next` of the last request that it posts, so nobody follows the pointer behind the array.
             unsafe {
                 let request = &mut *requests.add(index);
                 request.sg_list = pieces.add(index);
@@ -217,7 +220,7 @@ impl Sends {
 }
 
 fn receives() -> Box<[ibv_recv_wr; POSTED_AT_ONCE]> {
-    // SAFETY: plain numbers and pointers that may be null.
+    // SAFETY: all fields of `ibv_recv_wr` are integers, and pointers that may be null.
     let mut receives = Box::new([unsafe { zeroed::<ibv_recv_wr>() }; POSTED_AT_ONCE]);
     let first = receives.as_mut_ptr();
     for (index, receive) in receives.iter_mut().enumerate() {
@@ -254,7 +257,7 @@ impl QueuePair for LibraryPair {
     fn address(&self) -> QueueAddress {
         QueueAddress {
             gid: self.opened.address.gid,
-            // SAFETY: the queue pair is there until `drop`.
+            // SAFETY: `new` made the queue pair, which lives until `drop` destroys it, and whose number never changes.
             number: unsafe { self.pair.as_ref().qp_num },
             first_packet: self.first_packet,
             mtu: self.opened.mtu,
@@ -264,7 +267,7 @@ impl QueuePair for LibraryPair {
     fn connect(&self, peer: &QueueAddress, retries: u8) -> Result<(), VerbsError> {
         let word =
             |at: usize| u64::from_ne_bytes(peer.gid[at..at + 8].try_into().expect("8 bytes"));
-        // SAFETY: plain numbers, for which zeros are values.
+        // SAFETY: all fields of `ibv_qp_attr` are integers, for which zeros are values.
         let mut ready = ibv_qp_attr {
             qp_state: IBV_QPS_RTR,
             path_mtu: c_int::from(peer.mtu.min(self.opened.mtu)),
@@ -294,7 +297,7 @@ impl QueuePair for LibraryPair {
             rnr_retry: RETRIES_NOT_READY,
             sq_psn: self.first_packet,
             max_rd_atomic: 1,
-            // SAFETY: plain numbers, for which zeros are values.
+            // SAFETY: all fields of `ibv_qp_attr` are integers, for which zeros are values.
             ..unsafe { zeroed() }
         };
         let mask = IBV_QP_STATE
@@ -354,10 +357,11 @@ impl QueuePair for LibraryPair {
     }
 
     fn poll(&self, into: &mut [Completion]) -> Result<usize, VerbsError> {
-        // SAFETY: plain numbers.
+        // SAFETY: all fields of `ibv_wc` are integers, for which zeros are values.
         let mut found = [unsafe { zeroed::<ibv_wc>() }; POLLED_AT_ONCE];
         let most = into.len().min(POLLED_AT_ONCE) as c_int;
-        // SAFETY: the queue is there until `drop`, and `found` has as many places.
+        // SAFETY: `new` made the queue, which lives until `drop` destroys it. `found` has room for `POLLED_AT_ONCE` completions, and `most` is
+        // no more.
         let count = unsafe { (self.poll_cq)(self.queue.as_ptr(), most, found.as_mut_ptr()) };
         let count = usize::try_from(count).map_err(|_| VerbsError::Call {
             call: "ibv_poll_cq",
@@ -371,14 +375,14 @@ impl QueuePair for LibraryPair {
 
     fn arm(&self) -> Result<(), VerbsError> {
         self.events_due.fetch_add(1, SeqCst);
-        // SAFETY: the queue is there until `drop`.
+        // SAFETY: `new` made the queue, which lives until `drop` destroys it.
         checked("ibv_req_notify_cq", unsafe {
             (self.req_notify_cq)(self.queue.as_ptr(), 0)
         })
     }
 
     fn completions_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the channel keeps it open until `drop`.
+        // SAFETY: the channel has opened the descriptor and closes it when `drop` destroys the channel, after the borrow of `self`.
         unsafe { BorrowedFd::borrow_raw(self.channel.as_ref().fd) }
     }
 
@@ -387,8 +391,8 @@ impl QueuePair for LibraryPair {
         let (mut queue, mut context) = (null_mut(), null_mut());
         let due = self.events_due.load(SeqCst);
         let mut count = 0;
-        // SAFETY: the channel is there until `drop` and has this one queue; its descriptor does not wait.
-        // Each event is acknowledged, or destroying the queue would wait for it.
+        // SAFETY: `new` made the channel for this one queue; both live until `drop` destroys them. `new` made the descriptor non-blocking, so
+        // the call returns. Each event is acknowledged, or destroying the queue would wait for it.
         unsafe {
             while count < due
                 && (table.ibv_get_cq_event)(self.channel.as_ptr(), &mut queue, &mut context) == 0
@@ -405,7 +409,7 @@ impl QueuePair for LibraryPair {
     }
 
     fn fail(&self) -> Result<(), VerbsError> {
-        // SAFETY: plain numbers.
+        // SAFETY: all fields of `ibv_qp_attr` are integers, for which zeros are values.
         let attributes = ibv_qp_attr {
             qp_state: IBV_QPS_ERR,
             ..unsafe { zeroed() }
@@ -417,7 +421,8 @@ impl QueuePair for LibraryPair {
 impl Drop for LibraryPair {
     fn drop(&mut self) {
         let table = self.opened.table();
-        // SAFETY: made in `new`, destroyed once, in the only order that verbs allow.
+        // SAFETY: `new` made all three, and this is the only place that destroys them: the queue pair before its queue, and that before
+        // its channel, as verbs demands. `opened` keeps their context until this returns.
         unsafe {
             (table.ibv_destroy_qp)(self.pair.as_ptr());
             (table.ibv_destroy_cq)(self.queue.as_ptr());

@@ -156,11 +156,11 @@ impl Opened {
         address: PortAddress,
     ) -> Result<Self, VerbsError> {
         let table = &verbs.table;
-        // SAFETY: the context was just opened.
+        // SAFETY: `open` has just opened the context, and hands it to us: nobody else can close it.
         let domain = unsafe { (table.ibv_alloc_pd)(context.as_ptr()) };
         let Some(domain) = NonNull::new(domain) else {
             let error = failed("ibv_alloc_pd");
-            // SAFETY: nothing uses it.
+            // SAFETY: `open` has just opened the context for us, nothing was made with it, and the error is all that leaves.
             unsafe { (table.ibv_close_device)(context.as_ptr()) };
             return Err(error);
         };

@@ -61,18 +61,24 @@ const UNSAFE_FILES: [(&str, &str, &str); 18] = [
     ("compare", "locks.rs", "a semaphore in shared memory"),
 ];
 
-/// How a SAFETY comment begins that names no fact of its own.
-const REFERENCES: [&str; 9] = [
+/// How a SAFETY comment begins that names no fact of its own. One that begins with what our caller promises names the fact if it
+/// has [`PROMISE_WORDS_MIN`] words at least: "our caller promises the range" does not say what may be done with it, or for how long.
+const REFERENCES: [&str; 12] = [
     "as above",
     "as before",
+    "as below",
     "as for",
     "as in",
+    "as said",
+    "as the caller",
     "see ",
     "the same",
     "passed on",
     "the caller's",
     "the caller vouches",
 ];
+const PROMISE: &str = "our caller";
+const PROMISE_WORDS_MIN: usize = 10;
 
 fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(folder).expect("the crate has sources") {
@@ -224,15 +230,28 @@ fn crates_without_unsafe_code_forbid_it() {
     }
 }
 
-/// Lines whose SAFETY comment begins like one of [`REFERENCES`].
-fn references(source: &str) -> Vec<(usize, &str)> {
-    let comments = source.lines().enumerate().filter_map(|(line, text)| {
-        let (_, fact) = text.split_once("// SAFETY: ")?;
-        let lower = fact.to_lowercase();
-        let refers = REFERENCES.iter().any(|begin| lower.starts_with(begin));
-        refers.then_some((line + 1, fact))
+/// SAFETY comments, each with the number of its first line, and with all of its lines in one.
+fn safety_comments(source: &str) -> Vec<(usize, String)> {
+    let lines: Vec<&str> = source.lines().collect();
+    let comments = lines.iter().enumerate().filter_map(|(at, line)| {
+        let (_, first) = line.split_once("// SAFETY: ")?;
+        let more = lines[at + 1..].iter();
+        let more = more.map_while(|line| line.trim().strip_prefix("// "));
+        let text: Vec<&str> = std::iter::once(first).chain(more).collect();
+        Some((at + 1, text.join(" ").to_lowercase()))
     });
     comments.collect()
+}
+
+/// SAFETY comments that name no fact.
+fn references(source: &str) -> Vec<(usize, String)> {
+    let mut comments = safety_comments(source);
+    comments.retain(|(_, fact)| {
+        let is_reference = REFERENCES.iter().any(|begin| fact.starts_with(begin));
+        let is_short = fact.split_whitespace().count() < PROMISE_WORDS_MIN;
+        is_reference || (fact.starts_with(PROMISE) && is_short)
+    });
+    comments
 }
 
 #[test]
@@ -251,7 +270,14 @@ fn safety_comments_name_a_fact() {
         }
     }
     assert_eq!(references("    // SAFETY: As above.\n").len(), 1);
+    assert_eq!(
+        references("// SAFETY: our caller promises\n// the range.\n").len(),
+        1
+    );
     assert_eq!(references("// SAFETY: in bounds, as was checked.\n"), []);
+    let promise =
+        "// SAFETY: our caller promises that the range\n// may be read until this returns.\n";
+    assert_eq!(references(promise), []);
 }
 
 #[test]

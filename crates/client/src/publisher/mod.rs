@@ -499,7 +499,8 @@ impl PublisherCore {
         let member = joined.member;
         let mapping = conductor.pool_mapping(member.zone, pool, Access::ReadWrite, pool.domain)?;
         mapping.prepare(&joined.zone);
-        // SAFETY: `client` of the result keeps the zone as long as the views.
+        // SAFETY: the zone maps the control segment until its last `Arc` is dropped. The result keeps one in `client`. Others use the views
+        // only while they hold one: the end of `drop` in the background, and the conductor, when it asks for memory.
         let (storage, topic) = unsafe { joined.topic()? };
         let max_bytes = match qos.history {
             History::KeepLast(_) => u64::MAX,

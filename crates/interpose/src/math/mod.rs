@@ -38,7 +38,8 @@ unsafe extern "C" fn rgaps_math_called(
 ) -> u64 {
     let body = || {
         let function = table().functions.get(number as usize)?;
-        // SAFETY: as the caller promises; the table says how many there are.
+        // SAFETY: the symbol of `function` in a library of `tools/gpu-libs.py` calls this with the registers that it has saved and the address
+        // of its caller's arguments on the stack. Both stay until it returns. The table has the arguments of the function's prototype.
         let words = unsafe { pack::words(function, registers, stack) };
         // It belongs to the server that has its handles.
         let device = device_of(function, &words).unwrap_or_else(thread::device);

@@ -22,7 +22,8 @@ const BYTES_MAX: usize = 8 << 20;
 /// The arguments as words, numbers of four bytes with their signs.
 ///
 /// # Safety
-/// `registers` are those that C passes integers in, then those for floats; `stack` is where the caller put the other arguments.
+/// `registers` are those that C passes integers in, then those for floats; `stack` is where the caller put the other arguments of
+/// `function`.
 pub(super) unsafe fn words(
     function: &Function,
     registers: *const u64,
@@ -42,7 +43,8 @@ pub(super) unsafe fn words(
             true => *taken += 1,
             false => on_stack += 1,
         }
-        // SAFETY: as the caller promises.
+        // SAFETY: `at` is below the number of registers that `registers` has of this kind, or counts the arguments on the stack. Our caller
+        // promises all registers, and as many words at `stack` as `function` has arguments there; they stay until this returns.
         unsafe { from.add(at).read() }
     };
     let kinds = function.kinds.iter();

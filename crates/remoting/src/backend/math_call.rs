@@ -167,7 +167,9 @@ unsafe fn invoke(address: usize, slots: &[Slot]) -> u64 {
             }
         }
     }
-    // SAFETY: as the caller promises; the convention passes each kind in its own registers, and the rest on the stack in order.
+    // SAFETY: our caller promises a function that takes these arguments. The C convention passes the first integers and the first floats
+    // in registers of their own and the rest on the stack, in order, as the loop above has laid them out. A function does not look at
+    // registers and words that it has no arguments for.
     unsafe {
         #[cfg(target_arch = "x86_64")]
         return call!(address, ints [0 1 2 3 4 5], floats [0 1 2 3 4 5 6 7],

@@ -83,7 +83,8 @@ impl Plugin {
         };
         let methods = methods.filter(|methods| methods.version == VERSION);
         let methods = methods.ok_or_else(|| wrong("is of another version"))?;
-        // SAFETY: a function of the plug-in, which gets a C string.
+        // SAFETY: `methods` came from the plug-in, and is of the version that declares `create` so; its library stays loaded. `address` is a C
+        // string that lives until `create` returns.
         let object = unsafe { (methods.create)(address.as_ptr()) };
         match object.is_null() {
             true => Err(last()),
@@ -94,19 +95,20 @@ impl Plugin {
 
 impl Drop for Plugin {
     fn drop(&mut self) {
-        // SAFETY: the plug-in made the object, and nobody else has it.
+        // SAFETY: `object` came from `create` or `accept` of these `methods`, and was not null. This is the only call of `destroy`, and no
+        // method runs or follows: `drop` has the only reference.
         unsafe { (self.methods.destroy)(self.object) }
     }
 }
 
 impl Communicator for Plugin {
     fn serve(&self) -> io::Result<()> {
-        // SAFETY: an object of the plug-in.
+        // SAFETY: `object` came from `create` or `accept` of these `methods`, and was not null. It lives until `drop` destroys it.
         check(unsafe { (self.methods.serve)(self.object) })
     }
 
     fn accept(&self) -> io::Result<Arc<dyn Communicator>> {
-        // SAFETY: an object of the plug-in.
+        // SAFETY: `object` came from `create` or `accept` of these `methods`, and was not null. It lives until `drop` destroys it.
         let object = unsafe { (self.methods.accept)(self.object) };
         match object.is_null() {
             true => Err(last()),
@@ -118,12 +120,13 @@ impl Communicator for Plugin {
     }
 
     fn connect(&self) -> io::Result<()> {
-        // SAFETY: an object of the plug-in.
+        // SAFETY: `object` came from `create` or `accept` of these `methods`, and was not null. It lives until `drop` destroys it.
         check(unsafe { (self.methods.connect)(self.object) })
     }
 
     fn read(&self, to: &mut [u8]) -> io::Result<usize> {
-        // SAFETY: an object of the plug-in, and room for as many bytes as it is told.
+        // SAFETY: `object` came from `create` or `accept` of these `methods`, and was not null. It lives until `drop` destroys it. `to` is
+        // borrowed until the call returns, and has as many bytes as the call is told.
         let count = unsafe { (self.methods.read)(self.object, to.as_mut_ptr().cast(), to.len()) };
         match usize::try_from(count) {
             Ok(count) => Ok(count.min(to.len())),
@@ -135,7 +138,8 @@ impl Communicator for Plugin {
         let Some(first) = pieces.iter().find(|piece| !piece.is_empty()) else {
             return Ok(0);
         };
-        // SAFETY: an object of the plug-in, and as many bytes as it is told.
+        // SAFETY: `object` came from `create` or `accept` of these `methods`, and was not null. It lives until `drop` destroys it. `first` is
+        // borrowed until the call returns, and has as many bytes as the call is told.
         let count =
             unsafe { (self.methods.write)(self.object, first.as_ptr().cast(), first.len()) };
         match usize::try_from(count) {
@@ -145,17 +149,18 @@ impl Communicator for Plugin {
     }
 
     fn sync(&self) -> io::Result<()> {
-        // SAFETY: an object of the plug-in.
+        // SAFETY: `object` came from `create` or `accept` of these `methods`, and was not null. It lives until `drop` destroys it.
         check(unsafe { (self.methods.sync)(self.object) })
     }
 
     fn close(&self) {
-        // SAFETY: an object of the plug-in.
+        // SAFETY: `object` came from `create` or `accept` of these `methods`, and was not null. It lives until `drop` destroys it.
         unsafe { (self.methods.close)(self.object) }
     }
 
     fn to_string(&self) -> String {
-        // SAFETY: an object of the plug-in, whose text stays as long as the object.
+        // SAFETY: `object` came from `create` or `accept` of these `methods`, and was not null. It lives until `drop` destroys it, and so does
+        // the text, as the header demands. The text is null or ends with a 0 byte, and is copied here.
         unsafe {
             let text = (self.methods.to_string)(self.object);
             match text.is_null() {

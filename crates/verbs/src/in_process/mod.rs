@@ -164,7 +164,8 @@ impl Network {
             memory.access == Access::RemoteWrite && memory.has(address, bytes.len() as u64)
         });
         if found.is_some() {
-            // SAFETY: registered memory is there as long as it is registered (`Fabric::register`).
+            // SAFETY: `state.regions` has the range, and this thread holds its lock. A `Region` keeps its memory until its registration was
+            // dropped, which takes the range out under this lock.
             unsafe {
                 (address as *mut u8).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
             }
@@ -326,8 +327,9 @@ impl State {
             true => inline.as_ptr(),
             false => work.local,
         };
-        // SAFETY: the target is registered, which was checked, and registered memory is there (`Fabric::register`). The
-        // source is registered as well, or `inline`, which is ours and has `INLINE_BYTES` bytes: `post` takes no more.
+        // SAFETY: `regions` has the target, as was checked, and the source, unless that is `inline`, which is ours and has `INLINE_BYTES`
+        // bytes: `post` takes no more. This thread holds the lock of the state. A `Region` keeps its memory until its registration was
+        // dropped, which takes the range out under this lock.
         unsafe { copy(from, work.remote as *mut u8, work.bytes as usize) };
         if let Some(immediate) = work.immediate {
             pair.receives -= 1;
