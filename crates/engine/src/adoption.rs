@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, HashMap};
 /// By topic, side and slot of a member: what it leases.
 pub(crate) type Claims = HashMap<(u32, Side, u32), LiveGranules>;
 
-/// Ranges of the control segment that a predecessor may have had out of use.
+/// Free ranges of the control segment that are withheld, since subscribers of a predecessor's time may still look there.
 #[derive(Debug)]
 struct SetAside {
     ranges: Vec<(u64, u64)>,
@@ -63,8 +63,8 @@ impl Adoption {
         self.claims.remove(&client)
     }
 
-    /// Keeps what a predecessor may have had out of use below `control_used` from being handed out until all
-    /// subscribers of its time have looked at who is in their topics now.
+    /// Withholds the free ranges of the control segment below `control_used`: a predecessor may have withheld some, since subscribers
+    /// still looked there. They are handed out when all subscribers of its time have looked at the present members of their topics.
     pub(crate) fn set_aside(&mut self, control_used: u64, topics: &Topics, control: &mut Control) {
         let end = control_used
             .next_multiple_of(CONTROL_PAGE)

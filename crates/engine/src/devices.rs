@@ -1,8 +1,8 @@
-//! Device topics that processes of this host forward to and from ordinary topics: their descriptors, for who opens them by
-//! name, what listings say of them, and whose seats end.
+//! Device topics that processes of this host forward to and from ordinary topics: the daemon keeps their descriptors for processes that
+//! open them by name, lists them, and decides which seats end.
 //!
-//! The daemon maps no memory of a device topic. It decides, and the process that forwards does as the answer to its report says. While no
-//! process forwards, the topic's publisher waits anyway.
+//! The daemon maps no memory of a device topic. The forwarding process reports to it, and ends the seats that the answer names. While no
+//! process forwards, the topic's publisher waits in any case.
 
 use crate::clients::{Client, Clients, QUARANTINED};
 use crate::engine::Engine;

@@ -142,8 +142,8 @@ impl Engine {
         Some(session)
     }
 
-    /// A session that has to end so that this user gets one, if all are taken: the newest one in no zone of the user who
-    /// has the most, if that user has more than the other would have.
+    /// The session to end so that the user `uid` gets one, if all are taken: the newest session without a zone, of the user with the most
+    /// sessions. `None` if that user would then have fewer than `uid`.
     pub fn makes_room(&self, uid: u32) -> Option<SessionId> {
         self.sessions.makes_room(uid)
     }

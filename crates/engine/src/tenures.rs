@@ -178,13 +178,13 @@ impl Control {
         }
     }
 
-    /// Once all clients of a predecessor's are back or dead, timelines that none of them has named
-    /// are nobody's, whatever was queued on them.
+    /// Once all clients of a predecessor are back or dead, ends the timelines that none of them has claimed: nobody owns them, whatever
+    /// was queued on them.
     pub(crate) fn end_unclaimed_timelines(&mut self, topics: &mut Topics) {
         if !std::mem::take(&mut self.timelines.unclaimed) {
             return;
         }
-        // Also those that say that no point was reached: of one that was waited for, none may be.
+        // Also timelines on which no point was reached: somebody may wait for the first one, which never comes.
         for index in self.timelines.free() {
             self.end_tenure(index);
         }

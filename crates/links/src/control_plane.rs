@@ -30,15 +30,15 @@ const MAX_ADDRESSES: usize = 16;
 /// What happened to other hosts.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PlaneEvent {
-    /// One is there, and speaks this version.
+    /// A host is there, and speaks this version.
     Appeared(Token),
-    /// One is gone, for now at least.
+    /// A host is gone, at least for now.
     Left(HostLife),
-    /// One wants to know how to reach us, and was told.
+    /// A host asked how to reach this one, and was told.
     AddressAsked(HostLife, LaneSecret),
-    /// We asked one.
+    /// A host that this one asked how to reach it has answered.
     AddressAnswer(HostLife, Result<Address, String>),
-    /// It did not answer, and why.
+    /// A host that this one asked did not answer, and why.
     NoAnswer(HostLife, String),
     /// The session is another one: whoever is there appears again.
     Reopened,

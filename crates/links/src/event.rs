@@ -42,24 +42,24 @@ impl LinkReporter {
 pub enum ConductorEvent {
     /// Something happened to the link, and to no flow of it.
     Link(LinkEvent),
-    /// The host takes the messages of a flow that is sent there; or it takes nothing, for this reason, and the flow has ended.
+    /// The host accepts a flow that is sent there; or it refuses the flow for this reason, and the flow has ended.
     Answered(FlowName, Result<(), String>),
-    /// All of a flow that arrives was delivered, and nothing follows.
+    /// All messages of a flow that arrives were delivered, and nothing follows.
     Closed(FlowName),
-    /// The host has acknowledged all of a flow that is sent there, and knows that nothing follows.
+    /// The host has acknowledged all messages of a flow that is sent there, and knows that nothing follows.
     Ended(FlowName),
     LinkMessage(Vec<u8>),
-    /// A message that waited for memory may have some.
+    /// A message that waits for memory may get some now.
     Room,
     /// Something happened to another host. It comes from no link.
     PlaneEvent(PlaneEvent),
-    /// Publishers' flows begin, all of a group.
+    /// All flows of a group begin, one for each publisher.
     Opened(Vec<(FlowName, FlowDescription)>),
-    /// Messages have passed here whose origins are to learn that.
+    /// Messages have passed here, and their origins wait to learn that.
     Progress,
-    /// A message of a flow that goes on has come once more, after it went on in part: its number.
+    /// A message of a flow in transit was sent on in part, and then arrived again: the number of its `Transit`.
     TransitBroken(u64),
-    /// A publisher has published of which nothing is known yet. It comes from no link.
+    /// A publisher that the links do not know yet has published. It comes from no link.
     Unknown,
     /// A topic's message of so many bytes waits until there are routes for messages of that size. It comes from no link.
     Unplanned(String, u64),

@@ -342,8 +342,9 @@ impl HostLink {
         });
     }
 
-    /// Sends a message without blocking: once it is taken, it leaves with [`settle`](LinkRuntime::settle). Sequences ascend, and the host misses those between.
-    /// `reliable`: not for want of room.
+    /// Sends a message without blocking: once it is taken, it leaves with [`settle`](LinkRuntime::settle). Sequences ascend, and the host
+    /// misses those that are left out. `reliable`: without room it is refused ([`Sent::Full`]); others are given up for it only while the host
+    /// has no lanes.
     pub fn send(
         &self,
         (flow, reliable): (FlowName, bool),

@@ -56,7 +56,7 @@ impl FlowReport {
     }
 }
 
-/// What a host wants of a topic, and since when it does not any more.
+/// What a host wants of a topic, and since when it no longer wants it.
 struct KnownWant {
     want: TopicInterest,
     withdrawn: Option<Instant>,

@@ -16,7 +16,8 @@ fn needs(offer: &Offer, message_max: u64) -> u64 {
     }
 }
 
-/// What a publisher needs of its quota, of which others have `taken`; none: the quota says nothing of that. Or why it is not there.
+/// The bytes that a publisher needs of its quota, of which others have `taken` some. `None`: the quota does not limit that. `Err`: why too few
+/// are left.
 pub fn part_of(
     quota: &Quota,
     (name, total): Limit,

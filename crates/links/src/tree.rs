@@ -63,8 +63,8 @@ impl Tree {
             && numbered.all(|(at, of)| usize::from(of.parent) < at.max(1))
     }
 
-    /// Adds a path from the root's children on, the last host of which takes this. It begins behind the last of its hosts that the
-    /// tree has already.
+    /// Adds a path that begins at a child of the root, and what its last host takes. The part of the path up to the last host that the tree
+    /// has already is skipped: the rest is added below that host.
     pub fn add(&mut self, path: &[String], takes: Takes) {
         let known = path.iter().enumerate().rev();
         let known = known.filter_map(|(at, host)| Some((at + 1, self.position(host)?)));

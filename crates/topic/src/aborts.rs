@@ -66,12 +66,11 @@ fn of_copy<S: Storage>(
     still.then_some((PointSource::Copy(block), point))
 }
 
-/// Writes what has become of their points to where the messages `range` and their copies say them, so
-/// that it is known when their timelines have other owners. A point that is not reached on a timeline that
-/// nobody has, as `is_owned` says, never is. Returns how many are still to be reached.
+/// Replaces the points of the messages `range`, and of their copies, by their outcome: reached or aborted. So the outcome stays known when
+/// the timelines have other owners. A point that is not reached is aborted if nobody owns its timeline (`is_owned`). Returns how many points
+/// are still pending.
 ///
-/// Of a publisher that lives, too: should it write the descriptor or the block's entry anew, it writes
-/// another point, which stays.
+/// The publisher may live: a descriptor or entry that it rewrites meanwhile has another point, which stays.
 pub fn settle_points<S: Storage>(
     region: &RegionView<S>,
     incarnation: u64,

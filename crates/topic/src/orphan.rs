@@ -250,9 +250,9 @@ pub fn evict_through<S: Storage>(
     }
 }
 
-/// Takes what is `lost` (by pool, or none for the publisher's own, offset and bytes) out of the ring of a
-/// publisher that is gone, because its memory is: messages up to the newest one that is, and copies.
-/// Returns the oldest message that is left of `range`.
+/// Removes messages whose memory is gone from the ring of a publisher that is gone: all messages up to the newest of them, and copies of
+/// later ones whose memory is gone. `lost` says it of a range by its pool (`None`: the publisher's own), offset and bytes. Returns the
+/// oldest message of `range` that is left.
 pub fn evict_lost<S: Storage>(
     slot: &PublisherView<S>,
     region: &RegionView<S>,

@@ -24,12 +24,12 @@ pub fn wanted_from<S: Storage>(slot: &SubscriberView<S>, publisher: usize, head:
     }
 }
 
-/// Where to begin in each range of waiting messages to read the newest `n` of them all. `published` says when
-/// a message was published, which rises within a range; none: it is gone, like all before it.
+/// The message of each range to begin with, in order to read the newest `n` messages of all ranges. `published` says when a message was
+/// published, which rises within a range; `None`: it is gone, like all before it.
 ///
-/// Takes some `N` times the logarithm of the number of messages that wait looks: of the `surplus`
-/// oldest ones at least `step = surplus / ranges` (rounded up) are those at the front of one range, namely of
-/// the range whose message number `step` is the oldest. They go together.
+/// Each step skips many messages. `surplus` messages are still to be skipped, so each range skips `step = surplus / ranges` (rounded up) on
+/// average. Of the messages at position `step` of each range, the oldest one and all before it in its range are among the `surplus` oldest, so
+/// they go together. This makes about `N` times the logarithm of the number of waiting messages calls of `published`.
 pub(crate) fn newest<const N: usize>(
     n: u64,
     waiting: &[Range<u64>; N],

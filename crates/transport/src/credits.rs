@@ -12,7 +12,7 @@ pub struct SendWindow {
 }
 
 impl SendWindow {
-    /// Charges a message; the sum after it travels with it. `None` before the limit rises.
+    /// Charges a message. The result, which travels with it, is the sum of all charges so far; `None` if the limit has to rise first.
     pub fn charge(&mut self, bytes: u64) -> Option<u64> {
         let charged = self.charged.checked_add(bytes)?;
         if charged > self.limit {
@@ -22,7 +22,7 @@ impl SendWindow {
         Some(charged)
     }
 
-    /// The receiver's limit; a lower one than the last came late.
+    /// Takes a limit from the receiver. It ignores one below the last, which came late.
     pub fn raise(&mut self, limit: u64) {
         self.limit = self.limit.max(limit);
     }
@@ -38,7 +38,7 @@ pub struct WindowViolation {
     pub end: u64,
     /// The sum before it.
     pub seen: u64,
-    /// The limit that it was told, or will be.
+    /// The limit: the peer knows it, or will.
     pub limit: u64,
 }
 
@@ -74,8 +74,8 @@ impl ReceiveWindow {
         Ok(())
     }
 
-    /// The next message in order. What was charged between the last one and this one was given up by the
-    /// sender and never arrives: it comes back at once.
+    /// Takes the next message in order. The sender gave up all that it charged between the last message and this one, so the window gets
+    /// those bytes back at once.
     pub fn arrive(&mut self, bytes: u64, end: u64) -> Result<(), WindowViolation> {
         self.admits(bytes, end)?;
         self.skip_to(end - bytes);
@@ -108,12 +108,12 @@ impl ReceiveWindow {
         self.limit += bytes;
     }
 
-    /// Gives more, once.
+    /// Makes the window so many bytes larger.
     pub fn widen(&mut self, bytes: u64) {
         self.limit += bytes;
     }
 
-    /// What may be charged behind the last message in order.
+    /// Bytes that the sender may still charge after the last message in order.
     pub fn open(&self) -> u64 {
         self.limit - self.seen
     }

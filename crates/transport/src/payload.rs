@@ -13,9 +13,9 @@ pub trait Payload: Send + Sync + 'static {
     }
     /// A part that is there. Called by lanes' threads, with bounds within [`Payload::bytes`].
     fn slice(&self, from: usize, to: usize) -> &[u8];
-    /// The address of the first byte for network cards, of bytes that are where the CPU does not read them: on a GPU. A
-    /// lane whose card knows that memory ([`crate::Registrar::register_dmabuf`]) has it read them there, if the peer can be written
-    /// directly; all else takes [`Payload::slice`], which has to copy them then.
+    /// The address of the first byte for network cards, if the bytes are on a GPU. A lane whose card knows that memory
+    /// ([`crate::Registrar::register_dmabuf`]) has the card read them there, if the peer can be written directly. All other readers call
+    /// [`Payload::slice`], which has to copy the bytes to the host.
     fn direct(&self) -> Option<u64> {
         None
     }

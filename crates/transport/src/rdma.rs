@@ -100,7 +100,7 @@ impl RegistrationTable {
         })
     }
 
-    /// Where bytes lie in what a rail knows, and how many of them there.
+    /// The region of a rail that has the first of these bytes, their offset there, and how many of them it has.
     pub(crate) fn local(
         &self,
         start: u64,
@@ -114,7 +114,7 @@ impl RegistrationTable {
     }
 }
 
-/// Has the rails of an endpoint know memory.
+/// Registers memory with the rails of an endpoint.
 pub struct Registrar {
     pub(crate) rdma: Option<Rdma>,
     pub(crate) table: Arc<RegistrationTable>,

@@ -203,8 +203,8 @@ impl PoolMapping {
         }
     }
 
-    /// Whether who uses the pool here reads what ends at `end` where it is. Host memory that the GPU's
-    /// driver refused to know has to be copied.
+    /// Whether the CPU or GPU that uses the pool here can read a message that ends at `end` in place. Host memory that the GPU's driver
+    /// refused to register has to be copied.
     #[inline]
     pub(crate) fn is_reached_to(&self, end: u64) -> bool {
         match &*self.inner {
@@ -213,7 +213,7 @@ impl PoolMapping {
         }
     }
 
-    /// How many of `bytes` bytes from an address on one copy takes, so that it is one of pinned memory.
+    /// How many of `bytes` bytes from an address on one copy may take, so that it stays within one range that the driver has pinned.
     pub(crate) fn bytes_at_once(&self, address: u64, bytes: u64) -> u64 {
         let end = match &*self.inner {
             PoolBacking::Host(_) | PoolBacking::Cuda(_) => None,

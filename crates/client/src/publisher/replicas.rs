@@ -290,7 +290,7 @@ impl PublisherCore {
         wanted
     }
 
-    /// How to copy to a pool. None: there is no need to, or it cannot be done, which was said.
+    /// How to copy to a pool. `None`: its subscribers read in place, or copying is not possible now; a warning has told why, unless they left.
     fn target(&self, replicas: &mut Replicas, pool: u32) -> Option<Arc<CopyTarget>> {
         if let Some((_, known)) = replicas.targets.iter().find(|(known, _)| *known == pool) {
             return known.clone();
@@ -319,7 +319,7 @@ impl PublisherCore {
         target
     }
 
-    /// None: those who read there read the messages where they are.
+    /// How to copy to a pool. `None`: subscribers there read the messages in place.
     fn open(&self, pool: u32) -> Result<Option<CopyTarget>, ClientError> {
         let (conductor, zone) = (&self.client.conductor, self.member.zone);
         let pool = conductor.pool_grant(zone, pool)?;

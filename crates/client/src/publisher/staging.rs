@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// A region is at least this large, so that small messages seldom need one.
 const REGION_BYTES_MIN: u64 = 8 << 20;
 
-/// What a publisher on a GPU has of it.
+/// The staging memory of a publisher on a GPU.
 pub(super) struct Staging {
     stream: CudaStream,
     blocks: Mutex<Blocks>,
@@ -25,7 +25,7 @@ pub(super) struct Staging {
 #[derive(Default)]
 struct Blocks {
     regions: Vec<Region>,
-    /// Given back, with copies that may still run: their regions and handles there.
+    /// Blocks that were given back while copies of them may still run: region, handle there, and the point that ends the copies.
     returned: Vec<(usize, u32, Point)>,
 }
 
@@ -37,7 +37,7 @@ struct Region {
     bytes: u64,
 }
 
-/// A block of it.
+/// A block of staging memory.
 pub(super) struct StagedBlock {
     staging: Arc<Staging>,
     region: usize,

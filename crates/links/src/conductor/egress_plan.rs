@@ -23,7 +23,7 @@ pub(super) struct EgressPlan {
     pub(super) not_read: Option<String>,
     /// By the hosts that it goes to directly.
     pub(super) branches: BTreeMap<String, OutgoingStream>,
-    /// What each host wants that it goes to, directly or over others.
+    /// What each host wants of it, whether it goes there directly or over others.
     pub(super) wants: Wants,
     /// Hosts that refused it on a tree, by their rules or those of a host between.
     pub(super) off_trees: BTreeSet<String>,
@@ -31,7 +31,7 @@ pub(super) struct EgressPlan {
     pub(super) largest: u64,
     /// Bytes of the largest message that the trees are for. The egress keeps a larger one until there are trees for it.
     pub(super) planned: u64,
-    /// Since when some hosts are reached on former routes, too, until they are on those that are planned.
+    /// Since when some hosts are still reached on former routes, too: they have not moved to the planned ones yet.
     pub(super) moves_since: Option<Instant>,
     /// Why there is no subscriber, and when that is tried again.
     pub(super) failed: Option<(String, Instant)>,
@@ -40,7 +40,7 @@ pub(super) struct EgressPlan {
     /// By hosts and publishers, the number below which messages are history there: published before the host wanted the topic.
     histories: BTreeMap<String, BTreeMap<u64, u64>>,
     pub(super) publishers: BTreeSet<u64>,
-    /// Publishers that were gone, the last ones.
+    /// The publishers that were gone last.
     ended: VecDeque<u64>,
     /// One of them is back: its flows have ended in all streams that there are.
     pub(super) renews: bool,
@@ -160,7 +160,7 @@ impl EgressPlan {
         self.histories.extend(of_each);
     }
 
-    /// Finds out what may go to each host. Whether that has changed.
+    /// Finds out what may go to each host. Returns whether that has changed.
     pub(super) fn set_limits(
         &mut self,
         name: &str,
@@ -206,7 +206,7 @@ impl EgressPlan {
         is_changed
     }
 
-    /// Bars publishers that require a better path to a host than there is. Why, if there are any.
+    /// Bars publishers that require a better path to a host than there is. Returns why, if there are any.
     fn bar_slow(
         &self,
         limits: &mut FlowLimits,

@@ -30,28 +30,28 @@ impl Landings {
         self.all.insert(key, Arc::downgrade(landing));
     }
 
-    /// Forgets those that nobody uses any more.
+    /// Forgets landings that nobody uses any more.
     pub(super) fn forget_unused(&mut self) {
         self.all.retain(|_, landing| landing.strong_count() > 0);
     }
 
-    /// Where a publisher's messages go on that were delivered here in a former life.
+    /// A publisher's record, and the number from which on its messages are to be delivered: former lives of the links delivered those before.
     pub(super) fn delivered(&self, publisher: u64, topic: &str) -> (DeliveredRecord, u64) {
         self.delivered.mark(publisher, topic)
     }
 
-    /// Nobody here subscribes to topics but these, by their numbers.
+    /// Only these topics, by their numbers, have subscribers here.
     pub(super) fn set_wanted(&self, topics: &BTreeSet<u64>) {
         self.delivered.forget_unwanted(topics);
     }
 
-    /// These publishers stand here for others: the links do not send their messages on.
+    /// Notes publishers that stand here for those of other hosts: the links do not send their messages on.
     pub(super) fn note<'a>(&self, publishers: impl Iterator<Item = &'a u64>) {
         let mut own = self.own_publishers.write().expect("no panic");
         own.extend(publishers);
     }
 
-    /// Bytes of a quota that those have that are there.
+    /// Bytes of a quota that the landings have reserved.
     pub(super) fn bytes_of_quota(&self, quota: &str) -> u64 {
         let landings = self.all.values().filter_map(Weak::upgrade);
         let parts = landings.filter_map(|landing| {

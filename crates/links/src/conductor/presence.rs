@@ -47,14 +47,14 @@ impl Presence {
         }
     }
 
-    /// A life is gone. Another one of the host that is there: it may have come before.
+    /// Removes a life that is gone. Returns another life of the same host, if there is one: it may have appeared before this one left.
     pub(super) fn left(&mut self, node: &HostLife) -> Option<Token> {
         self.lives.retain(|life| life.node != *node);
         let mut lives = self.lives.iter();
         lives.rfind(|life| life.node.host == node.host).cloned()
     }
 
-    /// Nothing is known of any host any more. Those that were there.
+    /// Forgets all lives, and returns them.
     pub(super) fn take_all(&mut self) -> Vec<Token> {
         std::mem::take(&mut self.lives)
     }

@@ -131,7 +131,7 @@ impl LinksConductor {
         all
     }
 
-    /// For messages of how many bytes a tree is built, at most: twice those of the largest one so far. `u64::MAX`: none is.
+    /// The largest message that trees are planned for: below twice the largest so far. `u64::MAX`: trees are off.
     pub(super) fn bytes_planned(&self, largest: u64) -> u64 {
         let links = &self.config.links;
         match (links.fanout, links.tree_min.0) {

@@ -31,7 +31,7 @@ pub struct HostFlow {
     is_reliable: bool,
     rate: Option<Rate>,
     open: BTreeSet<u64>,
-    /// A message waits since then, because its publisher, or the path of that one, is not known yet.
+    /// The publisher of a message that waits, and since when: the publisher, or the path to it, is not known yet.
     unknown: Option<(u64, Instant)>,
     /// The conductor has still to be asked about it.
     pub asks: bool,
@@ -99,7 +99,7 @@ impl HostFlow {
         }
     }
 
-    /// A message's publisher, or its path, is not known yet. Whether that has been so for too long: one that is gone never will be.
+    /// A message's publisher, or the path to it, is not known yet. Whether that has lasted too long: a publisher that is gone stays unknown.
     fn skips_unknown(&mut self, publisher: u64, limit: Duration) -> bool {
         match self.unknown {
             Some((of, since)) if of == publisher => since.elapsed() >= limit,

@@ -30,14 +30,14 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 const THREADS: usize = 2;
-/// How soon is looked again at topics that are held up.
+/// Pause before topics that could not go on are looked at again.
 const HELD_UP: Duration = Duration::from_millis(1);
-/// The longest pause without messages, at first and after a while: a command waits as long.
+/// The longest pause without messages, at first and after a while. A command waits until it is over.
 const LOOK: Duration = Duration::from_millis(10);
 const LOOK_IDLE: Duration = Duration::from_millis(500);
-/// How soon is looked at messages that grow: soon where they did just now, seldom where they wait for other work.
+/// Pause between looks at messages that grow, as long as they do.
 const GROWS: Duration = Duration::from_micros(15);
-/// Looks so soon after each other, before each pause is twice the one before: a copy of some MiB from a GPU takes less.
+/// After so many looks without growth, each pause is twice the one before, up to [`HELD_UP`]. A copy of some MiB from a GPU takes fewer looks.
 const SOON: u32 = 16;
 /// Nanoseconds that a sleep may take longer. By default they are 50,000, twice the time in which a GPU copies 1 MiB.
 const TIMER_SLACK_NS: u64 = 1000;

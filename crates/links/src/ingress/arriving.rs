@@ -14,7 +14,7 @@ use rgaps_transport::Payload;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
-/// Messages from this size on are copied to GPUs that they are read on while they land.
+/// Messages of at least this size are copied to the GPUs where they are read while they are still landing.
 const STREAMING_BYTES_MIN: u64 = 1 << 20;
 
 /// The receive buffer of a message that comes in a flow; or why it has none, now or ever.

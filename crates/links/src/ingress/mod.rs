@@ -28,7 +28,7 @@ pub struct Bound {
     pub landing: Option<Arc<RemotePublisher>>,
     /// Where they go on to, if they do.
     pub transit: Option<Arc<Transit>>,
-    /// Below which number they are delivered, or never come; if their origin is to learn that.
+    /// All messages below this number are delivered, or never come; none if their origin does not need to know.
     pub position: Option<Arc<AtomicU64>>,
 }
 
@@ -71,7 +71,7 @@ type Standing = Option<Result<Bound, String>>;
 #[derive(Default)]
 struct IngressFlows {
     all: HashMap<FlowId, (FlowName, Standing)>,
-    /// Of groups that are not whole yet, what has come.
+    /// The flows that have begun so far of groups that are not complete.
     groups: HashMap<u32, Vec<(FlowName, FlowDescription)>>,
 }
 
@@ -88,15 +88,15 @@ pub struct LinkIngress {
     flows: Mutex<IngressFlows>,
     pub counts: Arc<HostCounts>,
     pub reporter: LinkReporter,
-    /// Whom messages ask for memory.
+    /// To the thread that asks the daemon for memory.
     memory: Sender<MemoryRequest>,
     batch: PublishBatch,
-    /// The conductor knows that messages of the link have passed.
+    /// The conductor was told that messages of the link have passed, and has not looked yet.
     is_reported: AtomicBool,
 }
 
 impl LinkIngress {
-    /// Those of a link that begins. What the link tells goes to `to`, what has to be asked of the daemon to `memory`.
+    /// The ingress of a new link. It reports to `to`, and sends requests for memory, which the daemon answers, to `memory`.
     pub fn new(
         host: &str,
         to: Sender<SourcedEvent>,
@@ -113,7 +113,7 @@ impl LinkIngress {
         })
     }
 
-    /// Those of the next link with the same host: it has no flows yet, and the counts go on.
+    /// The ingress of the next link with the same host: it has no flows yet, and goes on counting.
     pub fn next(&self) -> Arc<LinkIngress> {
         let LinkReporter { source, to } = &self.reporter;
         let (memory, counts) = (self.memory.clone(), self.counts.clone());
@@ -142,7 +142,7 @@ impl LinkIngress {
         }
     }
 
-    /// The conductor looks how far messages are: it hears of those that pass from now on.
+    /// To be called before the conductor looks how far messages are: it is told again when the next one passes.
     pub fn forget_reported(&self) {
         // A swap, so that it sees what was passed before it is told again.
         self.is_reported.swap(false, Ordering::AcqRel);

@@ -23,7 +23,7 @@ pub struct RemotePublisher {
     pub(super) origin: u64,
     /// Messages may come through several links; one is published at a time.
     pub(super) turn: Mutex<()>,
-    /// What is published here, below which nothing is published again.
+    /// The next message to be published here: none below it is published again.
     next: AtomicU64,
     pub(super) mark: DeliveredRecord,
     /// What the publisher here has published.
@@ -53,17 +53,17 @@ pub struct MemoryRequest {
     pub reporter: LinkReporter,
 }
 
-/// Memory that the daemon is asked for.
+/// Memory for a message, which the daemon is asked for.
 #[derive(Default)]
 enum SpareLoan {
-    /// It was not.
+    /// The daemon was not asked.
     #[default]
     No,
-    /// It is being asked.
+    /// The daemon is being asked.
     Asked,
-    /// It had none; it is not asked again before then.
+    /// The daemon had none; it is not asked again before this time.
     Later(Instant),
-    /// Here, since then.
+    /// It is there, since this time.
     Here(Box<Loan>, Instant),
 }
 

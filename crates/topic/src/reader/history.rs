@@ -206,7 +206,7 @@ impl<S: Storage> Reader<S> {
         }
     }
 
-    /// Passes over what of a history that is landing, up to `head`, is not among the messages that are wanted.
+    /// Skips messages of a history that is landing: of those below `head`, only the newest that are wanted are left.
     fn pass_surplus(&mut self, index: usize, head: u64) {
         let begin = head.saturating_sub(self.backlog.wanted);
         if begin > self.cursors[index] {

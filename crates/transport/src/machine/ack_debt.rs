@@ -1,7 +1,7 @@
 //! What a flow's receiver has to acknowledge, and how long that may wait.
 //!
 //! Small messages are acknowledged together: after 16, or an eighth of their window, or with other frames, or at the next tick. Large
-//! ones too, 4 at most, while as many more of the flow have grants. Position and limit are sums, so a lost or repeated
+//! messages too: up to 4 of them, as long as at least 4 more of the flow have grants. Position and limit are sums, so a lost or repeated
 //! acknowledgement does no harm.
 
 use super::receive_message::Delivery;
@@ -30,7 +30,7 @@ impl AckDebt {
         }
     }
 
-    /// Something was delivered, while so many more messages of the flow have grants.
+    /// Something was delivered; `granted` more messages of the flow have grants.
     pub(super) fn add(&mut self, of: Delivery, granted: usize, window_bytes: u64) {
         self.count += 1;
         self.is_due |= match of {
@@ -52,7 +52,7 @@ impl AckDebt {
         self.is_due |= self.reported.take().is_some();
     }
 
-    /// It is paid with this position and limit. False if the sender knows them.
+    /// The debt is paid by a report of this position and limit. False if the sender knows them already.
     pub(super) fn pay(&mut self, report: (u64, u64), with_others: bool) -> bool {
         let is_known = self.reported == Some(report);
         *self = Self {

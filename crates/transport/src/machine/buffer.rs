@@ -28,8 +28,8 @@ pub trait ReceiveBuffer: Send + 'static {
         None
     }
 
-    /// Who follows the chunks as they land; it may have memory that the peer's network card should rather write: on a GPU. Called
-    /// once, before `memory`, for large messages.
+    /// Follows the chunks as they land, and may have memory on a GPU that the peer's network card should write instead. Called once,
+    /// before `memory`, for large messages.
     fn on_card(&mut self) -> Option<Arc<dyn CardBuffer>> {
         None
     }
@@ -135,14 +135,14 @@ impl UnfinishedBuffer {
         self.prefix
     }
 
-    /// Whether a grant of such chunks writes no byte again that others may read: it begins behind whole chunks.
+    /// Whether a new grant with chunks of this size writes no byte again that others may read: the prefix ends where a chunk ends.
     pub(super) fn may_go_on(&self, chunk_bytes: u32) -> bool {
         let is_whole = self.prefix == self.bytes();
         self.memory.prefix.is_none() || is_whole || self.prefix % u64::from(chunk_bytes) == 0
     }
 
-    /// Gives it to a grant, unless all has landed. The first chunk that is missing, and what `remote` says of the address at which the
-    /// peer's card is to write: better of the card's memory than of the host's.
+    /// Gives the buffer to a grant, unless all has landed. Also returns the first missing chunk, and what `remote` makes of the address
+    /// where the peer's card is to write: in the memory of the [`CardBuffer`] if that is possible, else in the host's.
     pub(super) fn grant<T>(
         self,
         chunk_bytes: u32,

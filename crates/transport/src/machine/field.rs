@@ -1,4 +1,4 @@
-//! Fields of frames: how each type is written, and which bytes are none.
+//! Fields of frames: how each type is written, and which bytes are invalid.
 
 use super::values::{Description, LaneKey, Lanes, RdmaMode, Remote, LANES_MAX, RAILS_MAX};
 
@@ -71,7 +71,7 @@ impl Field for LaneKey {
     }
 }
 
-/// So many numbers of at most `MAX`.
+/// Takes `count` numbers; `None` if that is more than `MAX`.
 fn take_some<const MAX: usize>(count: usize, from: &mut &[u8]) -> Option<[u32; MAX]> {
     let mut numbers = [0; MAX];
     for number in numbers.get_mut(..count)? {

@@ -3,13 +3,13 @@
 use super::limits::FLOWS_MAX;
 use std::collections::BTreeMap;
 
-/// Holes of both kinds that [`FlowNumbers::insert`] names.
+/// The most ranges with a correct peer, by the holes of both kinds that [`FlowNumbers::insert`] names.
 const RANGES_MAX: usize = 2 * FLOWS_MAX;
 
-/// Numbers, from 1 on.
+/// A set of numbers from 1 on, as ranges.
 #[derive(Debug, Default)]
 pub(super) struct FlowNumbers {
-    /// Starts, and the numbers behind the ends.
+    /// By its first number: the number behind its last one.
     ranges: BTreeMap<u64, u64>,
 }
 
@@ -19,8 +19,9 @@ impl FlowNumbers {
         before.is_some_and(|(_, end)| number < *end)
     }
 
-    /// Adds one. False if there are too many ranges: a sender has at most [`FLOWS_MAX`] flows that have not ended, and each hole
-    /// is one of them; or it is one of so many that a former peer of it had ended when this one took its place.
+    /// Adds a number. False if there are more ranges than with a correct peer. A hole between ranges is a flow that the peer has not ended, of
+    /// which it has at most [`FLOWS_MAX`]. Or it is flows that ended before this end took the place of a former one: at most one such hole
+    /// lies before each flow that had not ended then.
     pub(super) fn insert(&mut self, number: u64) -> bool {
         let Some(behind) = number.checked_add(1) else {
             return false;

@@ -38,7 +38,7 @@ pub enum DecodeError {
     /// Another version.
     #[error("the peer uses version {0} of the frame format, and this host version {WIRE_VERSION}; run the same version of rgaps on both hosts")]
     Version(u8),
-    /// A field that it cannot have. Its kind and its length are such, too.
+    /// A field has an invalid value; kind and length count as fields, too.
     #[error("a frame of kind {kind} has an invalid {field}")]
     Field {
         /// Its kind.
@@ -82,7 +82,7 @@ macro_rules! frames {
             }
         )*
 
-        /// Or the field that is wrong.
+        /// `Err`: the field that is wrong.
         fn decode_body(kind: u8, from: &mut &[u8]) -> Result<Frame, &'static str> {
             let frame = match kind {
                 $($kind => Frame::$name($name {
@@ -120,7 +120,7 @@ frames! {
     1 Hello {
         /// The incarnation of the daemon that sends it.
         node: u64,
-        /// Which of its machines this is: no other of this incarnation has the number. A peer that knows another one begins anew.
+        /// Which of its machines this is: no other of this incarnation has the number. A peer that knows another one restarts its end.
         machine: u64,
         /// The realm, as a number that both derive from its name.
         realm: u64,
@@ -295,7 +295,7 @@ impl Frame {
     }
 }
 
-/// Bounds that hold whatever the state of the link. Or the field that is outside of them.
+/// Checks the bounds that hold in every state of the link. `Err`: the field that is outside of them.
 fn check(frame: &Frame) -> Result<(), &'static str> {
     Err(match frame {
         Frame::Open(of) if of.flow == CONTROL_FLOW => "flow",

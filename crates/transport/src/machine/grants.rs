@@ -1,6 +1,6 @@
 //! Grants: receive buffers for large messages, and the lanes that may still bring chunks of them.
 //!
-//! A grant's buffer is nobody else's before each of its lanes has ended or brought ABANDON, or the message is complete. So a grant may
+//! A grant keeps its buffer until each of its lanes has ended or brought ABANDON, or the message is complete. So a grant may
 //! outlive its message (a gap, a refused flow).
 
 use super::buffer::{GrantedBuffer, UnfinishedBuffer, WriteRange};
@@ -46,14 +46,14 @@ impl Grants {
         }
     }
 
-    /// The last grant whose number ends with a mark, which has the bits of `mask`; 0 if there was none.
+    /// The newest grant whose number has the low bits `mark` under `mask`; 0 if there was none.
     pub(super) fn marked(&self, mark: u32, mask: u32) -> u64 {
         let back = self.last.wrapping_sub(mark.into()) & u64::from(mask);
         self.last.saturating_sub(back)
     }
 
-    /// Gives buffers to a flow's messages in their order, until the user has none, or if no lane is known to both ends: then the
-    /// flow is starved. Whether a message needs no byte more: it may be its turn.
+    /// Gives buffers to a flow's messages in their order. If the user has no buffer, or no lane is known to both ends, the flow is starved.
+    /// Returns whether a message needs no more bytes, so that it may have its turn.
     pub(super) fn give(&mut self, of: &mut ReceiveFlow, out: &mut Outgoing) -> bool {
         let mut has_landed = false;
         let lanes = out.confirmed();
@@ -144,7 +144,7 @@ impl Grants {
         self.all.remove(&number)
     }
 
-    /// Nothing more of these grants arrives through a lane: it brought ABANDON, or has ended. The grants that end with it.
+    /// Nothing more of these grants arrives through a lane: it brought ABANDON, or has ended. Returns the grants that end by that.
     pub(super) fn leave(&mut self, lane: u32, of: RangeInclusive<u64>) -> Vec<(u64, Grant)> {
         let mut ended = Vec::new();
         for (number, grant) in self.all.range_mut(of) {

@@ -21,12 +21,12 @@ const BULK_BYTES: usize = 64 << 10;
 /// Payloads that a lane has in hand if they are small.
 const PAYLOADS_SMALL_MAX: usize = 32;
 
-/// How much of what waits a thread would write.
+/// How much of what waits a thread may write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteLimit {
-    /// What takes no time, so that any thread may.
+    /// Short frames, which any thread may write, since that takes no time.
     Short,
-    /// And what the network card does by itself.
+    /// Also payloads that the network card reads by itself.
     Posted,
     /// All of it.
     All,
@@ -115,7 +115,7 @@ impl Outgoing {
         }
     }
 
-    /// False if there are [`LANES_MAX`] already, or this one.
+    /// Adds a lane. False if there are [`LANES_MAX`] already, or this one is there.
     pub(super) fn add(&mut self, lane: u32) -> bool {
         if self.lanes.len() == LANES_MAX || self.lanes.contains_key(&lane) {
             return false;
@@ -144,13 +144,13 @@ impl Outgoing {
         self.lanes.contains_key(&lane)
     }
 
-    /// A frame arrived on it. Whether that is the first; `None` if the lane is not here.
+    /// A frame arrived on a lane. Returns whether it is the first one; `None` if there is no such lane.
     pub(super) fn confirm(&mut self, lane: u32) -> Option<bool> {
         let queue = self.lanes.get_mut(&lane)?;
         Some(!std::mem::replace(&mut queue.is_confirmed, true))
     }
 
-    /// Those that both ends have; `None` if there are none.
+    /// The lanes that both ends have; `None` if there are none.
     pub(super) fn confirmed(&self) -> Option<Lanes> {
         let mut numbers = [0; LANES_MAX];
         let confirmed = self.lanes.iter().filter(|(_, queue)| queue.is_confirmed);

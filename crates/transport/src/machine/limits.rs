@@ -3,9 +3,9 @@
 /// Flows of a link in one direction that have not ended, beside the control flow.
 pub const FLOWS_MAX: usize = 4096;
 
-/// Messages of a flow that request or have grants, however large they are,
+/// The most messages of a flow that request or have grants, whatever their size.
 pub(super) const GRANTS_MAX: usize = 4;
-/// and as long as they have no more bytes than this together: or small ones would wait for a round trip each.
+/// The most that do while all together have at most [`GRANTED_BYTES_MAX`] bytes: otherwise small ones would wait for a round trip each.
 const GRANTS_SMALL_MAX: usize = 64;
 const GRANTED_BYTES_MAX: u64 = 4 << 20;
 
@@ -26,9 +26,10 @@ pub struct LinkLimits {
     pub first_window: u32,
     /// Bytes of small messages that a flow may have here once its user has taken [`super::Turn::Opened`].
     pub window_bytes: u64,
-    /// Payloads that a lane has in hand, however large they are,
+    /// The most payloads that a lane has in hand, whatever their size.
     pub payloads_max: usize,
-    /// and more (up to 32) as long as they have no more bytes than this together: or small ones would wait for each other's completion.
+    /// A lane has more payloads in hand, up to 32, while all together have at most so many bytes: otherwise small ones would wait for each
+    /// other's completion.
     pub payload_bytes_max: u64,
 }
 
@@ -46,7 +47,7 @@ impl Default for LinkLimits {
 }
 
 impl LinkLimits {
-    /// Bytes that a flow may send in addition once it is accepted. Never none: by the wider window its sender knows that it is.
+    /// Bytes that the window grows by once the flow is accepted. At least 1: the sender learns from the wider window that it is accepted.
     pub(super) fn more_window(&self) -> u64 {
         let more = self.window_bytes.saturating_sub(self.first_window.into());
         more.max(1)

@@ -49,9 +49,9 @@ pub(super) struct ReceiveFlow {
     close_at: Option<u64>,
     /// Its sender ended it before what has not had its turn.
     pub(super) is_cut: bool,
-    /// The lanes that brought CLOSE: the answer takes each of them. One of them is the lane of the sender's last copy, so that copy and
-    /// answer are both lost or none is. Which one, the order of arrival does not tell: a lane that the sender has lost may still
-    /// bring an old copy.
+    /// The lanes that brought CLOSE; the answer goes out on each of them. The sender repeats CLOSE only when the lane of its last copy
+    /// ends. The answer on that lane arrives, or the lane ends and the sender repeats CLOSE. The order of arrival does not tell which
+    /// lane that is: a lane that the sender has lost may still bring an old copy.
     pub(super) close_lanes: Vec<u32>,
     /// What is out for delivery, or was and is back-pressured. `taken` is the position after it.
     turn: Option<Delivery>,
@@ -189,7 +189,7 @@ impl ReceiveFlow {
         (has_kept || has_room).then_some(next)
     }
 
-    /// A grant of it ended. Its message, if that is there still.
+    /// A grant of the flow ended. Returns its message, if that is still there.
     pub(super) fn grant_ended(&mut self, sequence: u64, grant: u64) -> Option<&mut LargeMessage> {
         let message = self.large.get_mut(&sequence);
         let is_its =
@@ -303,7 +303,7 @@ impl ReceiveFlow {
         Ok(())
     }
 
-    /// Up to the next that has landed after all.
+    /// Takes a gap from `first` on, up to `end` or to a message in between that has landed after all.
     fn take_gap(
         &mut self,
         first: u64,
@@ -352,7 +352,7 @@ impl ReceiveFlow {
         self.back_pressured = Some(turn);
     }
 
-    /// What a lost lane may have lost.
+    /// Notes what a lane that ended may have lost: the last acknowledgement, and a CLOSE that the sender repeats then.
     pub(super) fn lane_ended(&mut self, lane: u32) {
         self.close_lanes.retain(|on| *on != lane);
         self.debt.lane_ended();

@@ -37,7 +37,8 @@ pub(super) struct ReceiveSide {
     pub(super) grants: Grants,
     /// Flows that have an acknowledgement due or wait for a buffer, and that are to be looked at.
     active: Vec<u64>,
-    /// Flows for which the user had no buffer, or that it could not be delivered something of; it is not asked again for each frame.
+    /// Flows for which the user had no buffer, or could not take a delivery. It is asked again by [`LinkMachine::buffer_free`] and the tick,
+    /// and not for each frame.
     stalled: Vec<u64>,
     /// Flows whose sender is owed an acknowledgement that is not due.
     owed: Vec<u64>,
@@ -47,7 +48,7 @@ pub(super) struct ReceiveSide {
 
 /// What the user does with flows that arrive.
 impl LinkMachine {
-    /// Takes nothing more of a flow that arrives; its sender learns why. What is out for delivery is not asked for again. False if
+    /// Takes nothing more of a flow that arrives; its sender learns why. What is out for delivery is not delivered again. False if
     /// there is no such flow, or it is the control flow.
     pub fn refuse(&mut self, flow: u64, why: Description) -> bool {
         if flow == CONTROL_FLOW {
@@ -311,8 +312,8 @@ impl LinkMachine {
         Ok(())
     }
 
-    /// A flow that a frame names; `None` if it was refused, or has ended: if its sender does not know, the answer takes the lane that
-    /// brought the frame.
+    /// The flow that a frame names; `None` if it was refused or has ended. A sender that may not know of the end is told again, on the lane
+    /// that brought the frame.
     fn flow(
         &mut self,
         flow: u64,

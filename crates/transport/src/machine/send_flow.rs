@@ -119,7 +119,7 @@ impl SendFlow {
         self.known == Known::Waits
     }
 
-    /// Whether it has its turn from now on, and did not have it.
+    /// Makes the flow runnable, unless it waits to be opened again. Returns whether it has become so.
     pub(super) fn becomes_runnable(&mut self) -> bool {
         !self.is_waiting() && !std::mem::replace(&mut self.is_runnable, true)
     }
@@ -253,8 +253,8 @@ impl SendFlow {
         Ok(())
     }
 
-    /// Only the flow's end is left to be sent: the receiver, or this end's user, wants nothing more of it. The numbers and payloads of all
-    /// that it retained; `None` if that was so.
+    /// Drops all but the flow's end: the receiver, or this end's user, wants nothing more of it. Returns the numbers and payloads of the
+    /// messages that it retained; `None` if it was cut before.
     pub(super) fn cut(&mut self, out: &mut Outgoing) -> Option<Vec<(u64, Arc<dyn Payload>)>> {
         if std::mem::replace(&mut self.is_cut, true) {
             return None;

@@ -139,8 +139,8 @@ impl SendMessage {
         matches!(self.item, QueuedItem::Message { .. })
     }
 
-    /// It has its turn, which says whether it is large, and has chunks of this size, or larger ones if they were too many. The bytes that it
-    /// charges.
+    /// Begins its turn: from now on it is small or large, and has chunks of this size, or larger ones if they would be too many. Returns the
+    /// bytes that it charges.
     pub(super) fn begin_turn(&mut self, small_max: u64, chunk_bytes: u32) -> u64 {
         let least = self.bytes().div_ceil(u64::from(CHUNKS_MAX));
         let least = u32::try_from(least).expect("a message has a limit");

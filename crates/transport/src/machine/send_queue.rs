@@ -130,7 +130,7 @@ impl SendQueue {
         self.settled < end
     }
 
-    /// The first such from here on; where all lanes are busy, only of those that need no chunk sent.
+    /// The position of the first one from `from` on that has something to send or to request. If all lanes are busy, chunks do not count.
     pub(super) fn work_from(&mut self, from: usize, all_busy: bool) -> Option<usize> {
         if !self.has_work() {
             return None;
@@ -144,7 +144,7 @@ impl SendQueue {
         found.map(|at| begin + at)
     }
 
-    /// Whether one more, of so many bytes, may request a grant. Those that request or have one are among those that are looked at.
+    /// Whether one more message, of so many bytes, may request a grant. All that request or have one are among the first [`LOOK_AHEAD`].
     pub(super) fn may_request(&self, bytes: u64) -> bool {
         let asking = self.all.range(..self.looked_at()).filter(|of| of.asks());
         let add = |(count, sum), of: &SendMessage| (count + 1, sum + of.bytes());

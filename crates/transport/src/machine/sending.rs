@@ -124,7 +124,7 @@ impl LinkMachine {
         self.sent_flow(flow)?.queue.oldest_unsent()
     }
 
-    /// The receiver misses the messages of a flow below this one that it was not sent.
+    /// Tells the receiver that unsent messages below `next` will not come.
     pub fn skip(&mut self, flow: u64, next: u64) {
         self.change_flow(flow, |of, _| of.skip(next));
     }

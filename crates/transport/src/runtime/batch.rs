@@ -1,4 +1,4 @@
-//! Frames that a lane writes at once, and how far that is.
+//! Frames that a lane writes together, and how much of them is written.
 
 use crate::machine::frame::{Chunk, Frame, Remote};
 use crate::machine::QueuedFrame;
@@ -8,11 +8,11 @@ use std::convert::Infallible;
 use std::io::IoSlice;
 use std::sync::Arc;
 
-/// Frames of a batch, which is what one call writes.
+/// The most frames of a batch, which one call writes.
 const BATCH_FRAMES: usize = 32;
-/// Their heads and payloads.
+/// The heads and payloads of so many frames.
 pub(crate) const BATCH_SLICES: usize = 2 * BATCH_FRAMES;
-/// Frames of a short one.
+/// Frames of a short batch.
 pub(crate) const FEW_FRAMES: usize = 4;
 /// A batch ends after so many bytes of payloads.
 const BATCH_BYTES: usize = 256 << 10;
@@ -41,13 +41,13 @@ impl Item {
 
 /// What goes next through a lane that can write into the peer's memory.
 pub(crate) enum Piece<'a, D> {
-    /// So many slices, with so many bytes: frames and payloads in their order, of which the last may be cut.
+    /// Frames and payloads in their order, the last of which may be cut: how many slices, and how many bytes.
     Stream(usize, usize),
-    /// A frame, whose payload goes directly: bytes that both have, and a mark that may go instead of the frame.
+    /// A frame whose payload goes directly: the rest of its head, how it goes, the bytes of both, and a mark that may go instead of the head.
     Direct(&'a [u8], D, usize, Option<u32>),
 }
 
-/// Frames that are written together, and how far that is.
+/// Frames that are written together, and how much of them is written.
 #[derive(Default)]
 pub(crate) struct Batch {
     heads: Vec<u8>,
@@ -70,7 +70,7 @@ impl Batch {
         self.items.len() < BATCH_FRAMES && self.payload_bytes < BATCH_BYTES
     }
 
-    /// What is left of it, for a lane that cuts it anywhere; how many slices that are.
+    /// The unwritten rest, for a lane that may stop at any byte. Returns how many slices it filled.
     pub(crate) fn slices<'a>(&'a self, into: &mut [IoSlice<'a>; BATCH_SLICES]) -> usize {
         match self.piece(usize::MAX, into, |_, _| None::<Infallible>) {
             Piece::Stream(count, _) => count,
@@ -78,8 +78,8 @@ impl Batch {
         }
     }
 
-    /// What is next of a batch that is not empty: at most so many bytes in which no head is cut, or one frame for whose payload
-    /// `direct` finds a way.
+    /// The next piece of a batch that is not empty: frames of at most `most` bytes, of which the last payload may be cut but no head; or
+    /// one frame whose payload goes directly, as `direct` says.
     pub(crate) fn piece<'a, D>(
         &'a self,
         most: usize,

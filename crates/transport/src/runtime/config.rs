@@ -141,8 +141,8 @@ pub enum LinkEvent {
         /// In words: for RDMA with the status of the work that failed.
         why: String,
     },
-    /// The peer is another incarnation (or the pair has another key). All flows that arrived are over; the user
-    /// [opens those again](crate::machine::LinkMachine::reopen) that it sends.
+    /// The peer is another incarnation (or the pair has another key). All flows that arrived are over. The user
+    /// [reopens](crate::machine::LinkMachine::reopen) the flows that it sends.
     Restarted,
     /// The peer refused a lane, or this end refused one.
     LaneRefused {

@@ -18,7 +18,7 @@ use thiserror::Error;
 
 /// How often links tick.
 const TICK: Duration = Duration::from_millis(10);
-/// The same when nothing has waited for it for so many ticks; whatever does then makes them soon again.
+/// The same after [`IDLE_TICKS`] ticks for which nothing waited. What waits then has the next tick come soon again.
 const TICK_IDLE: Duration = Duration::from_millis(100);
 const IDLE_TICKS: u32 = 50;
 

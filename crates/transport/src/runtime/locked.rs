@@ -32,7 +32,7 @@ pub(super) struct LockedLink {
     pub(super) failures: u32,
     pub(super) dialled_ms: u64,
     pub(super) penalty_until_ms: u64,
-    /// RDMA is not tried before, and why: it broke, or was not possible.
+    /// RDMA is not tried before this time, and why: it broke, or was not possible.
     pub(super) rdma_after_ms: u64,
     pub(super) rdma_why: Option<String>,
     /// The peer's HELLO said that it has RDMA.

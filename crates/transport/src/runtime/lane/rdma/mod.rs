@@ -144,7 +144,7 @@ impl RdmaLane {
         Ok(())
     }
 
-    /// From here on quiet counts; what this end was busy with meanwhile does not.
+    /// Starts measuring the peer's silence; time this end spent working does not count.
     fn listen(&self, heard: bool, began_ms: u64) {
         let now_ms = clock_ms();
         let before = self.state.received_ms.load(SeqCst);

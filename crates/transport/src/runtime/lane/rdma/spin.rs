@@ -4,16 +4,15 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// A look that comes so much later than the last: somebody else had the core.
+/// A thread that looks again only after so long has lost its core meanwhile.
 const PREEMPTED: Duration = Duration::from_millis(2);
-/// Waits without polling after that: one, and twice as many each time that it happens again, up to these. What polling
-/// brought halves them.
+/// After losing its core, a thread skips polling for one wait, then 2, 4 ..., up to this many; useful polling halves the number.
 const PENANCE_MAX: u32 = 64;
-/// Polling that brought nothing is halved, down to this part of what is allowed.
+/// Useless polling halves the time of the next, down to this part of the time that is allowed.
 const PART_LEAST: u32 = 16;
 
-/// Threads of this process that poll now. No more do than half of the cores, but one, so that a peer on the same machine,
-/// and whoever makes and takes messages, have the others.
+/// Threads of this process that poll now: at most half as many as there are cores, and at least one may. The other cores are for a peer on
+/// the same machine, and for the threads that produce and consume messages.
 static POLLING: AtomicUsize = AtomicUsize::new(0);
 
 fn cores() -> usize {
@@ -27,7 +26,7 @@ pub(super) struct Spin {
     penance: u32,
     next_penance: u32,
     polls: bool,
-    /// When waiting began and when it was looked at last, once it was.
+    /// When waiting began, and when the thread looked last; `None` before the first look.
     since: Option<(Instant, Instant)>,
 }
 
@@ -55,7 +54,7 @@ impl Spin {
         self.penance == 0 && !self.now.is_zero()
     }
 
-    /// There was nothing: whether to look again at once.
+    /// There was nothing to do. Returns whether to look again at once.
     pub(super) fn again(&mut self) -> bool {
         if !self.may() {
             self.give();
@@ -75,7 +74,7 @@ impl Spin {
         again
     }
 
-    /// It slept so long instead.
+    /// The thread slept so long instead.
     pub(super) fn slept(&mut self, slept: Duration) {
         self.penance = self.penance.saturating_sub(1);
         self.now = match slept < self.most {
