@@ -38,7 +38,7 @@ impl TopicIssues {
         self.note(topic, |note| note.row.gave_up += messages);
     }
 
-    /// Messages from that host never came. The log says so now and then: how many since it last did.
+    /// Counts messages of that host that never came. Now and then it logs how many there were since the last time, and returns that.
     pub fn missed(&self, topic: &str, messages: u64) -> Option<u64> {
         let mut unsaid = None;
         self.note(topic, |note| {
@@ -55,7 +55,7 @@ impl TopicIssues {
         unsaid
     }
 
-    /// That host did, or we would have done, what may not be. True: not for this reason before.
+    /// Counts what that host did, or this one would have done, against the rules. Returns whether this reason is new.
     pub fn refused(&self, topic: &str, times: u64, why: &str) -> bool {
         let why = clip(why);
         let mut is_new = false;
@@ -67,7 +67,7 @@ impl TopicIssues {
         is_new
     }
 
-    /// The same; the log says what does not happen, if it was not for this reason before.
+    /// The same; if the reason is new, the log says what does not happen.
     pub fn warn_refused(&self, topic: &str, times: u64, what: &str, why: &str) {
         if self.refused(topic, times, why) {
             tracing::warn!(topic, "{what}: {why}");

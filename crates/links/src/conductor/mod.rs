@@ -192,7 +192,7 @@ impl LinksConductor {
         let mut changed = Instant::now();
         while !stop.load(Ordering::Relaxed) {
             let begun = Instant::now();
-            // What links tell is what others wait for; the rest has time.
+            // Other hosts wait for what links report; the rest has time.
             while let Ok(event) = self.events.try_recv() {
                 self.handle(event);
             }

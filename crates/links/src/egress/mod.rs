@@ -83,7 +83,7 @@ pub enum Hold {
     Refused,
     /// A quota has no room for them, or the path is worse than the publisher requires.
     Barred,
-    /// The same, but their flow is opened: the host says then how they land, which decides.
+    /// Barred for now, but their flow is opened: the host then says how they land, and that decides.
     Asks,
 }
 
@@ -92,7 +92,7 @@ pub struct FlowLimits {
     /// Publishers whose messages do not go there.
     pub held: BTreeMap<u64, Hold>,
     pub quota: Option<Quota>,
-    /// Bytes of publishers' messages that are held for that host at once.
+    /// Bytes of the quota that each publisher has reserved for messages on their way to that host.
     pub staging: BTreeMap<u64, u64>,
 }
 

@@ -316,7 +316,8 @@ impl EgressTopic {
                         grew = true;
                         flows.for_each(|(link, flow)| link.ready(flow, sequence, ready as u64));
                     }
-                    // Routes that it is still to be offered to see what is there then, but not that it never will be whole.
+                    // A route that gets the message later sees how much is there then. That the message will never be complete, only
+                    // this list finds out.
                     let is_outgoing = self.outgoing.as_ref().is_some_and(is_this);
                     ready < message.bytes() || is_outgoing || self.due.contains(&publisher)
                 }

@@ -30,7 +30,7 @@ pub struct RemotePublisher {
     pub(super) published: AtomicU64,
     /// Sequence below which messages are history, as long as they land; 0: what lands is live.
     history: AtomicU64,
-    /// Messages between those that never came: what the next one adds to.
+    /// How many messages never came, up to the last one that was published here. The next one adds the gap before it.
     pub(super) missed: AtomicU64,
     /// Bytes of messages that land here now, and how many there may be.
     pub(super) landing_bytes: AtomicU64,
@@ -78,8 +78,8 @@ pub struct ArrivalLimits {
 }
 
 impl RemotePublisher {
-    /// `next`: what of its messages was published in a former life. `history`: those below it are history, if nobody here
-    /// has subscribed to the publisher before. Otherwise some may be what subscribers have missed meanwhile, which is live.
+    /// `next`: former lives of the links published the messages below it. `history`: the messages below it are history if nobody here has
+    /// subscribed to the publisher before. Otherwise subscribers may have missed some of them meanwhile, and these are live.
     pub fn new(
         publisher: Publisher,
         (origin, own_publishers): (u64, OwnPublishers),
@@ -120,7 +120,7 @@ impl RemotePublisher {
         self.next.load(Ordering::Acquire)
     }
 
-    /// Memory that is there. If there is none, it is asked for.
+    /// Takes memory that is there at once. If there is none, the daemon is asked for some, on another thread.
     pub(super) fn loan(
         self: &Arc<Self>,
         bytes: u64,
@@ -156,7 +156,7 @@ impl RemotePublisher {
         Ok(None)
     }
 
-    /// Asks the daemon for memory. Whether there is some.
+    /// Asks the daemon for memory. Returns whether there is some.
     pub fn fetch(&self, bytes: u64) -> bool {
         let loan = self.publisher.loan(bytes).and_then(|mut loan| {
             loan.stage(true)?;
@@ -171,7 +171,7 @@ impl RemotePublisher {
         matches!(&*fetched, SpareLoan::Here(..))
     }
 
-    /// Memory that was had so long ago is not wanted any more.
+    /// Gives back memory that has been there for so long: its message does not want it any more.
     pub fn give_back(&self, kept: Duration) {
         let mut fetched = lock(&self.fetched);
         let is_old = matches!(&*fetched, SpareLoan::Here(_, since) if since.elapsed() >= kept);
@@ -206,7 +206,7 @@ impl RemotePublisher {
         }
     }
 
-    /// Wakes whom messages were published for [quietly](Self::set_quiet).
+    /// Wakes the subscribers for which messages were published [quietly](Self::set_quiet).
     pub(super) fn ring(&self) {
         if self.is_unrung.swap(false, Ordering::AcqRel) {
             self.publisher.ring();

@@ -19,7 +19,7 @@ const TRIAL_LIMIT: Duration = Duration::from_secs(1);
 const RECORD_BYTES_LEAST: u64 = (1 + FRAME_BYTES_MAX) as u64;
 /// The first word.
 const TRIAL: [u8; 1] = [STREAM];
-/// Steps that both say.
+/// Steps that both ends report.
 const CONNECTED: u8 = 1;
 const TRIED: u8 = 2;
 

@@ -123,7 +123,7 @@ impl RdmaLane {
             if rung || moved.any {
                 let began_ms = clock_ms();
                 self.state.listens.store(false, SeqCst);
-                // What came has lanes kicked that are to write for it.
+                // Wakes the lanes that have to write because of what came.
                 reading.settle(link);
                 if rung || moved.sent || moved.room {
                     self.write(link, WriteLimit::All)?;
@@ -234,7 +234,7 @@ impl RdmaLane {
         }
     }
 
-    /// One batch with one doorbell, as far as there is credit. What goes into one record are less slices than `SLICES`.
+    /// Posts one batch with one doorbell, as far as there is credit. A record has fewer than `SLICES` slices.
     fn post_batch<const SLICES: usize>(&self, writing: &mut Writing) -> Result<bool, String> {
         let Writing { batch, in_flight } = writing;
         let mut posts = self
@@ -351,7 +351,7 @@ impl Lane for RdmaLane {
         WriteLimit::Posted
     }
 
-    /// Those that the NIC has read.
+    /// Gives back payloads that the NIC has read.
     fn reap(&self, Writing { in_flight, .. }: &mut Writing) -> usize {
         let completed = self.agreed.channel.completed();
         let is_done = |(number, _): &(u64, _)| *number <= completed;
@@ -363,7 +363,7 @@ impl Lane for RdmaLane {
         done
     }
 
-    /// Posts it. Without credit for all of it the lane's thread hears when there is some again.
+    /// Posts the batch. Without credit for all of it, the lane's thread is told when there is some again.
     fn put(&self, writing: &mut Writing, _: WriteLimit) -> Result<bool, String> {
         match writing.batch.is_short() {
             true => self.post_batch::<SLICES_OF_FEW>(writing),
@@ -372,8 +372,8 @@ impl Lane for RdmaLane {
     }
 
     fn end(&self) {
-        // The queue pair fails, and all that it did is over. Before that a place that the peer could write is not free, nor are payloads
-        // that the NIC reads.
+        // Closing fails the queue pair, and ends all its work. Before that, the peer may write receive buffers, and the NIC may read
+        // payloads.
         self.agreed.channel.close();
     }
 
