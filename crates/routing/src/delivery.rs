@@ -10,6 +10,7 @@
 //! | a message is published | it is due in all flows |
 //! | a flow opens in the place of others | it begins at the least position that one of its hosts has confirmed: what is in flight may arrive twice |
 //! | a flow opens for hosts that none serves yet | they get messages from where the user says, or from where it begins for others |
+//! | a flow that begins earlier opens for a host that has confirmed nothing | the host is owed what it gets there, too: it may have seen nothing else |
 //! | a flow closes | hosts that no other flow serves are forgotten |
 //! | the root acknowledges messages | that confirms them, if the root is a final host |
 //! | a host refuses a flow | nothing is retained for it there, until it confirms something of that flow |
@@ -38,12 +39,19 @@ struct Flow {
     taken: u64,
 }
 
+/// How far a final host is.
+#[derive(Clone, Copy, Debug)]
+struct Position {
+    next: u64,
+    /// The host has said so. If not, that is where its first flow began.
+    is_confirmed: bool,
+}
+
 /// The messages of one publisher on their way to final hosts. Their numbers may have gaps.
 #[derive(Debug, Default)]
 pub struct Delivery {
     next: u64,
-    /// The position that each final host has confirmed.
-    hosts: BTreeMap<HostId, u64>,
+    hosts: BTreeMap<HostId, Position>,
     flows: BTreeMap<StreamId, Flow>,
 }
 
@@ -81,10 +89,17 @@ impl Delivery {
         let end = others.map(|of| of.due.end).max();
         let confirmed = hosts
             .keys()
-            .map(|host| *self.hosts.get(host).unwrap_or(&from));
+            .map(|host| self.hosts.get(host).map_or(from, |at| at.next));
         let start = confirmed.min().unwrap_or(from);
         for host in hosts.keys() {
-            self.hosts.entry(*host).or_insert(start);
+            let begins = Position {
+                next: start,
+                is_confirmed: false,
+            };
+            let at = self.hosts.entry(*host).or_insert(begins);
+            if !at.is_confirmed {
+                at.next = at.next.min(start);
+            }
         }
         let is_behind = |(host, is_reliable): &(&HostId, &bool)| **host != root && **is_reliable;
         let behind = hosts.iter().filter(is_behind);
@@ -114,8 +129,9 @@ impl Delivery {
             return;
         };
         if flow.hosts.contains(&host) {
-            let confirmed = self.hosts.entry(host).or_default();
-            *confirmed = next.max(*confirmed);
+            if let Some(at) = self.hosts.get_mut(&host) {
+                (at.next, at.is_confirmed) = (at.next.max(next), true);
+            }
             flow.refused.remove(&host);
         }
     }
@@ -159,7 +175,7 @@ impl Delivery {
         let flows = self.flows.values();
         let needed = flows.flat_map(|flow| {
             let behind = flow.behind.difference(&flow.refused);
-            let confirmed = behind.map(|host| self.hosts[host]);
+            let confirmed = behind.map(|host| self.hosts[host].next);
             let due = (!flow.due.is_empty()).then_some(flow.due.start);
             confirmed.filter(|next| *next < flow.taken).chain(due)
         });

@@ -21,6 +21,8 @@ fn life(host: u64) -> Life {
 
 const FIRST: StreamId = StreamId(1);
 const SECOND: StreamId = StreamId(2);
+const THIRD: StreamId = StreamId(3);
+const FOURTH: StreamId = StreamId(4);
 
 /// A flow to final hosts that are to miss nothing.
 fn open(delivery: &mut Delivery, id: StreamId, hosts: &[u64]) {
@@ -52,6 +54,28 @@ fn a_flow_that_takes_anothers_place_begins_at_what_its_hosts_have_confirmed() {
     // It is forgotten with its last flow, and then it is a new one.
     open(&mut delivery, FIRST, &[1]);
     assert_eq!(delivery.due(FIRST), None);
+}
+
+#[test]
+fn a_host_is_owed_what_an_earlier_flow_brought_it_until_it_has_confirmed() {
+    let mut delivery = Delivery::default();
+    open(&mut delivery, FIRST, &[1]);
+    (0..5).for_each(|number| delivery.publish(number));
+    send(&mut delivery, FIRST);
+    // A new host is owed what follows, but gets what the other has not confirmed, too.
+    open(&mut delivery, SECOND, &[2]);
+    assert_eq!(delivery.due(SECOND), None);
+    open(&mut delivery, THIRD, &[1, 2]);
+    delivery.close(SECOND);
+    assert_eq!(delivery.due(THIRD), Some(0..5));
+    // It may have some of that: without the rest, that would be a gap.
+    open(&mut delivery, SECOND, &[2]);
+    assert_eq!(delivery.due(SECOND), Some(0..5));
+    delivery.confirmed(SECOND, HostId(2), 4);
+    open(&mut delivery, FOURTH, &[1, 2]);
+    delivery.close(SECOND);
+    open(&mut delivery, SECOND, &[2]);
+    assert_eq!(delivery.due(SECOND), Some(4..5));
 }
 
 #[test]
