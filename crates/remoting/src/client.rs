@@ -358,12 +358,29 @@ impl Connection {
         inbox.wanted.insert(outbox.request, target);
         note(&mut inbox, outbox.request);
         drop(inbox);
-        let request = self.append(&mut outbox, from, 0, call, bulk)?;
-        self.flush(&mut outbox)?;
-        Ok(Waited {
+        let request = outbox.request;
+        let sent = self.append(&mut outbox, from, 0, call, bulk);
+        let sent = sent.and_then(|_| self.flush(&mut outbox));
+        drop(outbox);
+        if sent.is_err() {
+            self.forget(request);
+        }
+        sent.map(|()| Waited {
             request,
             lane: from.lane,
         })
+    }
+
+    /// Nobody waits for an answer any more. A server that answered a call before it had all of it may have somebody read to the caller's
+    /// memory: that is over when this returns.
+    fn forget(&self, request: u64) {
+        let mut inbox = lock(&self.inbox);
+        inbox.wanted.remove(&request);
+        while inbox.is_read {
+            let waited = self.answered.wait(inbox);
+            inbox = waited.unwrap_or_else(PoisonError::into_inner);
+        }
+        inbox.answers.remove(&request);
     }
 
     /// Waits for an answer, and takes what came with it.
