@@ -333,7 +333,7 @@ def main():
 def checks():
     up = document("up", "--mps")
     pipes = up["mps"]["pipe_directory"]
-    check("up --mps", up["mps"]["state"] == "ours", up["mps"])
+    check("up --mps", up["mps"]["state"] == "own", up["mps"])
     answers(pipes)
     the_daemon_is_outside(pipes, up["pid"])
     pub_sub("both under MPS", True, True)
@@ -346,7 +346,7 @@ def checks():
     client_limit()
     report["handover"] = document("doctor", "--handover").get("handovers")
     os.kill(document("status")["mps"]["control_pid"], signal.SIGKILL)
-    again = wait_for("MPS to be started again", lambda: [m for m in [document("status")["mps"]] if m["restarts"] and m["state"] == "ours"])
+    again = wait_for("MPS to be started again", lambda: [m for m in [document("status")["mps"]] if m["restarts"] and m["state"] == "own"])
     check("a killed control daemon is started again", True, again[0])
     pub_sub("after the control daemon was killed", True, True)
 

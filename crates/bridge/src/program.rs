@@ -4,7 +4,7 @@ use crate::{ros2_topics, Bridge, BridgeError, Counts, Reason, RosTopic};
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 use rgaps_client::{ClientError, Config, Node, OpenError};
-use rgaps_session::{explain, start_log, tell_user};
+use rgaps_session::{explain, print_error, start_log};
 use serde::Serialize;
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -61,7 +61,7 @@ pub fn run(arguments: &Arguments, config: Config) -> ExitCode {
     match run_bridge(arguments, config) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            tell_user(format_args!("rgaps bridge: {}", explain(error.as_ref())));
+            print_error(format_args!("rgaps bridge: {}", explain(error.as_ref())));
             ExitCode::from(exit_code(&error))
         }
     }
@@ -205,7 +205,7 @@ fn report(json: bool, counts: &Counts, ended: bool) -> anyhow::Result<()> {
         false => words(counts, ended),
     };
     if !json && !ended {
-        tell_user(format_args!("{text}"));
+        print_error(format_args!("{text}"));
         return Ok(());
     }
     // Whoever reads it may have gone.

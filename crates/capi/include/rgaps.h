@@ -111,7 +111,7 @@ enum rgaps_status {
     /* There is no daemon, and none could be started. */
     RGAPS_ERROR_NO_DAEMON = -12,
     /* The daemon has died or was stopped; existing publishers and subscribers continue. */
-    RGAPS_ERROR_DAEMON_GONE = -13,
+    RGAPS_ERROR_DAEMON_LOST = -13,
     /* Access rules, or the permissions of the daemon's socket, forbid it. */
     RGAPS_ERROR_PERMISSION = -14,
     /* The message is not of the type that its publisher declares. */

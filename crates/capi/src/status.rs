@@ -41,7 +41,7 @@ codes! {
     NoTensor = -10, c"RGAPS_ERROR_NO_TENSOR";
     Busy = -11, c"RGAPS_ERROR_BUSY";
     NoDaemon = -12, c"RGAPS_ERROR_NO_DAEMON";
-    DaemonGone = -13, c"RGAPS_ERROR_DAEMON_GONE";
+    DaemonLost = -13, c"RGAPS_ERROR_DAEMON_LOST";
     Permission = -14, c"RGAPS_ERROR_PERMISSION";
     TypeMismatch = -15, c"RGAPS_ERROR_TYPE_MISMATCH";
     DomainMismatch = -16, c"RGAPS_ERROR_DOMAIN_MISMATCH";
@@ -144,7 +144,7 @@ impl Coded for Refusal {
             RefusalCode::VersionMismatch => Code::Version,
             RefusalCode::NotFound => Code::NotFound,
             RefusalCode::BadRequest => Code::Argument,
-            RefusalCode::ZoneLost | RefusalCode::Recovering => Code::DaemonGone,
+            RefusalCode::ZoneLost | RefusalCode::Recovering => Code::DaemonLost,
             RefusalCode::Internal => Code::System,
         }
     }
@@ -155,11 +155,11 @@ impl Coded for ClientError {
         match self {
             ClientError::Launch(error) => error.code(),
             ClientError::Refused(refusal) => refusal.code(),
-            ClientError::Gone { .. }
+            ClientError::DaemonLost { .. }
             | ClientError::Stopped
             | ClientError::NoAnswer { .. }
             | ClientError::ZoneLost { .. }
-            | ClientError::Closed => Code::DaemonGone,
+            | ClientError::Closed => Code::DaemonLost,
             ClientError::Pool(error) => error.code(),
             ClientError::Protocol(_) => Code::Protocol,
             ClientError::Argument(_) => Code::Argument,

@@ -16,7 +16,7 @@ pub fn warn(node: &Node, topic: &str) -> anyhow::Result<()> {
             .iter()
             .filter(|row| row.name != topic && row.publishers + row.orphans > 0);
         let known: Vec<&str> = known.map(|row| row.name.as_str()).collect();
-        rgaps_session::tell_user(format_args!("rgaps: {}", notice(topic, &known)));
+        rgaps_session::print_error(format_args!("rgaps: {}", notice(topic, &known)));
     }
     Ok(())
 }
@@ -26,7 +26,7 @@ pub fn warn_of_pattern(node: &Node, pattern: &str) -> anyhow::Result<()> {
     let mut topics = node.topics()?.into_iter();
     if !topics.any(|row| pattern_matches(pattern, &row.name)) {
         let hint = other_hosts(node)?;
-        rgaps_session::tell_user(format_args!(
+        rgaps_session::print_error(format_args!(
             "rgaps: no topic matches '{pattern}' yet; waiting{hint}"
         ));
     }

@@ -129,7 +129,7 @@ pub fn down(common: &Common, output: &mut Output) -> anyhow::Result<()> {
     // A mistake in the configuration is no reason to leave a daemon running.
     let (config, invalid) = session::config_or_address(common)?;
     if let Some(error) = invalid {
-        rgaps_session::tell_user(format_args!("rgaps: the configuration is not valid ({error}); stopping the daemon of realm '{}' at '{}' anyway",
+        rgaps_session::print_error(format_args!("rgaps: the configuration is not valid ({error}); stopping the daemon of realm '{}' at '{}' anyway",
             config.realm,
             config.socket_path().display()));
     }

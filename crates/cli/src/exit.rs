@@ -49,7 +49,7 @@ pub fn code(result: anyhow::Result<()>) -> ExitCode {
         // `rgaps topic echo x | head -1` has got what it wanted.
         return ExitCode::SUCCESS;
     }
-    rgaps_session::tell_user(format_args!(
+    rgaps_session::print_error(format_args!(
         "rgaps: {}",
         rgaps_session::explain(error.as_ref())
     ));
@@ -136,7 +136,9 @@ fn of_client(error: &ClientError) -> u8 {
             RefusalCode::Recovering => NOT_IN_TIME,
             _ => REFUSED,
         },
-        ClientError::Gone { .. } | ClientError::Stopped | ClientError::NoAnswer { .. } => NO_DAEMON,
+        ClientError::DaemonLost { .. } | ClientError::Stopped | ClientError::NoAnswer { .. } => {
+            NO_DAEMON
+        }
         _ => FAILED,
     }
 }

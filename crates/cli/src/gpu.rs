@@ -127,7 +127,7 @@ fn images(named: Option<PathBuf>) -> Option<PathBuf> {
     match made {
         Ok(()) => Some(folder),
         Err(error) => {
-            rgaps_session::tell_user(format_args!(
+            rgaps_session::print_error(format_args!(
                 "rgaps: no images of libraries are kept: {}: {error}; set gpu.images",
                 folder.display()
             ));
@@ -179,7 +179,7 @@ fn check_servers(communication: &Communication, list: &GpuList) -> anyhow::Resul
     for server in list.servers() {
         let found = status(communication, server)?;
         if found.clients.len() >= found.clients_max as usize {
-            rgaps_session::tell_user(format_args!(
+            rgaps_session::print_error(format_args!(
                 "rgaps: the GPU server at {server} is full ({} clients); the program may be refused",
                 found.clients.len()
             ));
@@ -291,7 +291,7 @@ fn list(common: &Common, server: &GpuServer, output: &mut Output) -> anyhow::Res
             Ok(status) => list_one(&status, name, output)?,
             Err(error) if servers.len() == 1 => return Err(error.into()),
             Err(error) => {
-                rgaps_session::tell_user(format_args!("rgaps: {error}"));
+                rgaps_session::print_error(format_args!("rgaps: {error}"));
                 away += 1;
             }
         }

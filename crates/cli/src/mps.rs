@@ -44,7 +44,7 @@ pub fn describe(info: &MpsInfo) -> String {
     let mut text = match info.state {
         MpsState::Off => "off".to_owned(),
         MpsState::Starting => "starting".to_owned(),
-        MpsState::Ours => format!("the daemon's own: {control}"),
+        MpsState::Own => format!("the daemon's own: {control}"),
         MpsState::Foreign => format!("not the daemon's, it was running already: {control}"),
         MpsState::Draining => format!("the previous daemon's, ending: {control}"),
         MpsState::Failed => "not running".to_owned(),
@@ -71,7 +71,7 @@ pub fn describe(info: &MpsInfo) -> String {
 pub fn check(info: &MpsInfo) -> Result<(), NoMps> {
     match info.state {
         MpsState::Off => Err(NoMps::NotWanted),
-        MpsState::Ours | MpsState::Foreign => match &info.pipe_directory {
+        MpsState::Own | MpsState::Foreign => match &info.pipe_directory {
             Some(directory) if !MpsControl::at(directory).has_socket() => {
                 Err(NoMps::AnotherUsers(directory.clone()))
             }
@@ -123,7 +123,7 @@ pub fn env(common: &Common, output: &mut Output) -> anyhow::Result<()> {
 pub fn run(common: &Common, run: &Run) -> anyhow::Result<()> {
     let config = session::config(common)?;
     let variables = if !config.cuda.mps && rgaps_session::connect(&config)?.is_none() {
-        rgaps_session::tell_user(format_args!(
+        rgaps_session::print_error(format_args!(
             "rgaps: no daemon is running, so there is no MPS; 'rgaps up --mps' starts both"
         ));
         BTreeMap::new()
@@ -167,7 +167,7 @@ mod tests {
         let refused = |info| check(&info).unwrap_err().to_string();
         assert!(refused(info(MpsState::Failed, None)).contains("because"));
         assert!(refused(info(MpsState::Draining, Some("/x"))).contains("because"));
-        assert!(refused(info(MpsState::Ours, Some("/not/there"))).contains("one user"));
+        assert!(refused(info(MpsState::Own, Some("/not/there"))).contains("one user"));
         assert!(refused(info(MpsState::Off, None)).contains("rgaps up --mps"));
     }
 }

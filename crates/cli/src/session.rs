@@ -12,7 +12,7 @@ const CLIENT_NAME: &str = "rgaps-cli";
 pub fn config(common: &Common) -> anyhow::Result<Config> {
     let config = config_without_warnings(common)?;
     for warning in config.warnings() {
-        rgaps_session::tell_user(format_args!("rgaps: {warning}"));
+        rgaps_session::print_error(format_args!("rgaps: {warning}"));
     }
     Ok(config)
 }
@@ -102,7 +102,7 @@ fn find(mut config: Config, advice: &str, cure: Option<&str>) -> anyhow::Result<
         }
         (_, unreached) => {
             if let Some(warning) = unreached {
-                rgaps_session::tell_user(format_args!("rgaps: {warning}"));
+                rgaps_session::print_error(format_args!("rgaps: {warning}"));
             }
             Err(error.into())
         }

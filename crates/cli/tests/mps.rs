@@ -49,7 +49,7 @@ fn check(doctor: &Value) -> (String, String) {
 fn up_env_run_and_down() {
     let realm = MpsRealm::new();
     let up = realm.json(&["up", "--mps"]);
-    assert_eq!(up["mps"]["state"], "ours", "{up}");
+    assert_eq!(up["mps"]["state"], "own", "{up}");
     let pipes = up["mps"]["pipe_directory"].as_str().unwrap().to_owned();
     assert!(realm.run(&["up", "--mps"]).ok().contains(&pipes));
 
@@ -77,7 +77,7 @@ fn up_env_run_and_down() {
     let status = realm.json(&["status"]);
     assert_eq!(
         (&status["mps"]["state"], &status["mps"]["quarantined"]),
-        (&"ours".into(), &0.into())
+        (&"own".into(), &0.into())
     );
     assert!(realm.run(&["status"]).ok().contains("the daemon's own"));
 

@@ -372,7 +372,7 @@ impl Worker {
         for fd in fds {
             owned.push(fd.map_err(|error| OpenError::Thread(error.to_string()))?);
         }
-        for end in self.conductor.tell_device(self.member, row, owned)? {
+        for end in self.conductor.report_device(self.member, row, owned)? {
             self.end_seat(end)?;
         }
         Ok(())

@@ -59,14 +59,14 @@ impl Recorded {
         }
     }
 
-    fn is_ours(self) -> bool {
+    fn is_own(self) -> bool {
         self.thread
             .is_none_or(|thread| thread == std::thread::current().id())
     }
 
     /// When its work so far ends. Another thread's own stream cannot be asked: all work is waited for.
     fn ask(self, mapping: &PoolMapping, client: &ClientContext) -> WorkEnd {
-        match self.is_ours() {
+        match self.is_own() {
             true => mapping.ask(client, self.stream),
             false => mapping.ask_all(&client.zone),
         }
@@ -74,7 +74,7 @@ impl Recorded {
 
     /// The same for one that could not be asked before, because it captures a graph.
     pub(crate) fn ask_again(self, mapping: &PoolMapping, client: &ClientContext) -> WorkEnd {
-        match self.is_ours() {
+        match self.is_own() {
             true => mapping.ask(client, self.stream),
             // Its thread does.
             false if !client.zone.is_gpu_lost() => WorkEnd::Later,

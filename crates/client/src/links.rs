@@ -9,7 +9,7 @@ pub use crate::client::{GpuRange, HostMemory, MappedRange};
 pub use crate::publisher::StreamingCopy;
 pub use rgaps_layout::{MetadataLengths, MAX_METADATA_BYTES};
 pub use rgaps_session::{
-    CameOver, Demand, Direction, InterestPublisher, InterestRow, LandIn, LandingRule, Links,
+    ArrivalPath, Demand, Direction, InterestPublisher, InterestRow, LandIn, LandingRule, Links,
     LinksTls, LogFormat, Offer, Quota, Rdma, Traces, Watermark, HISTOGRAM_BUCKETS, LINKS_CLIENT,
     MAX_REMOTE_HOSTS,
 };
@@ -42,7 +42,7 @@ pub trait LinksNode {
         -> Result<(), ClientError>;
 
     /// Tells the daemon over what path the messages of a remote publisher reach this host now.
-    fn comes_over(&self, publisher: &Publisher, over: CameOver) -> Result<(), ClientError>;
+    fn comes_over(&self, publisher: &Publisher, over: ArrivalPath) -> Result<(), ClientError>;
 
     /// Tells the daemon to or from which hosts a topic is not carried, and why.
     fn unserved(&self, topic: &str, hosts: Vec<RemoteRow>) -> Result<(), ClientError>;
@@ -65,7 +65,7 @@ pub trait LinksNodeBuilder {
 #[doc(hidden)]
 pub trait LinksPublisherBuilder {
     /// The path over which the messages of a remote publisher reach this host.
-    fn came_over(self, over: CameOver) -> Self;
+    fn arrives_over(self, over: ArrivalPath) -> Self;
 }
 
 /// More of a [`Publisher`], for messages of a publisher on another host.

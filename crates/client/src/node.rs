@@ -7,7 +7,7 @@ use crate::{
     Publisher, PublisherBuilder, RemoteRow, Status, Subscriber, SubscriberBuilder, TopicInfo,
     TopicRow, WaitSet,
 };
-use rgaps_session::{CameOver, Config, TopicNames};
+use rgaps_session::{ArrivalPath, Config, TopicNames};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -228,7 +228,7 @@ impl LinksNode for Node {
         self.conductor.stands_for(subscriber.core.member(), hosts)
     }
 
-    fn comes_over(&self, publisher: &Publisher, over: CameOver) -> Result<(), ClientError> {
+    fn comes_over(&self, publisher: &Publisher, over: ArrivalPath) -> Result<(), ClientError> {
         self.conductor.comes_over(publisher.member(), over)
     }
 

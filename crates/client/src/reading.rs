@@ -139,7 +139,7 @@ pub(crate) fn how_copied(reader: Option<&Arc<Context>>, home: Option<Domain>) ->
 }
 
 /// Why a reader can do without a copy of messages of the domain `home`.
-pub(crate) fn how_read_in_place(home: Option<Domain>) -> &'static str {
+pub(crate) fn how_read_directly(home: Option<Domain>) -> &'static str {
     match home {
         Some(Domain::Host) => "read in place: the GPU is integrated and shares the host's memory",
         _ => "read in place: the GPUs have peer access, and the message is small or was not copied",

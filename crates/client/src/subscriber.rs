@@ -11,7 +11,7 @@ use crate::listener::Listener;
 use crate::matched::{Members, Watched};
 use crate::pending::Deadline;
 use crate::readiness::Readiness;
-use crate::reading::{how_copied, how_read_in_place, is_reached, Private};
+use crate::reading::{how_copied, how_read_directly, is_reached, Private};
 use crate::{ClientError, Late, Matched, Node, OpenError, RecvError, Sample, SubscriberQos};
 use rgaps_layout::{
     Domain, MAX_DEPTH, MAX_HELD, MAX_POOLS, MAX_PUBLISHERS, PUBLISHER_ACTIVE, WAIT_SLICE_NS,
@@ -42,7 +42,7 @@ const WOKEN_SPIN_NS: u64 = 2_000;
 /// How messages reach a subscriber that reads in a domain of its own.
 const PATH_UNKNOWN: u32 = 0;
 const PATH_COPIED: u32 = 1;
-const PATH_IN_PLACE: u32 = 2;
+const PATH_DIRECT: u32 = 2;
 const PATH_PRIVATE: u32 = 3;
 
 /// Configures and creates a [`Subscriber`].
@@ -835,7 +835,7 @@ impl SubscriberCore {
         if is_reached(own.context(), &grant) {
             match map(own.at()) {
                 Ok(mapping) => {
-                    self.tell_path(PATH_IN_PLACE, grant.pool as u16);
+                    self.report_path(PATH_DIRECT, grant.pool as u16);
                     return Ok(mapping);
                 }
                 Err(ClientError::Pool(error)) => {
@@ -846,7 +846,7 @@ impl SubscriberCore {
         }
         let mapping = map(grant.domain)?;
         self.copied.fetch_or(1 << grant.pool, Ordering::Relaxed);
-        self.tell_path(PATH_PRIVATE, grant.pool as u16);
+        self.report_path(PATH_PRIVATE, grant.pool as u16);
         Ok(mapping)
     }
 
@@ -870,7 +870,7 @@ impl SubscriberCore {
             // As it is: the sample says so.
             Progress::Aborted | Progress::Reached => {}
         }
-        self.tell_path(PATH_PRIVATE, message.pool);
+        self.report_path(PATH_PRIVATE, message.pool);
         let own = self.own.as_ref().and_then(|own| own.context());
         let from = self.mapping(message.pool);
         let copy = Private::copy(from, message.offset, message.bytes, own)?;
@@ -884,12 +884,12 @@ impl SubscriberCore {
         }
         let mapping = self.pools.get(usize::from(pool)).and_then(OnceLock::get);
         if mapping.is_some_and(|mapping| Arc::ptr_eq(mapping, own)) {
-            self.tell_path(PATH_COPIED, home);
+            self.report_path(PATH_COPIED, home);
         }
     }
 
     /// Tells the daemon how messages of a pool come here, for listings, where that has changed.
-    fn tell_path(&self, path: u32, home: u16) {
+    fn report_path(&self, path: u32, home: u16) {
         let Some(own) = &self.own else {
             return;
         };
@@ -904,13 +904,13 @@ impl SubscriberCore {
             .map(|grant| grant.domain);
         let text = match path {
             PATH_COPIED => how_copied(own.context(), home),
-            PATH_IN_PLACE => how_read_in_place(home),
+            PATH_DIRECT => how_read_directly(home),
             _ => {
                 "copied by the subscriber for itself: the publisher made no replica here, and the subscriber's GPU or CPU \
                  cannot read the message in place"
             }
         };
-        if let Err(error) = self.client.conductor.tell_path(self.member, text) {
+        if let Err(error) = self.client.conductor.report_path(self.member, text) {
             tracing::debug!(%error, "telling the daemon the path of a subscriber failed");
         }
     }

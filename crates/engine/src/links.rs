@@ -12,7 +12,7 @@ use crate::sessions::{is_owner, Session, SessionId};
 use crate::topic::Topic;
 use crate::zone::Zone;
 use rgaps_session::{
-    Answer, CameOver, Demand, InterestPublisher, InterestRow, LinksFailure, LinksInfo, Member,
+    Answer, ArrivalPath, Demand, InterestPublisher, InterestRow, LinksFailure, LinksInfo, Member,
     Refusal, RefusalCode, RemoteRow, Side, INTEREST_ROWS, LINKS_CLIENT, MAX_DEPARTED,
 };
 use rgaps_sync::atomic::Ordering;
@@ -132,7 +132,7 @@ impl Engine {
         &mut self,
         session: SessionId,
         member: &Member,
-        over: CameOver,
+        over: ArrivalPath,
     ) -> Result<Answer, Refusal> {
         self.require_links(session)?;
         if member.side != Side::Publisher {

@@ -5,7 +5,7 @@ use crate::memory::Memory;
 use crate::refuse::refuse;
 use crate::topic::Topic;
 use rgaps_layout::Domain;
-use rgaps_session::{CameOver, PathKind, Refusal, RefusalCode, Role};
+use rgaps_session::{ArrivalPath, PathKind, Refusal, RefusalCode, Role};
 
 /// What a client asks to join.
 pub(crate) struct Wish<'a> {
@@ -15,7 +15,7 @@ pub(crate) struct Wish<'a> {
     pub(crate) role: Role,
     pub(crate) require: Option<PathKind>,
     /// Of a publisher of the links: how its messages reach this host.
-    pub(crate) remote_path: Option<CameOver>,
+    pub(crate) remote_path: Option<ArrivalPath>,
 }
 
 /// The best path from messages that live in `home` to who reads in a domain, and why it is no better. Whether
@@ -43,7 +43,7 @@ fn path(
 }
 
 /// The path of what the links publish, and why it is no better.
-fn from_remote(remote_path: Option<&CameOver>) -> (PathKind, String) {
+fn from_remote(remote_path: Option<&ArrivalPath>) -> (PathKind, String) {
     let unsaid = (PathKind::Tcp, "their path is not known yet");
     let (path, why) = remote_path.map_or(unsaid, |over| (over.path, &over.why));
     let from = "the messages come from another host";

@@ -83,10 +83,10 @@ impl Engine {
                 domain,
                 role,
                 require,
-                came_over,
+                arrives_over,
             } => {
                 self.note_process(session);
-                let over = came_over.as_ref();
+                let over = arrives_over.as_ref();
                 over.map_or(Ok(()), |over| check_path(&over.why))?;
                 let wish = Wish {
                     topic: &topic,
@@ -94,7 +94,7 @@ impl Engine {
                     domain,
                     role,
                     require,
-                    remote_path: came_over.filter(|_| self.sessions.is_links(session)),
+                    remote_path: arrives_over.filter(|_| self.sessions.is_links(session)),
                 };
                 self.join(session, &wish, out)
             }

@@ -5,7 +5,7 @@ use rgaps_cuda::{CudaError, CudaSource, Driver};
 use rgaps_layout::{Domain, GpuUuid};
 use rgaps_pool::{HostConfig, HostSource, HugePages, PoolError, Provider, SegmentSource};
 use rgaps_session::{
-    segment_bytes, Config, CudaUse, HostProvider, HugePages as ConfiguredHugePages, NumaPlace,
+    segment_bytes, Config, CudaUse, HostProvider, HugePages as ConfiguredHugePages, NumaChoice,
     Pools,
 };
 use std::net::IpAddr;
@@ -55,18 +55,18 @@ impl SystemSources {
     }
 
     /// The node of a place, as far as it can be found out.
-    fn numa_node(&mut self, place: NumaPlace) -> Result<u32, String> {
+    fn numa_node(&mut self, place: NumaChoice) -> Result<u32, String> {
         let sys = Path::new(numa::SYS);
         match place {
-            NumaPlace::Node(node) => Ok(node),
-            NumaPlace::Nic => {
+            NumaChoice::Node(node) => Ok(node),
+            NumaChoice::Nic => {
                 let address = self.lanes.ok_or("links.listen names no address")?;
                 numa::of_address(sys, address)
             }
-            NumaPlace::Gpu(_) if self.pools.cuda.enabled == CudaUse::Off => {
+            NumaChoice::Gpu(_) if self.pools.cuda.enabled == CudaUse::Off => {
                 Err("GPUs are switched off by pool.cuda.enabled in rgaps.toml".to_owned())
             }
-            NumaPlace::Gpu(number) => {
+            NumaChoice::Gpu(number) => {
                 let driver = self.driver().map_err(|error| error.to_string())?;
                 let devices = driver.devices().map_err(|error| error.to_string())?;
                 let seen = devices.len();

@@ -4,7 +4,7 @@ use rgaps_layout::{
     PublisherRecord, PublisherRegion, SubscriberRecord, TopicRecord, TopicRegion, CONTROL_PAGE,
     MAX_PUBLISHERS, MAX_SUBSCRIBERS, MAX_TOPIC_NAME, RECORD_LIVE, RECORD_ORPHAN,
 };
-use rgaps_session::{CameOver, Demand, DeviceRow, History, Offer, PathKind, RemoteRow, Ring};
+use rgaps_session::{ArrivalPath, Demand, DeviceRow, History, Offer, PathKind, RemoteRow, Ring};
 use rgaps_sync::atomic::Ordering;
 use rgaps_topic::{PublisherView, Shared, SubscriberView};
 use std::collections::{BTreeMap, BTreeSet};
@@ -81,7 +81,7 @@ pub(crate) struct Publisher {
     /// The slowest path that will do.
     pub(crate) require: Option<PathKind>,
     /// Of one of the links': how its messages reach this host, as the links report.
-    pub(crate) remote_path: Option<CameOver>,
+    pub(crate) remote_path: Option<ArrivalPath>,
     /// The device topic that it publishes the messages of, as it says.
     pub(crate) device: Option<Arc<Device>>,
 }

@@ -1,22 +1,24 @@
 //! What is required of messages from other hosts, whose path the links tell.
 mod support;
 
-use rgaps_session::{CameOver, PathKind, RefusalCode, Request, Role, LINKS_CLIENT, MAX_PATH_BYTES};
+use rgaps_session::{
+    ArrivalPath, PathKind, RefusalCode, Request, Role, LINKS_CLIENT, MAX_PATH_BYTES,
+};
 use support::{best_effort, volatile, Seat, Sim, World};
 
-fn over(path: PathKind, why: &str) -> Option<CameOver> {
+fn over(path: PathKind, why: &str) -> Option<ArrivalPath> {
     let why = why.to_owned();
-    Some(CameOver { path, why })
+    Some(ArrivalPath { path, why })
 }
 
-fn joins(role: Role, require: Option<PathKind>, came_over: Option<CameOver>) -> Request {
+fn joins(role: Role, require: Option<PathKind>, arrives_over: Option<ArrivalPath>) -> Request {
     Request::Join {
         topic: "t".to_owned(),
         type_name: String::new(),
         domain: None,
         role,
         require,
-        came_over,
+        arrives_over,
     }
 }
 
@@ -24,8 +26,8 @@ fn reads(require: PathKind) -> Request {
     joins(best_effort(), Some(require), None)
 }
 
-fn lands(world: &mut World, links: &mut Sim, came_over: Option<CameOver>) -> Seat {
-    let publisher = joins(volatile(), None, came_over);
+fn lands(world: &mut World, links: &mut Sim, arrives_over: Option<ArrivalPath>) -> Seat {
+    let publisher = joins(volatile(), None, arrives_over);
     world.try_join(links, publisher).unwrap()
 }
 

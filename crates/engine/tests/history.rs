@@ -250,7 +250,7 @@ fn a_forgotten_topic_has_no_history_and_no_type() {
         domain: None,
         role: lasting(),
         require: None,
-        came_over: None,
+        arrives_over: None,
     };
     let publisher = world.try_join(&mut a, typed("old")).unwrap();
     let mut writer = world.writer(&a, &publisher);

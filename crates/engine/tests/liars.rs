@@ -293,7 +293,7 @@ fn names_and_numbers_have_limits() {
             domain: None,
             role: volatile(),
             require: None,
-            came_over: None,
+            arrives_over: None,
         };
         assert_eq!(world.refused(&a, request), RefusalCode::BadRequest);
     }

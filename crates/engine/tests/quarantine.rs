@@ -30,7 +30,7 @@ impl Mps for TestMps {
     fn info(&self) -> MpsInfo {
         let none = self.0.lock().unwrap().none;
         MpsInfo {
-            state: if none { MpsState::Off } else { MpsState::Ours },
+            state: if none { MpsState::Off } else { MpsState::Own },
             pipe_directory: (!none).then(|| PIPES.to_owned()),
             ..MpsInfo::default()
         }

@@ -7,7 +7,7 @@ use anyhow::Context;
 use clap::{Parser, Subcommand};
 use rgaps_client::Config;
 use rgaps_links::LinksConductor;
-use rgaps_session::{end_with_parent, on_own_stack, start_log, tell_user};
+use rgaps_session::{end_with_parent, on_own_stack, print_error, start_log};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
@@ -38,7 +38,7 @@ fn main() -> ExitCode {
     on_own_stack(|| match run() {
         Ok(code) => code,
         Err(error) => {
-            tell_user(format_args!("rgaps-links: {error:#}"));
+            print_error(format_args!("rgaps-links: {error:#}"));
             ExitCode::FAILURE
         }
     })

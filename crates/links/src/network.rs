@@ -34,7 +34,7 @@ pub struct FlowReport {
     pub flow: FlowName,
     /// The host that its messages are for.
     pub host: HostId,
-    /// They are delivered there below this number; or why they do not come there.
+    /// They are delivered there below this number, or why they are not.
     pub outcome: Result<u64, String>,
 }
 

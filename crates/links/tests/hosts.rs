@@ -64,20 +64,22 @@ fn a_message_crosses_once_for_all_subscribers_of_a_host() {
     // Once for the host.
     let total: u64 = SIZES.iter().map(|bytes| (*bytes).max(1) as u64).sum();
     until("the count of what crossed", || {
-        let peers = here.peers().unwrap();
-        let row = &peers.peers[0];
-        (row.messages_out, row.bytes_out) == (SIZES.len() as u64, total)
+        let peers = here.peers().unwrap().peers;
+        let row = peers.first();
+        row.map(|row| (row.messages_out, row.bytes_out)) == Some((SIZES.len() as u64, total))
     });
-    let remote = here.topic("photos").unwrap().remote;
+    let remote = || here.topic("photos").unwrap().remote;
+    until("the other host to be ready", || {
+        remote().first().is_some_and(|row| row.ready)
+    });
+    let remote = remote();
     assert_eq!(remote.len(), 1);
     assert_eq!(
         (remote[0].host.as_str(), remote[0].subscribers),
         ("host-b", 3)
     );
     assert!(
-        remote[0].ready
-            && remote[0].path.contains("tcp")
-            && remote[0].path.contains("no RDMA: links.trusted_fabric"),
+        remote[0].path.contains("tcp") && remote[0].path.contains("no RDMA: links.trusted_fabric"),
         "{remote:?}"
     );
 }

@@ -110,7 +110,7 @@ struct Loose {
     near: Subscriber,
     far: Subscriber,
     next: u64,
-    /// What should come there next, and how many did not.
+    /// What should arrive next, and how many did not.
     expected: u64,
     missed: u64,
     held: Vec<Sample>,

@@ -89,7 +89,7 @@ impl Supervisor {
         let (state, control_pid) = match &self.state {
             SupervisorState::Off => (MpsState::Off, None),
             SupervisorState::Waiting { .. } => (MpsState::Starting, None),
-            SupervisorState::Own { process, .. } => (MpsState::Ours, Some(process.pid)),
+            SupervisorState::Own { process, .. } => (MpsState::Own, Some(process.pid)),
             SupervisorState::Foreign { directory } => {
                 (MpsState::Foreign, MpsControl::at(directory).recorded_pid())
             }

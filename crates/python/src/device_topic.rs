@@ -181,7 +181,7 @@ pub(crate) struct DevicePublisher(Handle<Arc<TensorPublisher>>);
 #[pymethods]
 impl DevicePublisher {
     /// Queues publishing a copy of an array, behind the work on the stream. Nothing waits on the CPU. Keep the array unchanged
-    /// until the stream has come there, and keep the calls of one publisher in order on the GPU.
+    /// until the stream has reached that point, and keep the calls of one publisher in order on the GPU.
     ///
     /// Args:
     ///     array: A contiguous array on the topic's GPU: a tensor of torch, or what has ``__cuda_array_interface__``.
@@ -197,7 +197,7 @@ impl DevicePublisher {
     ) -> PyResult<()> {
         let ((address, bytes), ticks, stream) = (range(array)?, ticks(timeout)?, named(stream)?);
         let publisher = self.0.get()?;
-        // SAFETY: the array is the user's, who keeps it until the stream has come there, as the help says.
+        // SAFETY: the array is the user's, who keeps it until the stream has reached that point, as the help says.
         unsafe { publisher.publish(address, bytes, ticks, stream) }.map_err(IntoPyErr::into_py_err)
     }
 
@@ -239,7 +239,7 @@ impl DeviceSubscriber {
         let ((address, room), ticks, stream): (_, _, Stream) =
             (range(array)?, ticks(timeout)?, named(stream)?);
         let subscriber = self.0.get()?;
-        // SAFETY: the array is the user's, who keeps it until the stream has come there, as the help says.
+        // SAFETY: the array is the user's, who keeps it until the stream has reached that point, as the help says.
         unsafe { subscriber.receive(address, room, ticks, stream) }.map_err(IntoPyErr::into_py_err)
     }
 

@@ -105,7 +105,7 @@ impl IntoPyErr for ClientError {
             ClientError::Launch(LaunchError::NotPermitted { .. }) => "NotPermitted",
             ClientError::Launch(LaunchError::Config(_)) => "ConfigError",
             ClientError::Launch(_)
-            | ClientError::Gone { .. }
+            | ClientError::DaemonLost { .. }
             | ClientError::Stopped
             | ClientError::NoAnswer { .. } => "DaemonUnavailable",
             ClientError::Refused(refusal) => refused(refusal.code),

@@ -14,7 +14,7 @@ use program::Program;
 use rgaps_engine::{snapshots, state_path, Engine, Reactor, Setup, SnapshotAsker, SystemSources};
 use rgaps_mps::{leave_environment, Keeper, MpsDirectory};
 use rgaps_session::{
-    on_own_stack, split_warning, start_log, tell_user, Argument, Config, DaemonLock, Environment,
+    on_own_stack, print_error, split_warning, start_log, Argument, Config, DaemonLock, Environment,
     Listener, Ready, DAEMON_FILES_MIN,
 };
 use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
@@ -67,7 +67,7 @@ fn serve(signals: nix::Result<OwnedFd>) -> ExitCode {
             // To whoever waits for us, and to the log.
             let text = rgaps_session::explain(error.as_ref());
             ready.failed(&text);
-            tell_user(format_args!("rgapsd: {text}"));
+            print_error(format_args!("rgapsd: {text}"));
             ExitCode::FAILURE
         }
     }

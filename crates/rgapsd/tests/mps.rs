@@ -71,7 +71,7 @@ fn leased(client: &mut Client) -> u64 {
 
 fn ours(client: &mut Client) -> u32 {
     let info = mps(client);
-    assert_eq!(info.state, MpsState::Ours, "{info:?}");
+    assert_eq!(info.state, MpsState::Own, "{info:?}");
     info.control_pid.unwrap()
 }
 
@@ -175,7 +175,7 @@ fn it_is_started_started_again_and_stopped() {
     until("MPS to be started again", || {
         let info = mps(&mut client);
         second = info.control_pid.unwrap_or(first);
-        info.state == MpsState::Ours && second != first
+        info.state == MpsState::Own && second != first
     });
     assert_eq!(mps(&mut client).restarts, 1);
     daemon.terminate();
@@ -411,7 +411,7 @@ fn a_server_without_its_control_proves_nothing() {
     kill(control);
     until("MPS to be started again", || {
         let info = mps(&mut client);
-        info.state == MpsState::Ours && info.control_pid != Some(control)
+        info.state == MpsState::Own && info.control_pid != Some(control)
     });
     fake.clients(&[]);
     publisher.0.kill().unwrap();
@@ -514,7 +514,7 @@ fn a_daemon_that_leaves_lets_clients_finish() {
     );
     assert!(info.reason.unwrap().contains("no new clients"));
     fake.clients(&[]);
-    until("a new MPS", || mps(&mut client).state == MpsState::Ours);
+    until("a new MPS", || mps(&mut client).state == MpsState::Own);
     assert!(!lives(first));
     assert_eq!(fake.starts(), 2);
     daemon.terminate();

@@ -37,7 +37,7 @@ pub use config::{
     segment_bytes, AccessRule, Action, Argument, Bridge, BridgeDirection, ByteSize, ByteSizeError,
     Config, ConfigError, Cuda, CudaPool, CudaUse, Direction, Environment, FileMode, Gpu, HostPool,
     HostProvider, HugePages, LandIn, LandingRule, Limits, LinkRule, Links, LinksTls, LogFormat,
-    Metrics, NumaPlace, PeerUse, Pools, Principal, Quota, Rdma, Ros2Rule, RosMiddleware, Traces,
+    Metrics, NumaChoice, PeerUse, Pools, Principal, Quota, Rdma, Ros2Rule, RosMiddleware, Traces,
     Watermark, ZenohRule, LANE_PORT, RECONNECT_PAUSE_MAX_MS, RECOVERY_MS_MIN,
 };
 pub use device::{DeviceRow, DeviceSeatRow, SeatEnd};
@@ -52,9 +52,9 @@ pub use mps::{
     MPS_DEFAULT_PIPE_DIRECTORY, MPS_LOG_VARIABLE, MPS_PIPE_PATH_MAX, MPS_PIPE_VARIABLE,
 };
 pub use names::TopicNames;
-pub use path::{CameOver, PathKind, PathKindError};
+pub use path::{ArrivalPath, PathKind, PathKindError};
 #[cfg(feature = "program")]
-pub use program::{on_own_stack, start_log, tell_user};
+pub use program::{on_own_stack, print_error, start_log};
 pub use ready::Ready;
 pub use rgaps_layout::LaneEnd;
 pub use similar::similar_name;

@@ -5,7 +5,7 @@
 //! and [`MAX_PACKET_FDS`]; whoever sends more, or something that does not decode, is cut off.
 
 use crate::device::{DeviceRow, SeatEnd};
-use crate::path::{CameOver, PathKind};
+use crate::path::{ArrivalPath, PathKind};
 use rgaps_layout::Domain;
 use serde::{Deserialize, Serialize};
 
@@ -263,7 +263,7 @@ pub enum Request {
         /// The slowest path that will do, to each subscriber or from each publisher; none: any.
         require: Option<PathKind>,
         /// Of a publisher of the links, which stands for one elsewhere: how its messages come here.
-        came_over: Option<CameOver>,
+        arrives_over: Option<ArrivalPath>,
     },
     /// Leave. A publisher's history stays with the daemon as long as someone needs it; its leases
     /// go with it. A subscriber has released all it held. Answer: [`Answer::Done`].
@@ -482,7 +482,7 @@ pub enum Request {
         /// The publisher.
         member: Member,
         /// As with [`Request::Join`].
-        over: CameOver,
+        over: ArrivalPath,
     },
     /// Links: the other hosts, as they are. Kept as long as the session. Answer: [`Answer::Done`].
     SetPeers(PeersInfo),
@@ -970,7 +970,7 @@ pub enum MpsState {
     /// The daemon is starting or restarting its own.
     Starting,
     /// The daemon's own.
-    Ours,
+    Own,
     /// One that ran already; the daemon uses it, and neither starts nor stops it.
     Foreign,
     /// The previous daemon's, which ends after its last client.

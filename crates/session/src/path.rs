@@ -90,7 +90,7 @@ impl FromStr for PathKind {
 
 /// How messages of another host came to this one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CameOver {
+pub struct ArrivalPath {
     /// The path.
     pub path: PathKind,
     /// Why it is no better; at most [`crate::MAX_PATH_BYTES`].

@@ -25,7 +25,7 @@ pub fn on_own_stack(program: impl FnOnce() -> ExitCode + Send + 'static) -> Exit
     match thread.stack_size(STACK_BYTES).spawn(program) {
         Ok(thread) => thread.join().unwrap_or(ExitCode::from(PANICKED)),
         Err(error) => {
-            tell_user(format_args!(
+            print_error(format_args!(
                 "starting a thread with a stack of {STACK_BYTES} bytes failed: {error}; raise ulimit -v or ulimit -u"
             ));
             ExitCode::FAILURE
@@ -52,7 +52,7 @@ pub fn start_log(filter: &str, format: LogFormat) -> Result<(), ParseError> {
 
 /// Tells the user something on standard error, with a newline. Use it instead of `eprintln!`, which panics where standard
 /// error takes nothing.
-pub fn tell_user(text: fmt::Arguments<'_>) {
+pub fn print_error(text: fmt::Arguments<'_>) {
     let _ = writeln!(std::io::stderr().lock(), "{text}");
 }
 

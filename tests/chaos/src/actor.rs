@@ -92,7 +92,10 @@ pub fn until_joined<T>(mut join: impl FnMut() -> Result<T, OpenError>) -> anyhow
 
 /// Whether an error is what a dead daemon looks like.
 pub fn is_passing(error: &ClientError) -> bool {
-    matches!(error, ClientError::Launch(_) | ClientError::Gone { .. })
+    matches!(
+        error,
+        ClientError::Launch(_) | ClientError::DaemonLost { .. }
+    )
 }
 
 impl Part {

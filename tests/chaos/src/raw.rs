@@ -112,7 +112,7 @@ impl Raw {
             domain: None,
             role: Role::Subscriber(demand),
             require: None,
-            came_over: None,
+            arrives_over: None,
         })?;
         let Answer::Joined { member, .. } = answer else {
             bail!("a join: {answer:?}");

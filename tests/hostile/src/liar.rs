@@ -161,7 +161,7 @@ pub fn join(topic: &str, role: Role) -> Request {
         domain: None,
         role,
         require: None,
-        came_over: None,
+        arrives_over: None,
     }
 }
 

@@ -300,7 +300,7 @@ fn lie(member: Member, random: &mut Random) -> Request {
                 .then(|| Domain::Cuda(GpuUuid([random.next_u64() as u8; 16]))),
             role: absurd_role(random),
             require: None,
-            came_over: None,
+            arrives_over: None,
         },
         _ => Request::Topics {
             from: random.nasty() as u32,

@@ -89,7 +89,7 @@ static int file_exists(const char *name) {
 
 /* What a daemon looks like that is dead, or stopped. */
 static int is_passing(rgaps_status_t status) {
-    return status == RGAPS_ERROR_NO_DAEMON || status == RGAPS_ERROR_DAEMON_GONE;
+    return status == RGAPS_ERROR_NO_DAEMON || status == RGAPS_ERROR_DAEMON_LOST;
 }
 
 static int tries_again(rgaps_status_t status, const char *what, time_t begun) {

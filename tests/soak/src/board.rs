@@ -78,7 +78,7 @@ pub fn until_joined<T>(mut join: impl FnMut() -> Result<T, OpenError>) -> anyhow
 pub fn is_passing(error: &ClientError) -> bool {
     matches!(
         error,
-        ClientError::Launch(_) | ClientError::Gone { .. } | ClientError::NoAnswer { .. }
+        ClientError::Launch(_) | ClientError::DaemonLost { .. } | ClientError::NoAnswer { .. }
     )
 }
 

@@ -9,8 +9,15 @@ use std::path::Path;
 const BANNED: &str = "carry came come early elsewhere former going gone greeting greetings hear hears heard letter letting liar lie \
     lies meeting met news notes ours passed passing place places said says tell tells theirs told way ways";
 
-/// Crates that still have such names. The test says which of them no longer belong here; the last step of 0038 empties the list.
-const EXCEPTED: [&str; 2] = ["client", "session"];
+/// Phrases that the glossary replaces, and by what. Words that also have a plain sense, such as "place", are left to readers.
+const PHRASES: [(&str, &str); 6] = [
+    ("letting go", "a deferred release"),
+    ("held up by", "back-pressured"),
+    ("come there", "reach"),
+    ("told as aborted", "aborted"),
+    ("goes once more", "is sent again"),
+    ("### Mended", "### Fixed"),
+];
 
 /// Words behind which a name is defined.
 const DEFINING: &str = "mod struct enum union trait type fn const static";
@@ -97,18 +104,53 @@ fn find_banned(folder: &Path, found: &mut Vec<String>) {
 
 #[test]
 fn no_name_has_a_banned_word() {
-    let (mut wrong, mut clean) = (Vec::new(), Vec::new());
+    let mut found = Vec::new();
     for (name, _) in Workspace::load().crates() {
-        let mut found = Vec::new();
-        find_banned(&root().join("crates").join(&name).join("src"), &mut found);
-        match EXCEPTED.contains(&&*name) {
-            false => wrong.append(&mut found),
-            true if found.is_empty() => clean.push(name),
-            true => {}
+        find_banned(&root().join("crates").join(name).join("src"), &mut found);
+    }
+    assert!(found.is_empty(), "rename these:\n{}", found.join("\n"));
+}
+
+/// Appends the lines of texts in a folder and below, or of a text, that have one of the phrases.
+fn find_phrases(path: &Path, found: &mut Vec<String>) {
+    if path.is_dir() {
+        let entries = std::fs::read_dir(path).expect("a folder has entries");
+        for entry in entries {
+            let entry = entry.expect("the folder can be read").path();
+            // Decisions keep the words of their time.
+            if !entry.ends_with("docs/decisions") {
+                find_phrases(&entry, found);
+            }
+        }
+    } else if path.extension().is_some_and(|of| of == "rs" || of == "md") {
+        let text = std::fs::read_to_string(path).expect("sources are text");
+        for (number, line) in (1..).zip(text.lines()) {
+            let phrases = PHRASES.iter().filter(|(phrase, _)| line.contains(phrase));
+            found.extend(phrases.map(|(phrase, better)| {
+                format!("{}:{number}: '{phrase}': {better}", path.display())
+            }));
         }
     }
-    assert!(wrong.is_empty(), "rename these:\n{}", wrong.join("\n"));
-    assert!(clean.is_empty(), "{clean:?} need no exception any more");
+}
+
+#[test]
+fn no_text_has_a_phrase_that_the_glossary_replaces() {
+    let mut found = Vec::new();
+    for text in [
+        "crates",
+        "docs",
+        "README.md",
+        "ARCHITECTURE.md",
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
+    ] {
+        find_phrases(&root().join(text), &mut found);
+    }
+    assert!(
+        found.is_empty(),
+        "write these otherwise:\n{}",
+        found.join("\n")
+    );
 }
 
 #[test]

@@ -85,7 +85,7 @@ struct Service {
 impl Service {
     fn of(config: &Config) -> Result<Service, String> {
         let realms = mps::of_the_daemon(config);
-        let usable = |state| matches!(state, MpsState::Ours | MpsState::Foreign);
+        let usable = |state| matches!(state, MpsState::Own | MpsState::Foreign);
         let pipes = realms
             .filter(|info| usable(info.state))
             .and_then(|info| info.pipe_directory);

@@ -8,7 +8,7 @@ use rgaps_pool::{
     create_sealed_memfd, Access, HostConfig, HostSource, HugePages, PoolError, Provider,
     SegmentSource, SharedMap,
 };
-use rgaps_session::NumaPlace;
+use rgaps_session::NumaChoice;
 use std::os::fd::AsFd;
 
 pub fn checks(config: &Config) -> Vec<Check> {
@@ -118,7 +118,7 @@ fn numa(config: &Config) -> Check {
     let online = online.trim();
     // What a node is near is for the daemon to find out.
     let node = match config.pool.host.numa_node {
-        Some(NumaPlace::Node(node)) => node,
+        Some(NumaChoice::Node(node)) => node,
         _ => 0,
     };
     let wanted = HostConfig {

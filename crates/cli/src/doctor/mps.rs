@@ -54,7 +54,7 @@ pub fn of_the_daemon(config: &Config) -> Option<MpsInfo> {
 fn of(info: &MpsInfo) -> Check {
     let found = describe(info);
     match (&info.state, &info.pipe_directory) {
-        (MpsState::Ours | MpsState::Foreign, Some(directory)) => {
+        (MpsState::Own | MpsState::Foreign, Some(directory)) => {
             in_use(&MpsControl::at(directory), found)
         }
         _ => Check::lack(

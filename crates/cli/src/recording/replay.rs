@@ -17,7 +17,7 @@ pub fn replay(common: &Common, command: &Replay, output: &mut Output) -> anyhow:
     for file in &files {
         let recording = Recording::open(file)?;
         if let Some(missing) = recording.missing() {
-            rgaps_session::tell_user(format_args!(
+            rgaps_session::print_error(format_args!(
                 "rgaps: {}: {}; replaying what can be read",
                 file.display(),
                 missing.reason
@@ -32,7 +32,7 @@ pub fn replay(common: &Common, command: &Replay, output: &mut Output) -> anyhow:
         topics: command.topics.clone(),
         domain: command.domain.as_deref().map(domain::parse).transpose()?,
         wait_subscribers: command.wait_subscribers,
-        report: |text| rgaps_session::tell_user(format_args!("rgaps: {text}")),
+        report: |text| rgaps_session::print_error(format_args!("rgaps: {text}")),
     };
     let node = session::join(common)?;
     let replay = rgaps_recording::Replay::new(&node, recordings, options)?;

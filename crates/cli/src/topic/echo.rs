@@ -180,7 +180,7 @@ pub fn echo(common: &Common, echo: &Echo, output: &mut Output) -> anyhow::Result
         output.put(&message, |to| write_text(&message, tells_missed, to))?;
     }
     if left == 0 && echo.count.is_none() && save.is_some_and(|save| save.names_parts()) {
-        rgaps_session::tell_user(format_args!(
+        rgaps_session::print_error(format_args!(
             "rgaps: saved one message; with {{sequence}} or %d in the file name, every message is saved"
         ));
     }
@@ -204,7 +204,7 @@ struct Missed(u64);
 impl Drop for Missed {
     fn drop(&mut self) {
         if self.0 > 0 {
-            rgaps_session::tell_user(format_args!(
+            rgaps_session::print_error(format_args!(
                 "rgaps: missed {}, since echo prints the newest one; --all prints every message",
                 units::counted(self.0, "message")
             ));
@@ -260,7 +260,7 @@ fn describe<'a>(topic: &'a str, sample: &Sample) -> Message<'a> {
     let header = match sample.header() {
         Ok(header) => header,
         Err(error) => {
-            rgaps_session::tell_user(format_args!(
+            rgaps_session::print_error(format_args!(
                 "rgaps: message {} of topic '{topic}': {error}",
                 sample.sequence()
             ));

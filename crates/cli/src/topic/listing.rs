@@ -75,7 +75,7 @@ fn blocks_cell(sum: &BlockSum) -> String {
 }
 
 fn shown_client(publisher: &Publisher) -> &str {
-    match publisher.gone {
+    match publisher.orphan {
         true => "(gone)",
         false => &publisher.client,
     }
@@ -218,7 +218,7 @@ fn with_type<'a>(types: bool, heads: &[&'a str]) -> Vec<&'a str> {
 
 /// Hosts whose publishers may be missing here.
 fn show_not_linked(info: &TopicDetails, peers: &PeersInfo, to: &mut dyn Write) -> io::Result<()> {
-    let is_local = |publisher: &Publisher| !publisher.gone && publisher.client != LINKS_CLIENT;
+    let is_local = |publisher: &Publisher| !publisher.orphan && publisher.client != LINKS_CLIENT;
     if info.publisher_list.iter().any(is_local) {
         return Ok(());
     }

@@ -74,7 +74,7 @@ impl<'a> Messages<'a> {
                 }
                 Err(RecvError::TimedOut(_)) => {}
                 Err(RecvError::Untrusted { topic, reason }) => {
-                    rgaps_session::tell_user(format_args!(
+                    rgaps_session::print_error(format_args!(
                         "rgaps: a message of topic '{topic}' was skipped: {reason}"
                     ));
                 }

@@ -198,7 +198,7 @@ fn open(publish: &Publish, description: &mut Description, stop: &Stop) -> anyhow
         ),
     };
     if source.file.is_none() && io::stdin().is_terminal() {
-        rgaps_session::tell_user(format_args!(
+        rgaps_session::print_error(format_args!(
             "rgaps: reading standard input; Ctrl-D ends it"
         ));
     }

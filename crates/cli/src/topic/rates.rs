@@ -166,7 +166,7 @@ impl<'a> Topics<'a> {
                 continue;
             }
             if let Err(error) = self.join(&row.name) {
-                rgaps_session::tell_user(format_args!(
+                rgaps_session::print_error(format_args!(
                     "rgaps: cannot read topic '{}': {}",
                     row.name,
                     rgaps_session::explain(error.as_ref())
@@ -203,7 +203,7 @@ impl<'a> Topics<'a> {
                     }
                     Ok(None) => break,
                     Err(RecvError::Untrusted { topic, reason }) => {
-                        rgaps_session::tell_user(format_args!(
+                        rgaps_session::print_error(format_args!(
                             "rgaps: skipped a message of topic '{topic}': {reason}"
                         ));
                     }

@@ -10,7 +10,7 @@ use crate::links::Interest;
 use rgaps_layout::{Domain, CONTROL_BYTES};
 use rgaps_pool::Access;
 use rgaps_session::{
-    Answer, CameOver, ClientRow, Config, DeviceRow, Forgotten, InterestRow, LinkFigures, Member,
+    Answer, ArrivalPath, ClientRow, Config, DeviceRow, Forgotten, InterestRow, LinkFigures, Member,
     MpsInfo, PathKind, PeersInfo, PoolGrant, PoolRow, Range, RemoteRow, Request, Ring, Role,
     SeatEnd, Status, TopicInfo, TopicRow, ZoneId,
 };
@@ -161,7 +161,7 @@ impl Conductor {
         domain: Option<Domain>,
         role: Role,
         require: Option<PathKind>,
-        came_over: Option<CameOver>,
+        arrives_over: Option<ArrivalPath>,
     ) -> Result<Joined, ClientError> {
         let request = Request::Join {
             topic: topic.to_owned(),
@@ -169,7 +169,7 @@ impl Conductor {
             domain,
             role,
             require,
-            came_over,
+            arrives_over,
         };
         self.run(move |worker| worker.join(&request))
     }
@@ -248,20 +248,20 @@ impl Conductor {
     }
 
     /// Tells the daemon how a subscriber's messages reach it. Does not wait for a daemon to come.
-    pub(crate) fn tell_path(&self, member: Member, path: &str) -> Result<(), ClientError> {
+    pub(crate) fn report_path(&self, member: Member, path: &str) -> Result<(), ClientError> {
         let path = path.to_owned();
-        self.run(move |worker| worker.tell_path(member, path))
+        self.run(move |worker| worker.report_path(member, path))
     }
 
     /// Tells the daemon of the device topic that a member forwards to or from, and gets the seats that end. Does not wait for a daemon to
     /// come.
-    pub(crate) fn tell_device(
+    pub(crate) fn report_device(
         &self,
         member: Member,
         device: DeviceRow,
         fds: Vec<OwnedFd>,
     ) -> Result<Vec<SeatEnd>, ClientError> {
-        self.run(move |worker| worker.tell_device(member, device, &fds))
+        self.run(move |worker| worker.report_device(member, device, &fds))
     }
 
     /// The device topic that a topic is forwarded to or from.
@@ -441,30 +441,30 @@ impl Conductor {
         member: Member,
         hosts: Vec<RemoteRow>,
     ) -> Result<(), ClientError> {
-        self.tell(Request::StandsFor { member, hosts })
+        self.notify(Request::StandsFor { member, hosts })
     }
 
     /// Says how messages of a publisher come here.
-    pub(crate) fn comes_over(&self, member: Member, over: CameOver) -> Result<(), ClientError> {
-        self.tell(Request::ComesOver { member, over })
+    pub(crate) fn comes_over(&self, member: Member, over: ArrivalPath) -> Result<(), ClientError> {
+        self.notify(Request::ComesOver { member, over })
     }
 
     /// Says between which hosts and this one a topic does not cross.
     pub(crate) fn unserved(&self, topic: String, hosts: Vec<RemoteRow>) -> Result<(), ClientError> {
-        self.tell(Request::Unserved { topic, hosts })
+        self.notify(Request::Unserved { topic, hosts })
     }
 
     /// Says how it is with other hosts.
     pub(crate) fn set_peers(&self, peers: PeersInfo) -> Result<(), ClientError> {
-        self.tell(Request::SetPeers(peers))
+        self.notify(Request::SetPeers(peers))
     }
 
     /// Says what was counted and timed on a link.
     pub(crate) fn set_figures(&self, figures: LinkFigures) -> Result<(), ClientError> {
-        self.tell(Request::SetFigures(Box::new(figures)))
+        self.notify(Request::SetFigures(Box::new(figures)))
     }
 
-    fn tell(&self, request: Request) -> Result<(), ClientError> {
+    fn notify(&self, request: Request) -> Result<(), ClientError> {
         match self.ask(request)? {
             Answer::Done => Ok(()),
             other => Err(unexpected("news", &other)),

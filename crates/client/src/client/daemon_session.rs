@@ -43,7 +43,7 @@ pub(super) fn open(
         tries_left -= 1;
         let channel = find(config, bin_dirs, may_start)?;
         match Session::open(channel, config, name) {
-            Err(ClientError::Gone { .. }) if tries_left > 0 => {}
+            Err(ClientError::DaemonLost { .. }) if tries_left > 0 => {}
             other => return other,
         }
     }
@@ -91,7 +91,7 @@ impl Worker {
             let pause = down.next_attempt.saturating_duration_since(Instant::now());
             if !down.stopped {
                 if Instant::now() + pause >= self.deadline {
-                    return Err(ClientError::Gone {
+                    return Err(ClientError::DaemonLost {
                         reason: down.reason.clone(),
                     });
                 }

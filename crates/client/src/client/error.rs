@@ -15,7 +15,7 @@ pub enum ClientError {
     Refused(#[from] Refusal),
     /// The daemon died, and no other took its place in time. Publishers and subscribers that exist continue.
     #[error("the daemon went away and did not come back in time ({reason}); try again later")]
-    Gone {
+    DaemonLost {
         /// How the session ended, and how the last attempt to find another daemon failed.
         reason: String,
     },

@@ -117,7 +117,7 @@ impl PoolMapping {
     }
 
     /// Maps the next segment, and tells of it.
-    pub(super) fn extend_told(
+    pub(super) fn extend_reported(
         self: &Arc<PoolMapping>,
         fd: BorrowedFd<'_>,
         bytes: u64,
@@ -140,7 +140,7 @@ impl PoolMapping {
     }
 
     /// Tells of a range that a publisher leases, until the answer is dropped.
-    pub(crate) fn tell_leased(
+    pub(crate) fn report_leased(
         self: &Arc<PoolMapping>,
         offset: u64,
         bytes: u64,
@@ -151,7 +151,7 @@ impl PoolMapping {
     }
 
     /// Tells of memory that a publisher's messages are copied from to here, until the answer is dropped.
-    pub(crate) fn tell_staging(&self, pages: &Arc<PinnedBuffer>) -> Option<Box<dyn Send + Sync>> {
+    pub(crate) fn report_staging(&self, pages: &Arc<PinnedBuffer>) -> Option<Box<dyn Send + Sync>> {
         let watch = self.watch.as_ref()?;
         Some(watch.leased(MappedRange::pinned(pages)))
     }

@@ -175,14 +175,14 @@ impl Worker {
         self.give_up(&Request::ReturnTimeline { zone, timeline })
     }
 
-    pub(super) fn tell_path(&mut self, member: Member, path: String) -> Result<(), ClientError> {
+    pub(super) fn report_path(&mut self, member: Member, path: String) -> Result<(), ClientError> {
         if let Some(book) = self.zone(member.zone)?.members.get_mut(&member) {
             book.path = Some(path.clone());
         }
         self.give_up(&Request::Path { member, path })
     }
 
-    pub(super) fn tell_device(
+    pub(super) fn report_device(
         &mut self,
         member: Member,
         device: DeviceRow,

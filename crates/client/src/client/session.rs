@@ -35,13 +35,13 @@ pub(super) enum CallError {
 }
 
 /// A notice and the descriptors that came with it.
-pub(super) type News = (Notice, Vec<OwnedFd>);
+pub(super) type ReceivedNotice = (Notice, Vec<OwnedFd>);
 
 #[derive(Debug)]
 pub(super) struct Session {
     channel: NotInherited<Channel>,
     next_id: u64,
-    notices: VecDeque<News>,
+    notices: VecDeque<ReceivedNotice>,
     stopping: bool,
 }
 
@@ -52,7 +52,7 @@ impl Session {
         config: &Config,
         name: &str,
     ) -> Result<Session, ClientError> {
-        let broken = |error: SocketError| ClientError::Gone {
+        let broken = |error: SocketError| ClientError::DaemonLost {
             reason: error.to_string(),
         };
         channel.set_nonblocking(true).map_err(broken)?;
@@ -110,13 +110,13 @@ impl Session {
 
     /// What the daemon still had to say when the session ended, and whether it said that it leaves
     /// on purpose.
-    pub(super) fn last_words(&mut self) -> (VecDeque<News>, bool) {
+    pub(super) fn last_words(&mut self) -> (VecDeque<ReceivedNotice>, bool) {
         // Sending may have failed before all that had arrived was read; that this fails is no news.
         let _ = self.take_in();
         (std::mem::take(&mut self.notices), self.stopping)
     }
 
-    pub(super) fn next_notice(&mut self) -> Option<News> {
+    pub(super) fn next_notice(&mut self) -> Option<ReceivedNotice> {
         self.notices.pop_front()
     }
 
@@ -274,7 +274,7 @@ impl From<CallError> for ClientError {
     fn from(error: CallError) -> ClientError {
         match error {
             CallError::Refused(refusal) => ClientError::Refused(refusal),
-            CallError::Lost(reason) => ClientError::Gone { reason },
+            CallError::Lost(reason) => ClientError::DaemonLost { reason },
             CallError::NoAnswer { stopped: None } => ClientError::NoAnswer {
                 seconds: ANSWER_TIMEOUT.as_secs(),
                 advice: "see 'rgaps status' and its log".to_owned(),

@@ -383,7 +383,7 @@ fn a_timeline_is_not_asked_of_the_next_daemon() {
     drop(daemon);
     let daemon = FakeDaemon::start(realm.socket(), Some(zone));
     let error = asking.join().unwrap().unwrap_err();
-    assert!(matches!(error, ClientError::Gone { .. }), "{error}");
+    assert!(matches!(error, ClientError::DaemonLost { .. }), "{error}");
     eventually("a timeline again", || node.take_timeline(zone).is_ok());
     drop(daemon);
 }

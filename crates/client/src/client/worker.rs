@@ -3,7 +3,7 @@
 use super::conductor::Command;
 use super::daemon_session::Link;
 use super::mapping::LazyDriver;
-use super::session::{poll_until, CallError, News, Session};
+use super::session::{poll_until, CallError, ReceivedNotice, Session};
 use super::zone_records::ZoneBook;
 use super::{ClientError, ForkGuard, HostMemory};
 use rgaps_pool::Access;
@@ -144,7 +144,7 @@ impl Worker {
     }
 
     /// Acts on one notice, as far as that takes no daemon; the rest is done by `heed_daemon`.
-    pub(super) fn heed(&mut self, (notice, fds): News) {
+    pub(super) fn heed(&mut self, (notice, fds): ReceivedNotice) {
         match notice {
             Notice::PoolGrown {
                 zone,
@@ -252,7 +252,7 @@ impl Worker {
                     self.lose(reason.clone());
                     sends_left -= 1;
                     if sends_left == 0 {
-                        return Err(ClientError::Gone { reason });
+                        return Err(ClientError::DaemonLost { reason });
                     }
                 }
                 Err(error @ CallError::NoAnswer { .. }) => {
@@ -268,7 +268,7 @@ impl Worker {
     /// Asks the daemon if there is a session with it; neither waits for one nor asks again.
     pub(super) fn ask_now(&mut self, request: &Request) -> Result<Answer, ClientError> {
         let Link::Up(session) = &mut self.link else {
-            return Err(ClientError::Gone {
+            return Err(ClientError::DaemonLost {
                 reason: "there is no session now".to_owned(),
             });
         };
@@ -277,7 +277,7 @@ impl Worker {
             Err(error @ (CallError::Lost(_) | CallError::NoAnswer { .. })) => {
                 let reason = reason(error);
                 self.lose(reason.clone());
-                Err(ClientError::Gone { reason })
+                Err(ClientError::DaemonLost { reason })
             }
             Err(error) => Err(error.into()),
         }

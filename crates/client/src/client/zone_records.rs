@@ -209,7 +209,7 @@ impl PoolBook {
                     break;
                 }
                 let fd = segment.fd.as_fd();
-                mapped.mapping.extend_told(fd, segment.bytes)?;
+                mapped.mapping.extend_reported(fd, segment.bytes)?;
                 mapped.segments += 1;
             }
         }

@@ -1,6 +1,6 @@
 //! Finding memory for a block, and waiting for it.
 
-use super::memory::{ArenaState, MappedArena, Told};
+use super::memory::{ArenaState, MappedArena, ReportedRange};
 use super::PublisherCore;
 use crate::client::broken;
 use crate::pending::Deadline;
@@ -230,15 +230,15 @@ impl PublisherCore {
             .lease(self.member, mapped.pool.pool, bytes)?;
         let ranges = joined(ranges);
         // Without the lock: cards that are to know memory take their time.
-        let told: Vec<_> = ranges
+        let reported: Vec<_> = ranges
             .iter()
-            .map(|range| Told::new(&mapped.mapping, *range))
+            .map(|range| ReportedRange::new(&mapped.mapping, *range))
             .collect();
         let mut state = self.lock();
-        for (range, told) in ranges.iter().zip(told) {
+        for (range, reported) in ranges.iter().zip(reported) {
             state
                 .memory
-                .add(mapped.arena, range, &mapped.mapping, told)
+                .add(mapped.arena, range, &mapped.mapping, reported)
                 .map_err(|reason| broken(&reason))?;
         }
         Ok(())

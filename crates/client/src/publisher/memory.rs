@@ -31,23 +31,23 @@ struct Leased {
     pool: u32,
     tlsf: Tlsf,
     bytes: u64,
-    /// Ranges that somebody was told of, until they are given back.
-    told: Vec<Told>,
+    /// Ranges that were reported to `HostMemory`, until they are given back.
+    reported: Vec<ReportedRange>,
 }
 
-/// A leased range that somebody was told of.
-pub(super) struct Told {
+/// A leased range that was reported to `HostMemory`.
+pub(super) struct ReportedRange {
     range: Range,
     mapping: Arc<PoolMapping>,
     /// Dropped when it is given back.
     until: Box<dyn Send + Sync>,
 }
 
-impl Told {
+impl ReportedRange {
     /// Tells of it, which may take long. None: nobody is to know.
-    pub(super) fn new(mapping: &Arc<PoolMapping>, range: Range) -> Option<Told> {
-        let until = mapping.tell_leased(range.offset, range.bytes)?;
-        Some(Told {
+    pub(super) fn new(mapping: &Arc<PoolMapping>, range: Range) -> Option<ReportedRange> {
+        let until = mapping.report_leased(range.offset, range.bytes)?;
+        Some(ReportedRange {
             range,
             mapping: mapping.clone(),
             until,
@@ -56,27 +56,28 @@ impl Told {
 }
 
 impl Leased {
-    /// Nobody is to write a range any more. What is left of a larger one is told of anew.
+    /// Nobody is to write a range any more. What is left of a larger one is reported anew.
     fn untell(&mut self, gone: Range) {
         let end = gone.offset + gone.bytes;
-        let (touched, others): (Vec<_>, Vec<_>) = std::mem::take(&mut self.told)
+        let (touched, others): (Vec<_>, Vec<_>) = std::mem::take(&mut self.reported)
             .into_iter()
-            .partition(|told| {
-                told.range.offset < end && told.range.offset + told.range.bytes > gone.offset
+            .partition(|reported| {
+                reported.range.offset < end
+                    && reported.range.offset + reported.range.bytes > gone.offset
             });
-        self.told = others;
-        for told in touched {
-            let Told {
+        self.reported = others;
+        for reported in touched {
+            let ReportedRange {
                 range,
                 mapping,
                 until,
-            } = told;
+            } = reported;
             drop(until);
             let mut left = vec![range];
             subtract(&mut left, gone);
             let left = left.into_iter();
-            self.told
-                .extend(left.filter_map(|range| Told::new(&mapping, range)));
+            self.reported
+                .extend(left.filter_map(|range| ReportedRange::new(&mapping, range)));
         }
     }
 }
@@ -100,7 +101,7 @@ impl Memory {
             pool,
             tlsf: Tlsf::with_blocks(self.handles.len() as u32),
             bytes: 0,
-            told: Vec::new(),
+            reported: Vec::new(),
         });
         self.arenas.len() - 1
     }
@@ -151,13 +152,13 @@ impl Memory {
         debug_assert!(freed.is_ok(), "block {block} was freed twice");
     }
 
-    /// Adds a leased range, of which somebody was told before; an error says what is wrong with it.
+    /// Adds a leased range, which was reported before; an error says what is wrong with it.
     pub(super) fn add(
         &mut self,
         arena: usize,
         range: &Range,
         mapping: &PoolMapping,
-        told: Option<Told>,
+        reported: Option<ReportedRange>,
     ) -> Result<(), String> {
         let end = range.offset.checked_add(range.bytes);
         if end.is_none_or(|end| end > mapping.mapped()) {
@@ -166,7 +167,7 @@ impl Memory {
         let leased = &mut self.arenas[arena];
         let tlsf = &mut leased.tlsf;
         // Network cards know each range for itself, so no message is to lie in two.
-        let added = match &told {
+        let added = match &reported {
             Some(_) => tlsf
                 .add_region_apart(range.offset, range.bytes)
                 .map(|_block| ()),
@@ -174,13 +175,15 @@ impl Memory {
         };
         added.map_err(|error| format!("a lease is invalid: {error}"))?;
         leased.bytes += range.bytes;
-        leased.told.extend(told);
+        leased.reported.extend(reported);
         Ok(())
     }
 
     /// All leases end.
     pub(super) fn untell_all(&mut self) {
-        self.arenas.iter_mut().for_each(|arena| arena.told.clear());
+        self.arenas
+            .iter_mut()
+            .for_each(|arena| arena.reported.clear());
     }
 }
 

@@ -29,7 +29,7 @@ use crate::{
 };
 use rgaps_layout::{Domain, PublisherRegion, MAX_BLOCK_ALIGN, MAX_DEPTH};
 use rgaps_pool::{Access, Mapping, PoolError, Stream};
-use rgaps_session::{CameOver, History, Member, Offer, PathKind, RemoteRow, Role};
+use rgaps_session::{ArrivalPath, History, Member, Offer, PathKind, RemoteRow, Role};
 use rgaps_sync::atomic::Ordering;
 use rgaps_sync::monotonic_ns;
 use rgaps_topic::{
@@ -56,7 +56,7 @@ pub struct PublisherBuilder {
     type_name: String,
     domain: Option<Domain>,
     require: Option<PathKind>,
-    came_over: Option<CameOver>,
+    arrives_over: Option<ArrivalPath>,
     qos: PublisherQos,
 }
 
@@ -68,7 +68,7 @@ impl PublisherBuilder {
             type_name: String::new(),
             domain: None,
             require: None,
-            came_over: None,
+            arrives_over: None,
             qos: PublisherQos::default(),
         }
     }
@@ -166,7 +166,7 @@ impl PublisherBuilder {
         let conductor = &self.node.conductor;
         let role = Role::Publisher(offer);
         // What comes from another host was checked there.
-        let declared = match self.came_over {
+        let declared = match self.arrives_over {
             None => self.type_name.parse().ok(),
             Some(_) => None,
         };
@@ -176,7 +176,7 @@ impl PublisherBuilder {
             self.domain,
             role,
             self.require,
-            self.came_over,
+            self.arrives_over,
         )?;
         let member = joined.member;
         let typed = (self.type_name, declared);
@@ -399,8 +399,8 @@ impl Publisher {
 }
 
 impl LinksPublisherBuilder for PublisherBuilder {
-    fn came_over(mut self, over: CameOver) -> Self {
-        self.came_over = Some(over);
+    fn arrives_over(mut self, over: ArrivalPath) -> Self {
+        self.arrives_over = Some(over);
         self
     }
 }
@@ -673,7 +673,7 @@ impl PublisherCore {
         // subscribers to read on.
         let mut state = self.room(filled.bytes, patience)?;
         state.writer.ring_ahead();
-        let is_elsewhere = self.read_elsewhere() != 0;
+        let is_elsewhere = self.read_in_other_domains() != 0;
         if is_elsewhere || self.own.mapping.context().is_some() || streaming.is_some() {
             drop(state);
             let begun = streaming
@@ -828,7 +828,7 @@ impl PublisherCore {
 
     /// Subscribers that read this publisher's messages in a pool of their own.
     #[inline]
-    fn read_elsewhere(&self) -> u64 {
+    fn read_in_other_domains(&self) -> u64 {
         self.matched(self.topic.elsewhere().load(Ordering::Acquire))
     }
 

@@ -96,7 +96,7 @@ impl PublisherCore {
         bytes: u64,
         begun: &mut Vec<ReplicaBlock>,
     ) -> Result<Vec<ReplicaBlock>, PublishError> {
-        if self.read_elsewhere() == 0 {
+        if self.read_in_other_domains() == 0 {
             return Ok(Vec::new());
         }
         let mut blocks = Vec::new();
@@ -106,7 +106,7 @@ impl PublisherCore {
                 blocks.push(begun.swap_remove(at));
                 continue;
             }
-            if target.is_read_in_place(&self.client.conductor, bytes, readers) {
+            if target.is_read_directly(&self.client.conductor, bytes, readers) {
                 continue;
             }
             match self.block(&target.mapped, bytes, BLOCK_ALIGN) {
@@ -256,7 +256,7 @@ impl PublisherCore {
         let mut replicas = self.replicas.lock().unwrap_or_else(PoisonError::into_inner);
         let now = (
             self.topic.membership_epoch().load(Ordering::Acquire),
-            self.read_elsewhere(),
+            self.read_in_other_domains(),
         );
         let again = replicas.again_ns.is_some_and(|at| monotonic_ns() >= at);
         if replicas.seen == Some(now) && !again {
@@ -462,7 +462,7 @@ impl ReplicaBlock {
 
 impl CopyTarget {
     /// Whether the subscribers there read a message of `bytes` bytes where it is.
-    fn is_read_in_place(&self, conductor: &Conductor, bytes: u64, readers: u64) -> bool {
+    fn is_read_directly(&self, conductor: &Conductor, bytes: u64, readers: u64) -> bool {
         let CopyPath::Direct { peers: true, .. } = self.path else {
             return false;
         };

@@ -30,8 +30,8 @@ struct Blocks {
 }
 
 struct Region {
-    /// Whoever was told of the pages knows them until it is dropped: before they are.
-    _told: Option<Box<dyn Send + Sync>>,
+    /// Network cards know the pages until it is dropped, which is before they are.
+    _registered: Option<Box<dyn Send + Sync>>,
     pages: Arc<PinnedBuffer>,
     tlsf: Tlsf,
     bytes: u64,
@@ -123,9 +123,9 @@ impl Staging {
             return Err(CudaError::MemoryOperations("staging of such a size"));
         }
         let pages = Arc::new(pages);
-        let told = mapping.tell_staging(&pages);
+        let registered = mapping.report_staging(&pages);
         self.blocks().regions.push(Region {
-            _told: told,
+            _registered: registered,
             pages,
             tlsf,
             bytes,

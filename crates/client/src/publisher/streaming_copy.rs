@@ -177,7 +177,8 @@ impl StreamingCopyCore {
             return;
         };
         let mut state = self.lock();
-        let is_read = self.staged.is_some() || state.is_provided || core.read_elsewhere() != 0;
+        let is_read =
+            self.staged.is_some() || state.is_provided || core.read_in_other_domains() != 0;
         if bytes == 0 || state.ended || !is_read || core.guard.check().is_err() {
             return;
         }

@@ -234,7 +234,7 @@ pub fn typed(topic: &str, type_name: &str, role: Role) -> Request {
         domain: None,
         role,
         require: None,
-        came_over: None,
+        arrives_over: None,
     }
 }
 
@@ -249,7 +249,7 @@ pub fn wish_in(topic: &str, role: Role, domain: impl Into<Option<Domain>>) -> Re
         domain: domain.into(),
         role,
         require: None,
-        came_over: None,
+        arrives_over: None,
     }
 }
 

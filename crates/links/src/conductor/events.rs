@@ -91,7 +91,7 @@ impl LinksConductor {
         link.inspect(|link| link.buffer_free());
     }
 
-    /// How far a flow of this host is at a host that another leads to, or why it does not come there.
+    /// How far a flow of this host is at a host that another leads to, or why it does not reach it.
     fn flow_reported(&mut self, report: FlowReport) {
         let FlowReport { flow, outcome, .. } = report;
         let Some(name) = self.topics.name(flow.stream).cloned() else {

@@ -234,7 +234,7 @@ impl LinksConductor {
         };
         if let Some(peer) = self.peers.get(host) {
             let here = (&self.written(topic), links.relay);
-            builder = builder.came_over(incoming_path(peer, of, here));
+            builder = builder.arrives_over(incoming_path(peer, of, here));
         }
         let created = builder.create()?;
         let message_max = quota.and_then(|quota| Some((quota.message_max?.0, quota.name.clone())));

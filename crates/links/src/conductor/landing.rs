@@ -6,7 +6,7 @@ use super::LinksConductor;
 use crate::rails::Cards;
 use crate::remote_host::{IngressPlan, RemoteHost};
 use crate::wire::{clip, clip_to, FlowDescription, LinkMessage};
-use rgaps_client::links::{CameOver, InterestRow, LandIn, LandingRule, Links};
+use rgaps_client::links::{ArrivalPath, InterestRow, LandIn, LandingRule, Links};
 use rgaps_client::{Domain, GpuUuid, PathKind};
 use rgaps_cuda::Driver;
 use rgaps_session::MAX_PATH_BYTES;
@@ -38,7 +38,7 @@ pub(super) fn incoming_path(
     peer: &RemoteHost,
     source: &FlowDescription,
     (written, relays): (&Result<(), String>, bool),
-) -> CameOver {
+) -> ArrivalPath {
     let host = peer.name();
     let (path, why) = match (peer.over.path, &source.read, written) {
         (PathKind::Rdma, ..) if !source.via.is_empty() => {
@@ -55,7 +55,7 @@ pub(super) fn incoming_path(
         (path, ..) => (path, peer.over.why_not.clone()),
     };
     let why = clip_to(&why, MAX_PATH_BYTES);
-    CameOver { path, why }
+    ArrivalPath { path, why }
 }
 
 impl LinksConductor {

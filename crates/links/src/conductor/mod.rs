@@ -51,7 +51,7 @@ use anyhow::Context;
 use rgaps_client::links::{LinksNode, LinksNodeBuilder, LINKS_CLIENT};
 use rgaps_client::{Config, Node, Subscriber};
 use rgaps_connection::{Security, Tls};
-use rgaps_session::{CudaUse, NumaPlace};
+use rgaps_session::{CudaUse, NumaChoice};
 use rgaps_sync::wall_ns;
 use rgaps_transport::{Endpoint, EndpointConfig, EndpointError, Rdma};
 use rgaps_verbs::Location;
@@ -122,7 +122,7 @@ fn near(config: &Config) -> CardPreference {
             false => lands_on,
         },
         numa_node: match config.pool.host.numa_node {
-            Some(NumaPlace::Node(node)) => Some(node),
+            Some(NumaChoice::Node(node)) => Some(node),
             _ => None,
         },
     }

@@ -6,7 +6,7 @@ use super::LinksConductor;
 use crate::ingress::RemotePublisher;
 use crate::remote_host::{LinkPath, OutgoingStream, RemoteHost};
 use crate::wire::clip_to;
-use rgaps_client::links::{CameOver, LinksNode, MAX_REMOTE_HOSTS};
+use rgaps_client::links::{ArrivalPath, LinksNode, MAX_REMOTE_HOSTS};
 use rgaps_client::{ClientError, Domain, LinkFigures, Node, PathKind, PeersInfo, RemoteRow};
 use rgaps_session::{MAX_PATH_BYTES, MAX_PEER_TOPICS};
 use std::collections::BTreeMap;
@@ -23,11 +23,11 @@ pub(super) struct Report {
     /// Of topics that do not come across, and of those whose landing is configured.
     unserved: BTreeMap<String, Vec<RemoteRow>>,
     /// Over what messages come, by the publishers here.
-    incoming: BTreeMap<u64, CameOver>,
+    incoming: BTreeMap<u64, ArrivalPath>,
 }
 
 /// Over what publishers' messages come, by their numbers here.
-pub(super) type IncomingPaths = BTreeMap<u64, (Arc<RemotePublisher>, CameOver)>;
+pub(super) type IncomingPaths = BTreeMap<u64, (Arc<RemotePublisher>, ArrivalPath)>;
 
 impl Report {
     /// Of a daemon that knows nothing yet.
@@ -205,7 +205,7 @@ impl LinksConductor {
             }
         }
         for wanted in self.daemon.wanted() {
-            if let Err(why) = self.config.links.may_come(&wanted.name) {
+            if let Err(why) = self.config.links.may_arrive(&wanted.name) {
                 push(&wanted.name, row("*", 0, Err(&why)));
             }
         }

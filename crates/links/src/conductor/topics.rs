@@ -40,7 +40,7 @@ impl LinksConductor {
         let subscribed = self.daemon.wanted().map(|row| number_of(&row.name));
         self.landings.set_wanted(&subscribed.collect());
         let rows = self.daemon.wanted();
-        let rows = rows.filter(|row| self.config.links.may_come(&row.name).is_ok());
+        let rows = rows.filter(|row| self.config.links.may_arrive(&row.name).is_ok());
         let want = |row: &InterestRow| TopicInterest {
             subscribers: row.subscribers,
             demand: row.demand,

@@ -256,7 +256,7 @@ fn of_pool(error: &PoolError) -> Code {
 fn of_client(error: &ClientError) -> Code {
     match error {
         ClientError::Launch(_)
-        | ClientError::Gone { .. }
+        | ClientError::DaemonLost { .. }
         | ClientError::Stopped
         | ClientError::NoAnswer { .. }
         | ClientError::ZoneLost { .. } => Code::SYSTEM_NOT_READY,

@@ -219,8 +219,8 @@ impl Links {
     }
 
     /// Whether a topic may come from any host; if not, the rule that forbids it.
-    pub fn may_come(&self, topic: &str) -> Result<(), String> {
-        rules::may_come(&self.rules, topic)
+    pub fn may_arrive(&self, topic: &str) -> Result<(), String> {
+        rules::may_arrive(&self.rules, topic)
     }
 
     /// The quota that a topic has with this host.

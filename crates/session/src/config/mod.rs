@@ -30,7 +30,7 @@ pub use links::{Links, LinksTls, Rdma, Watermark};
 pub use load::{Argument, Environment};
 pub(crate) use load::{INLINE_VARIABLE, LINKS_PROGRAM_VARIABLE};
 pub use metrics::{LogFormat, Metrics};
-pub use numa::NumaPlace;
+pub use numa::NumaChoice;
 pub(crate) use paths::{prepare_folder, uid, SYSTEM_FOLDER, USER_PREFIX};
 pub use rules::{Action, Direction, LinkRule, Quota};
 pub use size::{ByteSize, ByteSizeError};
@@ -186,7 +186,7 @@ pub struct HostPool {
     /// Huge pages.
     pub hugepages: HugePages,
     /// NUMA node to allocate on.
-    pub numa_node: Option<NumaPlace>,
+    pub numa_node: Option<NumaChoice>,
     /// Whether the daemon touches a segment's pages when it creates the segment, and not when a message first needs them.
     pub prefault: bool,
 }
@@ -415,7 +415,7 @@ impl Config {
         check_pool("pool.host", self.pool.host.cap, self.pool.host.segment)?;
         self.pool.host.check()?;
         self.links.check()?;
-        if self.pool.host.numa_node == Some(NumaPlace::Nic) && self.links.listen.is_none() {
+        if self.pool.host.numa_node == Some(NumaChoice::Nic) && self.links.listen.is_none() {
             return Err(
                 "pool.host.numa_node = \"nic\" means the network card with the address links.listen, which is not set; \
                  set it, or write the number of the node"

@@ -5,7 +5,7 @@ use std::fmt;
 
 /// A NUMA node: its number, or a device that is near it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NumaPlace {
+pub enum NumaChoice {
     /// The node with this number.
     Node(u32),
     /// The node of the network card with the address `links.listen`.
@@ -14,51 +14,51 @@ pub enum NumaPlace {
     Gpu(u32),
 }
 
-impl fmt::Display for NumaPlace {
+impl fmt::Display for NumaChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            NumaPlace::Node(node) => write!(f, "{node}"),
-            NumaPlace::Nic => f.write_str("nic"),
-            NumaPlace::Gpu(number) => write!(f, "cuda:{number}"),
+            NumaChoice::Node(node) => write!(f, "{node}"),
+            NumaChoice::Nic => f.write_str("nic"),
+            NumaChoice::Gpu(number) => write!(f, "cuda:{number}"),
         }
     }
 }
 
-impl Serialize for NumaPlace {
+impl Serialize for NumaChoice {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
-            NumaPlace::Node(node) => serializer.serialize_u32(*node),
+            NumaChoice::Node(node) => serializer.serialize_u32(*node),
             other => serializer.collect_str(other),
         }
     }
 }
 
-impl<'de> Deserialize<'de> for NumaPlace {
+impl<'de> Deserialize<'de> for NumaChoice {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct NumaVisitor;
         impl de::Visitor<'_> for NumaVisitor {
-            type Value = NumaPlace;
+            type Value = NumaChoice;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("the number of a NUMA node, \"nic\" or \"cuda:0\"")
             }
 
-            fn visit_i64<E: de::Error>(self, node: i64) -> Result<NumaPlace, E> {
-                let known = u32::try_from(node).map(NumaPlace::Node);
+            fn visit_i64<E: de::Error>(self, node: i64) -> Result<NumaChoice, E> {
+                let known = u32::try_from(node).map(NumaChoice::Node);
                 known.map_err(|_| E::invalid_value(de::Unexpected::Signed(node), &self))
             }
 
-            fn visit_u64<E: de::Error>(self, node: u64) -> Result<NumaPlace, E> {
-                let known = u32::try_from(node).map(NumaPlace::Node);
+            fn visit_u64<E: de::Error>(self, node: u64) -> Result<NumaChoice, E> {
+                let known = u32::try_from(node).map(NumaChoice::Node);
                 known.map_err(|_| E::invalid_value(de::Unexpected::Unsigned(node), &self))
             }
 
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<NumaPlace, E> {
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<NumaChoice, E> {
                 let number = text.strip_prefix("cuda:").map(str::parse);
                 match (text, number) {
-                    ("nic", _) => Ok(NumaPlace::Nic),
-                    ("cuda", _) => Ok(NumaPlace::Gpu(0)),
-                    (_, Some(Ok(number))) => Ok(NumaPlace::Gpu(number)),
+                    ("nic", _) => Ok(NumaChoice::Nic),
+                    ("cuda", _) => Ok(NumaChoice::Gpu(0)),
+                    (_, Some(Ok(number))) => Ok(NumaChoice::Gpu(number)),
                     _ => Err(E::invalid_value(de::Unexpected::Str(text), &self)),
                 }
             }
@@ -73,10 +73,10 @@ mod tests {
 
     #[derive(Debug, Serialize, Deserialize)]
     struct Key {
-        key: NumaPlace,
+        key: NumaChoice,
     }
 
-    fn parse(text: &str) -> Result<NumaPlace, String> {
+    fn parse(text: &str) -> Result<NumaChoice, String> {
         let key: Result<Key, _> = toml::from_str(&format!("key = {text}"));
         key.map(|key| key.key).map_err(|error| error.to_string())
     }
@@ -84,15 +84,15 @@ mod tests {
     #[test]
     fn nodes_are_named_by_number_or_by_what_they_are_near() {
         for (text, place) in [
-            ("0", NumaPlace::Node(0)),
-            ("\"nic\"", NumaPlace::Nic),
-            ("\"cuda:3\"", NumaPlace::Gpu(3)),
+            ("0", NumaChoice::Node(0)),
+            ("\"nic\"", NumaChoice::Nic),
+            ("\"cuda:3\"", NumaChoice::Gpu(3)),
         ] {
             assert_eq!(parse(text), Ok(place));
             let written = toml::to_string(&Key { key: place }).unwrap();
             assert_eq!(written.trim(), format!("key = {text}"));
         }
-        assert_eq!(parse("\"cuda\""), Ok(NumaPlace::Gpu(0)));
+        assert_eq!(parse("\"cuda\""), Ok(NumaChoice::Gpu(0)));
         for text in ["-1", "\"gpu\"", "\"cuda:x\"", "4294967296", "1.5"] {
             let error = parse(text).unwrap_err();
             assert!(error.contains("\"nic\" or \"cuda:0\""), "{text}: {error}");

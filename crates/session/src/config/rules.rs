@@ -115,7 +115,7 @@ pub(super) fn may_cross(
 }
 
 /// Whether a topic may come from some host, known or not; if not, the rule that forbids it.
-pub(super) fn may_come(rules: &[LinkRule], topic: &str) -> Result<(), String> {
+pub(super) fn may_arrive(rules: &[LinkRule], topic: &str) -> Result<(), String> {
     for rule in rules {
         let about = rule.direction != Direction::Send;
         if !about || !matches(&rule.topics, topic) {
@@ -276,12 +276,12 @@ mod tests {
     fn a_topic_is_asked_for_as_long_as_somebody_may_send_it() {
         let deny = |peer| rule("no", peer, "a", Direction::Both, Action::Deny);
         let allow = |peer| rule("yes", peer, "a", Direction::Receive, Action::Allow);
-        may_come(&[], "a").unwrap();
-        may_come(&[deny("robot-*")], "a").unwrap();
-        may_come(&[allow("robot-1"), deny("*")], "a").unwrap();
-        may_come(&[deny("*"), allow("robot-1")], "a").unwrap_err();
-        may_come(&[deny("*")], "b").unwrap();
-        may_come(&[rule("no", "*", "a", Direction::Send, Action::Deny)], "a").unwrap();
+        may_arrive(&[], "a").unwrap();
+        may_arrive(&[deny("robot-*")], "a").unwrap();
+        may_arrive(&[allow("robot-1"), deny("*")], "a").unwrap();
+        may_arrive(&[deny("*"), allow("robot-1")], "a").unwrap_err();
+        may_arrive(&[deny("*")], "b").unwrap();
+        may_arrive(&[rule("no", "*", "a", Direction::Send, Action::Deny)], "a").unwrap();
     }
 
     #[test]

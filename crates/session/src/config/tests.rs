@@ -91,7 +91,7 @@ fn every_key_of_a_file() {
         segment: ByteSize(128 << 20),
         provider: HostProvider::Udmabuf,
         hugepages: HugePages::Try,
-        numa_node: Some(NumaPlace::Node(1)),
+        numa_node: Some(NumaChoice::Node(1)),
         prefault: true,
     };
     assert_eq!(config.pool.host, host);
