@@ -11,7 +11,7 @@ const AGREED: [(&str, &str, &str, u64); 2] = [
         "crates/session/src/message.rs",
         "PROTOCOL_VERSION",
         "12",
-        0x56e7_a491_d2ee_999a,
+        0x3a2a_eaad_bb12_df4b,
     ),
     (
         "crates/layout/src",

@@ -31,13 +31,13 @@ use std::time::Duration;
 
 const THREADS: usize = 2;
 /// Pause before topics that could not go on are looked at again.
-const HELD_UP: Duration = Duration::from_millis(1);
+const BLOCKED_PAUSE: Duration = Duration::from_millis(1);
 /// The longest pause without messages, at first and after a while. A command waits until it is over.
 const LOOK: Duration = Duration::from_millis(10);
 const LOOK_IDLE: Duration = Duration::from_millis(500);
 /// Pause between looks at messages that grow, as long as they do.
 const GROWS: Duration = Duration::from_micros(15);
-/// After so many looks without growth, each pause is twice the one before, up to [`HELD_UP`]. A copy of some MiB from a GPU takes fewer looks.
+/// After so many looks without growth, each pause is twice the one before, up to [`BLOCKED_PAUSE`]. A copy of some MiB from a GPU takes fewer looks.
 const SOON: u32 = 16;
 /// Nanoseconds that a sleep may take longer. By default they are 50,000, twice the time in which a GPU copies 1 MiB.
 const TIMER_SLACK_NS: u64 = 1000;
@@ -260,11 +260,11 @@ impl Thread {
                 false => 0,
             };
             let doubled = stalls.saturating_sub(SOON).min(16);
-            let pause = (GROWS * (1 << doubled)).min(HELD_UP);
+            let pause = (GROWS * (1 << doubled)).min(BLOCKED_PAUSE);
             match (seen.more, seen.growing, seen.held_up) {
                 (true, ..) => {}
                 (_, true, _) => self.sleep(pause),
-                (_, _, true) => self.sleep(HELD_UP),
+                (_, _, true) => self.sleep(BLOCKED_PAUSE),
                 _ => self.sleep(idle),
             }
         }

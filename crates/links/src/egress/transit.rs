@@ -12,7 +12,7 @@
 
 use super::host_flow::HostFlow;
 use super::message::{MessageInfo, OutgoingMessage};
-use super::{FlowTarget, HELD_UP};
+use super::{FlowTarget, BLOCKED_PAUSE};
 use crate::event::{ConductorEvent, LinkReporter};
 use crate::host_link::Sent;
 use crate::lock;
@@ -246,7 +246,7 @@ fn run(received: &Receiver<TransitCommand>) {
     let mut held_up = false;
     loop {
         let command = match held_up {
-            true => received.recv_timeout(HELD_UP),
+            true => received.recv_timeout(BLOCKED_PAUSE),
             false => received.recv().map_err(|_| RecvTimeoutError::Disconnected),
         };
         match command {
