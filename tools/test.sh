@@ -93,7 +93,7 @@ try_step() {
 cpu_seconds() { awk '{ n += $1 } END { print n + 0 }' "$@"; }
 
 failed() {
-  printf '\nmake test: FAILED in step "%s"; run "make %s" to see it alone\n' "$1" "$1" >&2
+  printf '\nmake test: FAILED in step "%s"; run "WHOLE=1 make %s" to see it alone\n' "$1" "$1" >&2
   exit 1
 }
 

@@ -43,7 +43,7 @@ struct Flow {
 #[derive(Clone, Copy, Debug)]
 struct Position {
     next: u64,
-    /// The host has said so. If not, that is where its first flow began.
+    /// The host has said so. If not, that is where one of its flows began.
     is_confirmed: bool,
 }
 
@@ -91,13 +91,13 @@ impl Delivery {
             .keys()
             .map(|host| self.hosts.get(host).map_or(from, |at| at.next));
         let start = confirmed.min().unwrap_or(from);
-        for host in hosts.keys() {
+        for (host, is_reliable) in hosts {
             let begins = Position {
                 next: start,
                 is_confirmed: false,
             };
             let at = self.hosts.entry(*host).or_insert(begins);
-            if !at.is_confirmed {
+            if *is_reliable && !at.is_confirmed {
                 at.next = at.next.min(start);
             }
         }
@@ -129,8 +129,9 @@ impl Delivery {
             return;
         };
         if flow.hosts.contains(&host) {
-            if let Some(at) = self.hosts.get_mut(&host) {
-                (at.next, at.is_confirmed) = (at.next.max(next), true);
+            // A host that has nothing yet says 0: that confirms nothing.
+            if let Some(at) = self.hosts.get_mut(&host).filter(|at| next >= at.next) {
+                (at.next, at.is_confirmed) = (next, true);
             }
             flow.refused.remove(&host);
         }

@@ -12,8 +12,8 @@ fn has_programs(soak: &Path) -> bool {
         ["rgapsd", "rgaps-links", "rgaps"].map(|name| soak.with_file_name(name).exists())
             == [true; 3]
     };
-    if std::env::var_os("RGAPS_DAEMON").is_some() {
-        return is_there();
+    if std::env::var_os("RGAPS_DAEMON").is_some() && is_there() {
+        return true;
     }
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut build = Command::new(cargo);

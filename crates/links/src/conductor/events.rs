@@ -6,7 +6,7 @@ use crate::egress::EgressCommand;
 use crate::event::{ConductorEvent, EventSource, SourcedEvent};
 use crate::network::{id, FlowReport};
 use crate::remote_host::{OutgoingStream, RemoteHost};
-use crate::wire::LinkMessage;
+use crate::wire::{clip, LinkMessage};
 use rgaps_routing::{Datagram, FlowName};
 use rgaps_transport::{LaneEnd, LinkEvent};
 use std::time::Instant;
@@ -197,6 +197,7 @@ impl LinksConductor {
                 self.end_transits(host);
             }
             LinkEvent::LaneRefused { why } => {
+                let why = clip(&why);
                 if peer.reach.failed(&why) {
                     tracing::warn!(host, "no lane to a host could be opened: {why}");
                 }

@@ -259,9 +259,9 @@ impl LinkRuntime {
                 // Out of its lane's read buffer.
                 let message = payload.split_at(small.description_bytes.into());
                 let outcome = deliver_small(self, small.flow, small.sequence, message);
-                let mut locked = self.lock();
-                locked.machine.delivered(small.flow, outcome);
-                is_settled = locked.is_settled();
+                self.lock().machine.delivered(small.flow, outcome);
+                // The user may wait for `rest`.
+                is_settled = false;
                 None
             }
         };
