@@ -216,7 +216,12 @@ impl FlowReceiver for Receiver {
         let Some(bound) = self.0.bound(id) else {
             return BufferReply::Full;
         };
+        let position = bound.position.clone();
         let room = receive_buffer(bound, sequence, description, bytes, &self.0);
+        if let (BufferReply::Refused, Some(position)) = (&room, position) {
+            // It may be here by another flow: its origin is to learn how far this host is, though nothing of this flow is delivered.
+            self.0.pass(&position, 0);
+        }
         if matches!(room, BufferReply::Buffer(_)) {
             self.0.counts.messages_in.fetch_add(1, Ordering::Relaxed);
             self.0.counts.bytes_in.fetch_add(bytes, Ordering::Relaxed);
