@@ -137,6 +137,11 @@ impl LinkIngress {
     /// Messages of a flow below `next` are delivered, or never come.
     fn pass(&self, position: &AtomicU64, next: u64) {
         position.fetch_max(next, Ordering::AcqRel);
+        self.report_progress();
+    }
+
+    /// Has the conductor confirm to origins how far their messages are here.
+    fn report_progress(&self) {
         if !self.is_reported.swap(true, Ordering::AcqRel) {
             self.reporter.report(ConductorEvent::Progress);
         }
@@ -216,11 +221,11 @@ impl FlowReceiver for Receiver {
         let Some(bound) = self.0.bound(id) else {
             return BufferReply::Full;
         };
-        let position = bound.position.clone();
+        let is_confirmed = bound.position.is_some();
         let room = receive_buffer(bound, sequence, description, bytes, &self.0);
-        if let (BufferReply::Refused, Some(position)) = (&room, position) {
-            // It may be here by another flow: its origin is to learn how far this host is, though nothing of this flow is delivered.
-            self.0.pass(&position, 0);
+        if is_confirmed && matches!(room, BufferReply::Refused) {
+            // Another flow may have brought it: this flow delivers nothing, and its origin still waits to hear how far this host is.
+            self.0.report_progress();
         }
         if matches!(room, BufferReply::Buffer(_)) {
             self.0.counts.messages_in.fetch_add(1, Ordering::Relaxed);

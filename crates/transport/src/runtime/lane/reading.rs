@@ -52,9 +52,15 @@ impl Reading {
     }
 
     /// Notes whether the link is to be settled. Of a chunk: where its bytes go.
-    pub(super) fn admitted(&mut self, admitted: Admitted) -> Option<WriteRange> {
+    fn admitted(&mut self, admitted: Admitted) -> Option<WriteRange> {
         self.is_unsettled |= !admitted.is_settled;
         admitted.range
+    }
+
+    /// Where the bytes of a chunk that was admitted go.
+    pub(super) fn range(&mut self, admitted: Admitted) -> WriteRange {
+        let range = self.admitted(admitted);
+        range.expect("a chunk has a range, or is a violation")
     }
 
     pub(super) fn landed(&mut self, range: WriteRange, directly: bool, link: &LinkRuntime) {
@@ -146,7 +152,6 @@ impl Reading {
         link: &LinkRuntime,
     ) -> Result<WriteRange, String> {
         let admitted = link.frame(self.lane, frame, &[])?;
-        let range = self.admitted(admitted);
-        Ok(range.expect("a chunk has a range, or is a violation"))
+        Ok(self.range(admitted))
     }
 }

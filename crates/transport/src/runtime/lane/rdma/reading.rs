@@ -19,8 +19,7 @@ impl Reading {
             Arrived::Frame(record) => record,
             Arrived::Written { mark, bytes } => {
                 let admitted = link.marked(self.lane, mark, bytes)?;
-                let range = self.admitted(admitted);
-                let range = range.expect("a chunk has a range, or is a violation");
+                let range = self.range(admitted);
                 return self.written(range, bytes.into(), link);
             }
         };
