@@ -26,7 +26,7 @@ use rgaps_transport::{
     LinkRuntime, LinkStatus, LinkUser, Payload, Peer,
 };
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -101,13 +101,13 @@ struct SentFlow {
     is_closing: bool,
     /// It closes when the host has answered to this flow.
     successor: Option<FlowName>,
-    /// What it retains is sent in another flow, too.
-    has_moved: bool,
+    /// What it retains is sent in another stream, too.
+    is_replaced: bool,
 }
 
 impl SentFlow {
     fn gave_up(&self, messages: usize, counts: &HostCounts) {
-        if messages > 0 && !self.has_moved {
+        if messages > 0 && !self.is_replaced {
             let messages = messages as u64;
             counts.given_up.fetch_add(messages, Ordering::Relaxed);
             let topic = &self.of.description.topic;
@@ -152,6 +152,26 @@ impl Sending {
                 link.close(sent.id);
             }
         }
+    }
+
+    /// Without lanes, cuts flows that close and were replaced: what they retain goes another way, and would be retained until the host is
+    /// linked again. The caller drops the result without locks.
+    fn cut_replaced(&mut self, link: &mut LinkMachine) -> Vec<Arc<dyn Payload>> {
+        if link.has_lanes() {
+            return Vec::new();
+        }
+        let closing = self.flows.iter().filter(|(_, sent)| sent.is_closing);
+        let closing: BTreeSet<FlowName> = closing.map(|(flow, _)| *flow).collect();
+        let flows = self.flows.values_mut().filter(|sent| {
+            // Its host takes messages of the publisher until it has answered to the successor.
+            let has_successor = sent.successor.is_some_and(|of| !closing.contains(&of));
+            sent.is_closing && sent.is_replaced && !has_successor
+        });
+        let dropped = flows.flat_map(|sent| {
+            sent.successor = None;
+            link.cut(sent.id)
+        });
+        dropped.collect()
     }
 
     /// Opens flows again for the host's next life, but for those that lead on. The caller drops the result without locks.
@@ -241,7 +261,14 @@ impl LinkUser for HostUser {
     fn event(&self, event: LinkEvent, link: &LinkRuntime) {
         match event {
             LinkEvent::Up => lock(&self.sending).down_since = None,
-            LinkEvent::Down { .. } => lock(&self.sending).down_since = Some(Instant::now()),
+            LinkEvent::Down { .. } => {
+                let dropped = link.change(|link| {
+                    let mut sending = lock(&self.sending);
+                    sending.down_since = Some(Instant::now());
+                    sending.cut_replaced(link)
+                });
+                drop(dropped);
+            }
             LinkEvent::Restarted => {
                 let dropped = link.change(|link| lock(&self.sending).begin_again(link));
                 drop(dropped);
@@ -334,7 +361,7 @@ impl HostLink {
                         is_accepted: false,
                         is_closing: false,
                         successor: None,
-                        has_moved: false,
+                        is_replaced: false,
                     };
                     sending.flows.insert(sent.of.flow, sent);
                 }
@@ -478,11 +505,15 @@ impl HostLink {
         drop(given_up);
     }
 
-    /// What a stream's flows retain is sent in another stream, too.
-    pub fn move_stream(&self, stream: u64) {
-        let mut sending = lock(&self.user.sending);
-        let flows = sending.flows.range_mut(FlowName::all_of(stream));
-        flows.for_each(|(_, sent)| sent.has_moved = true);
+    /// What the flows of a stream that ends retain is sent in others, which are open.
+    pub fn replaced(&self, stream: u64) {
+        let dropped = self.link.change(|link| {
+            let mut sending = lock(&self.user.sending);
+            let flows = sending.flows.range_mut(FlowName::all_of(stream));
+            flows.for_each(|(_, sent)| sent.is_replaced = true);
+            sending.cut_replaced(link)
+        });
+        drop(dropped);
     }
 }
 

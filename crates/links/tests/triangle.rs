@@ -2,9 +2,13 @@
 //! only, and where `ip netns` may be used; elsewhere it says why it did nothing.
 mod support;
 
-use rgaps::PeerState;
+use rgaps::{Node, PeerState};
 use support::stream::{nothing_is_lost, reached};
-use support::{disturb, ip, until, wait_for_subscribers, Host, LIMIT};
+use std::time::Duration;
+use support::{disturb, ip, receive, try_put, until, wait_for_subscribers, Host, LIMIT};
+
+/// A publisher that has waited so long for room is held back. If it was only slow, the test shows less.
+const FULL_AFTER: Duration = Duration::from_secs(2);
 
 fn address(host: usize) -> String {
     format!("10.213.90.{}", host + 1)
@@ -77,6 +81,16 @@ impl Drop for Triangle {
     }
 }
 
+/// Until the publisher's host sends to the other one so.
+fn sends(node: &Node, host: &str, over: &str) {
+    until("a path", || {
+        let remote = node.topic("photos").unwrap().remote;
+        remote
+            .iter()
+            .any(|row| row.host == host && row.ready && row.path.starts_with(over))
+    });
+}
+
 #[test]
 fn a_partition_between_two_hosts_is_gone_round_and_healed() {
     const BYTES: usize = 20_000;
@@ -103,27 +117,60 @@ fn a_partition_between_two_hosts_is_gone_round_and_healed() {
             let name = format!("host-{other}");
             triangle.pull(0, other);
             reached(&nodes[0], &name, PeerState::Through);
-            until("a path through the third", || {
-                let remote = nodes[0].topic("photos").unwrap().remote;
-                let way = format!("through host-{third}");
-                remote
-                    .iter()
-                    .any(|row| row.host == name && row.ready && row.path.starts_with(&way))
-            });
+            sends(&nodes[0], &name, &format!("through host-{third}"));
             traffic.flows();
             triangle.plug_in(0, other).unwrap();
             reached(&nodes[0], &name, PeerState::Linked);
-            until("a direct path", || {
-                let remote = nodes[0].topic("photos").unwrap().remote;
-                remote
-                    .iter()
-                    .any(|row| row.host == name && row.ready && row.path.starts_with("tcp"))
-            });
+            sends(&nodes[0], &name, "tcp");
             traffic.flows();
         }
     });
     // What was kept for a host that was reached in another way is no loss.
     for row in nodes[0].peers().unwrap().peers {
         assert_eq!(row.topics, [], "{row:?}");
+    }
+}
+
+#[test]
+fn what_a_link_without_lanes_retains_holds_nobody_up_once_it_goes_another_way() {
+    let triangle = match Triangle::lay() {
+        Ok(triangle) => triangle,
+        Err(why) => return println!("left out: network namespaces are not to be had here: {why}"),
+    };
+    let hosts = [0, 1, 2].map(|host| triangle.start(host));
+    hosts.iter().for_each(|host| host.wait_for_peers(2));
+    let [origin, end] = [0, 1].map(|host| hosts[host].node("member"));
+    let subscriber = end.subscriber("photos").reliable().create().unwrap();
+    let publisher = origin
+        .publisher("photos")
+        .deadline(FULL_AFTER)
+        .create()
+        .unwrap();
+    wait_for_subscribers(&publisher, 1);
+    sends(&origin, "host-1", "tcp");
+    // Nobody reads, until the links hold as much as they may, and the publisher's ring is full.
+    let mut published = 0u64;
+    while try_put(&publisher, &published.to_le_bytes()) {
+        published += 1;
+    }
+    triangle.pull(0, 1);
+    reached(&origin, "host-1", PeerState::Through);
+    sends(&origin, "host-1", "through host-2");
+    // All of these come, and as many new ones: the link whose cable was pulled holds none of them any more.
+    let mut read = 0u64;
+    let mut read_one = || {
+        let sample = receive(&subscriber);
+        assert_eq!(sample.missed(), 0);
+        assert_eq!(sample.as_slice().unwrap(), read.to_le_bytes());
+        read += 1;
+    };
+    for _ in 0..published {
+        read_one();
+    }
+    for next in published..2 * published {
+        until("room for a message", || {
+            try_put(&publisher, &next.to_le_bytes())
+        });
+        read_one();
     }
 }

@@ -29,12 +29,6 @@ fn branch<'a>(trees: &'a mut Trees, next: &str) -> &'a mut Tree {
     tree.or_insert_with(|| Tree::new(next))
 }
 
-/// What a stream's flows retain for a host goes there in another stream.
-fn move_stream(peer: Option<&RemoteHost>, stream: u64) {
-    let link = peer.and_then(RemoteHost::linked);
-    link.inspect(|link| link.move_stream(stream));
-}
-
 impl LinksConductor {
     pub(super) fn announce_wants(&mut self) {
         let subscribed = self.daemon.wanted().map(|row| number_of(&row.name));
@@ -188,18 +182,6 @@ impl LinksConductor {
         (served, trees)
     }
 
-    /// Ends the streams to hosts that a topic does not go to any more.
-    fn end_streams(&self, topic: &mut EgressPlan, trees: &Trees) {
-        topic.branches.retain(|host, branch| {
-            let is_reached = |end: &String| trees.values().any(|tree| tree.ends_at(end));
-            let stays = trees.contains_key(host);
-            if !stays && branch.tree.ends().all(is_reached) {
-                move_stream(self.peers.get(host), branch.stream);
-            }
-            stays
-        });
-    }
-
     /// Begins streams, some of them again under another number.
     fn begin_streams(&self, topic: &mut EgressPlan, trees: Trees) {
         let network = &self.network;
@@ -210,15 +192,13 @@ impl LinksConductor {
                 let is_described = !renews && known.is_read == is_read;
                 is_described && !known.is_to_begin_again(&tree, network)
             };
-            let peer = self.peers.get(&next);
-            if peer.is_none() || topic.branches.get(&next).is_some_and(stays) {
+            let is_known = self.peers.contains_key(&next);
+            if !is_known || topic.branches.get(&next).is_some_and(stays) {
                 continue;
             }
             let mut branch = OutgoingStream::new(tree, network);
             branch.is_read = is_read;
-            if let Some(before) = topic.branches.insert(next, branch) {
-                move_stream(peer, before.stream);
-            }
+            topic.branches.insert(next, branch);
         }
     }
 
@@ -240,7 +220,7 @@ impl LinksConductor {
         };
         let before = (streams(topic), topic.planned);
         let (wants, trees) = self.plan_trees(name, topic, wants);
-        self.end_streams(topic, &trees);
+        topic.branches.retain(|host, _| trees.contains_key(host));
         let row = self.daemon.row(name);
         let direct = reads_in(row, &self.cards, trees.keys(), &self.peers);
         let domain = direct.clone().unwrap_or(Domain::Host);

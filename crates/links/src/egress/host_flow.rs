@@ -224,6 +224,13 @@ impl HostFlow {
         }
     }
 
+    /// Whether others, which are open, send what it retains, as far as anybody wants it.
+    pub fn is_replaced_by(&self, others: &[HostFlow]) -> bool {
+        let others = || others.iter().filter(|of| !of.skips_previous);
+        let is_sent = |host| others().any(|of| of.finals.contains_key(host));
+        others().any(|of| of.root == self.root) || self.finals.keys().all(is_sent)
+    }
+
     pub fn close_all(&mut self) {
         for publisher in std::mem::take(&mut self.open) {
             self.route.link.end_flow(self.flow(publisher), false);

@@ -116,6 +116,9 @@ impl EgressTopic {
         for over in &mut over {
             self.publishers.values_mut().for_each(|of| of.close(over));
             over.close_all();
+            if over.is_replaced_by(&self.host_flows) {
+                over.route.link.replaced(over.route.stream);
+            }
         }
     }
 

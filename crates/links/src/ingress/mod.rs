@@ -137,11 +137,6 @@ impl LinkIngress {
     /// Messages of a flow below `next` are delivered, or never come.
     fn pass(&self, position: &AtomicU64, next: u64) {
         position.fetch_max(next, Ordering::AcqRel);
-        self.report_progress();
-    }
-
-    /// Has the conductor confirm to origins how far their messages are here.
-    fn report_progress(&self) {
         if !self.is_reported.swap(true, Ordering::AcqRel) {
             self.reporter.report(ConductorEvent::Progress);
         }
@@ -221,12 +216,7 @@ impl FlowReceiver for Receiver {
         let Some(bound) = self.0.bound(id) else {
             return BufferReply::Full;
         };
-        let is_confirmed = bound.position.is_some();
         let room = receive_buffer(bound, sequence, description, bytes, &self.0);
-        if is_confirmed && matches!(room, BufferReply::Refused) {
-            // Another flow may have brought it: this flow delivers nothing, and its origin still waits to hear how far this host is.
-            self.0.report_progress();
-        }
         if matches!(room, BufferReply::Buffer(_)) {
             self.0.counts.messages_in.fetch_add(1, Ordering::Relaxed);
             self.0.counts.bytes_in.fetch_add(bytes, Ordering::Relaxed);
