@@ -193,7 +193,8 @@ impl Sending {
             let group = self.group(flows.len());
             for flow in flows {
                 let SentFlow { id, of, .. } = &self.flows[&flow];
-                if let Some(description) = encode_open(flow, group, &of.description.encode()) {
+                let description = of.description.resumed(link.acknowledged(*id));
+                if let Some(description) = encode_open(flow, group, &description.encode()) {
                     link.reopen(*id, description);
                 }
             }

@@ -110,6 +110,7 @@ fn described() -> FlowDescription {
         via: vec!["a".to_owned()],
         tree: tree("c", &["d"]),
         history: 3,
+        begins: BTreeMap::new(),
         read: Ok(()),
     }
 }

@@ -11,7 +11,7 @@ use rgaps_session::MAX_HOST_NAME;
 use serde::{Deserialize, Serialize};
 
 /// Version of all that hosts say to each other: these keys, the meeting, and what is said over links.
-pub const PLANE_VERSION: u32 = 8;
+pub const PLANE_VERSION: u32 = 9;
 /// Longest key that is looked at.
 const MAX_KEY_BYTES: usize = 300;
 /// Subscribers of a topic on a host that are believed at most.

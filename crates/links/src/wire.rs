@@ -4,12 +4,13 @@
 use crate::keys::{is_host, HostLife};
 pub use crate::tree::{Takes, Tree};
 use anyhow::{bail, ensure, Context};
-use rgaps_client::links::{Metadata, MetadataLengths, Offer, MAX_METADATA_BYTES};
+use rgaps_client::links::{Metadata, MetadataLengths, Offer, MAX_METADATA_BYTES, MAX_REMOTE_HOSTS};
 use rgaps_client::{DType, Tensor};
-use rgaps_routing::{Datagram, MAX_HOPS, MAX_PATHS};
+use rgaps_routing::{Datagram, HostId, MAX_HOPS, MAX_PATHS};
 use rgaps_session::check_topic_name;
 use rgaps_sync::wall_offset_ns;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 const DIMS: usize = 8;
 /// `MessageDescription`'s flags: it is a tensor.
@@ -143,6 +144,8 @@ pub struct FlowDescription {
     pub tree: Tree,
     /// Sequence below which its messages are history, published before the host asked for the topic.
     pub history: u64,
+    /// Hosts of the tree to which nothing of the publisher is known to have come: the sequence with which each begins, if not 0.
+    pub begins: BTreeMap<HostId, u64>,
     /// Network cards read the messages on the GPU that they live on, or why they do not.
     pub read: Result<(), String>,
 }
@@ -151,6 +154,14 @@ impl FlowDescription {
     /// The host that the messages are published on, if they come from this one.
     pub fn origin<'a>(&'a self, from: &'a str) -> &'a str {
         self.via.first().map_or(from, String::as_str)
+    }
+
+    /// The same for hosts whose former lives had all messages below `next`.
+    pub fn resumed(&self, next: u64) -> FlowDescription {
+        let mut description = self.clone();
+        let begins = description.begins.values_mut();
+        begins.for_each(|begin| *begin = next.max(*begin));
+        description
     }
 
     /// As it travels.
@@ -166,6 +177,7 @@ impl FlowDescription {
         let mut hosts = description.via.iter();
         let is_bounded = description.via.len() < MAX_HOPS
             && description.type_name.len() <= MAX_TEXT
+            && description.begins.len() <= MAX_REMOTE_HOSTS
             && fits(&description.read);
         match check_topic_name(&description.topic) {
             Err(_) => Err("its topic has no valid name"),

@@ -84,6 +84,7 @@ fn seeds() -> Vec<Vec<u8>> {
         via: vec!["a".to_owned(), "b".to_owned()],
         tree,
         history: 3,
+        begins: [(HostId(7), 200)].into(),
         read: Err("no network card".to_owned()),
     };
     let of = |kind: u8, bytes: &[u8]| [&[kind], bytes].concat();

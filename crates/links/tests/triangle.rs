@@ -3,8 +3,9 @@
 mod support;
 
 use rgaps::{Node, PeerState};
-use support::stream::{nothing_is_lost, reached};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
+use support::stream::{nothing_is_lost, reached};
 use support::{disturb, ip, receive, try_put, until, wait_for_subscribers, Host, LIMIT};
 
 /// A publisher that has waited so long for room is held back. If it was only slow, the test shows less.
@@ -21,9 +22,10 @@ struct Triangle {
 
 impl Triangle {
     fn lay() -> Result<Triangle, String> {
-        let pid = std::process::id();
+        static LAID: AtomicU32 = AtomicU32::new(0);
+        let (pid, number) = (std::process::id(), LAID.fetch_add(1, Ordering::Relaxed));
         let triangle = Triangle {
-            names: [0, 1, 2].map(|host| format!("rgaps-{pid}-t{host}")),
+            names: [0, 1, 2].map(|host| format!("rgaps-{pid}-t{number}{host}")),
         };
         for (host, name) in triangle.names.iter().enumerate() {
             ip(&format!("netns add {name}"))?;

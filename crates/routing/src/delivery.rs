@@ -9,8 +9,8 @@
 //! |---|---|
 //! | a message is published | it is due in all flows |
 //! | a flow opens in the place of others | it begins at the least position that one of its hosts has confirmed: what is in flight may arrive twice |
-//! | a flow opens for hosts that none serves yet | they get messages from where the user says, or from where it begins for others |
-//! | a flow that begins earlier opens for a host that has confirmed nothing | the host is owed what it gets there, too: it may have seen nothing else |
+//! | a flow opens for hosts that none serves yet | they are owed messages from where the user says; OPEN tells them that number ([`Delivery::begins`]), and they take none below it |
+//! | a flow opens for a host that has confirmed nothing | OPEN tells it the same number again: the flows before may arrive later, or never |
 //! | a flow closes | hosts that no other flow serves are forgotten |
 //! | the root acknowledges messages | that confirms them, if the root is a final host |
 //! | a host refuses a flow | nothing is retained for it there, until it confirms something of that flow |
@@ -19,8 +19,9 @@
 //! Messages are retained that are due, or that a reliable host behind a root has not confirmed. What the root itself has not
 //! acknowledged, its link retains.
 //!
-//! Nothing waits for another flow: a final host takes every message that is not below its position. No flow skips one that the host
-//! has not confirmed, so the positions of a host rise over all messages that it is owed.
+//! Nothing waits for another flow: a final host takes every message that is not below its position. It begins with the number that it is
+//! told, whichever flow comes first, and no flow skips a message that the host has not confirmed. So its position rises over all that it
+//! is owed.
 
 use crate::ids::{HostId, StreamId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,10 +30,8 @@ use std::ops::Range;
 #[derive(Debug)]
 struct Flow {
     root: HostId,
-    /// The final hosts that it serves.
-    hosts: BTreeSet<HostId>,
-    /// Those of them behind the root that are to miss nothing.
-    behind: BTreeSet<HostId>,
+    /// The final hosts that it serves, and whether they are to miss nothing.
+    hosts: BTreeMap<HostId, bool>,
     refused: BTreeSet<HostId>,
     due: Range<u64>,
     /// Its link has taken messages, all of them below this number.
@@ -43,7 +42,7 @@ struct Flow {
 #[derive(Clone, Copy, Debug)]
 struct Position {
     next: u64,
-    /// The host has said so. If not, that is where one of its flows began.
+    /// The host has said so. If not, that is where it begins.
     is_confirmed: bool,
 }
 
@@ -72,8 +71,8 @@ impl Delivery {
         self.next
     }
 
-    /// A flow opens to these final hosts, and those that are to miss nothing are marked. One that no flow serves yet gets messages
-    /// from `from` on, or from where the flow begins for others. False: it was open before, and nothing changes.
+    /// A flow opens to these final hosts, and those that are to miss nothing are marked. One that no flow serves yet is owed messages
+    /// from `from` on. False: it was open before, and nothing changes.
     pub fn open(
         &mut self,
         id: StreamId,
@@ -85,28 +84,21 @@ impl Delivery {
             return false;
         }
         let others = self.flows.values();
-        let others = others.filter(|of| of.hosts.iter().any(|host| hosts.contains_key(host)));
+        let others = others.filter(|of| of.hosts.keys().any(|host| hosts.contains_key(host)));
         let end = others.map(|of| of.due.end).max();
         let confirmed = hosts
             .keys()
             .map(|host| self.hosts.get(host).map_or(from, |at| at.next));
         let start = confirmed.min().unwrap_or(from);
-        for (host, is_reliable) in hosts {
-            let begins = Position {
-                next: start,
+        for host in hosts.keys() {
+            self.hosts.entry(*host).or_insert(Position {
+                next: from,
                 is_confirmed: false,
-            };
-            let at = self.hosts.entry(*host).or_insert(begins);
-            if *is_reliable && !at.is_confirmed {
-                at.next = at.next.min(start);
-            }
+            });
         }
-        let is_behind = |(host, is_reliable): &(&HostId, &bool)| **host != root && **is_reliable;
-        let behind = hosts.iter().filter(is_behind);
         let flow = Flow {
             root,
-            hosts: hosts.keys().copied().collect(),
-            behind: behind.map(|(host, _)| *host).collect(),
+            hosts: hosts.clone(),
             refused: BTreeSet::new(),
             due: start..end.unwrap_or(from),
             taken: 0,
@@ -115,12 +107,23 @@ impl Delivery {
         true
     }
 
+    /// What OPEN tells hosts of a flow that are to miss nothing and have confirmed nothing: the number that each begins with, if not 0.
+    pub fn begins(&self, id: StreamId) -> BTreeMap<HostId, u64> {
+        let hosts = self.flows.get(&id).into_iter().flat_map(|flow| &flow.hosts);
+        let reliable = hosts.filter(|(_, is_reliable)| **is_reliable);
+        let begins = reliable.filter_map(|(host, _)| {
+            let at = self.hosts.get(host)?;
+            (!at.is_confirmed && at.next > 0).then_some((*host, at.next))
+        });
+        begins.collect()
+    }
+
     /// Nothing more is sent in a flow. It closes after those that take its place open.
     pub fn close(&mut self, id: StreamId) {
         self.flows.remove(&id);
         let flows = &self.flows;
         self.hosts
-            .retain(|host, _| flows.values().any(|flow| flow.hosts.contains(host)));
+            .retain(|host, _| flows.values().any(|flow| flow.hosts.contains_key(host)));
     }
 
     /// A host of a flow has all messages below a number.
@@ -128,7 +131,7 @@ impl Delivery {
         let Some(flow) = self.flows.get_mut(&id) else {
             return;
         };
-        if flow.hosts.contains(&host) {
+        if flow.hosts.contains_key(&host) {
             // A host that has nothing yet says 0: that confirms nothing.
             if let Some(at) = self.hosts.get_mut(&host).filter(|at| next >= at.next) {
                 (at.next, at.is_confirmed) = (next, true);
@@ -175,8 +178,10 @@ impl Delivery {
     pub fn retained(&self) -> u64 {
         let flows = self.flows.values();
         let needed = flows.flat_map(|flow| {
-            let behind = flow.behind.difference(&flow.refused);
-            let confirmed = behind.map(|host| self.hosts[host].next);
+            let behind = flow.hosts.iter().filter(|(host, is_reliable)| {
+                **is_reliable && **host != flow.root && !flow.refused.contains(host)
+            });
+            let confirmed = behind.map(|(host, _)| self.hosts[host].next);
             let due = (!flow.due.is_empty()).then_some(flow.due.start);
             confirmed.filter(|next| *next < flow.taken).chain(due)
         });

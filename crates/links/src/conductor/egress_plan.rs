@@ -134,6 +134,7 @@ impl EgressPlan {
             via: Vec::new(),
             tree: tree.clone(),
             history: self.history(tree, publisher.incarnation),
+            begins: BTreeMap::new(),
             read: self.is_read(),
         }
     }

@@ -85,6 +85,10 @@ impl LinksConductor {
         let Some(peer) = self.peers.get(host) else {
             return;
         };
+        let begins = plan.description.begins.get(&id(&self.own.host));
+        if let (Some(next), Some(landing)) = (begins, &plan.landing) {
+            landing.begin(*next);
+        }
         if !plan.description.via.is_empty() {
             plan.position = Some(Arc::default());
             self.confirms = true;

@@ -23,6 +23,16 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 /// Messages that leave together, behind one that leaves at once.
 const BATCH: u32 = 16;
 
+fn with_begins(of: &Arc<FlowDescription>, begins: BTreeMap<HostId, u64>) -> Arc<FlowDescription> {
+    if begins.is_empty() {
+        return of.clone();
+    }
+    Arc::new(FlowDescription {
+        begins,
+        ..FlowDescription::clone(of)
+    })
+}
+
 pub struct HostFlow {
     pub route: FlowTarget,
     /// The host, and those that messages go to there: whether they are not to miss anything.
@@ -44,10 +54,13 @@ pub struct HostFlow {
 
 impl HostFlow {
     pub fn new(route: FlowTarget) -> HostFlow {
-        let reliable: BTreeSet<&String> = route.tree.reliable_below().collect();
-        let finals = route.tree.ends();
-        let finals = finals.map(|end| (id(end), reliable.contains(end)));
-        let mut host_flow = HostFlow {
+        let tree = &route.tree;
+        let here = tree.is_reliable_here().then_some(tree.root());
+        let below = tree.reliable_below().map(String::as_str);
+        let reliable: BTreeSet<&str> = here.into_iter().chain(below).collect();
+        let finals = tree.ends();
+        let finals = finals.map(|end| (id(end), reliable.contains(&end[..])));
+        HostFlow {
             root: id(route.tree.root()),
             finals: finals.collect(),
             is_reliable: route.tree.is_reliable(),
@@ -62,9 +75,7 @@ impl HostFlow {
             wants_history: false,
             skips_previous: false,
             route,
-        };
-        host_flow.open_flows();
-        host_flow
+        }
     }
 
     /// Goes on with other limits.
@@ -74,11 +85,11 @@ impl HostFlow {
         if before != rate {
             self.rate = rate.map(|rate| Rate::new(rate, monotonic_ns()));
         }
-        self.open_flows();
     }
 
-    /// Opens the flows of publishers that are known, all at once: before their messages, or with the first of them.
-    fn open_flows(&mut self) {
+    /// Opens the flows of publishers that are known, all at once: before their messages, or with the first of them. `begins`: what hosts
+    /// are told of a publisher beside what is known here.
+    pub fn open_flows(&mut self, begins: impl Fn(u64) -> BTreeMap<HostId, u64>) {
         let limits = &self.route.limits;
         self.open.retain(|publisher| !limits.is_refused(*publisher));
         let is_new = |of: &&Arc<FlowDescription>| {
@@ -89,7 +100,7 @@ impl HostFlow {
             .map(|of| NewFlow {
                 flow: self.flow(of.publisher),
                 retained_max: *limits.staging.get(&of.publisher).unwrap_or(&u64::MAX),
-                description: of.clone(),
+                description: with_begins(of, begins(of.publisher)),
                 leads_on: self.route.is_in_transit || of.tree.leads_on(),
             })
             .collect();
@@ -118,13 +129,12 @@ impl HostFlow {
         }
     }
 
-    /// Opens the flow of a publisher that is gone, of which something is sent again.
-    pub fn open_past(&mut self, past: &FlowDescription) {
+    /// The flow of a publisher that is gone, of which something is sent again, is opened with the others.
+    pub fn add_past(&mut self, past: &FlowDescription) {
         self.route.publishers.push(Arc::new(FlowDescription {
             tree: self.route.tree.clone(),
             ..past.clone()
         }));
-        self.open_flows();
     }
 
     /// Whether it leads to other hosts, which are not to miss anything.

@@ -48,6 +48,11 @@ impl Publisher {
         }
     }
 
+    /// What OPEN tells hosts of a stream: the number with which each begins to which nothing has come yet.
+    pub fn begins(&self, stream: u64) -> BTreeMap<HostId, u64> {
+        self.delivery.begins(StreamId(stream))
+    }
+
     /// What a host has acknowledged is not for the flow that takes this one's place.
     pub fn note_acknowledged(&mut self, publisher: u64, host_flow: &HostFlow) {
         let acknowledged = host_flow.route.link.acknowledged(host_flow.flow(publisher));

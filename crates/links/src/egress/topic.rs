@@ -133,8 +133,9 @@ impl EgressTopic {
 
     /// Opens the flows of all publishers to all hosts. A publisher that is gone gets one only if some of its messages are still to be sent.
     fn open_all(&mut self) {
-        for host_flow in self.host_flows.iter_mut().filter(|of| !of.skips_previous) {
-            for (id, publisher) in &mut self.publishers {
+        for host_flow in &mut self.host_flows {
+            let is_skipping = host_flow.skips_previous;
+            for (id, publisher) in self.publishers.iter_mut().filter(|_| !is_skipping) {
                 publisher.open(host_flow);
                 if host_flow.route.limits.is_refused(*id) {
                     publisher.confirm(host_flow.route.stream, host_flow.root, u64::MAX);
@@ -144,10 +145,15 @@ impl EgressTopic {
                 }
                 self.due.insert(*id);
                 if let (true, Some(past)) = (publisher.has_ended, &publisher.description) {
-                    host_flow.open_past(past);
+                    host_flow.add_past(past);
                     self.ended.insert(*id);
                 }
             }
+            let stream = host_flow.route.stream;
+            host_flow.open_flows(|publisher| {
+                let publisher = self.publishers.get(&publisher);
+                publisher.map_or_else(BTreeMap::new, |of| of.begins(stream))
+            });
         }
     }
 

@@ -322,7 +322,7 @@ impl Children {
             let known = before
                 .iter()
                 .position(|child| child.flow.route.tree.root() == target.tree.root());
-            self.all.push(match known {
+            let mut child = match known {
                 Some(at) => {
                     let mut child = before.swap_remove(at);
                     child.flow.set_route(target);
@@ -336,7 +336,10 @@ impl Children {
                     announced: 0,
                     is_closed: false,
                 },
-            });
+            };
+            // Their description says what the origin told them.
+            child.flow.open_flows(|_| BTreeMap::new());
+            self.all.push(child);
         }
         // Their messages come in another flow.
         before.iter_mut().for_each(Child::cut);

@@ -184,11 +184,25 @@ impl RemotePublisher {
     /// one that was published here, in whichever lives of the links of both hosts. None before the first one that
     /// anybody here has subscribed to.
     pub(super) fn missed_before(&self, sequence: u64) -> u64 {
-        if self.position() == 0 || self.mark.is_restarted() {
+        if self.is_new() {
             self.pass(sequence);
             self.mark.resume();
         }
         sequence.saturating_sub(self.position())
+    }
+
+    /// The publisher's origin owes this host its messages from `next` on: none below it is published here, if none was yet.
+    pub fn begin(&self, next: u64) {
+        let _turn = lock(&self.turn);
+        if next > self.position() && self.is_new() {
+            self.pass(next);
+            self.mark.resume();
+        }
+    }
+
+    /// Nobody here has had a message, or nobody had subscribed to the topic for a while.
+    fn is_new(&self) -> bool {
+        self.position() == 0 || self.mark.is_restarted()
     }
 
     /// Messages below `next` have landed, or never will. If those are the history, what lands from now on is live.

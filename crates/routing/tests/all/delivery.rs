@@ -74,14 +74,23 @@ fn check_host(origin: &Origin, node: &Node) {
     let none = Record::default();
     let record = node.traffic.disk.finals.get(&origin.publisher);
     let record = record.unwrap_or(&none);
-    assert_eq!(record.next, end, "{host:?} is not at the end");
-    let published = |from, to| origin.numbers.range(from..to).count() as u64;
-    let missed = record.missed.iter();
-    let missed: u64 = missed.map(|(from, to)| published(*from, *to)).sum();
-    let owed = published(record.first, record.next);
-    let delivered = record.delivered.difference(&origin.withdrawn).count() as u64;
-    assert_eq!(delivered + missed, owed, "{host:?} from {}", record.first);
-    for (from, to) in &record.missed {
+    let published = |from, to| origin.numbers.range(from..to);
+    // What lacks at the end, the next message would count.
+    let missed = record.missed.iter().copied().chain([(record.next, end)]);
+    let missed = missed.filter_map(|(from, to)| {
+        let mut lacking = published(from, to);
+        let first = lacking.next()?;
+        Some((*first, lacking.last().unwrap_or(first) + 1))
+    });
+    let missed: Vec<(u64, u64)> = missed.collect();
+    let count: usize = missed
+        .iter()
+        .map(|(from, to)| published(*from, *to).count())
+        .sum();
+    let owed = published(record.first, end).count();
+    let delivered = record.delivered.difference(&origin.withdrawn).count();
+    assert_eq!(delivered + count, owed, "{host:?} from {}", record.first);
+    for (from, to) in &missed {
         // It may have been given up several times before it got anything again.
         let mut known = *from;
         for (other, confirmed, back) in &origin.given_up {
@@ -139,11 +148,6 @@ fn without_faults_a_message_crosses_each_cable_once() {
         let copies = world.copies.take().expect("they are counted");
         for (crossing, count) in &copies {
             assert_eq!(*count, 1, "{crossing:?}");
-        }
-        for node in world.hosts.iter().flatten() {
-            for record in node.traffic.disk.finals.values() {
-                assert!(record.missed.is_empty());
-            }
         }
     });
 }

@@ -198,7 +198,7 @@ impl Origin {
             let Some(host) = self.hosts.get_mut(host).filter(|host| host.is_new) else {
                 continue;
             };
-            (host.is_new, host.confirmed) = (false, first);
+            (host.is_new, host.confirmed) = (false, from);
             let given_up = self.given_up.iter_mut().rev();
             let mut given_up = given_up.filter(|(lost, ..)| *lost == host.life.host);
             if let Some((.., back)) = given_up.next() {
@@ -214,7 +214,11 @@ impl Origin {
             partial: BTreeSet::new(),
         };
         self.flows.insert(id, flow);
-        let open = FlowFrame::Open(FlowDescription { first, tree });
+        let open = FlowFrame::Open(FlowDescription {
+            first,
+            tree,
+            begins: self.delivery.begins(id),
+        });
         send(out, root, (self.publisher, id), open);
         id
     }

@@ -52,6 +52,28 @@ pub struct Record {
     pub missed: Vec<(u64, u64)>,
 }
 
+impl Record {
+    /// A flow says with which number the host begins, if it is new.
+    fn begin(&mut self, first: u64) {
+        if self.next == 0 {
+            (self.first, self.next) = (first, first);
+        }
+    }
+
+    /// A message has its turn; it may be a duplicate.
+    pub fn deliver(&mut self, number: u64, check: impl FnOnce()) {
+        if number < self.next {
+            return;
+        }
+        check();
+        if self.next < number {
+            self.missed.push((self.next, number));
+        }
+        self.next = number + 1;
+        assert!(self.delivered.insert(number), "delivered twice");
+    }
+}
+
 pub struct Traffic {
     life: Life,
     pub origin: Option<Origin>,
@@ -163,7 +185,10 @@ impl Traffic {
                 stream,
                 publisher: publisher.number,
             };
-            (publisher.origin, flow, self.disk.finals[&publisher].next)
+            let key = (publisher, StreamId(stream));
+            let position = self.incoming.get(&key).map_or(0, |of| of.next);
+            let next = self.disk.finals[&publisher].next.max(position);
+            (publisher.origin, flow, next)
         });
         due.collect()
     }
@@ -269,17 +294,10 @@ impl Traffic {
         if !self.is_subscriber {
             description.tree.is_final = false;
         }
-        let (first, is_final) = (description.first, description.tree.is_final);
-        if is_final {
-            let record = self.disk.finals.entry(key.0).or_insert(Record {
-                first,
-                next: first,
-                ..Record::default()
-            });
-            if record.next < first {
-                record.missed.push((record.next, first));
-                record.next = first;
-            }
+        if description.tree.is_final {
+            let record = self.disk.finals.entry(key.0).or_default();
+            let begins = description.begins.get(&self.life.host);
+            begins.inspect(|first| record.begin(**first));
         }
         let mut frames = Vec::new();
         let ends = (from, self.life);
@@ -344,21 +362,22 @@ impl Traffic {
         let transit = self.incoming.get_mut(&key).expect("it is there");
         let record = self.disk.finals.get_mut(&key.0);
         let record = record.filter(|_| transit.is_final);
-        let before = record.as_ref().map(|record| record.next);
+        let before = record.as_ref().map(|record| (record.next, transit.next));
         let check = |number, content| assert_eq!(content, bytes(key.0, number));
         let held_max = 2 * self.window as usize;
         let is_blocked = now < self.blocked_until;
         let mut frames = Vec::new();
         transit.deliver(record, is_blocked, held_max, check, &mut frames);
         transit.send(self.window as usize, &mut frames);
-        let is_closed = transit.is_closed();
-        if is_closed {
+        let position = transit.next;
+        if transit.is_closed() {
             frames.push((transit.from, FlowFrame::Closed));
             self.incoming.remove(&key);
         }
         send_all(out, key, frames);
         let record = self.disk.finals.get(&key.0);
-        if before.is_some_and(|before| record.is_some_and(|record| record.next > before)) {
+        let after = record.map(|record| (record.next, position));
+        if before.is_some() && before != after {
             self.confirm_all(|publisher| *publisher == key.0);
         }
     }

@@ -27,6 +27,8 @@ pub struct FlowDescription {
     pub first: u64,
     /// The receiver, and the hosts below it.
     pub tree: Tree,
+    /// The number with which hosts begin that have confirmed nothing.
+    pub begins: BTreeMap<HostId, u64>,
 }
 
 /// What arrived, and waits for its turn.
@@ -72,7 +74,7 @@ pub struct Transit {
     whole: BTreeMap<u64, u64>,
     children: Vec<Child>,
     /// All below is delivered here, or missed; and what the host before knows of that.
-    next: u64,
+    pub next: u64,
     acknowledged: u64,
     is_closing: bool,
 }
@@ -88,7 +90,11 @@ impl Transit {
         is_neighbour: impl Fn(Life) -> bool,
         out: &mut Frames,
     ) -> Transit {
-        let FlowDescription { first, tree } = description;
+        let FlowDescription {
+            first,
+            tree,
+            begins,
+        } = description;
         assert!(tree.life == own && tree.is_valid());
         let children = tree.children.into_iter();
         let (near, broken): (Vec<Tree>, Vec<Tree>) =
@@ -97,7 +103,11 @@ impl Transit {
         out.extend(broken.map(|host| (from, FlowFrame::Broken(host))));
         for tree in &near {
             let tree = tree.clone();
-            let description = FlowDescription { first, tree };
+            let description = FlowDescription {
+                first,
+                tree,
+                begins: begins.clone(),
+            };
             out.push((description.tree.life, FlowFrame::Open(description)));
         }
         let child = |tree| Child {
@@ -266,11 +276,7 @@ impl Transit {
                         return;
                     }
                     if let Some(record) = &mut record {
-                        if number >= record.next {
-                            check(number, content);
-                            record.next = number + 1;
-                            assert!(record.delivered.insert(number), "delivered twice");
-                        }
+                        record.deliver(number, || check(number, content));
                     }
                     self.next = number + 1;
                     self.act(out, |flow, mut act| {
@@ -278,9 +284,9 @@ impl Transit {
                     });
                 }
                 Arrived::Message { .. } => return,
-                Arrived::Miss(next) => self.miss(next, record.as_deref_mut(), out),
+                Arrived::Miss(next) => self.miss(next, out),
                 Arrived::GivenUp(number) => {
-                    self.miss(number + 1, record.as_deref_mut(), out);
+                    self.miss(number + 1, out);
                     self.act(out, |flow, mut act| {
                         flow.dropped(number, false, &mut act);
                     });
@@ -294,11 +300,9 @@ impl Transit {
         }
     }
 
-    fn miss(&mut self, next: u64, record: Option<&mut Record>, out: &mut Frames) {
+    /// No record notes it: the next message that is delivered counts what is missing before it.
+    fn miss(&mut self, next: u64, out: &mut Frames) {
         self.next = self.next.max(next);
-        if let Some(record) = record {
-            record.next = record.next.max(next);
-        }
         self.act(out, |flow, mut act| flow.miss(next, &mut act));
     }
 
