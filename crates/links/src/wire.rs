@@ -144,7 +144,8 @@ pub struct FlowDescription {
     pub tree: Tree,
     /// Sequence below which its messages are history, published before the host asked for the topic.
     pub history: u64,
-    /// Hosts of the tree to which nothing of the publisher is known to have come: the sequence with which each begins, if not 0.
+    /// Hosts of the tree that are to miss nothing, and to which no message of the publisher is known to have come: the sequence with
+    /// which each begins.
     pub begins: BTreeMap<HostId, u64>,
     /// Network cards read the messages on the GPU that they live on, or why they do not.
     pub read: Result<(), String>,

@@ -10,7 +10,7 @@
 //! | a message is published | it is due in all flows |
 //! | a flow opens in the place of others | it begins at the least position that one of its hosts has confirmed: what is in flight may arrive twice |
 //! | a flow opens for hosts that none serves yet | they are owed messages from where the user says; OPEN tells them that number ([`Delivery::begins`]), and they take none below it |
-//! | a flow opens for a host that has confirmed nothing | OPEN tells it the same number again: the flows before may arrive later, or never |
+//! | a flow opens for a host that has confirmed no message | OPEN tells it that number again, since other flows may arrive later, or never; or a lower one, if the user says so now |
 //! | a flow closes | hosts that no other flow serves are forgotten |
 //! | the root acknowledges messages | that confirms them, if the root is a final host |
 //! | a host refuses a flow | nothing is retained for it there, until it confirms something of that flow |
@@ -42,7 +42,7 @@ struct Flow {
 #[derive(Clone, Copy, Debug)]
 struct Position {
     next: u64,
-    /// The host has said so. If not, that is where it begins.
+    /// The host has said so, and has had a message. If not, that is where it begins.
     is_confirmed: bool,
 }
 
@@ -71,8 +71,8 @@ impl Delivery {
         self.next
     }
 
-    /// A flow opens to these final hosts, and those that are to miss nothing are marked. One that no flow serves yet is owed messages
-    /// from `from` on. False: it was open before, and nothing changes.
+    /// A flow opens to these final hosts, and those that are to miss nothing are marked. One that has confirmed no message is owed those
+    /// from `from` on, or from where it was to begin before. False: it was open before, and nothing changes.
     pub fn open(
         &mut self,
         id: StreamId,
@@ -86,16 +86,18 @@ impl Delivery {
         let others = self.flows.values();
         let others = others.filter(|of| of.hosts.keys().any(|host| hosts.contains_key(host)));
         let end = others.map(|of| of.due.end).max();
-        let confirmed = hosts
-            .keys()
-            .map(|host| self.hosts.get(host).map_or(from, |at| at.next));
-        let start = confirmed.min().unwrap_or(from);
-        for host in hosts.keys() {
-            self.hosts.entry(*host).or_insert(Position {
+        let positions = hosts.keys().map(|host| {
+            let begins = Position {
                 next: from,
                 is_confirmed: false,
-            });
-        }
+            };
+            let at = self.hosts.entry(*host).or_insert(begins);
+            if !at.is_confirmed {
+                at.next = at.next.min(from);
+            }
+            at.next
+        });
+        let start = positions.min().unwrap_or(from);
         let flow = Flow {
             root,
             hosts: hosts.clone(),
@@ -107,13 +109,13 @@ impl Delivery {
         true
     }
 
-    /// What OPEN tells hosts of a flow that are to miss nothing and have confirmed nothing: the number that each begins with, if not 0.
+    /// What OPEN tells hosts of a flow that are to miss nothing and have confirmed no message: the number with which each begins.
     pub fn begins(&self, id: StreamId) -> BTreeMap<HostId, u64> {
         let hosts = self.flows.get(&id).into_iter().flat_map(|flow| &flow.hosts);
         let reliable = hosts.filter(|(_, is_reliable)| **is_reliable);
         let begins = reliable.filter_map(|(host, _)| {
             let at = self.hosts.get(host)?;
-            (!at.is_confirmed && at.next > 0).then_some((*host, at.next))
+            (!at.is_confirmed).then_some((*host, at.next))
         });
         begins.collect()
     }
@@ -132,8 +134,8 @@ impl Delivery {
             return;
         };
         if flow.hosts.contains_key(&host) {
-            // A host that has nothing yet says 0: that confirms nothing.
-            if let Some(at) = self.hosts.get_mut(&host).filter(|at| next >= at.next) {
+            // A host that has no message yet says 0, or where it begins: that confirms nothing.
+            if let Some(at) = self.hosts.get_mut(&host).filter(|at| next > at.next) {
                 (at.next, at.is_confirmed) = (next, true);
             }
             flow.refused.remove(&host);

@@ -104,19 +104,20 @@ impl EgressPlan {
         branch.is_some_and(|(branch, peer)| branch.reaches(peer, end).is_ok())
     }
 
-    /// Whether hosts want history that they were not sent on the branch that leads to them now.
-    pub(super) fn lacks_history(&self, wants: &Wants, trees: &Trees) -> bool {
+    /// The branches with hosts that want history, and were not sent it there.
+    pub(super) fn late_branches(&self, wants: &Wants, trees: &Trees) -> BTreeSet<String> {
         let is_late = |wants: &Wants, end: &String| {
             let want = wants.get(end);
             want.is_some_and(|want| want.demand.transient_local)
         };
-        trees.iter().any(|(next, tree)| {
-            let had = self.branches.get(next);
+        let late = trees.iter().filter(|(next, tree)| {
+            let had = self.branches.get(*next);
             let had = |end: &String| had.is_some_and(|had| had.tree.ends_at(end));
             let had_it = |end: &String| had(end) && is_late(&self.wants, end);
             let mut ends = tree.ends();
             ends.any(|end| is_late(wants, end) && !had_it(end))
-        })
+        });
+        late.map(|(next, _)| next.clone()).collect()
     }
 
     /// What a host is told of a publisher.

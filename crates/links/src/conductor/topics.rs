@@ -182,15 +182,15 @@ impl LinksConductor {
         (served, trees)
     }
 
-    /// Begins streams, some of them again under another number.
-    fn begin_streams(&self, topic: &mut EgressPlan, trees: Trees) {
+    /// Begins streams, some of them again under another number: among them the `late` ones, whose hosts begin with older messages now.
+    fn begin_streams(&self, topic: &mut EgressPlan, trees: Trees, late: &BTreeSet<String>) {
         let network = &self.network;
         let renews = std::mem::take(&mut topic.renews);
         let is_read = topic.not_read.is_none();
         for (next, tree) in trees {
             let stays = |known: &OutgoingStream| {
                 let is_described = !renews && known.is_read == is_read;
-                is_described && !known.is_to_begin_again(&tree, network)
+                is_described && !late.contains(&next) && !known.is_to_begin_again(&tree, network)
             };
             let is_known = self.peers.contains_key(&next);
             if !is_known || topic.branches.get(&next).is_some_and(stays) {
@@ -225,9 +225,9 @@ impl LinksConductor {
         let direct = reads_in(row, &self.cards, trees.keys(), &self.peers);
         let domain = direct.clone().unwrap_or(Domain::Host);
         topic.not_read = direct.err();
-        let wants_history = topic.lacks_history(&wants, &trees);
+        let late = topic.late_branches(&wants, &trees);
         topic.wants = wants;
-        self.begin_streams(topic, trees);
+        self.begin_streams(topic, trees, &late);
         if topic.branches.is_empty() {
             if topic.has.take().is_some() {
                 self.egress.send(name, EgressCommand::End(name.to_owned()));
@@ -243,7 +243,7 @@ impl LinksConductor {
             return;
         }
         let is_new = before.0.len() != topic.branches.len();
-        let subscriber = self.subscribe(name, topic, domain, (wants_history, is_new));
+        let subscriber = self.subscribe(name, topic, domain, (!late.is_empty(), is_new));
         if topic.has.is_none() {
             return;
         }

@@ -14,6 +14,9 @@ use std::time::{Duration, Instant};
 /// Pause before the daemon is asked again for memory that it had not.
 const FETCH_AGAIN: Duration = Duration::from_millis(20);
 
+/// No flow has said with which message this host begins.
+const NOT_TOLD: u64 = u64::MAX;
+
 /// A publisher elsewhere, and the one that stands for it here.
 pub struct RemotePublisher {
     /// Publishes here what lands.
@@ -25,6 +28,8 @@ pub struct RemotePublisher {
     pub(super) turn: Mutex<()>,
     /// The next message to be published here: none below it is published again.
     next: AtomicU64,
+    /// With which message this host begins, as long as it has had none.
+    first: AtomicU64,
     pub(super) mark: DeliveredRecord,
     /// What the publisher here has published.
     pub(super) published: AtomicU64,
@@ -102,6 +107,7 @@ impl RemotePublisher {
             origin,
             turn: Mutex::new(()),
             next: AtomicU64::new(next),
+            first: AtomicU64::new(NOT_TOLD),
             mark,
             published: AtomicU64::new(0),
             history: AtomicU64::new(history),
@@ -115,9 +121,11 @@ impl RemotePublisher {
         })
     }
 
-    /// Messages below it are delivered, or count as missed.
+    /// Messages below it are delivered, or count as missed, or are not for this host.
     pub fn position(&self) -> u64 {
-        self.next.load(Ordering::Acquire)
+        let first = self.first.load(Ordering::Acquire);
+        let first = if first == NOT_TOLD { 0 } else { first };
+        self.next.load(Ordering::Acquire).max(first)
     }
 
     /// Takes memory that is there at once. If there is none, the daemon is asked for some, on another thread.
@@ -181,28 +189,38 @@ impl RemotePublisher {
     }
 
     /// How many messages were missed before this one, which is about to be published: all that lie between it and the last
-    /// one that was published here, in whichever lives of the links of both hosts. None before the first one that
-    /// anybody here has subscribed to.
+    /// one that was published here, in whichever lives of the links of both hosts. None before the one with which this host begins.
     pub(super) fn missed_before(&self, sequence: u64) -> u64 {
         if self.is_new() {
-            self.pass(sequence);
+            // What the publisher has from before, nobody promised.
+            let first = match self.first.swap(NOT_TOLD, Ordering::AcqRel) {
+                0 | NOT_TOLD => sequence,
+                first => first,
+            };
+            self.pass(first);
             self.mark.resume();
         }
         sequence.saturating_sub(self.position())
     }
 
-    /// The publisher's origin owes this host its messages from `next` on: none below it is published here, if none was yet.
-    pub fn begin(&self, next: u64) {
+    /// A flow says with which message this host begins. The least of what flows say counts, in whatever order they are heard of, until
+    /// a message is published here.
+    pub fn begin(&self, first: u64) {
         let _turn = lock(&self.turn);
-        if next > self.position() && self.is_new() {
-            self.pass(next);
-            self.mark.resume();
+        if self.is_new() {
+            let told = self.first.load(Ordering::Acquire);
+            let least = if told == NOT_TOLD {
+                first
+            } else {
+                told.min(first)
+            };
+            self.first.store(least, Ordering::Release);
         }
     }
 
     /// Nobody here has had a message, or nobody had subscribed to the topic for a while.
     fn is_new(&self) -> bool {
-        self.position() == 0 || self.mark.is_restarted()
+        self.next.load(Ordering::Acquire) == 0 || self.mark.is_restarted()
     }
 
     /// Messages below `next` have landed, or never will. If those are the history, what lands from now on is live.

@@ -72,14 +72,33 @@ fn a_host_is_told_where_it_begins_until_it_has_confirmed() {
     open(&mut delivery, THIRD, &[1, 2]);
     delivery.close(SECOND);
     assert_eq!(delivery.due(THIRD), Some(0..6));
-    assert_eq!(delivery.begins(THIRD), begins);
+    let of_both = [(HostId(1), 0), (HostId(2), 5)].into();
+    assert_eq!(delivery.begins(THIRD), of_both);
     open(&mut delivery, SECOND, &[2]);
     assert_eq!(delivery.due(SECOND), Some(5..6));
     assert_eq!(delivery.begins(SECOND), begins);
-    delivery.confirmed(SECOND, HostId(2), 4);
-    assert_eq!(delivery.begins(SECOND), begins);
     delivery.confirmed(SECOND, HostId(2), 5);
-    assert_eq!(delivery.begins(THIRD), [].into());
+    assert_eq!(delivery.begins(SECOND), begins);
+    delivery.confirmed(SECOND, HostId(2), 6);
+    assert_eq!(delivery.begins(SECOND), [].into());
+}
+
+#[test]
+fn a_host_that_has_had_no_message_may_begin_earlier_after_all() {
+    let mut delivery = Delivery::default();
+    open(&mut delivery, FIRST, &[1]);
+    (0..5).for_each(|number| delivery.publish(number));
+    open(&mut delivery, SECOND, &[2]);
+    // It wants the history, too.
+    let finals = [(HostId(2), true)].into();
+    delivery.open(THIRD, HostId(2), &finals, 0);
+    assert_eq!(delivery.begins(THIRD), [(HostId(2), 0)].into());
+    assert_eq!(delivery.due(THIRD), Some(0..5));
+    delivery.close(SECOND);
+    delivery.confirmed(THIRD, HostId(2), 3);
+    delivery.open(SECOND, HostId(2), &finals, 0);
+    assert_eq!(delivery.begins(SECOND), [].into());
+    assert_eq!(delivery.due(SECOND), Some(3..5));
 }
 
 #[test]
