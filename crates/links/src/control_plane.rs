@@ -34,9 +34,9 @@ pub enum PlaneEvent {
     Appeared(Token),
     /// A host is gone, at least for now.
     Left(HostLife),
-    /// A host asked how to reach this one, and was told.
+    /// Another host asked for the address of this one, and got it.
     AddressAsked(HostLife, LaneSecret),
-    /// A host that this one asked how to reach it has answered.
+    /// Another host was asked for its address, and has answered.
     AddressAnswer(HostLife, Result<Address, String>),
     /// A host that this one asked did not answer, and why.
     NoAnswer(HostLife, String),

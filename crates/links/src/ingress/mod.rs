@@ -91,7 +91,7 @@ pub struct LinkIngress {
     /// To the thread that asks the daemon for memory.
     memory: Sender<MemoryRequest>,
     batch: PublishBatch,
-    /// The conductor was told that messages of the link have passed, and has not looked yet.
+    /// A `Progress` is on its way to the conductor.
     is_reported: AtomicBool,
 }
 
