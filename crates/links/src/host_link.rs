@@ -154,8 +154,8 @@ impl Sending {
         }
     }
 
-    /// Without lanes, cuts flows that close and were replaced: what they retain goes another way, and would be retained until the host is
-    /// linked again. The caller drops the result without locks.
+    /// Without lanes, cuts flows that close and were replaced: otherwise they would retain what goes another way until the host is linked
+    /// again. The caller drops the result without locks.
     fn cut_replaced(&mut self, link: &mut LinkMachine) -> Vec<Arc<dyn Payload>> {
         if link.has_lanes() {
             return Vec::new();
@@ -163,7 +163,7 @@ impl Sending {
         let closing = self.flows.iter().filter(|(_, sent)| sent.is_closing);
         let closing: BTreeSet<FlowName> = closing.map(|(flow, _)| *flow).collect();
         let flows = self.flows.values_mut().filter(|sent| {
-            // Its host takes messages of the publisher until it has answered to the successor.
+            // Its end must not arrive before its host has answered to the successor: the publisher there would leave.
             let has_successor = sent.successor.is_some_and(|of| !closing.contains(&of));
             sent.is_closing && sent.is_replaced && !has_successor
         });
@@ -506,12 +506,13 @@ impl HostLink {
         drop(given_up);
     }
 
-    /// What the flows of a stream that ends retain is sent in others, which are open.
-    pub fn replaced(&self, stream: u64) {
+    /// What a flow that ends retains is sent in others, which are open.
+    pub fn replaced(&self, flow: FlowName) {
         let dropped = self.link.change(|link| {
             let mut sending = lock(&self.user.sending);
-            let flows = sending.flows.range_mut(FlowName::all_of(stream));
-            flows.for_each(|(_, sent)| sent.is_replaced = true);
+            if let Some(sent) = sending.flows.get_mut(&flow) {
+                sent.is_replaced = true;
+            }
             sending.cut_replaced(link)
         });
         drop(dropped);

@@ -417,7 +417,7 @@ fn a_best_effort_flow_keeps_only_its_newest_message_while_the_host_is_away() {
     assert_eq!(counts.given_up.load(Ordering::Relaxed), 9);
     assert_eq!(counts.issues.rows(1)[0].gave_up, 9);
     // What comes in another stream is not given up.
-    link.replaced(flow(1).stream);
+    link.replaced(flow(1));
     let payload = Arc::new(vec![0_u8; 100]);
     link.send((flow(1), false), 10, payload, Description::default());
     assert_eq!(counts.given_up.load(Ordering::Relaxed), 9);

@@ -144,8 +144,8 @@ pub struct FlowDescription {
     pub tree: Tree,
     /// Sequence below which its messages are history, published before the host asked for the topic.
     pub history: u64,
-    /// Hosts of the tree that are to miss nothing, and to which no message of the publisher is known to have come: the sequence with
-    /// which each begins.
+    /// Of the tree's hosts that are to miss nothing: the sequence from which on each is owed messages. One that has had none begins there;
+    /// if it is 0, with whatever comes first.
     pub begins: BTreeMap<HostId, u64>,
     /// Network cards read the messages on the GPU that they live on, or why they do not.
     pub read: Result<(), String>,

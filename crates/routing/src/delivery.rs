@@ -9,8 +9,9 @@
 //! |---|---|
 //! | a message is published | it is due in all flows |
 //! | a flow opens in the place of others | it begins at the least position that one of its hosts has confirmed: what is in flight may arrive twice |
-//! | a flow opens for hosts that none serves yet | they are owed messages from where the user says; OPEN tells them that number ([`Delivery::begins`]), and they take none below it |
-//! | a flow opens for a host that has confirmed no message | OPEN tells it that number again, since other flows may arrive later, or never; or a lower one, if the user says so now |
+//! | a flow opens for hosts that none serves yet | they are owed messages from where the user says; best-effort ones get them from where the flow begins for others |
+//! | a flow opens for reliable hosts | OPEN tells each the number from which it is owed messages ([`Delivery::begins`]); one that has had none takes none below it |
+//! | a flow opens for a host that has confirmed no message, and the user says a lower number now | the host is owed messages from there on |
 //! | a flow closes | hosts that no other flow serves are forgotten |
 //! | the root acknowledges messages | that confirms them, if the root is a final host |
 //! | a host refuses a flow | nothing is retained for it there, until it confirms something of that flow |
@@ -19,9 +20,9 @@
 //! Messages are retained that are due, or that a reliable host behind a root has not confirmed. What the root itself has not
 //! acknowledged, its link retains.
 //!
-//! Nothing waits for another flow: a final host takes every message that is not below its position. It begins with the number that it is
-//! told, whichever flow comes first, and no flow skips a message that the host has not confirmed. So its position rises over all that it
-//! is owed.
+//! Nothing waits for another flow: a final host takes every message that is not below its position. A reliable host begins with the
+//! number that it is told, whichever flow comes first, and no flow skips a message that the host is owed and has not confirmed. So its
+//! position rises over all that it is owed.
 
 use crate::ids::{HostId, StreamId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -86,18 +87,20 @@ impl Delivery {
         let others = self.flows.values();
         let others = others.filter(|of| of.hosts.keys().any(|host| hosts.contains_key(host)));
         let end = others.map(|of| of.due.end).max();
-        let positions = hosts.keys().map(|host| {
-            let begins = Position {
-                next: from,
-                is_confirmed: false,
-            };
-            let at = self.hosts.entry(*host).or_insert(begins);
-            if !at.is_confirmed {
+        for (host, at) in &mut self.hosts {
+            if hosts.contains_key(host) && !at.is_confirmed {
                 at.next = at.next.min(from);
             }
-            at.next
-        });
+        }
+        let positions = hosts.keys();
+        let positions = positions.map(|host| self.hosts.get(host).map_or(from, |at| at.next));
         let start = positions.min().unwrap_or(from);
+        for (host, is_reliable) in hosts {
+            self.hosts.entry(*host).or_insert(Position {
+                next: if *is_reliable { from } else { start },
+                is_confirmed: false,
+            });
+        }
         let flow = Flow {
             root,
             hosts: hosts.clone(),
@@ -109,13 +112,18 @@ impl Delivery {
         true
     }
 
-    /// What OPEN tells hosts of a flow that are to miss nothing and have confirmed no message: the number with which each begins.
+    /// What OPEN tells hosts of a flow that are to miss nothing: the number from which each is owed messages. What was left out before
+    /// anything was sent to a host, it is not owed.
     pub fn begins(&self, id: StreamId) -> BTreeMap<HostId, u64> {
         let hosts = self.flows.get(&id).into_iter().flat_map(|flow| &flow.hosts);
         let reliable = hosts.filter(|(_, is_reliable)| **is_reliable);
-        let begins = reliable.filter_map(|(host, _)| {
-            let at = self.hosts.get(host)?;
-            (!at.is_confirmed).then_some((*host, at.next))
+        let begins = reliable.map(|(host, _)| {
+            let flows = self.flows.values();
+            let flows = flows.filter(|flow| flow.hosts.contains_key(host));
+            let is_unsent = flows.clone().all(|flow| flow.taken == 0);
+            let first = flows.map(|flow| flow.due.start).min();
+            let first = first.filter(|_| is_unsent);
+            (*host, self.hosts[host].next.max(first.unwrap_or(0)))
         });
         begins.collect()
     }

@@ -3,6 +3,7 @@
 use crate::delivered::{DeliveredFile, DeliveredRecord};
 use crate::egress::OwnPublishers;
 use crate::ingress::RemotePublisher;
+use crate::keys::number_of;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 
@@ -43,6 +44,11 @@ impl Landings {
     /// Only these topics, by their numbers, have subscribers here.
     pub(super) fn set_wanted(&self, topics: &BTreeSet<u64>) {
         self.delivered.forget_unwanted(topics);
+        let unwanted = self.all.iter();
+        let unwanted = unwanted.filter(|((topic, _), _)| !topics.contains(&number_of(topic)));
+        for landing in unwanted.filter_map(|(_, landing)| landing.upgrade()) {
+            landing.forget_first();
+        }
     }
 
     /// Notes publishers that stand here for those of other hosts: the links do not send their messages on.

@@ -234,11 +234,15 @@ impl HostFlow {
         }
     }
 
-    /// Whether others, which are open, send what it retains, as far as anybody wants it.
-    pub fn is_replaced_by(&self, others: &[HostFlow]) -> bool {
-        let others = || others.iter().filter(|of| !of.skips_previous);
-        let is_sent = |host| others().any(|of| of.finals.contains_key(host));
-        others().any(|of| of.root == self.root) || self.finals.keys().all(is_sent)
+    /// Whether others, which are open, send what it retains of a publisher, as far as anybody wants it.
+    pub fn is_replaced_by(&self, others: &[HostFlow], publisher: u64) -> bool {
+        let sends = |of: &&HostFlow| {
+            let held = of.route.limits.held.get(&publisher);
+            !of.skips_previous && !matches!(held, Some(Hold::Refused | Hold::Barred))
+        };
+        let others: Vec<&HostFlow> = others.iter().filter(sends).collect();
+        let is_sent = |host| others.iter().any(|of| of.finals.contains_key(host));
+        others.iter().any(|of| of.root == self.root) || self.finals.keys().all(is_sent)
     }
 
     pub fn close_all(&mut self) {

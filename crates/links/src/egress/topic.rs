@@ -107,17 +107,19 @@ impl EgressTopic {
         let (stay, mut over): (Vec<_>, Vec<_>) =
             flows.partition(|of| streams.contains(&of.route.stream));
         self.host_flows = stay;
-        for over in &over {
+        for flow in over.iter().chain(&self.host_flows) {
             let publishers = self.publishers.iter_mut();
-            publishers.for_each(|(id, of)| of.note_acknowledged(*id, over));
+            publishers.for_each(|(id, of)| of.note_acknowledged(*id, flow));
         }
         // Others end when those that take their places are there.
         self.open_all();
         for over in &mut over {
             self.publishers.values_mut().for_each(|of| of.close(over));
             over.close_all();
-            if over.is_replaced_by(&self.host_flows) {
-                over.route.link.replaced(over.route.stream);
+            for publisher in self.publishers.keys() {
+                if over.is_replaced_by(&self.host_flows, *publisher) {
+                    over.route.link.replaced(over.flow(*publisher));
+                }
             }
         }
     }

@@ -203,8 +203,8 @@ impl RemotePublisher {
         sequence.saturating_sub(self.position())
     }
 
-    /// A flow says with which message this host begins. The least of what flows say counts, in whatever order they are heard of, until
-    /// a message is published here.
+    /// A flow says from which message on this host is owed any. The least of what flows say counts, in whatever order they are heard of,
+    /// until a message has its turn here.
     pub fn begin(&self, first: u64) {
         let _turn = lock(&self.turn);
         if self.is_new() {
@@ -216,6 +216,11 @@ impl RemotePublisher {
             };
             self.first.store(least, Ordering::Release);
         }
+    }
+
+    /// Nobody here wants the topic: what flows said so far is not for the next who do.
+    pub fn forget_first(&self) {
+        self.first.store(NOT_TOLD, Ordering::Release);
     }
 
     /// Nobody here has had a message, or nobody had subscribed to the topic for a while.

@@ -79,8 +79,34 @@ fn a_host_is_told_where_it_begins_until_it_has_confirmed() {
     assert_eq!(delivery.begins(SECOND), begins);
     delivery.confirmed(SECOND, HostId(2), 5);
     assert_eq!(delivery.begins(SECOND), begins);
+    // One that has lost what it knew goes on where its former life had confirmed.
     delivery.confirmed(SECOND, HostId(2), 6);
-    assert_eq!(delivery.begins(SECOND), [].into());
+    assert_eq!(delivery.begins(SECOND), [(HostId(2), 6)].into());
+}
+
+#[test]
+fn a_host_is_not_owed_what_was_left_out_before_anything_was_sent_to_it() {
+    let mut delivery = Delivery::default();
+    open(&mut delivery, FIRST, &[1]);
+    (0..5).for_each(|number| delivery.publish(number));
+    delivery.sent(FIRST, 2, false);
+    assert_eq!(delivery.begins(FIRST), [(HostId(1), 3)].into());
+    delivery.sent(FIRST, 3, true);
+    assert_eq!(delivery.begins(FIRST), [(HostId(1), 0)].into());
+}
+
+#[test]
+fn a_best_effort_host_goes_on_where_the_flow_of_others_began() {
+    let mut delivery = Delivery::default();
+    open(&mut delivery, FIRST, &[1]);
+    (0..5).for_each(|number| delivery.publish(number));
+    let finals = [(HostId(1), true), (HostId(2), false)].into();
+    delivery.open(SECOND, HostId(1), &finals, 5);
+    assert_eq!(delivery.due(SECOND), Some(0..5));
+    let finals = [(HostId(2), false)].into();
+    delivery.open(THIRD, HostId(2), &finals, 5);
+    assert_eq!(delivery.due(THIRD), Some(0..5));
+    assert_eq!(delivery.begins(THIRD), [].into());
 }
 
 #[test]
@@ -97,7 +123,7 @@ fn a_host_that_has_had_no_message_may_begin_earlier_after_all() {
     delivery.close(SECOND);
     delivery.confirmed(THIRD, HostId(2), 3);
     delivery.open(SECOND, HostId(2), &finals, 0);
-    assert_eq!(delivery.begins(SECOND), [].into());
+    assert_eq!(delivery.begins(SECOND), [(HostId(2), 3)].into());
     assert_eq!(delivery.due(SECOND), Some(3..5));
 }
 
