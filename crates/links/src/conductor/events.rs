@@ -38,7 +38,7 @@ impl LinksConductor {
             // Whoever publishes is looked for at once.
             ConductorEvent::Unknown => {}
             ConductorEvent::Unplanned(name, bytes) => {
-                if let Some(topic) = self.topics.plan_mut(&name) {
+                if let Some(topic) = self.topics.get_mut(&name) {
                     topic.largest = topic.largest.max(bytes);
                 }
             }
@@ -80,9 +80,15 @@ impl LinksConductor {
         self.close_transit(host, flow);
     }
 
+    fn stream_mut(&mut self, number: u64) -> Option<&mut OutgoingStream> {
+        let topic = self.topics.get_mut(self.streams.get(&number)?)?;
+        let mut branches = topic.branches.values_mut();
+        branches.find(|branch| branch.stream == number)
+    }
+
     /// What goes out in a stream of this host, if it goes to that host directly.
     fn branch_to(&mut self, host: &str, stream: u64) -> Option<&mut OutgoingStream> {
-        let branch = self.topics.stream_mut(stream);
+        let branch = self.stream_mut(stream);
         branch.filter(|branch| branch.tree.root() == host)
     }
 
@@ -94,10 +100,10 @@ impl LinksConductor {
     /// How far a flow of this host is at a host that another leads to, or why it does not reach it.
     fn flow_reported(&mut self, report: FlowReport) {
         let FlowReport { flow, outcome, .. } = report;
-        let Some(name) = self.topics.name(flow.stream).cloned() else {
+        let Some(name) = self.streams.get(&flow.stream).cloned() else {
             return;
         };
-        let Some(branch) = self.topics.stream_mut(flow.stream) else {
+        let Some(branch) = self.stream_mut(flow.stream) else {
             return;
         };
         let is = |host: &String, of| id(host) == of;
@@ -115,7 +121,7 @@ impl LinksConductor {
             let is_new = before != Some(&answer);
             of.answers.insert(end.clone(), (answer, Instant::now()));
             self.dirty |= is_new;
-            if let (u64::MAX, Some(topic)) = (next, self.topics.plan_mut(&name)) {
+            if let (u64::MAX, Some(topic)) = (next, self.topics.get_mut(&name)) {
                 topic.off_trees.insert(end);
             }
         }
@@ -190,7 +196,7 @@ impl LinksConductor {
             LinkEvent::Restarted => {
                 self.network.link_restarted(host);
                 peer.end_life();
-                let topics = self.topics.plans_mut();
+                let topics = self.topics.values_mut();
                 let branches = topics.filter_map(|topic| topic.branches.get_mut(host));
                 branches.for_each(OutgoingStream::end_life);
                 self.forget_answers(host);

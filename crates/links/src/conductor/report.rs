@@ -243,7 +243,7 @@ impl LinksConductor {
 
     /// How many topics a host takes, of this host and of others.
     fn topics_out(&self, host: &str) -> u32 {
-        let own = self.topics.plans();
+        let own = self.topics.values();
         let own = own.filter_map(|topic| topic.branches.get(host));
         let own = own.filter(|branch| branch.is_taken()).count();
         (own + self.transits.streams_taken_by(host)) as u32
