@@ -4,10 +4,10 @@ use super::hosts::ASK_AGAIN;
 use super::LinksConductor;
 use crate::egress::EgressCommand;
 use crate::event::{ConductorEvent, EventSource, SourcedEvent};
-use crate::network::{id, FlowReport};
+use crate::network::id;
 use crate::remote_host::{OutgoingStream, RemoteHost};
 use crate::wire::{clip, LinkMessage};
-use rgaps_routing::{Datagram, FlowName};
+use rgaps_routing::{ControlMessage, Datagram, FlowName, HostId};
 use rgaps_transport::{LaneEnd, LinkEvent};
 use std::time::Instant;
 
@@ -98,8 +98,12 @@ impl LinksConductor {
     }
 
     /// How far a flow of this host is at a host that another leads to, or why it does not reach it.
-    fn flow_reported(&mut self, report: FlowReport) {
-        let FlowReport { flow, outcome, .. } = report;
+    fn flow_reported(&mut self, from: HostId, message: ControlMessage) {
+        let (flow, host, outcome) = match message {
+            ControlMessage::Confirm { flow, next } => (flow, from, Ok(next)),
+            ControlMessage::Refused { flow, host, reason } => (flow, host, Err(clip(&reason))),
+            _ => return,
+        };
         let Some(name) = self.streams.get(&flow.stream).cloned() else {
             return;
         };
@@ -107,11 +111,11 @@ impl LinksConductor {
             return;
         };
         let is = |host: &String, of| id(host) == of;
-        let end = branch.tree.ends_below().find(|end| is(end, report.host));
+        let end = branch.tree.ends_below().find(|end| is(end, host));
         let Some(end) = end.cloned() else { return };
         let mut on = branch.tree.path(&end);
         on.push(branch.tree.root().to_owned());
-        if !on.iter().any(|host| is(host, report.from)) {
+        if !on.iter().any(|host| is(host, from)) {
             return;
         }
         let next = *outcome.as_ref().unwrap_or(&u64::MAX);
@@ -125,7 +129,7 @@ impl LinksConductor {
                 topic.off_trees.insert(end);
             }
         }
-        let command = EgressCommand::Confirmed(name.clone(), flow, report.host, next);
+        let command = EgressCommand::Confirmed(name.clone(), flow, host, next);
         self.egress.send(&name, command);
     }
 
@@ -133,13 +137,14 @@ impl LinksConductor {
     fn datagram(&mut self, host: &str, datagram: Datagram) {
         match self.network.receive(datagram, self.config.links.relay) {
             Ok(received) => {
-                self.dirty |= received.is_changed;
-                for report in received.reports {
-                    self.flow_reported(report);
+                self.dirty |= received.interest.is_some();
+                for (from, message) in received.reports {
+                    self.flow_reported(from.host, message);
                 }
-                if let Some((next, message)) = received.egress {
-                    let next = self.peers.get(&next);
-                    next.inspect(|next| next.say(&message));
+                if let Some((next, datagram)) = received.forward {
+                    let next = self.network.name(next);
+                    let next = next.and_then(|next| self.peers.get(next));
+                    next.inspect(|next| next.say(&LinkMessage::Datagram(datagram)));
                 }
             }
             Err(error) => violates(host, &error),
