@@ -195,13 +195,8 @@ impl LinksConductor {
         let quota = links.quota(host, topic);
         let reserved = quota.map_or(Ok(None), |quota| {
             let limit = ("landing_max", quota.landing_max);
-            let bytes = part_of(
-                quota,
-                limit,
-                &of.offer,
-                self.landings.bytes_of_quota(&quota.name),
-            )?;
-            Ok::<_, String>(bytes.map(|bytes| (quota.name.clone(), bytes)))
+            let taken = self.landings.bytes_of_quota(&quota.name);
+            part_of(quota, limit, &of.offer, taken)
         });
         let reserved = reserved.map_err(NoRoom::Barred)?;
         let qos = PublisherQos {
@@ -224,14 +219,10 @@ impl LinksConductor {
             builder = builder.arrives_over(incoming_path(peer, of, here));
         }
         let created = builder.create()?;
-        let message_max = quota.and_then(|quota| Some((quota.message_max?.0, quota.name.clone())));
         let limits = ArrivalLimits {
-            bytes_max: match &reserved {
-                Some((_, bytes)) => links.landing_max.0.min(*bytes),
-                None => links.landing_max.0,
-            },
-            message_max,
-            reserved,
+            bytes_max: links.landing_max.0.min(reserved.unwrap_or(u64::MAX)),
+            quota: quota.cloned(),
+            reserved: reserved.unwrap_or(0),
         };
         Ok(RemotePublisher::new(
             created,

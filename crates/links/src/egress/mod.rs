@@ -17,7 +17,7 @@ use crate::counts::HostCounts;
 use crate::event::{ConductorEvent, SourcedEvent};
 use crate::host_link::HostLink;
 use crate::keys::number_of;
-use crate::quotas::Staged;
+use crate::quotas::{too_long, Staged};
 use crate::wire::{FlowDescription, Tree};
 use rgaps_client::links::{Offer, Quota};
 use rgaps_client::{Node, Subscriber, Token, WaitSet};
@@ -63,15 +63,12 @@ pub struct FlowTarget {
 impl FlowTarget {
     /// Why a message is too long to go there, if it is.
     fn too_long(&self, bytes: u64) -> Option<String> {
-        let is_over = |quota: &&Quota| quota.message_max.is_some_and(|max| bytes > max.0);
-        if let Some(Quota { name, .. }) = self.limits.quota.as_ref().filter(is_over) {
-            return Some(format!(
-                "quota '{name}': message_max: a message of {bytes} bytes"
-            ));
-        }
-        let (longest, key) = self.link.longest();
-        (bytes > longest).then(|| {
-            format!("a message of {bytes} bytes; raise {key} on this host, which is {longest}")
+        let quota = self.limits.quota.as_ref();
+        quota.and_then(|quota| too_long(quota, bytes)).or_else(|| {
+            let (longest, key) = self.link.longest();
+            (bytes > longest).then(|| {
+                format!("a message of {bytes} bytes; raise {key} on this host, which is {longest}")
+            })
         })
     }
 }
