@@ -70,7 +70,7 @@ impl Row {
                 return reports;
             }
             while let Some((from, to, said)) = all.pop_front() {
-                match LinkMessage::decode(&said.encode().unwrap()).unwrap() {
+                match LinkMessage::decode(&said.encode()).unwrap() {
                     LinkMessage::Paths(paths) => self.host(&to).advertised(&from, &paths).unwrap(),
                     LinkMessage::Datagram(datagram) => {
                         let received = self.host(&to).receive(datagram, true).unwrap();
