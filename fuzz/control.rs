@@ -35,7 +35,7 @@ fn said(bytes: &[u8]) -> bool {
     let Ok(said) = LinkMessage::decode(bytes) else {
         return false;
     };
-    let again = said.encode().unwrap();
+    let again = said.encode();
     assert_eq!(LinkMessage::decode(&again).unwrap(), said);
     true
 }

@@ -9,8 +9,8 @@ use crate::keys::{number_of, HostLife, TopicInterest, MAX_WANTED};
 use crate::wire::{clip, exactly, LinkMessage};
 use anyhow::{ensure, Context};
 use rgaps_routing::{
-    build, ControlMessage, Datagram, FlowName, HostId, Life, Load, Path, Router, RouterFrame, Time,
-    Tree, MAX_TOPICS,
+    build, ControlMessage, Datagram, FlowName, HostId, Life, Load, Path, Received, Router,
+    RouterFrame, Time, Tree, MAX_TOPICS,
 };
 use rgaps_session::check_topic_name;
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,48 +27,10 @@ pub struct Network {
     wants: BTreeMap<HostId, BTreeMap<String, KnownWant>>,
 }
 
-/// What a host says of a flow of this one.
-#[derive(Debug, PartialEq)]
-pub struct FlowReport {
-    pub from: HostId,
-    pub flow: FlowName,
-    /// The host that its messages are for.
-    pub host: HostId,
-    /// They are delivered there below this number, or why they are not.
-    pub outcome: Result<u64, String>,
-}
-
-impl FlowReport {
-    /// What a confirmation or a refusal says.
-    fn of(from: Life, message: ControlMessage) -> Option<FlowReport> {
-        let from = from.host;
-        let (flow, host, outcome) = match message {
-            ControlMessage::Confirm { flow, next } => (flow, from, Ok(next)),
-            ControlMessage::Refused { flow, host, reason } => (flow, host, Err(clip(&reason))),
-            _ => return None,
-        };
-        Some(FlowReport {
-            from,
-            flow,
-            host,
-            outcome,
-        })
-    }
-}
-
 /// What a host wants of a topic, and since when it no longer wants it.
 struct KnownWant {
     want: TopicInterest,
     withdrawn: Option<Instant>,
-}
-
-#[derive(Debug, Default, PartialEq)]
-pub struct Received {
-    /// It goes on to this host.
-    pub egress: Option<(String, LinkMessage)>,
-    /// It has changed what is known of its sender's interest.
-    pub is_changed: bool,
-    pub reports: Vec<FlowReport>,
 }
 
 pub fn id(host: &str) -> HostId {
@@ -157,20 +119,11 @@ impl Network {
         if let Some(host) = received.interest {
             self.note_wants(host)?;
         }
-        let forward = received.forward.and_then(|(next, datagram)| {
-            Some((
-                self.names.get(&next)?.clone(),
-                LinkMessage::Datagram(datagram),
-            ))
-        });
-        let reports = received.reports.into_iter();
-        Ok(Received {
-            egress: forward,
-            is_changed: received.interest.is_some(),
-            reports: reports
-                .filter_map(|(from, report)| FlowReport::of(from, report))
-                .collect(),
-        })
+        Ok(received)
+    }
+
+    pub fn name(&self, host: HostId) -> Option<&String> {
+        self.names.get(&host)
     }
 
     /// Takes over what a host wants now. What it does not want any more stays for a moment.

@@ -58,7 +58,7 @@ impl Row {
     }
 
     /// Until nobody has anything to say. What is reported of flows, and where.
-    fn exchange(&mut self) -> Vec<(String, FlowReport)> {
+    fn exchange(&mut self) -> Vec<(String, HostId, ControlMessage)> {
         let mut reports = Vec::new();
         loop {
             let mut all: VecDeque<(String, String, LinkMessage)> = VecDeque::new();
@@ -70,13 +70,16 @@ impl Row {
                 return reports;
             }
             while let Some((from, to, said)) = all.pop_front() {
-                match LinkMessage::decode(&said.encode().unwrap()).unwrap() {
+                match LinkMessage::decode(&said.encode()).unwrap() {
                     LinkMessage::Paths(paths) => self.host(&to).advertised(&from, &paths).unwrap(),
                     LinkMessage::Datagram(datagram) => {
                         let received = self.host(&to).receive(datagram, true).unwrap();
                         let of_flows = received.reports.into_iter();
-                        reports.extend(of_flows.map(|report| (to.clone(), report)));
-                        all.extend(received.egress.map(|(next, said)| (to, next, said)));
+                        reports.extend(of_flows.map(|(from, of)| (to.clone(), from.host, of)));
+                        if let Some((next, datagram)) = received.forward {
+                            let next = self.0[&to].name(next).unwrap().clone();
+                            all.push_back((to, next, LinkMessage::Datagram(datagram)));
+                        }
                     }
                     other => panic!("{other:?}"),
                 }
@@ -153,18 +156,21 @@ fn final_hosts_confirm_flows_and_hosts_between_refuse_them_to_their_origin() {
     row.host("c").confirm("a", flow, 3);
     row.host("c").confirm("a", flow, 7);
     row.host("b").refuse("a", flow, ("c", "a rule"));
-    let report = |from, outcome| FlowReport {
-        from: id(from),
+    let refused = ControlMessage::Refused {
         flow,
         host: id("c"),
-        outcome,
+        reason: "a rule".into(),
     };
     let mut reports = row.exchange();
-    reports.sort_by_key(|(_, report)| report.outcome.is_err());
+    reports.sort_by_key(|(.., report)| *report == refused);
     // The later confirmation takes the place of the other, which had not left.
     let expected = [
-        ("a".to_owned(), report("c", Ok(7))),
-        ("a".to_owned(), report("b", Err("a rule".to_owned()))),
+        (
+            "a".to_owned(),
+            id("c"),
+            ControlMessage::Confirm { flow, next: 7 },
+        ),
+        ("a".to_owned(), id("b"), refused),
     ];
     assert_eq!(reports, expected);
 }

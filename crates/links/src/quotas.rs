@@ -16,6 +16,13 @@ fn needs(offer: &Offer, message_max: u64) -> u64 {
     }
 }
 
+/// Why a message is too long for its quota, if it is.
+pub fn too_long(quota: &Quota, bytes: u64) -> Option<String> {
+    let is_over = quota.message_max.is_some_and(|max| bytes > max.0);
+    let name = &quota.name;
+    is_over.then(|| format!("quota '{name}': message_max: a message of {bytes} bytes"))
+}
+
 /// The bytes that a publisher needs of its quota, of which others have `taken` some. `None`: the quota does not limit that. `Err`: why too few
 /// are left.
 pub fn part_of(

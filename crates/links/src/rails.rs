@@ -133,10 +133,10 @@ impl Cards {
         self.memory.as_ref().err().map_or("", String::as_str)
     }
 
-    /// Whether they read messages on a GPU.
+    /// Whether they read messages on a GPU, as far as a trial says, which is made once.
     pub fn reads(&self, gpu: GpuUuid) -> Result<(), String> {
         match &self.memory {
-            Ok(memory) => memory.reads(gpu),
+            Ok(memory) => memory.tried(gpu, Access::LocalRead),
             Err(_) => Err("this host has no RDMA".to_owned()),
         }
     }
@@ -144,18 +144,20 @@ impl Cards {
     /// Messages on a GPU are not to be read there, for this reason.
     pub fn reads_not(&self, gpu: GpuUuid, why: &str) {
         if let Ok(memory) = &self.memory {
-            memory.reads_not(gpu, why);
+            lock(&memory.trials).insert((gpu, false), Err(why.to_owned()));
         }
     }
 
-    /// Whether they write messages that land on a GPU.
+    /// Whether they write messages that land on a GPU, as the last memory there says, or else a trial.
     pub fn writes(&self, gpu: GpuUuid) -> Result<(), String> {
-        self.memory.as_ref().map_err(String::clone)?.writes(gpu)
+        let memory = self.memory.as_ref().map_err(String::clone)?;
+        let last = lock(&memory.gpus).get(&gpu).cloned();
+        last.unwrap_or_else(|| memory.tried(gpu, Access::RemoteWrite))
     }
 
     /// Whether they know the host's pools as dma-bufs, or why by their addresses. None: no range lies in a dma-buf.
     pub fn dma_bufs(&self) -> Option<Result<(), String>> {
-        self.memory.as_ref().ok()?.dma_bufs()
+        lock(&self.memory.as_ref().ok()?.dma_bufs).clone()
     }
 }
 
@@ -168,11 +170,9 @@ pub struct CardMemory {
     segments: Mutex<Vec<Registered>>,
     /// What came of the last memory of each GPU.
     gpus: Mutex<BTreeMap<GpuUuid, Result<(), String>>>,
-    /// What came of a trial with a little memory of each, to read from and to write to.
-    trials: Mutex<[Trials; 2]>,
+    /// What came of a trial with a little memory of each: to read from, or to write to.
+    trials: Mutex<BTreeMap<(GpuUuid, bool), Result<(), String>>>,
 }
-
-type Trials = BTreeMap<GpuUuid, Result<(), String>>;
 
 impl fmt::Debug for CardMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -191,31 +191,11 @@ impl CardMemory {
         })
     }
 
-    /// Whether the cards read messages on a GPU, as far as a trial says, which is made once.
-    fn reads(&self, gpu: GpuUuid) -> Result<(), String> {
-        self.tried(gpu, Access::LocalRead)
-    }
-
-    /// Messages on a GPU are not to be read there, for this reason.
-    fn reads_not(&self, gpu: GpuUuid, why: &str) {
-        let [reads, _] = &mut *lock(&self.trials);
-        reads.insert(gpu, Err(why.to_owned()));
-    }
-
-    /// Whether the cards write messages that land on a GPU, as the last memory there says, or else a trial.
-    fn writes(&self, gpu: GpuUuid) -> Result<(), String> {
-        let last = lock(&self.gpus).get(&gpu).cloned();
-        last.unwrap_or_else(|| self.tried(gpu, Access::RemoteWrite))
-    }
-
     fn tried(&self, gpu: GpuUuid, access: Access) -> Result<(), String> {
-        let [reads, writes] = &mut *lock(&self.trials);
-        let trials = match access {
-            Access::LocalRead => reads,
-            Access::RemoteWrite => writes,
-        };
+        let mut trials = lock(&self.trials);
+        let trial = trials.entry((gpu, matches!(access, Access::RemoteWrite)));
         let made = || try_gpu(&self.registrar, gpu, access).map_err(|error| error.to_string());
-        trials.entry(gpu).or_insert_with(made).clone()
+        trial.or_insert_with(made).clone()
     }
 
     fn register_gpu(&self, range: &GpuRange, access: Access) -> Option<Registered> {
@@ -242,11 +222,6 @@ impl CardMemory {
             }
         }
         registered.ok()
-    }
-
-    /// Whether the cards know the host's pools as dma-bufs, or why by their addresses. None: no range lies in a dma-buf.
-    fn dma_bufs(&self) -> Option<Result<(), String>> {
-        lock(&self.dma_bufs).clone()
     }
 
     /// As a part of one dma-buf where it is that and the card's driver takes it, else by its address.

@@ -302,13 +302,11 @@ impl RemoteHost {
     /// Says something, in its turn. What it has not heard when it restarts, its next life is told again.
     pub fn say(&self, said: &LinkMessage) {
         let Some(link) = self.linked() else { return };
-        match said.encode().map(|bytes| link.say(bytes)) {
-            Ok(true) => {}
-            Ok(false) => tracing::error!(
+        if !link.say(said.encode()) {
+            tracing::error!(
                 host = self.name(),
                 "too many control messages to a host are waiting; one was dropped"
-            ),
-            Err(error) => tracing::error!(%error, "encoding a control message failed"),
+            );
         }
     }
 

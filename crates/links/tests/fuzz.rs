@@ -90,7 +90,7 @@ fn seeds() -> Vec<Vec<u8>> {
     let of = |kind: u8, bytes: &[u8]| [&[kind], bytes].concat();
     let mut all = Vec::new();
     all.push(of(0, token.key("lab").as_bytes()));
-    all.extend(said.map(|said| of(3, &said.encode().unwrap())));
+    all.extend(said.map(|said| of(3, &said.encode())));
     // A question's fields, one after the other.
     let question = (PLANE_VERSION, "robot-1", 0xfeed_u64);
     all.push(of(1, &postcard::to_stdvec(&question).unwrap()));

@@ -25,10 +25,10 @@ pub(super) struct Changes {
 impl Daemon {
     pub(super) fn new(node: Node) -> Daemon {
         Daemon {
-            report: Report::new(&node),
             node,
             rows: BTreeMap::new(),
             version: (0, 0),
+            report: Report::default(),
         }
     }
 
@@ -40,7 +40,7 @@ impl Daemon {
             daemon: interest.daemon != self.version.1,
         };
         if changes.daemon {
-            self.report = Report::new(&self.node);
+            self.report = Report::default();
         }
         self.version = (interest.version, interest.daemon);
         if let Some(rows) = interest.rows {

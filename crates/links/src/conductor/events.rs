@@ -4,10 +4,10 @@ use super::hosts::ASK_AGAIN;
 use super::LinksConductor;
 use crate::egress::EgressCommand;
 use crate::event::{ConductorEvent, EventSource, SourcedEvent};
-use crate::network::{id, FlowReport};
+use crate::network::id;
 use crate::remote_host::{OutgoingStream, RemoteHost};
 use crate::wire::{clip, LinkMessage};
-use rgaps_routing::{Datagram, FlowName};
+use rgaps_routing::{ControlMessage, Datagram, FlowName, HostId};
 use rgaps_transport::{LaneEnd, LinkEvent};
 use std::time::Instant;
 
@@ -38,7 +38,7 @@ impl LinksConductor {
             // Whoever publishes is looked for at once.
             ConductorEvent::Unknown => {}
             ConductorEvent::Unplanned(name, bytes) => {
-                if let Some(topic) = self.topics.plan_mut(&name) {
+                if let Some(topic) = self.topics.get_mut(&name) {
                     topic.largest = topic.largest.max(bytes);
                 }
             }
@@ -80,9 +80,15 @@ impl LinksConductor {
         self.close_transit(host, flow);
     }
 
+    fn stream_mut(&mut self, number: u64) -> Option<&mut OutgoingStream> {
+        let topic = self.topics.get_mut(self.streams.get(&number)?)?;
+        let mut branches = topic.branches.values_mut();
+        branches.find(|branch| branch.stream == number)
+    }
+
     /// What goes out in a stream of this host, if it goes to that host directly.
     fn branch_to(&mut self, host: &str, stream: u64) -> Option<&mut OutgoingStream> {
-        let branch = self.topics.stream_mut(stream);
+        let branch = self.stream_mut(stream);
         branch.filter(|branch| branch.tree.root() == host)
     }
 
@@ -92,20 +98,24 @@ impl LinksConductor {
     }
 
     /// How far a flow of this host is at a host that another leads to, or why it does not reach it.
-    fn flow_reported(&mut self, report: FlowReport) {
-        let FlowReport { flow, outcome, .. } = report;
-        let Some(name) = self.topics.name(flow.stream).cloned() else {
+    fn flow_reported(&mut self, from: HostId, message: ControlMessage) {
+        let (flow, host, outcome) = match message {
+            ControlMessage::Confirm { flow, next } => (flow, from, Ok(next)),
+            ControlMessage::Refused { flow, host, reason } => (flow, host, Err(clip(&reason))),
+            _ => return,
+        };
+        let Some(name) = self.streams.get(&flow.stream).cloned() else {
             return;
         };
-        let Some(branch) = self.topics.stream_mut(flow.stream) else {
+        let Some(branch) = self.stream_mut(flow.stream) else {
             return;
         };
         let is = |host: &String, of| id(host) == of;
-        let end = branch.tree.ends_below().find(|end| is(end, report.host));
+        let end = branch.tree.ends_below().find(|end| is(end, host));
         let Some(end) = end.cloned() else { return };
         let mut on = branch.tree.path(&end);
         on.push(branch.tree.root().to_owned());
-        if !on.iter().any(|host| is(host, report.from)) {
+        if !on.iter().any(|host| is(host, from)) {
             return;
         }
         let next = *outcome.as_ref().unwrap_or(&u64::MAX);
@@ -115,11 +125,11 @@ impl LinksConductor {
             let is_new = before != Some(&answer);
             of.answers.insert(end.clone(), (answer, Instant::now()));
             self.dirty |= is_new;
-            if let (u64::MAX, Some(topic)) = (next, self.topics.plan_mut(&name)) {
+            if let (u64::MAX, Some(topic)) = (next, self.topics.get_mut(&name)) {
                 topic.off_trees.insert(end);
             }
         }
-        let command = EgressCommand::Confirmed(name.clone(), flow, report.host, next);
+        let command = EgressCommand::Confirmed(name.clone(), flow, host, next);
         self.egress.send(&name, command);
     }
 
@@ -127,13 +137,14 @@ impl LinksConductor {
     fn datagram(&mut self, host: &str, datagram: Datagram) {
         match self.network.receive(datagram, self.config.links.relay) {
             Ok(received) => {
-                self.dirty |= received.is_changed;
-                for report in received.reports {
-                    self.flow_reported(report);
+                self.dirty |= received.interest.is_some();
+                for (from, message) in received.reports {
+                    self.flow_reported(from.host, message);
                 }
-                if let Some((next, message)) = received.egress {
-                    let next = self.peers.get(&next);
-                    next.inspect(|next| next.say(&message));
+                if let Some((next, datagram)) = received.forward {
+                    let next = self.network.name(next);
+                    let next = next.and_then(|next| self.peers.get(next));
+                    next.inspect(|next| next.say(&LinkMessage::Datagram(datagram)));
                 }
             }
             Err(error) => violates(host, &error),
@@ -190,7 +201,7 @@ impl LinksConductor {
             LinkEvent::Restarted => {
                 self.network.link_restarted(host);
                 peer.end_life();
-                let topics = self.topics.plans_mut();
+                let topics = self.topics.values_mut();
                 let branches = topics.filter_map(|topic| topic.branches.get_mut(host));
                 branches.for_each(OutgoingStream::end_life);
                 self.forget_answers(host);

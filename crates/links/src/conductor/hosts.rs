@@ -194,7 +194,7 @@ impl LinksConductor {
         if let Some(peer) = self.peers.get_mut(host) {
             peer.reported_written.clear();
         }
-        let topics = self.topics.plans_mut();
+        let topics = self.topics.values_mut();
         let branches = topics.filter_map(|topic| topic.branches.get_mut(host));
         branches.for_each(OutgoingStream::forget_answers);
     }

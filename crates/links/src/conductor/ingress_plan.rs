@@ -22,40 +22,12 @@ const ADMIT_LIMIT: Duration = Duration::from_secs(20);
 const REFUSED_SHOWN: Duration = Duration::from_secs(15);
 
 /// Why a publisher of another host has no place here.
-struct NoRoom {
-    why: String,
-    /// Others will leave the topic in a moment, or the daemon is away: messages of reliable publishers wait.
-    passes: bool,
-    /// Whether former publishers may be in the way.
-    crowded: bool,
-}
-
-impl From<String> for NoRoom {
-    fn from(why: String) -> NoRoom {
-        let (passes, crowded) = (false, false);
-        NoRoom {
-            why,
-            passes,
-            crowded,
-        }
-    }
-}
-
-impl From<OpenError> for NoRoom {
-    fn from(error: OpenError) -> NoRoom {
-        let (passes, crowded) = match &error {
-            OpenError::Client(ClientError::Refused(refusal)) => {
-                (refusal.code == RefusalCode::LimitReached, true)
-            }
-            OpenError::Client(_) => (true, false),
-            _ => (false, true),
-        };
-        NoRoom {
-            why: error.to_string(),
-            passes,
-            crowded,
-        }
-    }
+#[derive(Debug, thiserror::Error)]
+enum NoRoom {
+    #[error("{0}")]
+    Barred(String),
+    #[error(transparent)]
+    Open(#[from] OpenError),
 }
 
 impl LinksConductor {
@@ -153,10 +125,20 @@ impl LinksConductor {
             }
             Err(no_room) => no_room,
         };
-        let why = clip(&no_room.why);
+        // Others will leave the topic in a moment, or the daemon is away: messages of reliable publishers wait. And former publishers
+        // may be in the way.
+        let (passes, is_crowded) = match &no_room {
+            NoRoom::Open(OpenError::Client(ClientError::Refused(refusal))) => {
+                (refusal.code == RefusalCode::LimitReached, true)
+            }
+            NoRoom::Open(OpenError::Client(_)) => (true, false),
+            NoRoom::Open(_) => (false, true),
+            NoRoom::Barred(_) => (false, false),
+        };
+        let why = clip(&no_room.to_string());
         let what = "this host cannot take messages of another host";
         issues.warn_refused(&of.topic, 0, what, &why);
-        let waits = no_room.passes && of.offer.reliable;
+        let waits = passes && of.offer.reliable;
         let since = *plan.waits.get_or_insert_with(Instant::now);
         // Messages wait as long as this; a host that hears that there is no place would send none at all.
         if !waits || since.elapsed() >= ADMIT_LIMIT {
@@ -166,7 +148,7 @@ impl LinksConductor {
             }
             (plan.refused, plan.waits) = (Some((why, Instant::now())), None);
         }
-        if no_room.crowded {
+        if is_crowded {
             // Places of publishers whose host's links ended, and may come back: what they published here is known.
             for peer in self.peers.values_mut() {
                 peer.orphans
@@ -188,7 +170,7 @@ impl LinksConductor {
         let barred =
             through.find_map(|on| links.may_cross(Direction::Receive, on, &of.topic).err());
         if let Some(why) = barred {
-            return Err(why.into());
+            return Err(NoRoom::Barred(why));
         }
         if !of.tree.ends_here() {
             return Ok(None);
@@ -208,19 +190,15 @@ impl LinksConductor {
         of: &FlowDescription,
     ) -> Result<Arc<RemotePublisher>, NoRoom> {
         let (topic, publisher) = (&of.topic, flow.publisher);
-        let domain = self.lands_in(topic)?;
+        let domain = self.lands_in(topic).map_err(NoRoom::Barred)?;
         let links = &self.config.links;
         let quota = links.quota(host, topic);
         let reserved = quota.map_or(Ok(None), |quota| {
             let limit = ("landing_max", quota.landing_max);
-            let bytes = part_of(
-                quota,
-                limit,
-                &of.offer,
-                self.landings.bytes_of_quota(&quota.name),
-            )?;
-            Ok::<_, String>(bytes.map(|bytes| (quota.name.clone(), bytes)))
-        })?;
+            let taken = self.landings.bytes_of_quota(&quota.name);
+            part_of(quota, limit, &of.offer, taken)
+        });
+        let reserved = reserved.map_err(NoRoom::Barred)?;
         let qos = PublisherQos {
             history: of.offer.history,
             reliable: of.offer.reliable,
@@ -241,14 +219,10 @@ impl LinksConductor {
             builder = builder.arrives_over(incoming_path(peer, of, here));
         }
         let created = builder.create()?;
-        let message_max = quota.and_then(|quota| Some((quota.message_max?.0, quota.name.clone())));
         let limits = ArrivalLimits {
-            bytes_max: match &reserved {
-                Some((_, bytes)) => links.landing_max.0.min(*bytes),
-                None => links.landing_max.0,
-            },
-            message_max,
-            reserved,
+            bytes_max: links.landing_max.0.min(reserved.unwrap_or(u64::MAX)),
+            quota: quota.cloned(),
+            reserved: reserved.unwrap_or(0),
         };
         Ok(RemotePublisher::new(
             created,

@@ -117,7 +117,7 @@ impl LinksConductor {
                 }
             }
         }
-        self.daemon.report.incoming(paths);
+        self.daemon.report.incoming(&self.daemon.node, paths);
     }
 
     /// Where a topic's publishers that stand for others are to be. None: where the topic lives.

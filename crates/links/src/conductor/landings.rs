@@ -61,9 +61,8 @@ impl Landings {
     pub(super) fn bytes_of_quota(&self, quota: &str) -> u64 {
         let landings = self.all.values().filter_map(Weak::upgrade);
         let parts = landings.filter_map(|landing| {
-            let reserved = landing.limits.reserved.as_ref();
-            let reserved = reserved.filter(|(of, _)| of == quota);
-            reserved.map(|(_, bytes)| *bytes)
+            let of = landing.limits.quota.as_ref()?;
+            (of.name == quota).then_some(landing.limits.reserved)
         });
         parts.sum()
     }

@@ -8,7 +8,7 @@
 //! | [`RemoteHost`] | a host: the link with it, and the flows that come from there |
 //! | [`Network`] | paths, interest of other hosts, and how far messages are |
 //! | [`Routes`] | how each host is reached, also while its path is lost |
-//! | [`OutgoingTopics`] | topics of this host: the streams in which each goes out, and their limits |
+//! | [`EgressPlan`] | a topic of this host: the streams in which it goes out, and their limits |
 //! | [`EgressThreads`] | the topics' subscribers, and messages that go out |
 //! | [`Landings`] | what stands here for publishers of other hosts, and what they delivered |
 //! | [`Transits`] | flows of other hosts that go on from here |
@@ -21,7 +21,6 @@ mod hosts;
 mod ingress_plan;
 mod landing;
 mod landings;
-mod outgoing;
 mod presence;
 mod report;
 mod routes;
@@ -29,8 +28,8 @@ mod topics;
 mod transits;
 
 use self::daemon::Daemon;
+use self::egress_plan::EgressPlan;
 use self::landings::Landings;
-use self::outgoing::OutgoingTopics;
 use self::presence::Presence;
 use self::routes::Routes;
 use self::transits::Transits;
@@ -55,7 +54,7 @@ use rgaps_session::{CudaUse, NumaChoice};
 use rgaps_sync::wall_ns;
 use rgaps_transport::{Endpoint, EndpointConfig, EndpointError, Rdma};
 use rgaps_verbs::Location;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -93,7 +92,9 @@ pub struct LinksConductor {
     cards: Cards,
     network: Network,
     routes: Routes,
-    topics: OutgoingTopics,
+    topics: BTreeMap<String, EgressPlan>,
+    /// The topic of each stream of `topics`, and of no other.
+    streams: HashMap<u64, String>,
     /// What publishers have of quotas whose messages go out from here.
     staged: Staged,
     egress: EgressThreads,
@@ -170,7 +171,8 @@ impl LinksConductor {
             own,
             begun: Instant::now(),
             routes: Routes::default(),
-            topics: OutgoingTopics::default(),
+            topics: BTreeMap::new(),
+            streams: HashMap::new(),
             staged: Staged::default(),
             egress: egress.context("creating a thread")?,
             landings: Landings::new(delivered, own_publishers),
@@ -264,7 +266,7 @@ impl LinksConductor {
         links().for_each(|link| link.close());
         drop((self.peers, self.endpoint));
         self.tracer.iter().for_each(|tracer| tracer.end());
-        let wanted = self.topics.into_plans().filter_map(|topic| topic.has);
+        let wanted = self.topics.into_values().filter_map(|topic| topic.has);
         let wanted = wanted.map(|(.., subscriber)| subscriber);
         Seats {
             _subscribers: wanted.chain(taken).collect(),
@@ -276,7 +278,7 @@ impl LinksConductor {
         let changes = self.daemon.look()?;
         self.dirty |= changes.daemon || changes.rows;
         if changes.daemon {
-            let topics = self.topics.plans_mut();
+            let topics = self.topics.values_mut();
             topics.for_each(|topic| topic.reported = None);
         }
         if changes.rows {

@@ -15,8 +15,9 @@ use std::time::{Duration, Instant};
 
 const REPORT_EVERY: Duration = Duration::from_millis(500);
 
+/// What a daemon knows; at first nothing.
+#[derive(Default)]
 pub(super) struct Report {
-    node: Node,
     peers: Option<PeersInfo>,
     /// When other hosts were reported, if the daemon knew them all.
     reported_at: Option<Instant>,
@@ -30,20 +31,8 @@ pub(super) struct Report {
 pub(super) type IncomingPaths = BTreeMap<u64, (Arc<RemotePublisher>, ArrivalPath)>;
 
 impl Report {
-    /// Of a daemon that knows nothing yet.
-    pub(super) fn new(node: &Node) -> Report {
-        Report {
-            node: node.clone(),
-            peers: None,
-            reported_at: None,
-            unserved: BTreeMap::new(),
-            incoming: BTreeMap::new(),
-        }
-    }
-
     /// Reports which topics do not come across, and why, and where those land of which it is configured.
-    fn unserved(&mut self, mut all: BTreeMap<String, Vec<RemoteRow>>) {
-        let node = &self.node;
+    fn unserved(&mut self, node: &Node, mut all: BTreeMap<String, Vec<RemoteRow>>) {
         for ended in self.unserved.keys() {
             all.entry(ended.clone()).or_default();
         }
@@ -53,8 +42,7 @@ impl Report {
         self.unserved.retain(|_, rows| !rows.is_empty());
     }
 
-    pub(super) fn incoming(&mut self, all: IncomingPaths) {
-        let node = &self.node;
+    pub(super) fn incoming(&mut self, node: &Node, all: IncomingPaths) {
         self.incoming.retain(|id, _| all.contains_key(id));
         let paths = all.iter().map(|(id, (_, over))| (*id, over.clone()));
         changes(&mut self.incoming, paths.collect(), |id, over| {
@@ -69,25 +57,22 @@ impl Report {
     }
 
     /// Reports other hosts, and the figures of their links. Figures come first: those of a host that is linked count its link.
-    fn peers(&mut self, figures: Vec<LinkFigures>, info: PeersInfo) {
+    fn peers(&mut self, node: &Node, figures: Vec<LinkFigures>, info: PeersInfo) {
         let mut is_reported = true;
         for figures in figures {
             // The daemon takes them only for hosts that it knows.
-            let host = figures.host.clone();
-            if let Err(error) = self.node.set_figures(figures) {
-                tracing::debug!(%error, host, "telling the daemon the figures of a link failed");
-                is_reported = false;
-            }
+            is_reported &= is_told(node.set_figures(figures));
         }
         self.reported_at = is_reported.then(Instant::now);
-        if self.peers.as_ref() == Some(&info) {
-            return;
-        }
-        match self.node.set_peers(info.clone()) {
-            Ok(()) => self.peers = Some(info),
-            Err(error) => tracing::debug!(%error, "telling the daemon about other hosts failed"),
+        if self.peers.as_ref() != Some(&info) && is_told(node.set_peers(info.clone())) {
+            self.peers = Some(info);
         }
     }
+}
+
+fn is_told(outcome: Result<(), ClientError>) -> bool {
+    let log = |error: &ClientError| tracing::debug!(%error, "telling the daemon about other hosts failed");
+    outcome.inspect_err(log).is_ok()
 }
 
 /// Reports what is not known as it is now.
@@ -97,14 +82,8 @@ fn changes<K: Ord, V: PartialEq>(
     report: impl Fn(&K, &V) -> Result<(), ClientError>,
 ) {
     for (key, value) in all {
-        if known.get(&key) == Some(&value) {
-            continue;
-        }
-        match report(&key, &value) {
-            Ok(()) => {
-                known.insert(key, value);
-            }
-            Err(error) => tracing::debug!(%error, "telling the daemon about other hosts failed"),
+        if known.get(&key) != Some(&value) && is_told(report(&key, &value)) {
+            known.insert(key, value);
         }
     }
 }
@@ -127,12 +106,9 @@ impl LinksConductor {
         let Some((_, _, subscriber)) = &topic.has else {
             return;
         };
-        if topic.reported.as_ref() == Some(&rows) {
-            return;
-        }
-        match self.daemon.node.stands_for(subscriber, rows.clone()) {
-            Ok(()) => topic.reported = Some(rows),
-            Err(error) => tracing::debug!(%error, "telling the daemon about other hosts failed"),
+        let tell = || self.daemon.node.stands_for(subscriber, rows.clone());
+        if topic.reported.as_ref() != Some(&rows) && is_told(tell()) {
+            topic.reported = Some(rows);
         }
     }
 
@@ -219,7 +195,7 @@ impl LinksConductor {
                 }
             }
         }
-        self.daemon.report.unserved(all);
+        self.daemon.report.unserved(&self.daemon.node, all);
     }
 
     /// Tells the daemon how it is with other hosts, if it is time.
@@ -238,12 +214,13 @@ impl LinksConductor {
             counts.figures(host, peer.status.as_ref())
         });
         let (figures, info) = (figures.collect(), self.peers_info());
-        self.daemon.report.peers(figures, info);
+        let node = &self.daemon.node;
+        self.daemon.report.peers(node, figures, info);
     }
 
     /// How many topics a host takes, of this host and of others.
     fn topics_out(&self, host: &str) -> u32 {
-        let own = self.topics.plans();
+        let own = self.topics.values();
         let own = own.filter_map(|topic| topic.branches.get(host));
         let own = own.filter(|branch| branch.is_taken()).count();
         (own + self.transits.streams_taken_by(host)) as u32

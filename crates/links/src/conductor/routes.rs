@@ -168,7 +168,7 @@ impl LinksConductor {
             if hop.next() == end || !is_up {
                 continue;
             }
-            let topics = self.topics.plans();
+            let topics = self.topics.values();
             let goes = topics.filter(|topic| {
                 let branch = topic.branches.get(hop.next());
                 branch.is_some_and(|branch| branch.tree.ends_at(end))

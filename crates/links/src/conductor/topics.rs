@@ -66,22 +66,28 @@ impl LinksConductor {
         }
         self.dirty = false;
         let mut wanted = self.all_wants();
-        for name in self.topics.names() {
+        for name in self.topics.keys() {
             wanted.entry(name.clone()).or_default();
         }
         for (name, wants) in wanted {
             self.reconcile_topic(&name, wants);
         }
+        let topics = self.topics.iter();
+        let streams = topics.flat_map(|(name, topic)| {
+            let branches = topic.branches.values();
+            branches.map(|branch| (branch.stream, name.clone()))
+        });
+        self.streams = streams.collect();
         self.reconcile_transits();
         self.forget_staged();
         self.report_landings();
         self.admit_again();
         self.report_unserved();
         let mut incoming = self.peers.values().flat_map(|peer| peer.incoming.values());
-        let waits = self.topics.plans().any(EgressPlan::lacks_something)
+        let waits = self.topics.values().any(EgressPlan::lacks_something)
             || incoming.any(|of| of.waits.is_some())
             || self.transits.limits().any(|of| !of.held.is_empty());
-        let mut branches = self.topics.plans().flat_map(|own| own.branches.values());
+        let mut branches = self.topics.values().flat_map(|own| own.branches.values());
         let is_broken = branches.any(|branch| branch.is_broken);
         self.reconcile_at = match (self.gathers(), is_broken, waits) {
             (true, ..) => now,
@@ -93,7 +99,7 @@ impl LinksConductor {
 
     /// Gives back the parts of quotas that no flow of their publisher uses any more.
     fn forget_staged(&mut self) {
-        let topics = self.topics.plans();
+        let topics = self.topics.values();
         let branches = topics.flat_map(|topic| topic.branches.values());
         let limits = branches.map(|branch| &branch.limits);
         let used = limits.chain(self.transits.limits()).flat_map(|limits| {
@@ -205,11 +211,11 @@ impl LinksConductor {
     /// `wants`: of all hosts. A topic that nobody wants ends.
     fn reconcile_topic(&mut self, name: &str, wants: Wants) {
         let is_wanted = !wants.is_empty();
-        let mut topic = self.topics.take(name);
+        let mut topic = self.topics.remove(name).unwrap_or_default();
         self.end_publishers(name, &mut topic);
         self.reconcile_plan(name, &mut topic, wants);
         if is_wanted {
-            self.topics.put(name, topic);
+            self.topics.insert(name.to_owned(), topic);
         }
     }
 

@@ -22,6 +22,7 @@ use std::sync::Arc;
 /// Flows that go on, by their names and the hosts that they come from.
 pub(super) struct Transits {
     plans: BTreeMap<(FlowName, String), TransitPlan>,
+    /// Their thread ends after this, unless it told its panic.
     commands: Sender<TransitCommand>,
     /// How many there were.
     count: u64,
@@ -55,12 +56,6 @@ impl Transits {
             plans: BTreeMap::new(),
             commands,
             count: 0,
-        }
-    }
-
-    fn command(&self, command: TransitCommand) {
-        if self.commands.send(command).is_err() {
-            tracing::error!("the thread that sends messages of other hosts on has ended");
         }
     }
 
@@ -250,8 +245,8 @@ impl LinksConductor {
             });
         }
         let topic = plan.description.topic.clone();
-        self.transits
-            .command(TransitCommand::Children(plan.number, topic, all));
+        let command = TransitCommand::Children(plan.number, topic, all);
+        let _ = self.transits.commands.send(command);
         self.transits.plans.insert(key.clone(), plan);
     }
 
@@ -342,7 +337,8 @@ impl LinksConductor {
 
     fn forget_transit(&mut self, key: &(FlowName, String)) {
         if let Some(plan) = self.transits.plans.remove(key) {
-            self.transits.command(TransitCommand::Forget(plan.number));
+            let command = TransitCommand::Forget(plan.number);
+            let _ = self.transits.commands.send(command);
         }
     }
 }

@@ -17,12 +17,12 @@ use crate::counts::HostCounts;
 use crate::event::{ConductorEvent, SourcedEvent};
 use crate::host_link::HostLink;
 use crate::keys::number_of;
-use crate::quotas::Staged;
+use crate::quotas::{too_long, Staged};
 use crate::wire::{FlowDescription, Tree};
 use rgaps_client::links::{Offer, Quota};
 use rgaps_client::{Node, Subscriber, Token, WaitSet};
 use rgaps_routing::{FlowName, HostId};
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::num::NonZeroU64;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 use std::sync::{Arc, RwLock};
@@ -63,15 +63,12 @@ pub struct FlowTarget {
 impl FlowTarget {
     /// Why a message is too long to go there, if it is.
     fn too_long(&self, bytes: u64) -> Option<String> {
-        let is_over = |quota: &&Quota| quota.message_max.is_some_and(|max| bytes > max.0);
-        if let Some(Quota { name, .. }) = self.limits.quota.as_ref().filter(is_over) {
-            return Some(format!(
-                "quota '{name}': message_max: a message of {bytes} bytes"
-            ));
-        }
-        let (longest, key) = self.link.longest();
-        (bytes > longest).then(|| {
-            format!("a message of {bytes} bytes; raise {key} on this host, which is {longest}")
+        let quota = self.limits.quota.as_ref();
+        quota.and_then(|quota| too_long(quota, bytes)).or_else(|| {
+            let (longest, key) = self.link.longest();
+            (bytes > longest).then(|| {
+                format!("a message of {bytes} bytes; raise {key} on this host, which is {longest}")
+            })
         })
     }
 }
@@ -140,8 +137,8 @@ pub enum EgressCommand {
     End(String),
 }
 
-/// The threads that send topics to other hosts; each topic has one of them.
-pub struct EgressThreads(Vec<EgressThread>);
+/// The threads that send topics to other hosts, each with its commands; each topic has one of them.
+pub struct EgressThreads(Vec<(Sender<EgressCommand>, JoinHandle<Vec<Subscriber>>)>);
 
 impl EgressThreads {
     /// Starts them. They end soon after they are dropped. What they have to say goes to `events`.
@@ -150,67 +147,42 @@ impl EgressThreads {
         own_publishers: &OwnPublishers,
         events: &Sender<SourcedEvent>,
     ) -> std::io::Result<EgressThreads> {
-        let start = |_| EgressThread::start(node, own_publishers.clone(), events.clone());
-        Ok(EgressThreads(
-            (0..THREADS).map(start).collect::<std::io::Result<_>>()?,
-        ))
+        let start = |_| {
+            let (commands, received) = std::sync::mpsc::channel();
+            let thread = Thread {
+                set: node.wait_set(),
+                topics: BTreeMap::new(),
+                due: BTreeSet::new(),
+                own_publishers: own_publishers.clone(),
+                events: events.clone(),
+            };
+            let builder = std::thread::Builder::new().name("rgaps-egress".to_owned());
+            Ok((commands, builder.spawn(move || thread.run(&received))?))
+        };
+        let threads = (0..THREADS).map(start);
+        Ok(EgressThreads(threads.collect::<std::io::Result<_>>()?))
     }
 
     pub fn send(&self, topic: &str, command: EgressCommand) {
-        let thread = (number_of(topic) % self.0.len() as u64) as usize;
-        if self.0[thread].commands.send(command).is_err() {
-            tracing::error!("the thread that sends messages to other hosts has ended");
-        }
+        let (commands, _) = &self.0[(number_of(topic) % self.0.len() as u64) as usize];
+        // The thread has not ended, unless it told its panic.
+        let _ = commands.send(command);
     }
 
     /// Ends them. The subscribers that they had, which have not left yet.
     pub fn end(self) -> Vec<Subscriber> {
-        self.0.into_iter().flat_map(EgressThread::end).collect()
-    }
-}
-
-struct EgressThread {
-    commands: Sender<EgressCommand>,
-    thread: JoinHandle<Vec<Subscriber>>,
-}
-
-impl EgressThread {
-    fn start(
-        node: &Node,
-        own_publishers: OwnPublishers,
-        events: Sender<SourcedEvent>,
-    ) -> std::io::Result<EgressThread> {
-        let (commands, received) = std::sync::mpsc::channel();
-        let set = node.wait_set();
-        let thread = std::thread::Builder::new()
-            .name("rgaps-egress".to_owned())
-            .spawn(move || {
-                // Without it messages that grow are sent a little later.
-                let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(TIMER_SLACK_NS));
-                let thread = Thread {
-                    set,
-                    topics: BTreeMap::new(),
-                    names: HashMap::new(),
-                    due: BTreeSet::new(),
-                    own_publishers,
-                    events,
-                };
-                thread.run(&received)
-            })?;
-        Ok(EgressThread { commands, thread })
-    }
-
-    fn end(self) -> Vec<Subscriber> {
-        drop(self.commands);
-        // It told its panic, if it had one.
-        self.thread.join().unwrap_or_default()
+        let ended = self.0.into_iter().flat_map(|(commands, thread)| {
+            drop(commands);
+            // It told its panic, if it had one.
+            thread.join().unwrap_or_default()
+        });
+        ended.collect()
     }
 }
 
 struct Thread {
     set: WaitSet,
     topics: BTreeMap<String, EgressTopic>,
-    names: HashMap<Token, String>,
     due: BTreeSet<String>,
     own_publishers: OwnPublishers,
     events: Sender<SourcedEvent>,
@@ -225,16 +197,10 @@ struct TurnResult {
     grew: bool,
 }
 
-/// Messages of a topic wake the thread no more.
-fn detach((set, names): (&mut WaitSet, &mut HashMap<Token, String>), topic: &mut EgressTopic) {
-    if let Some(token) = topic.token.take() {
-        set.detach(token);
-        names.remove(&token);
-    }
-}
-
 impl Thread {
     fn run(mut self, commands: &Receiver<EgressCommand>) -> Vec<Subscriber> {
+        // Without it messages that grow are sent a little later.
+        let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(TIMER_SLACK_NS));
         let (mut stalls, mut idle) = (0_u32, LOOK);
         loop {
             if self.topics.is_empty() {
@@ -289,11 +255,9 @@ impl Thread {
             let (held_up, growing) = (topic.held_up, topic.is_growing());
             if held_up {
                 // It would not let us sleep.
-                detach((&mut self.set, &mut self.names), topic);
+                topic.detach(&mut self.set);
             } else if topic.token.is_none() {
                 topic.token = self.set.attach(&topic.subscriber).ok();
-                let token = topic.token.into_iter();
-                self.names.extend(token.map(|token| (token, name.clone())));
             }
             seen.more |= more;
             seen.held_up |= held_up;
@@ -306,16 +270,16 @@ impl Thread {
     }
 
     fn sleep(&mut self, limit: Duration) {
-        let waited = match self.names.is_empty() {
-            true => None,
-            false => self.set.wait(limit).ok(),
-        };
-        match waited {
-            Some(ready) => {
-                let names = ready.iter().filter_map(|token| self.names.get(token));
-                self.due.extend(names.cloned());
+        match self.set.wait(limit) {
+            Ok(ready) => {
+                let ready: HashSet<Token> = ready.into_iter().collect();
+                let is_ready =
+                    |topic: &EgressTopic| topic.token.is_some_and(|of| ready.contains(&of));
+                let due = self.topics.iter().filter(|(_, topic)| is_ready(topic));
+                self.due.extend(due.map(|(name, _)| name.clone()));
             }
-            None => {
+            // Nothing is in the set, or something is wrong with it.
+            Err(_) => {
                 // What is wrong with the set is found out by its topics.
                 self.due.extend(self.topics.keys().cloned());
                 std::thread::sleep(limit.min(LOOK));
@@ -357,7 +321,7 @@ impl Thread {
         match (self.topics.get_mut(&name), subscriber) {
             (Some(topic), subscriber) => {
                 if let Some(subscriber) = subscriber {
-                    detach((&mut self.set, &mut self.names), topic);
+                    topic.detach(&mut self.set);
                     topic.set_subscriber(subscriber);
                 }
                 topic.set_routes(routes, planned);
@@ -372,7 +336,7 @@ impl Thread {
     }
 
     fn take_leave(&mut self, mut topic: EgressTopic) -> EgressTopic {
-        detach((&mut self.set, &mut self.names), &mut topic);
+        topic.detach(&mut self.set);
         topic.close_all();
         topic
     }

@@ -6,7 +6,7 @@ use super::publisher::Publisher;
 use super::{FlowTarget, OwnPublishers};
 use crate::wire::MessageDescription;
 use rgaps_client::links::WithMetadata;
-use rgaps_client::{Domain, RecvError, Sample, Subscriber, Token};
+use rgaps_client::{Domain, RecvError, Sample, Subscriber, Token, WaitSet};
 use rgaps_routing::{FlowName, HostId};
 use rgaps_sync::{monotonic_ns, to_wall, wall_offset_ns};
 use rgaps_transport::{Description, Payload};
@@ -73,6 +73,13 @@ impl EgressTopic {
             held_up: false,
             planned: 0,
             unplanned: None,
+        }
+    }
+
+    /// Its messages wake the thread no more.
+    pub fn detach(&mut self, set: &mut WaitSet) {
+        if let Some(token) = self.token.take() {
+            set.detach(token);
         }
     }
 

@@ -5,6 +5,7 @@ use crate::egress::InTransit;
 use crate::event::ConductorEvent;
 use crate::issues::TopicIssues;
 use crate::lock;
+use crate::quotas::too_long;
 use crate::wire::{from_wall, MessageDescription, MAX_LINK_MESSAGE_BYTES};
 use rgaps_client::links::{LinksLoan, SetMetadata, StreamingCopy};
 use rgaps_client::{Domain, Loan, LoanError, PublishError};
@@ -77,11 +78,10 @@ pub(super) fn receive_buffer(
 }
 
 fn is_too_long(landing: &RemotePublisher, bytes: u64, issues: &TopicIssues) -> bool {
-    let limit = landing.limits.message_max.as_ref();
-    let Some((_, quota)) = limit.filter(|(max, _)| bytes > *max) else {
+    let quota = landing.limits.quota.as_ref();
+    let Some(why) = quota.and_then(|quota| too_long(quota, bytes)) else {
         return false;
     };
-    let why = format!("quota '{quota}': message_max: a message of {bytes} bytes");
     let what = "messages of another host cannot be published here";
     issues.warn_refused(landing.publisher.topic(), 1, what, &why);
     true

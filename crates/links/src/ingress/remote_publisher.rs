@@ -5,7 +5,7 @@ use crate::delivered::DeliveredRecord;
 use crate::egress::OwnPublishers;
 use crate::event::LinkReporter;
 use crate::lock;
-use rgaps_client::links::{LinksLoan, LinksPublisher};
+use rgaps_client::links::{LinksLoan, LinksPublisher, Quota};
 use rgaps_client::{Loan, LoanError, Publisher};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -76,10 +76,9 @@ enum SpareLoan {
 pub struct ArrivalLimits {
     /// Bytes at the same time.
     pub bytes_max: u64,
-    /// The longest message, and the quota that says so.
-    pub message_max: Option<(u64, String)>,
-    /// A quota of which it has so many bytes.
-    pub reserved: Option<(String, u64)>,
+    pub quota: Option<Quota>,
+    /// Bytes of the quota that it has.
+    pub reserved: u64,
 }
 
 impl RemotePublisher {
