@@ -11,6 +11,7 @@
 //! A landed chunk is one bit, set by one atomic instruction. A new grant has a bitmap of its own, which begins with the prefix:
 //! so chunks behind a hole are written again. An unfinished buffer comes back from a grant only when no range is lent.
 
+use super::user::Checked;
 use crate::payload::Payload;
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -247,12 +248,7 @@ pub(super) struct GrantedBuffer {
 
 impl GrantedBuffer {
     /// The right to write a chunk, or what is wrong with it.
-    pub(super) fn lend(
-        &mut self,
-        grant: u64,
-        chunk: u32,
-        bytes: u32,
-    ) -> Result<WriteRange, &'static str> {
+    pub(super) fn lend(&mut self, grant: u64, chunk: u32, bytes: u32) -> Checked<WriteRange> {
         if chunk >= self.chunks.count {
             return Err("it lies outside its message");
         }

@@ -8,7 +8,7 @@ use super::frame::{self, Chunk, Lanes, Request};
 use super::lanes::Outgoing;
 use super::receive_flow::ReceiveFlow;
 use super::receive_message::{LargeMessage, LargeState};
-use super::user::{violation, BufferReply, FlowReceiver, ProtocolViolation, RemoteOf};
+use super::user::{BufferReply, Checked, FlowReceiver, RemoteOf};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -127,15 +127,13 @@ impl Grants {
     }
 
     /// The right to write a chunk that a lane brings.
-    pub(super) fn lend(&mut self, lane: u32, of: &Chunk) -> Result<WriteRange, ProtocolViolation> {
-        let wrong = |what| violation("Chunk", what);
+    pub(super) fn lend(&mut self, lane: u32, of: &Chunk) -> Checked<WriteRange> {
         let grant = self.all.get_mut(&of.grant);
-        let grant = grant.ok_or(wrong("there is no such grant"))?;
+        let grant = grant.ok_or("there is no such grant")?;
         if !grant.open.contains(lane) {
-            return Err(wrong("its lane is none of the grant's"));
+            return Err("its lane is none of the grant's");
         }
-        let lent = grant.buffer.lend(of.grant, of.chunk, of.bytes);
-        lent.map_err(wrong)
+        grant.buffer.lend(of.grant, of.chunk, of.bytes)
     }
 
     /// Takes a grant that is complete.

@@ -8,7 +8,7 @@ use super::lanes::{Outgoing, QueuedFrame};
 use super::limits::LinkLimits;
 use super::send_message::{QueuedItem, SendGrant, SendMessage, SendState};
 use super::send_queue::SendQueue;
-use super::user::{violation, FlowEvent, LinkOutput, ProtocolViolation};
+use super::user::{Checked, FlowEvent, LinkOutput};
 use crate::credits::SendWindow;
 use crate::payload::Payload;
 use std::sync::Arc;
@@ -204,9 +204,9 @@ impl SendFlow {
     }
 
     /// The receiver has answered: it knows the flow.
-    pub(super) fn confirm(&mut self, frame: &'static str) -> Result<(), ProtocolViolation> {
+    pub(super) fn confirm(&mut self) -> Checked<()> {
         if self.known <= Known::Unopened {
-            return Err(violation(frame, "its flow is not open"));
+            return Err("its flow is not open");
         }
         self.known = self.known.max(Known::Confirmed);
         Ok(())
@@ -223,14 +223,14 @@ impl SendFlow {
         ack: &Ack,
         first_window: u64,
         out: &mut Outgoing,
-    ) -> Result<(), ProtocolViolation> {
+    ) -> Checked<()> {
         let Ack { flow, next, limit } = *ack;
         let is_end = next == FLOW_ENDED;
         if is_end && !self.close_was_sent {
-            return Err(violation("Ack", "its flow is not closed"));
+            return Err("its flow is not closed");
         }
         if !is_end && next > self.sent_next {
-            return Err(violation("Ack", "it acknowledges more than was sent"));
+            return Err("it acknowledges more than was sent");
         }
         self.window.raise(limit);
         if limit > first_window && self.known != Known::Accepted {
@@ -273,14 +273,10 @@ impl SendFlow {
     }
 
     /// A message may be sent by this grant. False if it does not wait for one.
-    pub(super) fn grant(
-        &mut self,
-        grant: &Grant,
-        is_open: bool,
-    ) -> Result<bool, ProtocolViolation> {
+    pub(super) fn grant(&mut self, grant: &Grant, is_open: bool) -> Checked<bool> {
         let (sequence, number) = (grant.sequence, grant.grant);
         if sequence >= self.sent_next {
-            return Err(violation("Grant", "the message was not requested"));
+            return Err("the message was not requested");
         }
         let Some(at) = self.queue.position(sequence) else {
             return Ok(false);
@@ -290,7 +286,7 @@ impl SendFlow {
             SendState::Granted(current) if current.grant.grant == number => return Ok(true),
             SendState::Requested { .. } if number > message.abandoned => {
                 if u64::from(grant.from_chunk) >= message.chunks() {
-                    return Err(violation("Grant", "the message has no such chunk"));
+                    return Err("the message has no such chunk");
                 }
                 if is_open {
                     message.state = SendState::Granted(SendGrant::new(grant.clone()));

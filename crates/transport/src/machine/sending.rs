@@ -4,7 +4,7 @@ use super::frame::{Ack, Description, Grant, Refuse, CONTROL_FLOW, FLOW_ENDED, SE
 use super::lanes::Outgoing;
 use super::limits::{LinkLimits, FLOWS_MAX};
 use super::send_flow::SendFlow;
-use super::user::{violation, FlowEvent, LinkOutput, ProtocolViolation};
+use super::user::{Checked, FlowEvent, LinkOutput};
 use super::LinkMachine;
 use crate::payload::Payload;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -181,9 +181,9 @@ impl LinkMachine {
 
 /// Frames for the sending end. `pump` follows.
 impl LinkMachine {
-    pub(super) fn ack_arrived(&mut self, ack: &Ack) -> Result<(), ProtocolViolation> {
+    pub(super) fn ack_arrived(&mut self, ack: &Ack) -> Checked<()> {
         let first_window = self.sending.first_window.unwrap_or(0).into();
-        if let Some(flow) = self.sending.named(ack.flow, "Ack")? {
+        if let Some(flow) = self.sending.named(ack.flow)? {
             flow.acknowledge(ack, first_window, &mut self.out)?;
             if ack.next == FLOW_ENDED {
                 self.end_flow(ack.flow);
@@ -193,10 +193,10 @@ impl LinkMachine {
         Ok(())
     }
 
-    pub(super) fn grant_arrived(&mut self, grant: &Grant) -> Result<(), ProtocolViolation> {
+    pub(super) fn grant_arrived(&mut self, grant: &Grant) -> Checked<()> {
         let mut lanes = grant.lanes.as_slice().iter();
         let is_open = lanes.any(|lane| self.out.has(*lane));
-        let is_used = match self.sending.named(grant.flow, "Grant")? {
+        let is_used = match self.sending.named(grant.flow)? {
             Some(flow) => flow.grant(grant, is_open)?,
             None => false,
         };
@@ -207,9 +207,9 @@ impl LinkMachine {
         Ok(())
     }
 
-    pub(super) fn refuse_arrived(&mut self, refuse: &Refuse) -> Result<(), ProtocolViolation> {
+    pub(super) fn refuse_arrived(&mut self, refuse: &Refuse) -> Checked<()> {
         let number = refuse.flow;
-        let flow = self.sending.named(number, "Refuse")?;
+        let flow = self.sending.named(number)?;
         if let Some(dropped) = flow.and_then(|flow| flow.cut(&mut self.out)) {
             let (flow, why) = (number, refuse.why.clone());
             let event = FlowEvent::Refused { flow, why, dropped };
@@ -275,16 +275,12 @@ impl SendSide {
     }
 
     /// A flow that a frame names; `None` if it has ended.
-    fn named(
-        &mut self,
-        number: u64,
-        frame: &'static str,
-    ) -> Result<Option<&mut SendFlow>, ProtocolViolation> {
+    fn named(&mut self, number: u64) -> Checked<Option<&mut SendFlow>> {
         if number > self.last {
-            return Err(violation(frame, "there was no such flow"));
+            return Err("there was no such flow");
         }
         match self.flows.get_mut(&number) {
-            Some(flow) => flow.confirm(frame).map(|()| Some(flow)),
+            Some(flow) => flow.confirm().map(|()| Some(flow)),
             None => Ok(None),
         }
     }

@@ -279,7 +279,7 @@ impl LinkRuntime {
 
     /// [`LinkRuntime::disconnect`] for a frame that is not valid here.
     fn violated(&self, lane: Option<u32>, frame: &'static str, what: &'static str) -> String {
-        self.disconnect(lane, &ProtocolViolation::State { frame, what })
+        self.disconnect(lane, &ProtocolViolation { frame, what })
     }
 
     /// The peer violated the protocol: it has no lane of this link any more, and gets none for a while.

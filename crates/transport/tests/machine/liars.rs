@@ -432,7 +432,7 @@ fn a_receiver_names_what_a_sender_does_wrong() {
             vec![request(3, 0, 500)],
         ),
         (
-            "charges 10 bytes up to 2000000",
+            "Small is not valid here: it charges more than its window",
             vec![open(1), small(1, 0, 10, 2_000_000)],
         ),
         (
