@@ -55,6 +55,7 @@ pub use buffer::{CardBuffer, PrefixMemory, ReceiveBuffer, WriteRange};
 pub use lanes::{QueuedFrame, WriteLimit};
 pub use limits::{LinkLimits, FLOWS_MAX};
 pub use receiving::FrameStep;
+pub use send_flow::SendFlow;
 pub(crate) use user::Checked;
 pub use user::{
     BufferReply, FlowEvent, FlowId, FlowReceiver, LinkOutput, OpenReply, ProtocolViolation,

@@ -41,8 +41,9 @@ enum Known {
     Accepted,
 }
 
+/// A flow at its sender.
 #[derive(Default)]
-pub(super) struct SendFlow {
+pub struct SendFlow {
     number: u64,
     first: u64,
     description: Description,
@@ -51,7 +52,8 @@ pub(super) struct SendFlow {
     /// Behind the last message of which a frame has left.
     sent_next: u64,
     pub(super) queue: SendQueue,
-    pub(super) retained: u64,
+    /// Bytes of its messages that are not acknowledged.
+    pub retained: u64,
     pub(super) window: SendWindow,
     known: Known,
     close_was_sent: bool,
@@ -115,7 +117,7 @@ impl SendFlow {
     }
 
     /// It waits to be opened again.
-    pub(super) fn is_waiting(&self) -> bool {
+    pub fn is_waiting(&self) -> bool {
         self.known == Known::Waits
     }
 
@@ -198,7 +200,7 @@ impl SendFlow {
     }
 
     /// Whether bytes of a message are still to come.
-    pub(super) fn is_growing(&self, sequence: u64) -> bool {
+    pub fn is_growing(&self, sequence: u64) -> bool {
         let at = self.queue.position(sequence);
         at.is_some_and(|at| self.queue.at(at).is_growing())
     }
@@ -212,8 +214,13 @@ impl SendFlow {
         Ok(())
     }
 
+    /// The oldest message of which no byte is on its way: to give it up wastes nothing.
+    pub fn oldest_unsent(&self) -> Option<u64> {
+        self.queue.oldest_unsent()
+    }
+
     /// All below it is acknowledged.
-    pub(super) fn acknowledged(&self) -> u64 {
+    pub fn acknowledged(&self) -> u64 {
         self.queue.first().unwrap_or(self.next)
     }
 

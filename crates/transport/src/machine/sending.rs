@@ -52,11 +52,6 @@ impl LinkMachine {
         self.change_flow(flow, |of, _| of.reopen(description));
     }
 
-    /// Whether a flow waits to be opened again.
-    pub fn is_waiting(&self, flow: u64) -> bool {
-        self.sent_flow(flow).is_some_and(SendFlow::is_waiting)
-    }
-
     /// Sends a message of a flow, which retains it until it is acknowledged or cancelled; how many that may be is for its user to limit.
     /// Its bytes stay where they are, unchanged, until the last clone of `payload` is dropped. False: never, for the flow is closed or
     /// refused, or the message too large or empty, or its sequence has passed.
@@ -98,30 +93,9 @@ impl LinkMachine {
         cancelled.unwrap_or_default()
     }
 
-    /// Whether bytes of a message that was sent are still to come.
-    pub fn is_growing(&self, flow: u64, sequence: u64) -> bool {
-        let of = self.sent_flow(flow);
-        of.is_some_and(|of| of.is_growing(sequence))
-    }
-
-    /// Bytes of a flow's messages that are not acknowledged.
-    pub fn retained(&self, flow: u64) -> u64 {
-        self.sent_flow(flow).map_or(0, |of| of.retained)
-    }
-
     /// Bytes of all messages that are not acknowledged.
     pub fn retained_bytes(&self) -> u64 {
         self.sending.flows.values().map(|flow| flow.retained).sum()
-    }
-
-    /// Messages of a flow below this one are acknowledged.
-    pub fn acknowledged(&self, flow: u64) -> u64 {
-        self.sent_flow(flow).map_or(0, SendFlow::acknowledged)
-    }
-
-    /// The oldest message of a flow of which no byte is on its way: to give it up wastes nothing.
-    pub fn oldest_unsent(&self, flow: u64) -> Option<u64> {
-        self.sent_flow(flow)?.queue.oldest_unsent()
     }
 
     /// Tells the receiver that unsent messages below `next` will not come.
@@ -141,7 +115,7 @@ impl LinkMachine {
             return Vec::new();
         }
         let dropped = self.change_flow(flow, SendFlow::cut).flatten();
-        if self.is_waiting(flow) {
+        if self.sent(flow).is_some_and(SendFlow::is_waiting) {
             // The peer never heard of it.
             self.end_flow(flow);
         }
@@ -149,12 +123,8 @@ impl LinkMachine {
         dropped.map(|(_, payload)| payload).collect()
     }
 
-    /// Whether a flow that this end opened has not ended.
-    pub fn has_flow(&self, flow: u64) -> bool {
-        self.sent_flow(flow).is_some()
-    }
-
-    fn sent_flow(&self, number: u64) -> Option<&SendFlow> {
+    /// A flow that this end opened, and that has not ended.
+    pub fn sent(&self, number: u64) -> Option<&SendFlow> {
         self.sending.flows.get(&number)
     }
 
