@@ -33,7 +33,6 @@ impl SendWindow {
 pub struct ReceiveWindow {
     seen: u64,
     limit: u64,
-    held: u64,
 }
 
 impl ReceiveWindow {
@@ -60,7 +59,6 @@ impl ReceiveWindow {
         self.admits(bytes, end)?;
         self.skip_to(end - bytes);
         self.seen = end;
-        self.held += bytes;
         Ok(())
     }
 
@@ -76,19 +74,7 @@ impl ReceiveWindow {
         self.seen = start;
     }
 
-    /// The bytes of a message that arrived are free again, in any order.
-    ///
-    /// # Panics
-    /// If they did not arrive: our own books are wrong.
-    pub fn release(&mut self, bytes: u64) {
-        self.held = self
-            .held
-            .checked_sub(bytes)
-            .expect("only what arrived is released");
-        self.limit += bytes;
-    }
-
-    /// Makes the window so many bytes larger.
+    /// Makes the window so many bytes larger, or as many that arrived are free again, in any order.
     pub fn widen(&mut self, bytes: u64) {
         self.limit += bytes;
     }

@@ -76,7 +76,7 @@ impl Grants {
         };
         let (flow, sequence, bytes) = (request.flow, request.sequence, request.bytes);
         let buffer = match kept.take() {
-            Some(kept) => Some(kept).filter(|kept| kept.may_go_on(request.chunk_bytes)),
+            Some(kept) => Some(kept),
             None => match (self.user).buffer(flow, sequence, request.description.as_slice(), bytes)
             {
                 BufferReply::Full => return None,
@@ -86,18 +86,11 @@ impl Grants {
         };
         let request = of.request.take()?;
         let remote = |address| (self.remote)(address, bytes);
-        let granted = match buffer.map(|buffer| buffer.grant(request.chunk_bytes, remote)) {
-            Some(Ok(granted)) => granted,
-            Some(Err(whole)) => {
-                of.set_landed(request, Some(whole));
-                return Some(());
-            }
-            None => {
-                of.set_landed(request, None);
-                return Some(());
-            }
+        let Some(buffer) = buffer else {
+            of.set_landed(request, None);
+            return Some(());
         };
-        let (buffer, from_chunk, remote) = granted;
+        let (buffer, from_chunk, remote) = buffer.grant(request.chunk_bytes, remote);
         self.last += 1;
         let frame = frame::Grant {
             flow,

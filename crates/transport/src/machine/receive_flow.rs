@@ -138,6 +138,7 @@ impl ReceiveFlow {
     /// A large message is requested, maybe not for the first time.
     pub(super) fn request(&mut self, request: &Request) -> Checked<()> {
         let (sequence, bytes) = (request.sequence, request.bytes);
+        let size = (bytes, request.chunk_bytes);
         self.check_end(sequence)?;
         if self.is_past(sequence) {
             self.debt.is_due = true;
@@ -154,10 +155,11 @@ impl ReceiveFlow {
         }
         let message = self.large.entry(sequence).or_insert(LargeMessage {
             bytes,
+            chunk_bytes: request.chunk_bytes,
             request: None,
             state: LargeState::Waits(None),
         });
-        if message.bytes != bytes {
+        if (message.bytes, message.chunk_bytes) != size {
             return Err("the message had another size");
         }
         message.request = Some(request.clone());
@@ -321,7 +323,7 @@ impl ReceiveFlow {
         let of = self.turn.take().expect("it is delivering");
         self.position = self.taken;
         match of {
-            Delivery::Small(bytes) => self.window.release(bytes),
+            Delivery::Small(bytes) => self.window.widen(bytes),
             Delivery::Opened => {
                 self.is_accepted = true;
                 self.window.widen(self.limits.more_window());
