@@ -269,7 +269,7 @@ impl End {
                     }
                 }
                 LinkOutput::Flow(FlowEvent::Ended { flow }) => {
-                    assert!(!self.machine.has_flow(flow))
+                    assert!(self.machine.sent(flow).is_none())
                 }
                 LinkOutput::Violation(_) => self.is_over = true,
                 LinkOutput::Flow(FlowEvent::Accepted { .. }) | LinkOutput::Stuck { .. } => {}

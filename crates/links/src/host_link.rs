@@ -20,7 +20,7 @@ use crate::lock;
 use crate::wire::{clip, FlowDescription};
 use rgaps_routing::FlowName;
 use rgaps_transport::machine::frame::Description;
-use rgaps_transport::machine::{LinkMachine, FLOWS_MAX};
+use rgaps_transport::machine::{LinkMachine, SendFlow, FLOWS_MAX};
 use rgaps_transport::{
     Endpoint, EndpointError, FlowEvent, FlowId, FlowReceiver, Link, LinkConfig, LinkEvent,
     LinkRuntime, LinkStatus, LinkUser, Payload, Peer,
@@ -179,7 +179,8 @@ impl Sending {
         self.close_replaced(None, link);
         let mut dropped = Vec::new();
         let mut streams: BTreeMap<u64, Vec<FlowName>> = BTreeMap::new();
-        let waiting = self.flows.iter().filter(|(_, of)| link.is_waiting(of.id));
+        let is_waiting = |id| link.sent(id).is_some_and(SendFlow::is_waiting);
+        let waiting = self.flows.iter().filter(|(_, of)| is_waiting(of.id));
         let waiting: Vec<FlowName> = waiting.map(|(flow, _)| *flow).collect();
         for flow in waiting {
             let sent = &self.flows[&flow];
@@ -193,7 +194,9 @@ impl Sending {
             let group = self.group(flows.len());
             for flow in flows {
                 let SentFlow { id, of, .. } = &self.flows[&flow];
-                let description = of.description.resumed(link.acknowledged(*id));
+                let description = of
+                    .description
+                    .resumed(link.sent(*id).map_or(0, SendFlow::acknowledged));
                 if let Some(description) = encode_open(flow, group, &description.encode()) {
                     link.reopen(*id, description);
                 }
@@ -398,10 +401,10 @@ impl HostLink {
                 (false, false) => bytes,
             };
             let holds_back = reliable && link.has_lanes();
-            while link.retained(sent.id) + bytes > max {
+            while link.sent(sent.id).map_or(0, |of| of.retained) + bytes > max {
                 let oldest = match holds_back {
                     true => None,
-                    false => link.oldest_unsent(sent.id),
+                    false => link.sent(sent.id).and_then(SendFlow::oldest_unsent),
                 };
                 let Some(oldest) = oldest else {
                     return if reliable { Sent::Full } else { Sent::Never };
@@ -442,7 +445,8 @@ impl HostLink {
     /// A message that was sent while it grew never will be complete: the host misses it. A complete one goes on.
     pub fn give_up(&self, flow: FlowName, sequence: u64) {
         let given_up = self.change(flow, |link, sent| {
-            let is_growing = link.is_growing(sent.id, sequence);
+            let of = link.sent(sent.id);
+            let is_growing = of.is_some_and(|of| of.is_growing(sequence));
             let given_up = is_growing.then(|| link.cancel(sent.id, sequence))?;
             sent.gave_up(given_up.iter().count(), &self.user.counts);
             given_up
@@ -451,7 +455,9 @@ impl HostLink {
     }
 
     pub fn acknowledged(&self, flow: FlowName) -> u64 {
-        self.change(flow, |link, sent| link.acknowledged(sent.id))
+        self.change(flow, |link, sent| {
+            link.sent(sent.id).map_or(0, SendFlow::acknowledged)
+        })
     }
 
     /// The host misses the messages of a flow below this one that were not sent.
@@ -468,7 +474,8 @@ impl HostLink {
             let Some(sent) = sending.flows.get_mut(&flow) else {
                 return Vec::new();
             };
-            if sent.of.leads_on && link.is_waiting(sent.id) {
+            let is_waiting = link.sent(sent.id).is_some_and(SendFlow::is_waiting);
+            if sent.of.leads_on && is_waiting {
                 return sending.cut(flow, link);
             }
             sent.is_closing = true;

@@ -267,9 +267,5 @@ fn main() {
         quantile(0.5),
         quantile(0.99)
     );
-    let channels = link.status().lanes;
-    eprintln!(
-        "{:?}",
-        channels.iter().map(|lane| lane.channel).collect::<Vec<_>>()
-    );
+    eprintln!("{:?}", link.status().counts.channels);
 }

@@ -2,7 +2,7 @@
 //!
 //! Both ends count bytes from the flow's beginning and never back, so a limit that arrives twice or late does no harm.
 
-use thiserror::Error;
+use crate::machine::Checked;
 
 /// The sender's end of a flow's window.
 #[derive(Clone, Copy, Debug, Default)]
@@ -28,26 +28,11 @@ impl SendWindow {
     }
 }
 
-/// A peer charges more than its window.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("the peer charges {bytes} bytes up to {end}, but has charged {seen} before and may charge up to {limit}")]
-pub struct WindowViolation {
-    /// The message's bytes.
-    pub bytes: u64,
-    /// The sum that it names.
-    pub end: u64,
-    /// The sum before it.
-    pub seen: u64,
-    /// The limit: the peer knows it, or will.
-    pub limit: u64,
-}
-
 /// The receiver's end, which sees the flow's messages in their order.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReceiveWindow {
     seen: u64,
     limit: u64,
-    held: u64,
 }
 
 impl ReceiveWindow {
@@ -60,32 +45,25 @@ impl ReceiveWindow {
     }
 
     /// Checks a charge before its order is known: whether it lies below the limit.
-    pub fn admits(&self, bytes: u64, end: u64) -> Result<(), WindowViolation> {
-        let violation = WindowViolation {
-            bytes,
-            end,
-            seen: self.seen,
-            limit: self.limit,
-        };
-        let start = end.checked_sub(bytes).ok_or(violation)?;
-        if start < self.seen || end > self.limit {
-            return Err(violation);
-        }
-        Ok(())
+    pub fn admits(&self, bytes: u64, end: u64) -> Checked<()> {
+        let start = end.checked_sub(bytes);
+        let is_inside = start.is_some_and(|start| start >= self.seen) && end <= self.limit;
+        is_inside
+            .then_some(())
+            .ok_or("it charges more than its window")
     }
 
     /// Takes the next message in order. The sender gave up all that it charged between the last message and this one, so the window gets
     /// those bytes back at once.
-    pub fn arrive(&mut self, bytes: u64, end: u64) -> Result<(), WindowViolation> {
+    pub fn arrive(&mut self, bytes: u64, end: u64) -> Checked<()> {
         self.admits(bytes, end)?;
         self.skip_to(end - bytes);
         self.seen = end;
-        self.held += bytes;
         Ok(())
     }
 
     /// The sender gave up everything charged below `end` that did not arrive.
-    pub fn give_up(&mut self, end: u64) -> Result<(), WindowViolation> {
+    pub fn give_up(&mut self, end: u64) -> Checked<()> {
         self.admits(0, end)?;
         self.skip_to(end);
         Ok(())
@@ -96,19 +74,7 @@ impl ReceiveWindow {
         self.seen = start;
     }
 
-    /// The bytes of a message that arrived are free again, in any order.
-    ///
-    /// # Panics
-    /// If they did not arrive: our own books are wrong.
-    pub fn release(&mut self, bytes: u64) {
-        self.held = self
-            .held
-            .checked_sub(bytes)
-            .expect("only what arrived is released");
-        self.limit += bytes;
-    }
-
-    /// Makes the window so many bytes larger.
+    /// Makes the window so many bytes larger, or as many that arrived are free again, in any order.
     pub fn widen(&mut self, bytes: u64) {
         self.limit += bytes;
     }

@@ -11,6 +11,7 @@
 //! A landed chunk is one bit, set by one atomic instruction. A new grant has a bitmap of its own, which begins with the prefix:
 //! so chunks behind a hole are written again. An unfinished buffer comes back from a grant only when no range is lent.
 
+use super::user::Checked;
 use crate::payload::Payload;
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -135,23 +136,15 @@ impl UnfinishedBuffer {
         self.prefix
     }
 
-    /// Whether a new grant with chunks of this size writes no byte again that others may read: the prefix ends where a chunk ends.
-    pub(super) fn may_go_on(&self, chunk_bytes: u32) -> bool {
-        let is_whole = self.prefix == self.bytes();
-        self.memory.prefix.is_none() || is_whole || self.prefix % u64::from(chunk_bytes) == 0
-    }
-
-    /// Gives the buffer to a grant, unless all has landed. Also returns the first missing chunk, and what `remote` makes of the address
-    /// where the peer's card is to write: in the memory of the [`CardBuffer`] if that is possible, else in the host's.
+    /// Gives the buffer, which is not whole, to a grant. Where others read the prefix, it has to end with a chunk: as it does if all
+    /// grants have one chunk size. Also returns the first missing chunk, and what `remote` makes of the address where the peer's card is
+    /// to write: in the memory of the [`CardBuffer`] if that is possible, else in the host's.
     pub(super) fn grant<T>(
         self,
         chunk_bytes: u32,
         remote: impl Fn(u64) -> Option<T>,
-    ) -> Result<(GrantedBuffer, u32, Option<T>), Self> {
+    ) -> (GrantedBuffer, u32, Option<T>) {
         let (bytes, size) = (self.memory.bytes as u64, u64::from(chunk_bytes));
-        if self.prefix == bytes {
-            return Err(self);
-        }
         let count = u32::try_from(bytes.div_ceil(size)).expect("its request was checked");
         let from = u32::try_from(self.prefix / size).expect("less than all chunks");
         let word = |at: u32| match from.saturating_sub(at * 64) {
@@ -179,7 +172,7 @@ impl UnfinishedBuffer {
             chunks: Arc::new(chunks),
             lent,
         };
-        Ok((granted, from, found))
+        (granted, from, found)
     }
 
     /// The whole message.
@@ -247,12 +240,7 @@ pub(super) struct GrantedBuffer {
 
 impl GrantedBuffer {
     /// The right to write a chunk, or what is wrong with it.
-    pub(super) fn lend(
-        &mut self,
-        grant: u64,
-        chunk: u32,
-        bytes: u32,
-    ) -> Result<WriteRange, &'static str> {
+    pub(super) fn lend(&mut self, grant: u64, chunk: u32, bytes: u32) -> Checked<WriteRange> {
         if chunk >= self.chunks.count {
             return Err("it lies outside its message");
         }

@@ -29,23 +29,14 @@ macro_rules! numbers {
 }
 numbers!(u8 u16 u32 u64);
 
-/// Each value is its number, of one byte.
-macro_rules! codes {
-    ($($of:ident: $($name:ident)*;)*) => {$(
-        impl Field for $of {
-            fn put(&self, into: &mut Vec<u8>) {
-                into.push(*self as u8);
-            }
-            fn take(from: &mut &[u8]) -> Option<Self> {
-                let code = u8::take(from)?;
-                let mut all = [$(Self::$name),*].into_iter();
-                all.find(|of| *of as u8 == code)
-            }
-        }
-    )*};
-}
-codes! {
-    RdmaMode: No Prefer Require;
+impl Field for RdmaMode {
+    fn put(&self, into: &mut Vec<u8>) {
+        into.push(*self as u8);
+    }
+    fn take(from: &mut &[u8]) -> Option<Self> {
+        let code = usize::from(u8::take(from)?);
+        [Self::No, Self::Prefer, Self::Require].get(code).copied()
+    }
 }
 
 impl Field for Description {

@@ -19,16 +19,13 @@ impl FlowNumbers {
         before.is_some_and(|(_, end)| number < *end)
     }
 
-    /// Adds a number. False if there are more ranges than with a correct peer. A hole between ranges is a flow that the peer has not ended, of
-    /// which it has at most [`FLOWS_MAX`]. Or it is flows that ended before this end took the place of a former one: at most one such hole
+    /// Adds a number that it does not contain. False if there are more ranges than with a correct peer. A hole between ranges is a flow
+    /// that the peer has not ended, of which it has at most [`FLOWS_MAX`]. Or it is flows that ended before this end took the place of a former one: at most one such hole
     /// lies before each flow that had not ended then.
     pub(super) fn insert(&mut self, number: u64) -> bool {
         let Some(behind) = number.checked_add(1) else {
             return false;
         };
-        if self.contains(number) {
-            return true;
-        }
         let end = self.ranges.remove(&behind).unwrap_or(behind);
         let before = self.ranges.range_mut(..number).next_back();
         match before.filter(|(_, before)| **before == number) {

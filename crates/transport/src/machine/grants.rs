@@ -8,7 +8,7 @@ use super::frame::{self, Chunk, Lanes, Request};
 use super::lanes::Outgoing;
 use super::receive_flow::ReceiveFlow;
 use super::receive_message::{LargeMessage, LargeState};
-use super::user::{violation, BufferReply, FlowReceiver, ProtocolViolation, RemoteOf};
+use super::user::{BufferReply, Checked, FlowReceiver, RemoteOf};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -76,7 +76,7 @@ impl Grants {
         };
         let (flow, sequence, bytes) = (request.flow, request.sequence, request.bytes);
         let buffer = match kept.take() {
-            Some(kept) => Some(kept).filter(|kept| kept.may_go_on(request.chunk_bytes)),
+            Some(kept) => Some(kept),
             None => match (self.user).buffer(flow, sequence, request.description.as_slice(), bytes)
             {
                 BufferReply::Full => return None,
@@ -86,18 +86,11 @@ impl Grants {
         };
         let request = of.request.take()?;
         let remote = |address| (self.remote)(address, bytes);
-        let granted = match buffer.map(|buffer| buffer.grant(request.chunk_bytes, remote)) {
-            Some(Ok(granted)) => granted,
-            Some(Err(whole)) => {
-                of.set_landed(request, Some(whole));
-                return Some(());
-            }
-            None => {
-                of.set_landed(request, None);
-                return Some(());
-            }
+        let Some(buffer) = buffer else {
+            of.set_landed(request, None);
+            return Some(());
         };
-        let (buffer, from_chunk, remote) = granted;
+        let (buffer, from_chunk, remote) = buffer.grant(request.chunk_bytes, remote);
         self.last += 1;
         let frame = frame::Grant {
             flow,
@@ -127,15 +120,13 @@ impl Grants {
     }
 
     /// The right to write a chunk that a lane brings.
-    pub(super) fn lend(&mut self, lane: u32, of: &Chunk) -> Result<WriteRange, ProtocolViolation> {
-        let wrong = |what| violation("Chunk", what);
+    pub(super) fn lend(&mut self, lane: u32, of: &Chunk) -> Checked<WriteRange> {
         let grant = self.all.get_mut(&of.grant);
-        let grant = grant.ok_or(wrong("there is no such grant"))?;
+        let grant = grant.ok_or("there is no such grant")?;
         if !grant.open.contains(lane) {
-            return Err(wrong("its lane is none of the grant's"));
+            return Err("its lane is none of the grant's");
         }
-        let lent = grant.buffer.lend(of.grant, of.chunk, of.bytes);
-        lent.map_err(wrong)
+        grant.buffer.lend(of.grant, of.chunk, of.bytes)
     }
 
     /// Takes a grant that is complete.

@@ -55,9 +55,11 @@ pub use buffer::{CardBuffer, PrefixMemory, ReceiveBuffer, WriteRange};
 pub use lanes::{QueuedFrame, WriteLimit};
 pub use limits::{LinkLimits, FLOWS_MAX};
 pub use receiving::FrameStep;
+pub use send_flow::SendFlow;
+pub(crate) use user::Checked;
 pub use user::{
     BufferReply, FlowEvent, FlowId, FlowReceiver, LinkOutput, OpenReply, ProtocolViolation,
-    RemoteOf, Turn, WindowViolation,
+    RemoteOf, Turn,
 };
 
 use frame::{Chunk, Frame};
@@ -65,7 +67,6 @@ use lanes::Outgoing;
 use receiving::ReceiveSide;
 use sending::SendSide;
 use std::sync::Arc;
-use user::violation;
 
 /// What a link holds, for reports and tests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -140,8 +141,16 @@ impl LinkMachine {
         frame: &Frame,
         payload: &[u8],
     ) -> Result<FrameStep, ProtocolViolation> {
-        let is_first = self.out.confirm(lane);
-        if is_first.ok_or(violation(frame.name(), "its lane is not open"))? {
+        let step = self.dispatch(lane, frame, payload);
+        let frame = frame.name();
+        let step = step.map_err(|what| ProtocolViolation { frame, what })?;
+        self.sending.pump(&mut self.out);
+        self.flush();
+        Ok(step)
+    }
+
+    fn dispatch(&mut self, lane: u32, frame: &Frame, payload: &[u8]) -> Checked<FrameStep> {
+        if self.out.confirm(lane).ok_or("its lane is not open")? {
             self.buffer_free();
         }
         let mut step = FrameStep::Done;
@@ -159,10 +168,8 @@ impl LinkMachine {
             Frame::Abandon(abandon) => self.abandon_arrived(abandon.grant, lane)?,
             Frame::Gap(gap) => self.gap_arrived(gap, lane)?,
             Frame::Close(close) => self.close_arrived(close, lane)?,
-            _ => return Err(violation(frame.name(), "it is not for the receiving end")),
+            _ => return Err("it is not for the receiving end"),
         }
-        self.sending.pump(&mut self.out);
-        self.flush();
         Ok(step)
     }
 

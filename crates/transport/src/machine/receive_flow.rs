@@ -8,7 +8,7 @@ use super::frame::{Ack, Gap, Request, Small};
 use super::lanes::Outgoing;
 use super::limits::{may_request, LinkLimits, GRANTS_MAX};
 use super::receive_message::{Delivery, LandedMessage, LargeMessage, LargeState};
-use super::user::{violation, ProtocolViolation, Turn};
+use super::user::{Checked, Turn};
 use crate::credits::ReceiveWindow;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -89,21 +89,17 @@ impl ReceiveFlow {
         over.find(|(end, _)| *end > sequence)
     }
 
-    fn check_end(&self, sequence: u64, frame: &'static str) -> Result<(), ProtocolViolation> {
+    fn check_end(&self, sequence: u64) -> Checked<()> {
         match self.close_at {
-            Some(end) if sequence >= end => Err(violation(frame, "its flow ends before it")),
+            Some(end) if sequence >= end => Err("its flow ends before it"),
             _ => Ok(()),
         }
     }
 
     /// A small message arrived.
-    pub(super) fn small(
-        &mut self,
-        small: &Small,
-        payload: &[u8],
-    ) -> Result<SmallOutcome, ProtocolViolation> {
+    pub(super) fn small(&mut self, small: &Small, payload: &[u8]) -> Checked<SmallOutcome> {
         let (sequence, charge_end) = (small.sequence, small.charge_end);
-        self.check_end(sequence, "Small")?;
+        self.check_end(sequence)?;
         if self.is_past(sequence) {
             self.debt.is_due = true;
             return Ok(SmallOutcome::Duplicate);
@@ -112,8 +108,7 @@ impl ReceiveFlow {
             return Ok(SmallOutcome::Duplicate);
         }
         if self.large.contains_key(&sequence) {
-            let what = "the message was requested as a large one";
-            return Err(violation("Small", what));
+            return Err("the message was requested as a large one");
         }
         let bytes = payload.len() as u64;
         if sequence == self.taken && self.opening.is_none() && self.turn.is_none() {
@@ -123,7 +118,7 @@ impl ReceiveFlow {
         }
         self.window.admits(bytes, charge_end)?;
         if self.reorder_bytes + bytes > self.window.open() || self.small.len() >= REORDER_MAX {
-            return Err(violation("Small", "too many arrived before their turn"));
+            return Err("too many arrived before their turn");
         }
         self.reorder_bytes += bytes;
         let turn = Turn::Small {
@@ -141,29 +136,31 @@ impl ReceiveFlow {
     }
 
     /// A large message is requested, maybe not for the first time.
-    pub(super) fn request(&mut self, request: &Request) -> Result<(), ProtocolViolation> {
+    pub(super) fn request(&mut self, request: &Request) -> Checked<()> {
         let (sequence, bytes) = (request.sequence, request.bytes);
-        self.check_end(sequence, "Request")?;
+        let size = (bytes, request.chunk_bytes);
+        self.check_end(sequence)?;
         if self.is_past(sequence) {
             self.debt.is_due = true;
             return Ok(());
         }
         if self.small.contains_key(&sequence) {
-            return Err(violation("Request", "the message was sent as a small one"));
+            return Err("the message was sent as a small one");
         }
         if !self.large.contains_key(&sequence) {
             let (count, of_all) = self.held_large();
             if !may_request(count, of_all, bytes) {
-                return Err(violation("Request", "the flow has too many"));
+                return Err("the flow has too many");
             }
         }
         let message = self.large.entry(sequence).or_insert(LargeMessage {
             bytes,
+            chunk_bytes: request.chunk_bytes,
             request: None,
             state: LargeState::Waits(None),
         });
-        if message.bytes != bytes {
-            return Err(violation("Request", "the message had another size"));
+        if (message.bytes, message.chunk_bytes) != size {
+            return Err("the message had another size");
         }
         message.request = Some(request.clone());
         Ok(())
@@ -202,15 +199,15 @@ impl ReceiveFlow {
     }
 
     /// Of these messages, those that have not landed never will.
-    pub(super) fn gap(&mut self, gap: &Gap) -> Result<(), ProtocolViolation> {
+    pub(super) fn gap(&mut self, gap: &Gap) -> Checked<()> {
         let (first, next, charge_end) = (gap.first, gap.next, gap.charge_end);
-        self.check_end(next - 1, "Gap")?;
+        self.check_end(next - 1)?;
         self.debt.is_due = true;
         if next <= self.taken {
             return Ok(());
         }
         if self.gaps.len() >= REORDER_MAX {
-            return Err(violation("Gap", "too many arrived before their turn"));
+            return Err("too many arrived before their turn");
         }
         let gap = self.gaps.entry(first).or_insert((next, charge_end));
         if gap.0 < next {
@@ -229,7 +226,7 @@ impl ReceiveFlow {
     }
 
     /// The flow ends before this message.
-    pub(super) fn close(&mut self, next: u64) -> Result<(), ProtocolViolation> {
+    pub(super) fn close(&mut self, next: u64) -> Checked<()> {
         if self.is_cut {
             return Ok(());
         }
@@ -238,7 +235,7 @@ impl ReceiveFlow {
         let gap = self.gaps.values().map(|(end, _)| *end).max().unwrap_or(0);
         let is_known = self.close_at.is_some_and(|end| end != next);
         if is_known || next < self.taken.max(last).max(gap) {
-            return Err(violation("Close", "the flow has later messages"));
+            return Err("the flow has later messages");
         }
         self.close_at = Some(next);
         Ok(())
@@ -255,7 +252,7 @@ impl ReceiveFlow {
     }
 
     /// What is to be delivered next, if nothing is.
-    pub(super) fn next_turn(&mut self) -> Result<Option<Turn>, ProtocolViolation> {
+    pub(super) fn next_turn(&mut self) -> Checked<Option<Turn>> {
         if self.turn.is_some() {
             return Ok(None);
         }
@@ -290,7 +287,7 @@ impl ReceiveFlow {
         })
     }
 
-    fn take_landed(&mut self, next: u64, landed: &LandedMessage) -> Result<(), ProtocolViolation> {
+    fn take_landed(&mut self, next: u64, landed: &LandedMessage) -> Checked<()> {
         let (bytes, charge_end) = (landed.bytes, landed.charge_end);
         if let Turn::Small { .. } = landed.turn {
             self.reorder_bytes -= bytes;
@@ -304,12 +301,7 @@ impl ReceiveFlow {
     }
 
     /// Takes a gap from `first` on, up to `end` or to a message in between that has landed after all.
-    fn take_gap(
-        &mut self,
-        first: u64,
-        end: u64,
-        charge_end: u64,
-    ) -> Result<Turn, ProtocolViolation> {
+    fn take_gap(&mut self, first: u64, end: u64, charge_end: u64) -> Checked<Turn> {
         let small = self.small.range(first..end).map(|(sequence, _)| *sequence);
         let large = self.large.range(first..end).map(|(sequence, _)| *sequence);
         let landed = small.take(1).chain(large.take(1)).min();
@@ -331,7 +323,7 @@ impl ReceiveFlow {
         let of = self.turn.take().expect("it is delivering");
         self.position = self.taken;
         match of {
-            Delivery::Small(bytes) => self.window.release(bytes),
+            Delivery::Small(bytes) => self.window.widen(bytes),
             Delivery::Opened => {
                 self.is_accepted = true;
                 self.window.widen(self.limits.more_window());

@@ -27,6 +27,8 @@ use super::user::Turn;
 /// A large message before its turn.
 pub(super) struct LargeMessage {
     pub(super) bytes: u64,
+    /// The same in each of its grants: so a grant writes no byte again that others may read.
+    pub(super) chunk_bytes: u32,
     /// Its sender asks for a buffer; of a message that is granted, for the next one: it leaves the grant.
     pub(super) request: Option<Request>,
     pub(super) state: LargeState,

@@ -9,7 +9,7 @@ use super::grants::{settle, Grant, Grants};
 use super::lanes::Outgoing;
 use super::limits::{LinkLimits, FLOWS_MAX};
 use super::receive_flow::{ReceiveFlow, SmallOutcome};
-use super::user::{violation, FlowReceiver, LinkOutput, ProtocolViolation, RemoteOf, Turn};
+use super::user::{Checked, FlowReceiver, LinkOutput, ProtocolViolation, RemoteOf, Turn};
 use super::{LinkHeld, LinkMachine};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -158,7 +158,11 @@ impl LinkMachine {
         match of.next_turn() {
             Ok(Some(turn)) => self.out.report(LinkOutput::Deliver { flow, turn }),
             Ok(None) => {}
-            Err(violation) => self.out.report(LinkOutput::Violation(violation)),
+            Err(what) => {
+                let frame = "earlier frame";
+                self.out
+                    .report(LinkOutput::Violation(ProtocolViolation { frame, what }));
+            }
         }
         if of.debt.is_due {
             self.receiving.activate(flow);
@@ -215,10 +219,10 @@ impl LinkMachine {
         small: &Small,
         payload: &[u8],
         lane: u32,
-    ) -> Result<FrameStep, ProtocolViolation> {
+    ) -> Checked<FrameStep> {
         let (flow, bytes) = (small.flow, small.bytes as usize);
         assert_eq!(payload.len(), bytes, "the payload of the frame");
-        let Some(of) = self.open_flow(flow, "Small", lane)? else {
+        let Some(of) = self.open_flow(flow, lane)? else {
             return Ok(FrameStep::Done);
         };
         match of.small(small, payload)? {
@@ -232,42 +236,34 @@ impl LinkMachine {
         Ok(FrameStep::Done)
     }
 
-    pub(super) fn request_arrived(
-        &mut self,
-        request: &Request,
-        lane: u32,
-    ) -> Result<(), ProtocolViolation> {
-        if let Some(of) = self.open_flow(request.flow, "Request", lane)? {
+    pub(super) fn request_arrived(&mut self, request: &Request, lane: u32) -> Checked<()> {
+        if let Some(of) = self.open_flow(request.flow, lane)? {
             of.request(request)?;
             self.receiving.activate(request.flow);
         }
         Ok(())
     }
 
-    pub(super) fn abandon_arrived(
-        &mut self,
-        grant: u64,
-        lane: u32,
-    ) -> Result<(), ProtocolViolation> {
+    pub(super) fn abandon_arrived(&mut self, grant: u64, lane: u32) -> Checked<()> {
         if !self.receiving.grants.was_given(grant) {
-            return Err(violation("Abandon", "there was no such grant"));
+            return Err("there was no such grant");
         }
         self.end_grants(lane, grant..=grant);
         Ok(())
     }
 
-    pub(super) fn gap_arrived(&mut self, gap: &Gap, lane: u32) -> Result<(), ProtocolViolation> {
-        if let Some(of) = self.open_flow(gap.flow, "Gap", lane)? {
+    pub(super) fn gap_arrived(&mut self, gap: &Gap, lane: u32) -> Checked<()> {
+        if let Some(of) = self.open_flow(gap.flow, lane)? {
             of.gap(gap)?;
             self.advance(gap.flow);
         }
         Ok(())
     }
 
-    pub(super) fn open_arrived(&mut self, open: &Open, lane: u32) -> Result<(), ProtocolViolation> {
+    pub(super) fn open_arrived(&mut self, open: &Open, lane: u32) -> Checked<()> {
         let flow = open.flow;
         if self.receiving.opened.contains(flow) {
-            if let Some(of) = self.open_flow(flow, "Open", lane)? {
+            if let Some(of) = self.open_flow(flow, lane)? {
                 of.debt.is_due = true;
                 self.receiving.activate(flow);
             }
@@ -276,7 +272,7 @@ impl LinkMachine {
         let of = &mut self.receiving;
         // The control flow is one more.
         if of.flows.len() + of.refused.len() > FLOWS_MAX || !of.opened.insert(flow) {
-            return Err(violation("Open", "there are too many flows"));
+            return Err("there are too many flows");
         }
         let opening = Turn::Opened {
             first: open.first,
@@ -288,17 +284,13 @@ impl LinkMachine {
         Ok(())
     }
 
-    pub(super) fn close_arrived(
-        &mut self,
-        close: &Close,
-        lane: u32,
-    ) -> Result<(), ProtocolViolation> {
+    pub(super) fn close_arrived(&mut self, close: &Close, lane: u32) -> Checked<()> {
         let Close { flow, next } = *close;
         if next == FLOW_ENDED {
             // Any other CLOSE left before REFUSE arrived: its sender must not take this end for a delivery.
             self.receiving.refused.remove(&flow);
         }
-        let Some(of) = self.flow(flow, "Close", lane)? else {
+        let Some(of) = self.flow(flow, lane)? else {
             return Ok(());
         };
         match next {
@@ -314,29 +306,19 @@ impl LinkMachine {
 
     /// The flow that a frame names; `None` if it was refused or has ended. A sender that may not know of the end is told again, on the lane
     /// that brought the frame.
-    fn flow(
-        &mut self,
-        flow: u64,
-        frame: &'static str,
-        lane: u32,
-    ) -> Result<Option<&mut ReceiveFlow>, ProtocolViolation> {
+    fn flow(&mut self, flow: u64, lane: u32) -> Checked<Option<&mut ReceiveFlow>> {
         match self.receiving.flows.get_mut(&flow) {
             Some(of) => return Ok(Some(of)),
             None if self.receiving.refused.contains_key(&flow) => {}
             None if self.receiving.opened.contains(flow) => self.out.answer(lane, ended(flow)),
-            None => return Err(violation(frame, "its flow is not open")),
+            None => return Err("its flow is not open"),
         }
         Ok(None)
     }
 
     /// The same, but for flows that their sender has ended, and their user does not know yet.
-    fn open_flow(
-        &mut self,
-        flow: u64,
-        frame: &'static str,
-        lane: u32,
-    ) -> Result<Option<&mut ReceiveFlow>, ProtocolViolation> {
-        Ok(self.flow(flow, frame, lane)?.filter(|of| !of.is_cut))
+    fn open_flow(&mut self, flow: u64, lane: u32) -> Checked<Option<&mut ReceiveFlow>> {
+        Ok(self.flow(flow, lane)?.filter(|of| !of.is_cut))
     }
 }
 

@@ -6,9 +6,9 @@ use super::frame::{
 };
 use super::lanes::{Outgoing, QueuedFrame};
 use super::limits::LinkLimits;
-use super::send_message::{QueuedItem, SendGrant, SendMessage, SendState};
+use super::send_message::{QueuedItem, SendMessage, SendState};
 use super::send_queue::SendQueue;
-use super::user::{violation, FlowEvent, LinkOutput, ProtocolViolation};
+use super::user::{Checked, FlowEvent, LinkOutput};
 use crate::credits::SendWindow;
 use crate::payload::Payload;
 use std::sync::Arc;
@@ -41,8 +41,9 @@ enum Known {
     Accepted,
 }
 
+/// A flow at its sender.
 #[derive(Default)]
-pub(super) struct SendFlow {
+pub struct SendFlow {
     number: u64,
     first: u64,
     description: Description,
@@ -51,7 +52,8 @@ pub(super) struct SendFlow {
     /// Behind the last message of which a frame has left.
     sent_next: u64,
     pub(super) queue: SendQueue,
-    pub(super) retained: u64,
+    /// Bytes of its messages that are not acknowledged.
+    pub retained: u64,
     pub(super) window: SendWindow,
     known: Known,
     close_was_sent: bool,
@@ -115,7 +117,7 @@ impl SendFlow {
     }
 
     /// It waits to be opened again.
-    pub(super) fn is_waiting(&self) -> bool {
+    pub fn is_waiting(&self) -> bool {
         self.known == Known::Waits
     }
 
@@ -198,22 +200,27 @@ impl SendFlow {
     }
 
     /// Whether bytes of a message are still to come.
-    pub(super) fn is_growing(&self, sequence: u64) -> bool {
+    pub fn is_growing(&self, sequence: u64) -> bool {
         let at = self.queue.position(sequence);
         at.is_some_and(|at| self.queue.at(at).is_growing())
     }
 
     /// The receiver has answered: it knows the flow.
-    pub(super) fn confirm(&mut self, frame: &'static str) -> Result<(), ProtocolViolation> {
+    pub(super) fn confirm(&mut self) -> Checked<()> {
         if self.known <= Known::Unopened {
-            return Err(violation(frame, "its flow is not open"));
+            return Err("its flow is not open");
         }
         self.known = self.known.max(Known::Confirmed);
         Ok(())
     }
 
+    /// The oldest message of which no byte is on its way: to give it up wastes nothing.
+    pub fn oldest_unsent(&self) -> Option<u64> {
+        self.queue.oldest_unsent()
+    }
+
     /// All below it is acknowledged.
-    pub(super) fn acknowledged(&self) -> u64 {
+    pub fn acknowledged(&self) -> u64 {
         self.queue.first().unwrap_or(self.next)
     }
 
@@ -223,14 +230,14 @@ impl SendFlow {
         ack: &Ack,
         first_window: u64,
         out: &mut Outgoing,
-    ) -> Result<(), ProtocolViolation> {
+    ) -> Checked<()> {
         let Ack { flow, next, limit } = *ack;
         let is_end = next == FLOW_ENDED;
         if is_end && !self.close_was_sent {
-            return Err(violation("Ack", "its flow is not closed"));
+            return Err("its flow is not closed");
         }
         if !is_end && next > self.sent_next {
-            return Err(violation("Ack", "it acknowledges more than was sent"));
+            return Err("it acknowledges more than was sent");
         }
         self.window.raise(limit);
         if limit > first_window && self.known != Known::Accepted {
@@ -273,27 +280,23 @@ impl SendFlow {
     }
 
     /// A message may be sent by this grant. False if it does not wait for one.
-    pub(super) fn grant(
-        &mut self,
-        grant: &Grant,
-        is_open: bool,
-    ) -> Result<bool, ProtocolViolation> {
+    pub(super) fn grant(&mut self, grant: &Grant, is_open: bool) -> Checked<bool> {
         let (sequence, number) = (grant.sequence, grant.grant);
         if sequence >= self.sent_next {
-            return Err(violation("Grant", "the message was not requested"));
+            return Err("the message was not requested");
         }
         let Some(at) = self.queue.position(sequence) else {
             return Ok(false);
         };
         let message = self.queue.at_mut(at);
         match &message.state {
-            SendState::Granted(current) if current.grant.grant == number => return Ok(true),
+            SendState::Granted(current) if current.grant == number => return Ok(true),
             SendState::Requested { .. } if number > message.abandoned => {
                 if u64::from(grant.from_chunk) >= message.chunks() {
-                    return Err(violation("Grant", "the message has no such chunk"));
+                    return Err("the message has no such chunk");
                 }
                 if is_open {
-                    message.state = SendState::Granted(SendGrant::new(grant.clone()));
+                    message.state = SendState::Granted(grant.clone());
                     return Ok(true);
                 }
                 // Its lanes have ended: request again.
@@ -314,7 +317,7 @@ impl SendFlow {
         }
         let mut resent = 0;
         self.queue.change(|message| {
-            if message.is_lost_with(lane, |lane| out.has(lane)) {
+            if message.is_lost_with(lane) {
                 resent += u64::from(message.has_left());
                 message.leave_grant(out);
                 message.state = SendState::Queued;
@@ -469,7 +472,7 @@ impl SendFlow {
 
     fn send_chunk(&mut self, at: usize, payload: Arc<dyn Payload>, out: &mut Outgoing) -> Step {
         let message = self.queue.at_mut(at);
-        let SendState::Granted(SendGrant { grant: of, .. }) = &message.state else {
+        let SendState::Granted(of) = &message.state else {
             unreachable!("its caller looked");
         };
         let (grant, chunk, lanes, remote) = (of.grant, of.from_chunk, of.lanes, of.remote);
@@ -481,7 +484,7 @@ impl SendFlow {
             return Step::Next;
         };
         if let SendState::Granted(grant) = &mut message.state {
-            grant.sent_on(lane);
+            grant.from_chunk += 1;
         }
         let frame = Chunk {
             grant,

@@ -4,7 +4,7 @@ use super::frame::{Ack, Description, Grant, Refuse, CONTROL_FLOW, FLOW_ENDED, SE
 use super::lanes::Outgoing;
 use super::limits::{LinkLimits, FLOWS_MAX};
 use super::send_flow::SendFlow;
-use super::user::{violation, FlowEvent, LinkOutput, ProtocolViolation};
+use super::user::{Checked, FlowEvent, LinkOutput};
 use super::LinkMachine;
 use crate::payload::Payload;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -52,11 +52,6 @@ impl LinkMachine {
         self.change_flow(flow, |of, _| of.reopen(description));
     }
 
-    /// Whether a flow waits to be opened again.
-    pub fn is_waiting(&self, flow: u64) -> bool {
-        self.sent_flow(flow).is_some_and(SendFlow::is_waiting)
-    }
-
     /// Sends a message of a flow, which retains it until it is acknowledged or cancelled; how many that may be is for its user to limit.
     /// Its bytes stay where they are, unchanged, until the last clone of `payload` is dropped. False: never, for the flow is closed or
     /// refused, or the message too large or empty, or its sequence has passed.
@@ -98,30 +93,9 @@ impl LinkMachine {
         cancelled.unwrap_or_default()
     }
 
-    /// Whether bytes of a message that was sent are still to come.
-    pub fn is_growing(&self, flow: u64, sequence: u64) -> bool {
-        let of = self.sent_flow(flow);
-        of.is_some_and(|of| of.is_growing(sequence))
-    }
-
-    /// Bytes of a flow's messages that are not acknowledged.
-    pub fn retained(&self, flow: u64) -> u64 {
-        self.sent_flow(flow).map_or(0, |of| of.retained)
-    }
-
     /// Bytes of all messages that are not acknowledged.
     pub fn retained_bytes(&self) -> u64 {
         self.sending.flows.values().map(|flow| flow.retained).sum()
-    }
-
-    /// Messages of a flow below this one are acknowledged.
-    pub fn acknowledged(&self, flow: u64) -> u64 {
-        self.sent_flow(flow).map_or(0, SendFlow::acknowledged)
-    }
-
-    /// The oldest message of a flow of which no byte is on its way: to give it up wastes nothing.
-    pub fn oldest_unsent(&self, flow: u64) -> Option<u64> {
-        self.sent_flow(flow)?.queue.oldest_unsent()
     }
 
     /// Tells the receiver that unsent messages below `next` will not come.
@@ -141,7 +115,7 @@ impl LinkMachine {
             return Vec::new();
         }
         let dropped = self.change_flow(flow, SendFlow::cut).flatten();
-        if self.is_waiting(flow) {
+        if self.sent(flow).is_some_and(SendFlow::is_waiting) {
             // The peer never heard of it.
             self.end_flow(flow);
         }
@@ -149,12 +123,8 @@ impl LinkMachine {
         dropped.map(|(_, payload)| payload).collect()
     }
 
-    /// Whether a flow that this end opened has not ended.
-    pub fn has_flow(&self, flow: u64) -> bool {
-        self.sent_flow(flow).is_some()
-    }
-
-    fn sent_flow(&self, number: u64) -> Option<&SendFlow> {
+    /// A flow that this end opened, and that has not ended.
+    pub fn sent(&self, number: u64) -> Option<&SendFlow> {
         self.sending.flows.get(&number)
     }
 
@@ -181,9 +151,9 @@ impl LinkMachine {
 
 /// Frames for the sending end. `pump` follows.
 impl LinkMachine {
-    pub(super) fn ack_arrived(&mut self, ack: &Ack) -> Result<(), ProtocolViolation> {
+    pub(super) fn ack_arrived(&mut self, ack: &Ack) -> Checked<()> {
         let first_window = self.sending.first_window.unwrap_or(0).into();
-        if let Some(flow) = self.sending.named(ack.flow, "Ack")? {
+        if let Some(flow) = self.sending.named(ack.flow)? {
             flow.acknowledge(ack, first_window, &mut self.out)?;
             if ack.next == FLOW_ENDED {
                 self.end_flow(ack.flow);
@@ -193,10 +163,10 @@ impl LinkMachine {
         Ok(())
     }
 
-    pub(super) fn grant_arrived(&mut self, grant: &Grant) -> Result<(), ProtocolViolation> {
+    pub(super) fn grant_arrived(&mut self, grant: &Grant) -> Checked<()> {
         let mut lanes = grant.lanes.as_slice().iter();
         let is_open = lanes.any(|lane| self.out.has(*lane));
-        let is_used = match self.sending.named(grant.flow, "Grant")? {
+        let is_used = match self.sending.named(grant.flow)? {
             Some(flow) => flow.grant(grant, is_open)?,
             None => false,
         };
@@ -207,9 +177,9 @@ impl LinkMachine {
         Ok(())
     }
 
-    pub(super) fn refuse_arrived(&mut self, refuse: &Refuse) -> Result<(), ProtocolViolation> {
+    pub(super) fn refuse_arrived(&mut self, refuse: &Refuse) -> Checked<()> {
         let number = refuse.flow;
-        let flow = self.sending.named(number, "Refuse")?;
+        let flow = self.sending.named(number)?;
         if let Some(dropped) = flow.and_then(|flow| flow.cut(&mut self.out)) {
             let (flow, why) = (number, refuse.why.clone());
             let event = FlowEvent::Refused { flow, why, dropped };
@@ -275,16 +245,12 @@ impl SendSide {
     }
 
     /// A flow that a frame names; `None` if it has ended.
-    fn named(
-        &mut self,
-        number: u64,
-        frame: &'static str,
-    ) -> Result<Option<&mut SendFlow>, ProtocolViolation> {
+    fn named(&mut self, number: u64) -> Checked<Option<&mut SendFlow>> {
         if number > self.last {
-            return Err(violation(frame, "there was no such flow"));
+            return Err("there was no such flow");
         }
         match self.flows.get_mut(&number) {
-            Some(flow) => flow.confirm(frame).map(|()| Some(flow)),
+            Some(flow) => flow.confirm().map(|()| Some(flow)),
             None => Ok(None),
         }
     }

@@ -2,7 +2,6 @@
 
 use super::buffer::ReceiveBuffer;
 use super::frame::{Description, Remote};
-pub use crate::credits::WindowViolation;
 use crate::payload::Payload;
 use std::sync::Arc;
 use thiserror::Error;
@@ -161,20 +160,13 @@ pub enum LinkOutput {
 
 /// A frame that no correct peer sends. The link is reset, the peer disconnected and counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum ProtocolViolation {
-    /// It charges more than its window.
-    #[error(transparent)]
-    Window(#[from] WindowViolation),
-    /// It names something that does not exist, or not in this state.
-    #[error("the peer's {frame} is not valid here: {what}")]
-    State {
-        /// The kind of frame.
-        frame: &'static str,
-        /// What is wrong with it.
-        what: &'static str,
-    },
+#[error("the peer's {frame} is not valid here: {what}")]
+pub struct ProtocolViolation {
+    /// The kind of frame.
+    pub frame: &'static str,
+    /// What is wrong with it.
+    pub what: &'static str,
 }
 
-pub(super) fn violation(frame: &'static str, what: &'static str) -> ProtocolViolation {
-    ProtocolViolation::State { frame, what }
-}
+/// `Err`: what is wrong with a frame.
+pub(crate) type Checked<T> = Result<T, &'static str>;

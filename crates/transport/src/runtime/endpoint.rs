@@ -164,7 +164,12 @@ impl Shared {
         let tcp = TcpStream::connect_timeout(&address, HELLO_LIMIT)?;
         let connection = self.connection(tcp, Some(&link.name))?;
         let other = dial_hello(&connection, own)?;
-        link.dialled(connection, own, &other)
+        let lane = other.lane;
+        let own = Hello {
+            lane,
+            ..own.clone()
+        };
+        link.answered(connection, &own, &other)
     }
 }
 

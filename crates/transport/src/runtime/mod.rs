@@ -168,11 +168,10 @@ impl LinkRuntime {
         let locked = self.lock();
         let mut counts = locked.counts;
         (counts.resent, counts.duplicates) = locked.machine.repeated();
-        let lanes = locked.lanes.values().map(|lane| lane.status());
-        let lanes: Vec<LaneStatus> = lanes.collect();
-        lanes.iter().for_each(|lane| counts.add_lane(lane));
+        let lanes = locked.lanes.values();
+        lanes.clone().for_each(|lane| lane.add_to(&mut counts));
         LinkStatus {
-            lanes,
+            lanes: lanes.map(|lane| lane.status()).collect(),
             retained_bytes: locked.machine.retained_bytes(),
             arriving: locked.machine.held().large,
             error: locked.error.clone(),
@@ -279,7 +278,7 @@ impl LinkRuntime {
 
     /// [`LinkRuntime::disconnect`] for a frame that is not valid here.
     fn violated(&self, lane: Option<u32>, frame: &'static str, what: &'static str) -> String {
-        self.disconnect(lane, &ProtocolViolation::State { frame, what })
+        self.disconnect(lane, &ProtocolViolation { frame, what })
     }
 
     /// The peer violated the protocol: it has no lane of this link any more, and gets none for a while.
@@ -307,7 +306,7 @@ impl LinkRuntime {
         locked.machine.lane_ended(lane);
         let mut is_replaced = false;
         if let Some(ended) = ended {
-            locked.counts.add_lane(&ended.status());
+            ended.add_to(&mut locked.counts);
             locked.counts.lanes_ended += 1;
             let end = locked.end_of(&*ended, now_ms);
             locked.counts.ends[end as usize] += 1;
@@ -316,7 +315,7 @@ impl LinkRuntime {
                 end,
                 why: why.clone(),
             });
-            let is_rdma = ended.state().kind == LaneKind::Rdma;
+            let is_rdma = ended.channel().is_some();
             if is_rdma && !locked.is_closing && !locked.is_restarting {
                 self.rdma_failed(&mut locked, why.clone());
             }

@@ -393,12 +393,16 @@ fn small(flow: u64, sequence: u64, bytes: u32, charge_end: u64) -> Frame {
 }
 
 fn request(flow: u64, sequence: u64, bytes: u64) -> Frame {
+    request_in(flow, sequence, bytes, 1000)
+}
+
+fn request_in(flow: u64, sequence: u64, bytes: u64, chunk_bytes: u32) -> Frame {
     Frame::Request(frame::Request {
         flow,
         sequence,
         charge_end: 0,
         bytes,
-        chunk_bytes: 1000,
+        chunk_bytes,
         description: Description::new(&crate::host::describe(sequence)).unwrap(),
     })
 }
@@ -432,7 +436,7 @@ fn a_receiver_names_what_a_sender_does_wrong() {
             vec![request(3, 0, 500)],
         ),
         (
-            "charges 10 bytes up to 2000000",
+            "Small is not valid here: it charges more than its window",
             vec![open(1), small(1, 0, 10, 2_000_000)],
         ),
         (
@@ -458,7 +462,7 @@ fn a_receiver_names_what_a_sender_does_wrong() {
         ),
         (
             "had another size",
-            vec![open(1), request(1, 0, 2500), request(1, 0, 2600)],
+            vec![open(1), request(1, 0, 2500), request_in(1, 0, 2500, 900)],
         ),
         (
             "was requested as a large one",

@@ -2,7 +2,7 @@
 use crate::host::SimPayload;
 use crate::wire::{end, limits, names, Pair, Sent, CHUNK};
 use rgaps_transport::machine::frame::{self, Description, Frame, FLOW_ENDED};
-use rgaps_transport::machine::FLOWS_MAX;
+use rgaps_transport::machine::{LinkMachine, FLOWS_MAX};
 use rgaps_transport::Payload;
 use std::sync::Arc;
 
@@ -389,7 +389,7 @@ fn an_end_that_is_lost_with_its_lane_is_told_again_from_the_number_alone() {
     assert!(pair.ends[0]
         .take_reported()
         .contains(&format!("{flow} ended")));
-    assert!(!pair.ends[0].machine.has_flow(flow));
+    assert!(pair.ends[0].machine.sent(flow).is_none());
     assert!(
         pair.ends[1].take_delivered().is_empty(),
         "nothing is delivered twice"
@@ -451,7 +451,7 @@ fn numbers_of_flows_are_not_used_again_and_thousands_leave_nothing() {
         assert_eq!(pair.ends[1].machine.held().flows, 0);
         assert!(!flows
             .iter()
-            .any(|flow| pair.ends[0].machine.has_flow(*flow)));
+            .any(|flow| pair.ends[0].machine.sent(*flow).is_some()));
     }
 }
 
@@ -481,12 +481,13 @@ fn flows_go_on_to_another_peer_with_what_they_retain() {
     pair.run();
     assert!(pair.ends[1].take_delivered().is_empty());
     let machine = &mut pair.ends[0].machine;
-    assert!(machine.is_waiting(open) && machine.is_waiting(unwanted));
-    assert_eq!(machine.retained(open), 50 + 3 * CHUNK + 50);
+    let is_waiting = |machine: &LinkMachine, flow| machine.sent(flow).unwrap().is_waiting();
+    assert!(is_waiting(machine, open) && is_waiting(machine, unwanted));
+    assert_eq!(machine.sent(open).unwrap().retained, 50 + 3 * CHUNK + 50);
     assert_eq!(machine.cut(unwanted).len(), 2);
     for (flow, publisher) in [(open, 5_u64), (closed, 6)] {
         machine.reopen(flow, Description::new(&publisher.to_le_bytes()).unwrap());
-        assert!(!machine.is_waiting(flow));
+        assert!(!is_waiting(machine, flow));
     }
     pair.run();
     let delivered = std::mem::take(&mut pair.ends[1].delivered);
@@ -525,7 +526,7 @@ fn the_control_flow_needs_no_opening() {
     assert_eq!(pair.trips_until("small 0"), 1);
     assert_eq!(pair.trips_until("large 1"), 2);
     pair.ends[0].machine.close(0);
-    assert!(pair.ends[0].machine.has_flow(0));
+    assert!(pair.ends[0].machine.sent(0).is_some());
 }
 
 #[test]

@@ -608,7 +608,7 @@ impl World {
         }
         if self.lanes[at].ends[1 - host] == End::Closed {
             self.counts.delayed += 1;
-            let has_ended = |flow| flow > 0 && !self.hosts[1 - host].machine.has_flow(flow);
+            let has_ended = |flow| flow > 0 && self.hosts[1 - host].machine.sent(flow).is_none();
             self.counts.delayed_after_end += u64::from(flow_of(&frame).is_some_and(has_ended));
         }
         self.hosts[host].observer.hears(&frame);
@@ -677,7 +677,7 @@ impl World {
                 publisher.confirmed = ended_at;
                 let is_last = offered >= publisher.sizes.len() as u64;
                 (publisher.flow, publisher.is_done) = (None, is_last || publisher.is_refused);
-                assert!(!self.hosts[host].machine.has_flow(flow));
+                assert!(self.hosts[host].machine.sent(flow).is_none());
                 self.open_flow(id as usize);
             }
             LinkOutput::Flow(FlowEvent::Accepted { .. }) => {}
