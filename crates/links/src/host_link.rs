@@ -193,12 +193,12 @@ impl Sending {
         for flows in streams.into_values() {
             let group = self.group(flows.len());
             for flow in flows {
-                let SentFlow { id, of, .. } = &self.flows[&flow];
-                let description = of
-                    .description
-                    .resumed(link.sent(*id).map_or(0, SendFlow::acknowledged));
+                let sent = self.flows.get_mut(&flow).expect("it waits");
+                sent.is_accepted = false;
+                let next = link.sent(sent.id).map_or(0, SendFlow::acknowledged);
+                let description = sent.of.description.resumed(next);
                 if let Some(description) = encode_open(flow, group, &description.encode()) {
-                    link.reopen(*id, description);
+                    link.reopen(sent.id, description);
                 }
             }
         }

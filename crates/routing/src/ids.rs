@@ -1,7 +1,6 @@
 //! The nouns of the crate: hosts, their lives, publishers, and time.
 
 use serde::{Deserialize, Serialize};
-use std::ops::RangeInclusive;
 use std::time::Duration;
 
 /// Time since any start that the user of this crate chose. It never goes back.
@@ -40,12 +39,4 @@ pub struct FlowName {
     pub stream: u64,
     /// The publisher's number at the origin.
     pub publisher: u64,
-}
-
-impl FlowName {
-    /// All flows that a stream may have.
-    pub fn all_of(stream: u64) -> RangeInclusive<FlowName> {
-        let flow = |publisher| FlowName { stream, publisher };
-        flow(0)..=flow(u64::MAX)
-    }
 }
