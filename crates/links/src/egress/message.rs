@@ -1,6 +1,5 @@
 //! Messages that links hold, and their times on the way to each host.
 
-use super::transit::TransitMessage;
 use crate::counts::HostCounts;
 use crate::traces::Trace;
 use rgaps_client::{Domain, RecvError, Sample, Stage};
@@ -36,7 +35,7 @@ enum Bytes {
     /// On a GPU, where network cards read it; copied to the host if some of it has to go another way.
     OnGpu(Sample, OnceLock<Box<[u8]>>),
     /// From another host, perhaps still arriving.
-    InTransit(TransitMessage),
+    InTransit(Box<dyn Payload>),
 }
 
 impl OutgoingMessage {
@@ -49,8 +48,8 @@ impl OutgoingMessage {
         OutgoingMessage::new(info, bytes, of)
     }
 
-    pub fn in_transit(message: TransitMessage, info: MessageInfo) -> Arc<OutgoingMessage> {
-        OutgoingMessage::new(info, message.memory.bytes(), Bytes::InTransit(message))
+    pub fn in_transit(message: Box<dyn Payload>, info: MessageInfo) -> Arc<OutgoingMessage> {
+        OutgoingMessage::new(info, message.bytes(), Bytes::InTransit(message))
     }
 
     fn new(info: MessageInfo, bytes: usize, of: Bytes) -> Arc<OutgoingMessage> {
@@ -72,7 +71,7 @@ impl OutgoingMessage {
     pub fn look(&self) -> Result<usize, RecvError> {
         let sample = match &self.of {
             Bytes::Sample(sample) | Bytes::OnGpu(sample, _) => sample,
-            Bytes::InTransit(message) => return Ok(message.memory.ready()),
+            Bytes::InTransit(message) => return Ok(message.ready()),
         };
         let ready = match sample.ready_bytes()? {
             all if all == sample.len() => self.bytes,
@@ -91,14 +90,14 @@ impl Payload for OutgoingMessage {
 
     fn ready(&self) -> usize {
         match &self.of {
-            Bytes::InTransit(message) => message.memory.ready(),
+            Bytes::InTransit(message) => message.ready(),
             Bytes::Sample(_) | Bytes::OnGpu(..) => self.ready.load(Ordering::Acquire),
         }
     }
 
     fn slice(&self, from: usize, to: usize) -> &[u8] {
         let sample = match &self.of {
-            Bytes::InTransit(message) => return message.memory.slice(from, to),
+            Bytes::InTransit(message) => return message.slice(from, to),
             Bytes::OnGpu(sample, copy) => return &copy.get_or_init(|| fetch(sample))[from..to],
             Bytes::Sample(sample) => sample,
         };

@@ -57,9 +57,23 @@ pub struct Transit {
 }
 
 /// The bytes of a message in transit, until all children have them.
-pub struct TransitMessage {
-    pub memory: Arc<PrefixMemory>,
+struct TransitMessage {
+    memory: Arc<PrefixMemory>,
     transit: Arc<Transit>,
+}
+
+impl Payload for TransitMessage {
+    fn bytes(&self) -> usize {
+        self.memory.bytes()
+    }
+
+    fn ready(&self) -> usize {
+        self.memory.ready()
+    }
+
+    fn slice(&self, from: usize, to: usize) -> &[u8] {
+        self.memory.slice(from, to)
+    }
 }
 
 impl Drop for TransitMessage {
@@ -157,7 +171,7 @@ impl Transit {
             taken_ns: now_ns,
             received_from: Some(self.reporter.source.host.clone()),
         };
-        let message = OutgoingMessage::in_transit(message, info);
+        let message = OutgoingMessage::in_transit(Box::new(message), info);
         let mut in_transit = InTransit {
             memory,
             transit: self.clone(),
