@@ -2,8 +2,6 @@
 //!
 //! Both ends count bytes from the flow's beginning and never back, so a limit that arrives twice or late does no harm.
 
-use crate::machine::Checked;
-
 /// The sender's end of a flow's window.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SendWindow {
@@ -45,7 +43,7 @@ impl ReceiveWindow {
     }
 
     /// Checks a charge before its order is known: whether it lies below the limit.
-    pub fn admits(&self, bytes: u64, end: u64) -> Checked<()> {
+    pub fn admits(&self, bytes: u64, end: u64) -> Result<(), &'static str> {
         let start = end.checked_sub(bytes);
         let is_inside = start.is_some_and(|start| start >= self.seen) && end <= self.limit;
         is_inside
@@ -55,7 +53,7 @@ impl ReceiveWindow {
 
     /// Takes the next message in order. The sender gave up all that it charged between the last message and this one, so the window gets
     /// those bytes back at once.
-    pub fn arrive(&mut self, bytes: u64, end: u64) -> Checked<()> {
+    pub fn arrive(&mut self, bytes: u64, end: u64) -> Result<(), &'static str> {
         self.admits(bytes, end)?;
         self.skip_to(end - bytes);
         self.seen = end;
@@ -63,7 +61,7 @@ impl ReceiveWindow {
     }
 
     /// The sender gave up everything charged below `end` that did not arrive.
-    pub fn give_up(&mut self, end: u64) -> Checked<()> {
+    pub fn give_up(&mut self, end: u64) -> Result<(), &'static str> {
         self.admits(0, end)?;
         self.skip_to(end);
         Ok(())

@@ -61,16 +61,16 @@ impl Report {
         let mut is_reported = true;
         for figures in figures {
             // The daemon takes them only for hosts that it knows.
-            is_reported &= is_told(node.set_figures(figures));
+            is_reported &= reported(node.set_figures(figures));
         }
         self.reported_at = is_reported.then(Instant::now);
-        if self.peers.as_ref() != Some(&info) && is_told(node.set_peers(info.clone())) {
+        if self.peers.as_ref() != Some(&info) && reported(node.set_peers(info.clone())) {
             self.peers = Some(info);
         }
     }
 }
 
-fn is_told(outcome: Result<(), ClientError>) -> bool {
+fn reported(outcome: Result<(), ClientError>) -> bool {
     let log = |error: &ClientError| tracing::debug!(%error, "telling the daemon about other hosts failed");
     outcome.inspect_err(log).is_ok()
 }
@@ -82,7 +82,7 @@ fn changes<K: Ord, V: PartialEq>(
     report: impl Fn(&K, &V) -> Result<(), ClientError>,
 ) {
     for (key, value) in all {
-        if known.get(&key) != Some(&value) && is_told(report(&key, &value)) {
+        if known.get(&key) != Some(&value) && reported(report(&key, &value)) {
             known.insert(key, value);
         }
     }
@@ -107,7 +107,7 @@ impl LinksConductor {
             return;
         };
         let tell = || self.daemon.node.stands_for(subscriber, rows.clone());
-        if topic.reported.as_ref() != Some(&rows) && is_told(tell()) {
+        if topic.reported.as_ref() != Some(&rows) && reported(tell()) {
             topic.reported = Some(rows);
         }
     }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 const FETCH_AGAIN: Duration = Duration::from_millis(20);
 
 /// No flow has said with which message this host begins.
-const NOT_TOLD: u64 = u64::MAX;
+const UNKNOWN: u64 = u64::MAX;
 
 /// A publisher elsewhere, and the one that stands for it here.
 pub struct RemotePublisher {
@@ -106,7 +106,7 @@ impl RemotePublisher {
             origin,
             turn: Mutex::new(()),
             next: AtomicU64::new(next),
-            first: AtomicU64::new(NOT_TOLD),
+            first: AtomicU64::new(UNKNOWN),
             mark,
             published: AtomicU64::new(0),
             history: AtomicU64::new(history),
@@ -123,7 +123,7 @@ impl RemotePublisher {
     /// Messages below it are delivered, or count as missed, or are not for this host.
     pub fn position(&self) -> u64 {
         let first = self.first.load(Ordering::Acquire);
-        let first = if first == NOT_TOLD { 0 } else { first };
+        let first = if first == UNKNOWN { 0 } else { first };
         self.next.load(Ordering::Acquire).max(first)
     }
 
@@ -192,8 +192,8 @@ impl RemotePublisher {
     pub(super) fn missed_before(&self, sequence: u64) -> u64 {
         if self.is_new() {
             // What the publisher has from before, nobody promised.
-            let first = match self.first.swap(NOT_TOLD, Ordering::AcqRel) {
-                0 | NOT_TOLD => sequence,
+            let first = match self.first.swap(UNKNOWN, Ordering::AcqRel) {
+                0 | UNKNOWN => sequence,
                 first => first,
             };
             self.pass(first);
@@ -207,11 +207,11 @@ impl RemotePublisher {
     pub fn begin(&self, first: u64) {
         let _turn = lock(&self.turn);
         if self.is_new() {
-            let told = self.first.load(Ordering::Acquire);
-            let least = if told == NOT_TOLD {
+            let known = self.first.load(Ordering::Acquire);
+            let least = if known == UNKNOWN {
                 first
             } else {
-                told.min(first)
+                known.min(first)
             };
             self.first.store(least, Ordering::Release);
         }
@@ -219,7 +219,7 @@ impl RemotePublisher {
 
     /// Nobody here wants the topic: what flows said so far is not for the next who do.
     pub fn forget_first(&self) {
-        self.first.store(NOT_TOLD, Ordering::Release);
+        self.first.store(UNKNOWN, Ordering::Release);
     }
 
     /// Nobody here has had a message, or nobody had subscribed to the topic for a while.

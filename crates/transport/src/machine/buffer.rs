@@ -11,7 +11,7 @@
 //! A landed chunk is one bit, set by one atomic instruction. A new grant has a bitmap of its own, which begins with the prefix:
 //! so chunks behind a hole are written again. An unfinished buffer comes back from a grant only when no range is lent.
 
-use super::user::Checked;
+use super::values::Checked;
 use crate::payload::Payload;
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};

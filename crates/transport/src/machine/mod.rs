@@ -56,7 +56,6 @@ pub use lanes::{QueuedFrame, WriteLimit};
 pub use limits::{LinkLimits, FLOWS_MAX};
 pub use receiving::FrameStep;
 pub use send_flow::SendFlow;
-pub(crate) use user::Checked;
 pub use user::{
     BufferReply, FlowEvent, FlowId, FlowReceiver, LinkOutput, OpenReply, ProtocolViolation,
     RemoteOf, Turn,
@@ -67,6 +66,7 @@ use lanes::Outgoing;
 use receiving::ReceiveSide;
 use sending::SendSide;
 use std::sync::Arc;
+use values::Checked;
 
 /// What a link holds, for reports and tests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -4,7 +4,8 @@ use super::frame::{Ack, Description, Grant, Refuse, CONTROL_FLOW, FLOW_ENDED, SE
 use super::lanes::Outgoing;
 use super::limits::{LinkLimits, FLOWS_MAX};
 use super::send_flow::SendFlow;
-use super::user::{Checked, FlowEvent, LinkOutput};
+use super::user::{FlowEvent, LinkOutput};
+use super::values::Checked;
 use super::LinkMachine;
 use crate::payload::Payload;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

@@ -167,6 +167,3 @@ pub struct ProtocolViolation {
     /// What is wrong with it.
     pub what: &'static str,
 }
-
-/// `Err`: what is wrong with a frame.
-pub(crate) type Checked<T> = Result<T, &'static str>;

@@ -15,6 +15,9 @@ pub const CHUNK_BYTES_MAX: u32 = 1 << 26;
 /// Bytes of a message that a [`Remote`] address leaves room for.
 const REMOTE_BYTES_MAX: u64 = 1 << 46;
 
+/// `Err`: what is wrong with a frame.
+pub(super) type Checked<T> = Result<T, &'static str>;
+
 /// What travels with a message, or a flow, beside its bytes. Clones share it.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Description(Option<Arc<[u8]>>);
