@@ -6,7 +6,7 @@ use super::frame::{
 };
 use super::lanes::{Outgoing, QueuedFrame};
 use super::limits::LinkLimits;
-use super::send_message::{QueuedItem, SendMessage, SendState};
+use super::send_message::{QueuedItem, SendGrant, SendMessage, SendState};
 use super::send_queue::SendQueue;
 use super::user::{FlowEvent, LinkOutput};
 use super::values::Checked;
@@ -291,13 +291,13 @@ impl SendFlow {
         };
         let message = self.queue.at_mut(at);
         match &message.state {
-            SendState::Granted(current) if current.grant == number => return Ok(true),
+            SendState::Granted(current) if current.grant.grant == number => return Ok(true),
             SendState::Requested { .. } if number > message.abandoned => {
                 if u64::from(grant.from_chunk) >= message.chunks() {
                     return Err("the message has no such chunk");
                 }
                 if is_open {
-                    message.state = SendState::Granted(grant.clone());
+                    message.state = SendState::Granted(SendGrant::new(grant.clone()));
                     return Ok(true);
                 }
                 // Its lanes have ended: request again.
@@ -318,7 +318,7 @@ impl SendFlow {
         }
         let mut resent = 0;
         self.queue.change(|message| {
-            if message.is_lost_with(lane) {
+            if message.is_lost_with(lane, |lane| out.has(lane)) {
                 resent += u64::from(message.has_left());
                 message.leave_grant(out);
                 message.state = SendState::Queued;
@@ -473,7 +473,7 @@ impl SendFlow {
 
     fn send_chunk(&mut self, at: usize, payload: Arc<dyn Payload>, out: &mut Outgoing) -> Step {
         let message = self.queue.at_mut(at);
-        let SendState::Granted(of) = &message.state else {
+        let SendState::Granted(SendGrant { grant: of, .. }) = &message.state else {
             unreachable!("its caller looked");
         };
         let (grant, chunk, lanes, remote) = (of.grant, of.from_chunk, of.lanes, of.remote);
@@ -485,7 +485,7 @@ impl SendFlow {
             return Step::Next;
         };
         if let SendState::Granted(grant) = &mut message.state {
-            grant.from_chunk += 1;
+            grant.sent_on(lane);
         }
         let frame = Chunk {
             grant,

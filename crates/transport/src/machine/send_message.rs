@@ -10,7 +10,7 @@
 //! | any other | GRANT | the same | ABANDON on each lane that is open |
 //! | Granted | a lane of the grant is free, and the chunk's bytes are there | Granted | CHUNK |
 //! | Sent, Requested | its lane ended | Queued | |
-//! | Granted | a lane of the grant ended | Queued | ABANDON on each lane that is open |
+//! | Granted | a lane that took chunks ended, or the last of the grant | Queued | ABANDON on each lane that is open |
 //! | any | `cancel` | Queued, as a gap | ABANDON if granted; then GAP in its turn |
 //! | any | ACK | - | `Acknowledged` |
 //! | any | REFUSE | - | `Refused`; ABANDON if granted |
@@ -20,7 +20,7 @@
 //! A large message stays Granted when all its chunks are queued: losing one of its lanes leads back until it is acknowledged.
 //! Gaps and the flow's end change between Queued and Sent in the same way.
 
-use super::frame::{Description, Grant, CHUNKS_MAX};
+use super::frame::{Description, Grant, Lanes, CHUNKS_MAX};
 use super::lanes::Outgoing;
 use crate::payload::Payload;
 use std::sync::Arc;
@@ -37,17 +37,38 @@ pub(super) enum QueuedItem {
     Close,
 }
 
+/// The right to send chunks.
+#[derive(Debug)]
+pub(super) struct SendGrant {
+    /// Its `from_chunk` is the next one to be sent.
+    pub(super) grant: Grant,
+    /// Those of its lanes that took no chunk.
+    unused: Lanes,
+}
+
+impl SendGrant {
+    pub(super) fn new(grant: Grant) -> Self {
+        let unused = grant.lanes;
+        Self { grant, unused }
+    }
+
+    /// The next chunk is on this lane.
+    pub(super) fn sent_on(&mut self, lane: u32) {
+        self.unused.remove(lane);
+        self.grant.from_chunk += 1;
+    }
+
+    fn has_used(&self, lane: u32) -> bool {
+        self.grant.lanes.contains(lane) && !self.unused.contains(lane)
+    }
+}
+
 #[derive(Debug)]
 pub(super) enum SendState {
     Queued,
-    Sent {
-        lane: u32,
-    },
-    Requested {
-        lane: u32,
-    },
-    /// Its `from_chunk` is the next one to be sent.
-    Granted(Grant),
+    Sent { lane: u32 },
+    Requested { lane: u32 },
+    Granted(SendGrant),
 }
 
 /// A message, or messages that never arrive, or the flow's end.
@@ -157,31 +178,38 @@ impl SendMessage {
     pub(super) fn has_work(&self) -> bool {
         match &self.state {
             SendState::Queued => true,
-            SendState::Granted(of) => u64::from(of.from_chunk) < self.chunks(),
+            SendState::Granted(of) => u64::from(of.grant.from_chunk) < self.chunks(),
             SendState::Sent { .. } | SendState::Requested { .. } => false,
         }
     }
 
-    /// Some of its bytes may have left.
+    /// Some of its bytes have left.
     pub(super) fn has_left(&self) -> bool {
-        matches!(self.state, SendState::Sent { .. } | SendState::Granted(_)) && self.is_message()
+        let has_left = match &self.state {
+            SendState::Sent { .. } => true,
+            SendState::Granted(of) => of.unused != of.grant.lanes,
+            SendState::Queued | SendState::Requested { .. } => false,
+        };
+        has_left && self.is_message()
     }
 
     /// It leaves its grant, if it has one: the receiver learns on each lane of it that is open that no chunk follows there. Of the others it
     /// sees the end.
     pub(super) fn leave_grant(&mut self, out: &mut Outgoing) {
-        if let SendState::Granted(of) = &self.state {
+        if let SendState::Granted(SendGrant { grant: of, .. }) = &self.state {
             self.abandoned = self.abandoned.max(of.grant);
             out.abandon(of.grant, of.lanes);
         }
     }
 
     /// A lane ended. Whether that leads back to Queued.
-    pub(super) fn is_lost_with(&self, lane: u32) -> bool {
+    pub(super) fn is_lost_with(&self, lane: u32, is_open: impl Fn(u32) -> bool) -> bool {
         match &self.state {
             SendState::Queued => false,
             SendState::Sent { lane: on } | SendState::Requested { lane: on } => *on == lane,
-            SendState::Granted(of) => of.lanes.contains(lane),
+            SendState::Granted(of) => {
+                of.has_used(lane) || !of.grant.lanes.as_slice().iter().any(|of| is_open(*of))
+            }
         }
     }
 }
