@@ -164,12 +164,7 @@ impl Shared {
         let tcp = TcpStream::connect_timeout(&address, HELLO_LIMIT)?;
         let connection = self.connection(tcp, Some(&link.name))?;
         let other = dial_hello(&connection, own)?;
-        let lane = other.lane;
-        let own = Hello {
-            lane,
-            ..own.clone()
-        };
-        link.answered(connection, &own, &other)
+        link.dialled(connection, own, &other)
     }
 }
 

@@ -27,7 +27,7 @@ pub(super) struct LockedLink {
     /// All lanes are to end first, then the machine restarts.
     pub(super) is_restarting: bool,
     pub(super) is_closing: bool,
-    /// The highest number of a lane so far: this end gives none again.
+    /// The number of the last lane that was opened with the peer in `seen`.
     pub(super) last_lane: u32,
     pub(super) failures: u32,
     pub(super) dialled_ms: u64,

@@ -183,6 +183,33 @@ impl LinkRuntime {
         self.answered(connection, &own, other)
     }
 
+    /// The peer has answered this end's hello and given the lane a number.
+    pub(crate) fn dialled(
+        self: &Arc<Self>,
+        connection: Connection,
+        own: &Hello,
+        other: &Hello,
+    ) -> Result<(), HelloError> {
+        let mut locked = self.lock();
+        let is_seen = locked.seen == Some((other.node, other.machine));
+        if is_seen && other.lane <= locked.last_lane {
+            let last = u64::from(locked.last_lane);
+            return Err(refuse(
+                &connection,
+                "number of the lane",
+                format!("more than {last}"),
+                other.lane,
+            ));
+        }
+        locked.last_lane = other.lane;
+        drop(locked);
+        let own = Hello {
+            lane: other.lane,
+            ..own.clone()
+        };
+        self.answered(connection, &own, other)
+    }
+
     /// Both ends have sent HELLO. If both want RDMA, they agree on a channel; it takes a while, and the link is not
     /// locked meanwhile.
     pub(crate) fn answered(
@@ -251,13 +278,10 @@ impl LinkRuntime {
             || locked.peer.key != other.key
             || locked.machine_id != own.machine;
         if stale || !locked.machine.lane_up(number, other.first_window) {
-            // The peer gave a number twice, or names another window: the next attempt is later.
-            locked.failures = locked.failures.saturating_add(u32::from(!stale));
             lane.close("it is not wanted any more");
             return Ok(());
         }
         locked.seen = Some((other.node, other.machine));
-        locked.last_lane = locked.last_lane.max(number);
         locked.peer_has_rdma = other.rdma != RdmaMode::No;
         locked.counts.lanes_opened += 1;
         locked.counts.rdma_opened += u64::from(is_rdma);
