@@ -267,5 +267,9 @@ fn main() {
         quantile(0.5),
         quantile(0.99)
     );
-    eprintln!("{:?}", link.status().counts.channels);
+    let channels = link.status().lanes;
+    eprintln!(
+        "{:?}",
+        channels.iter().map(|lane| lane.channel).collect::<Vec<_>>()
+    );
 }

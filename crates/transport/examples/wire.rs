@@ -259,7 +259,14 @@ fn link_rate(size: usize, lanes: usize, messages: usize) -> (f64, f64) {
         assert!(Instant::now() < until, "the lanes are not open");
         std::thread::sleep(Duration::from_millis(1));
     }
-    let carried = |a: &End| a.link.status().counts.wire_bytes_out;
+    let carried = |a: &End| {
+        a.link
+            .status()
+            .lanes
+            .iter()
+            .map(|lane| lane.bytes_out)
+            .sum::<u64>()
+    };
     let before = carried(&a);
     let started = Instant::now();
     for sequence in 0..messages as u64 {

@@ -12,7 +12,7 @@ use lanes::finish::{config, finish};
 use lanes::hosts::*;
 use lanes::rdma::Fabric;
 use rgaps_transport::machine::frame::RdmaMode;
-use rgaps_transport::{Endpoint, LaneKind, LinkConfig};
+use rgaps_transport::{Endpoint, LinkConfig};
 use rgaps_transport::{Payload, RdmaError, Registered};
 use rgaps_verbs::in_process::Faults;
 use rgaps_verbs::{Access, Allocation, Status};
@@ -69,10 +69,7 @@ fn join(a: &End, b: &End, config: LinkConfig) -> (Link, Link) {
 fn wait_lanes(link: &Link, rdma: bool) {
     until("4 lanes", || {
         let lanes = link.status().lanes;
-        lanes.len() == 4
-            && lanes
-                .iter()
-                .all(|lane| (lane.kind == LaneKind::Rdma) == rdma)
+        lanes.len() == 4 && lanes.iter().all(|lane| lane.channel.is_some() == rdma)
     });
 }
 

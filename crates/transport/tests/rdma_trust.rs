@@ -9,7 +9,7 @@ use lanes::hosts::*;
 use lanes::raw::{hello, reset, Raw};
 use lanes::rdma::{Fabric, Pool};
 use rgaps_transport::machine::frame::{self, Decoded, Description, Frame, Lanes, RdmaMode, Remote};
-use rgaps_transport::{Endpoint, LaneKind, LinkConfig};
+use rgaps_transport::{Endpoint, LinkConfig};
 use rgaps_verbs::in_process::Faults;
 use rgaps_verbs::{
     Access, Allocation, Arrived, Channel, ChannelAddress, ChannelConfig, Direct, Memory, Region,
@@ -365,7 +365,7 @@ fn what_is_no_agreement_leaves_a_tcp_lane_or_none() {
         }
         to_a.wait_lanes(1);
         let lane = to_a.status().lanes.remove(0);
-        assert_ne!(lane.kind, LaneKind::Rdma);
+        assert!(lane.channel.is_none());
         assert!(
             lane.why_not.as_ref().unwrap().contains(expected),
             "{lane:?}"

@@ -100,6 +100,15 @@ pub struct LinkCounts {
     pub ends: [u64; LaneEnd::ALL.len()],
 }
 
+impl LinkCounts {
+    pub(super) fn add_lane(&mut self, lane: &LaneStatus) {
+        self.wire_bytes_out += lane.bytes_out;
+        self.wire_bytes_in += lane.bytes_in;
+        self.direct_bytes_in += lane.direct_bytes_in;
+        self.channels += lane.channel.unwrap_or_default();
+    }
+}
+
 /// Who learns what happens on a link: one event at a time, in order. The link is not locked and may be called. It does not block.
 pub trait LinkUser: Send + Sync + 'static {
     /// Something happened to a flow that is sent.

@@ -168,10 +168,11 @@ impl LinkRuntime {
         let locked = self.lock();
         let mut counts = locked.counts;
         (counts.resent, counts.duplicates) = locked.machine.repeated();
-        let lanes = locked.lanes.values();
-        lanes.clone().for_each(|lane| lane.add_to(&mut counts));
+        let lanes = locked.lanes.values().map(|lane| lane.status());
+        let lanes: Vec<LaneStatus> = lanes.collect();
+        lanes.iter().for_each(|lane| counts.add_lane(lane));
         LinkStatus {
-            lanes: lanes.map(|lane| lane.status()).collect(),
+            lanes,
             retained_bytes: locked.machine.retained_bytes(),
             arriving: locked.machine.held().large,
             error: locked.error.clone(),
@@ -306,7 +307,7 @@ impl LinkRuntime {
         locked.machine.lane_ended(lane);
         let mut is_replaced = false;
         if let Some(ended) = ended {
-            ended.add_to(&mut locked.counts);
+            locked.counts.add_lane(&ended.status());
             locked.counts.lanes_ended += 1;
             let end = locked.end_of(&*ended, now_ms);
             locked.counts.ends[end as usize] += 1;
@@ -315,7 +316,7 @@ impl LinkRuntime {
                 end,
                 why: why.clone(),
             });
-            let is_rdma = ended.channel().is_some();
+            let is_rdma = ended.state().kind == LaneKind::Rdma;
             if is_rdma && !locked.is_closing && !locked.is_restarting {
                 self.rdma_failed(&mut locked, why.clone());
             }

@@ -57,7 +57,7 @@ impl LinkRuntime {
         // A TCP lane makes room for an RDMA lane, and for nothing else.
         let climbs = own != RdmaMode::No && locked.peer_has_rdma;
         let mut lanes = locked.lanes.values();
-        let lower = lanes.any(|lane| lane.is_replaceable());
+        let lower = lanes.any(|lane| lane.state().is_replaceable());
         (climbs && lower).then(|| (due_ms.max(locked.rdma_after_ms), RdmaMode::Require))
     }
 
@@ -74,7 +74,7 @@ impl LinkRuntime {
     /// Closes a TCP lane: what was on its way there is sent again.
     fn replace_one(&self, locked: &LockedLink) {
         let mut lanes = locked.lanes.values();
-        if let Some(lane) = lanes.find(|lane| lane.is_replaceable()) {
+        if let Some(lane) = lanes.find(|lane| lane.state().is_replaceable()) {
             lane.state().is_replaced.store(true, Relaxed);
             lane.close("an RDMA lane takes its place");
         }

@@ -5,13 +5,13 @@ mod reading;
 mod stream;
 
 use super::batch::Batch;
-use super::{clock_ms, LinkCounts, LinkRuntime};
+use super::{clock_ms, LinkRuntime};
 use crate::machine::frame::Frame;
 use crate::machine::WriteLimit;
 use crate::payload::Payload;
 use rgaps_connection::Connection;
 use rgaps_layout::LaneEnd;
-use rgaps_verbs::{Channel, ChannelError};
+use rgaps_verbs::{Channel, ChannelCounts, ChannelError};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock, TryLockError};
@@ -155,28 +155,14 @@ pub(crate) trait Lane: Send + Sync {
     fn status(&self) -> LaneStatus {
         let (state, channel) = (self.state(), self.channel());
         LaneStatus {
-            kind: match state.connection.is_encrypted() {
-                _ if channel.is_some() => LaneKind::Rdma,
-                true => LaneKind::Tls,
-                false => LaneKind::Tcp,
-            },
+            kind: state.kind,
             why_not: state.why_not.clone(),
             rail: channel.map(|channel| channel.device().name().into()),
+            channel: channel.map(Channel::counts),
+            direct_bytes_in: state.direct_bytes_in.load(Relaxed),
+            bytes_out: state.bytes_out.load(Relaxed),
+            bytes_in: state.bytes_in.load(Relaxed),
         }
-    }
-
-    /// Adds what it counted.
-    fn add_to(&self, counts: &mut LinkCounts) {
-        let state = self.state();
-        counts.wire_bytes_out += state.bytes_out.load(Relaxed);
-        counts.wire_bytes_in += state.bytes_in.load(Relaxed);
-        counts.direct_bytes_in += state.direct_bytes_in.load(Relaxed);
-        counts.channels += self.channel().map(Channel::counts).unwrap_or_default();
-    }
-
-    /// An RDMA lane may take its place.
-    fn is_replaceable(&self) -> bool {
-        self.channel().is_none() && !self.state().is_replaced.load(Relaxed)
     }
 }
 
@@ -191,6 +177,7 @@ pub(crate) struct Writing {
 /// What lanes of all kinds have.
 pub(crate) struct LaneState {
     number: u32,
+    pub(super) kind: LaneKind,
     /// Why it is not RDMA.
     why_not: Option<String>,
     connection: Connection,
@@ -212,10 +199,15 @@ pub(crate) struct LaneState {
 }
 
 impl LaneState {
-    fn new(number: u32, connection: Connection, why_not: Option<String>) -> Self {
+    fn new(
+        number: u32,
+        connection: Connection,
+        (kind, why_not): (LaneKind, Option<String>),
+    ) -> Self {
         let now_ms = clock_ms();
         Self {
             number,
+            kind,
             why_not,
             connection,
             since_ms: now_ms,
@@ -248,6 +240,11 @@ impl LaneState {
     pub(super) fn spoke_ms(&self) -> u64 {
         self.spoke_ms.load(Relaxed)
     }
+
+    /// An RDMA lane may take its place.
+    pub(super) fn is_replaceable(&self) -> bool {
+        self.kind != LaneKind::Rdma && !self.is_replaced.load(Relaxed)
+    }
 }
 
 /// The state of a lane, for reports.
@@ -259,6 +256,14 @@ pub struct LaneStatus {
     pub why_not: Option<String>,
     /// The NIC of an RDMA lane.
     pub rail: Option<String>,
+    /// What its channel counted.
+    pub channel: Option<ChannelCounts>,
+    /// Bytes that the peer's card wrote into receive buffers by itself.
+    pub direct_bytes_in: u64,
+    /// Bytes that were written, frames included.
+    pub bytes_out: u64,
+    /// Bytes that were read.
+    pub bytes_in: u64,
 }
 
 /// What a lane goes over.

@@ -5,7 +5,7 @@
 //! thread.
 
 use super::reading::{Begun, Reading};
-use super::{Lane, LaneState, Writing};
+use super::{Lane, LaneKind, LaneState, Writing};
 use crate::machine::frame::Frame;
 use crate::machine::WriteLimit;
 use crate::runtime::batch::BATCH_SLICES;
@@ -34,8 +34,12 @@ pub(crate) struct Stream {
 
 impl Stream {
     pub(crate) fn new(number: u32, connection: Connection, why_not: Option<String>) -> Self {
+        let kind = match connection.is_encrypted() {
+            true => LaneKind::Tls,
+            false => LaneKind::Tcp,
+        };
         Self {
-            state: LaneState::new(number, connection, why_not),
+            state: LaneState::new(number, connection, (kind, why_not)),
             bell: Default::default(),
         }
     }

@@ -12,7 +12,7 @@ mod reading;
 mod spin;
 
 use super::reading::Reading;
-use super::{Lane, LaneState, Writing};
+use super::{Lane, LaneKind, LaneState, Writing};
 use crate::machine::frame::{Frame, Remote};
 use crate::machine::WriteLimit;
 use crate::payload::Payload;
@@ -95,7 +95,7 @@ impl RdmaLane {
             epoll::add(&sources, fd, data, epoll::EventFlags::IN)?;
         }
         Ok(Self {
-            state: LaneState::new(number, connection, None),
+            state: LaneState::new(number, connection, (LaneKind::Rdma, None)),
             agreed,
             table,
             record_bytes_max: usize::try_from(most).expect("rings are small"),
