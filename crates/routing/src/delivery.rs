@@ -73,7 +73,8 @@ impl Delivery {
     }
 
     /// A flow opens to these final hosts, and those that are to miss nothing are marked. One that has confirmed no message is owed those
-    /// from `from` on, or from where it was to begin before. False: it was open before, and nothing changes.
+    /// from `from` on, or from where it was to begin before; a best-effort one gets what the flow has. False: it was open before, and
+    /// nothing changes.
     pub fn open(
         &mut self,
         id: StreamId,
@@ -114,18 +115,22 @@ impl Delivery {
 
     /// What OPEN tells hosts of a flow that are to miss nothing: the number from which each is owed messages. What was left out before
     /// anything was sent to a host, it is not owed.
-    pub fn begins(&self, id: StreamId) -> BTreeMap<HostId, u64> {
+    pub fn begins(&mut self, id: StreamId) -> BTreeMap<HostId, u64> {
         let hosts = self.flows.get(&id).into_iter().flat_map(|flow| &flow.hosts);
-        let reliable = hosts.filter(|(_, is_reliable)| **is_reliable);
-        let begins = reliable.map(|(host, _)| {
+        let mut begins = BTreeMap::new();
+        for (host, _) in hosts.filter(|(_, is_reliable)| **is_reliable) {
             let flows = self.flows.values();
             let flows = flows.filter(|flow| flow.hosts.contains_key(host));
             let is_unsent = flows.clone().all(|flow| flow.taken == 0);
             let first = flows.map(|flow| flow.due.start).min();
-            let first = first.filter(|_| is_unsent);
-            (*host, self.hosts[host].next.max(first.unwrap_or(0)))
-        });
-        begins.collect()
+            if let Some(at) = self.hosts.get_mut(host) {
+                if let (true, false, Some(first)) = (is_unsent, at.is_confirmed, first) {
+                    at.next = at.next.max(first);
+                }
+                begins.insert(*host, at.next);
+            }
+        }
+        begins
     }
 
     /// Nothing more is sent in a flow. It closes after those that take its place open.

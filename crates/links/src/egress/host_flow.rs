@@ -89,7 +89,7 @@ impl HostFlow {
 
     /// Opens the flows of publishers that are known, all at once: before their messages, or with the first of them. `begins`: what hosts
     /// are told of a publisher beside what is known here.
-    pub fn open_flows(&mut self, begins: impl Fn(u64) -> BTreeMap<HostId, u64>) {
+    pub fn open_flows(&mut self, mut begins: impl FnMut(u64) -> BTreeMap<HostId, u64>) {
         let limits = &self.route.limits;
         self.open.retain(|publisher| !limits.is_refused(*publisher));
         let is_new = |of: &&Arc<FlowDescription>| {

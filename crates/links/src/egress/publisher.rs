@@ -49,7 +49,7 @@ impl Publisher {
     }
 
     /// What OPEN tells hosts of a stream that are to miss nothing: the number from which on each is owed messages.
-    pub fn begins(&self, stream: u64) -> BTreeMap<HostId, u64> {
+    pub fn begins(&mut self, stream: u64) -> BTreeMap<HostId, u64> {
         self.delivery.begins(StreamId(stream))
     }
 

@@ -114,9 +114,9 @@ impl EgressTopic {
         let (stay, mut over): (Vec<_>, Vec<_>) =
             flows.partition(|of| streams.contains(&of.route.stream));
         self.host_flows = stay;
-        for flow in over.iter().chain(&self.host_flows) {
+        for over in &over {
             let publishers = self.publishers.iter_mut();
-            publishers.for_each(|(id, of)| of.note_acknowledged(*id, flow));
+            publishers.for_each(|(id, of)| of.note_acknowledged(*id, over));
         }
         // Others end when those that take their places are there.
         self.open_all();
@@ -160,7 +160,7 @@ impl EgressTopic {
             }
             let stream = host_flow.route.stream;
             host_flow.open_flows(|publisher| {
-                let publisher = self.publishers.get(&publisher);
+                let publisher = self.publishers.get_mut(&publisher);
                 publisher.map_or_else(BTreeMap::new, |of| of.begins(stream))
             });
         }

@@ -56,7 +56,7 @@ fn a_flow_that_takes_anothers_place_begins_at_what_its_hosts_have_confirmed() {
 }
 
 #[test]
-fn a_host_is_told_where_it_begins_until_it_has_confirmed() {
+fn a_host_learns_where_it_begins_from_each_flow() {
     let mut delivery = Delivery::default();
     open(&mut delivery, FIRST, &[1]);
     (0..5).for_each(|number| delivery.publish(number));
@@ -91,8 +91,10 @@ fn a_host_is_not_owed_what_was_left_out_before_anything_was_sent_to_it() {
     (0..5).for_each(|number| delivery.publish(number));
     delivery.sent(FIRST, 2, false);
     assert_eq!(delivery.begins(FIRST), [(HostId(1), 3)].into());
+    // From then on it is owed what follows, also if that is left out.
     delivery.sent(FIRST, 3, true);
-    assert_eq!(delivery.begins(FIRST), [(HostId(1), 0)].into());
+    delivery.sent(FIRST, 4, false);
+    assert_eq!(delivery.begins(FIRST), [(HostId(1), 3)].into());
 }
 
 #[test]

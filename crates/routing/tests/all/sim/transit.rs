@@ -27,7 +27,7 @@ pub struct FlowDescription {
     pub first: u64,
     /// The receiver, and the hosts below it.
     pub tree: Tree,
-    /// The number with which hosts begin that have confirmed nothing.
+    /// The number from which on each host is owed messages.
     pub begins: BTreeMap<HostId, u64>,
 }
 
