@@ -231,6 +231,34 @@ def zeroing(figures):
     return figure, found
 
 
+def trees(figures):
+    """A large message to many hosts over a tree, in virtual time."""
+    found = newest([f for f in figures if f.kind == "tree"])
+    if not found:
+        raise Nothing("no trees in virtual time")
+    values = [f.value for f in found]
+    sizes = sorted({v["message_bytes"] for v in values})
+    colours = dict(zip(sizes, (COLOURS["zenoh"], COLOURS["iceoryx2"], COLOURS["rgaps"])))
+    figure, axes = plt.subplots(1, 3, figsize=(10.5, 3.6))
+    copies = lambda v: v["origin_cable_bytes"] / (v["messages"] * v["message_bytes"])
+    for size in sizes:
+        calm, fault = ([v for v in values if v["message_bytes"] == size and v["fault"] == of] for of in ("none", "inner host"))
+        text, colour = size_text(size), colours[size]
+        line(axes[0], [(v["hosts"], v["seconds"] / v["messages"] / v["hop_seconds"]) for v in calm], text, colour)
+        line(axes[1], [(v["hosts"], copies(v)) for v in calm], text, colour)
+        line(axes[1], [(v["hosts"], copies(v)) for v in fault], f"{text}, an inner host dies", colour, "--")
+        line(axes[2], [(v["hosts"], v["depth"]) for v in calm], text, colour)
+    labels = ("time of a message, in times of one hop", "copies on the origin's cable", "hops to the last host")
+    for axis, label in zip(axes, labels):
+        axis.set_ylabel(label)
+    for axis in axes:
+        axis.set_xscale("log", base=2)
+        axis.set_ylim(bottom=0)
+        axis.set_xlabel("hosts")
+    legend_below(figure, axes[1])
+    return figure, found
+
+
 TABLES = {
     "RGAPS's own order": ("""GPU to GPU between two hosts on one machine, over TCP: rgaps, and RGAPS's order (pinned memory, one stage after the other) in turns with it in the
 same run. Rows in which RGAPS's order is faster come first. The *bound* is what overlapping all stages could give at most: the sum of the stages, each alone,
@@ -245,5 +273,5 @@ a notification until the last of them has it, asleep.""", table_4_4),
 
 PLOTS = {
     "thesis-3-9": zeroing, "link-rate": rate, "thesis-2-2": copies, "thesis-4-1": to_the_host, "thesis-4-2": over_the_wire,
-    "thesis-4-3-to-5": own_copies, "thesis-4-6": total,
+    "thesis-4-3-to-5": own_copies, "thesis-4-6": total, "trees": trees,
 }

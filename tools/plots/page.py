@@ -38,6 +38,9 @@ verified."""),
 nothing: ratios within a run. No network card took part, so nothing here is a rate of RDMA."""),
     "link-rate": ("Between hosts: throughput", """Bursts on all topics between two hosts on one machine, from the first call of publish until the
 last subscriber has the last message. The floor is the same number of plain TCP connections (with TLS: of rustls), in the same run."""),
+    "trees": ("Large messages to many hosts: a tree in virtual time", """The machines that decide about trees and delivery run with up to 1,000 hosts on one switch,
+in virtual time: cables of 100 Gbit/s, `fanout = 2`, two messages, and in half of the runs an inner host that dies in the midst of the second one. What its death costs is above all the 2 s until the other hosts know of it; nothing is lost. It is a
+simulation: nothing here is a measurement of a network. The same with real links and eight hosts: `rgaps bench link --tree`."""),
     "thesis-2-2": ("Pinned and pageable memory (thesis, Figure 2.2)", """The time of a copy between a GPU and pageable memory, divided by that of
 a copy between the GPU and pinned memory. The thesis measured 1.8-2.0 over PCIe 4.0 x16, and 1.0-1.1 over 3.0 x8."""),
     "thesis-4-1": ("From the GPU to the sending process (thesis, Figure 4.1)", """A copy into pinned shared memory, compared with a pageable

@@ -2,7 +2,7 @@
 
 A figure is one of: `latency`, `header`, `handoff`, `fanout`, `fanin`, `alloc`, `spread`, `link`, `copies` (documents of `rgaps bench` and
 `rgaps-compare`), `compare` (of bench/compare/run), `python` (bench/python_latency.py), `zeroing` (bench/zeroing.py), `weights` (bench/weights.py), `kv-cache`
-(make demo-kv), `dmaplane` (make bench-dmaplane), `races`, `kills` (rgaps-races, rgaps-chaos), `device-latency`, `device-rate`, `ladder` (the checks of device
+(make demo-kv), `dmaplane` (make bench-dmaplane), `tree` (routing's test of a thousand hosts), `races`, `kills` (rgaps-races, rgaps-chaos), `device-latency`, `device-rate`, `ladder` (the checks of device
 topics and of RDMA that kernels post). Files may be whole reports or one figure each; a figure that is in several is taken once.
 """
 import json
@@ -56,6 +56,8 @@ def kind_of(value):
         return "copies"
     if {"python", "rows", "growth"} <= keys:
         return "python"
+    if {"hop_seconds", "hosts_below_dead"} <= keys:
+        return "tree"
     if {"runs", "across"} <= keys:
         return "races"
     if {"kills", "stuck"} <= keys:

@@ -31,14 +31,14 @@ struct Queued {
 }
 
 #[derive(Default)]
-struct State {
+struct CallbackState {
     queued: HashMap<u64, Queued>,
     /// Servers whose functions have a thread.
     served: HashSet<usize>,
 }
 
-fn lock() -> MutexGuard<'static, Option<State>> {
-    static STATE: Mutex<Option<State>> = Mutex::new(None);
+fn lock() -> MutexGuard<'static, Option<CallbackState>> {
+    static STATE: Mutex<Option<CallbackState>> = Mutex::new(None);
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

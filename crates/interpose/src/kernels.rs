@@ -38,7 +38,7 @@ struct ImageHead {
 pub(crate) struct Library {
     number: u64,
     image: Image,
-    state: Mutex<State>,
+    state: Mutex<KernelState>,
 }
 
 enum Image {
@@ -58,7 +58,7 @@ unsafe impl Send for Library {}
 unsafe impl Sync for Library {}
 
 #[derive(Default)]
-struct State {
+struct KernelState {
     kernels: Vec<&'static Kernel>,
     /// How many of them each server knows.
     loaded: HashMap<usize, Result<usize, Code>>,
@@ -200,7 +200,7 @@ impl Library {
         result
     }
 
-    fn load_more(&self, state: &mut State, known: usize) -> Result<(), Code> {
+    fn load_more(&self, state: &mut KernelState, known: usize) -> Result<(), Code> {
         let names: Vec<&str> = state.kernels[known..]
             .iter()
             .map(|kernel| kernel.name())

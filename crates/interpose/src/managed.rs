@@ -29,7 +29,7 @@ struct Managed {
 }
 
 #[derive(Default)]
-struct State {
+struct ManagedState {
     all: BTreeMap<u64, Managed>,
     /// Servers and their streams that may use it still.
     busy: HashSet<(usize, u64)>,
@@ -40,8 +40,8 @@ struct State {
 /// Whether there is any; most programs have none.
 static IS_USED: AtomicBool = AtomicBool::new(false);
 
-fn lock() -> MutexGuard<'static, Option<State>> {
-    static STATE: Mutex<Option<State>> = Mutex::new(None);
+fn lock() -> MutexGuard<'static, Option<ManagedState>> {
+    static STATE: Mutex<Option<ManagedState>> = Mutex::new(None);
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -139,7 +139,7 @@ pub(crate) fn check(address: u64, bytes: u64) -> Result<(), Code> {
     }
 }
 
-impl State {
+impl ManagedState {
     /// What is on the current server.
     fn here(&mut self) -> impl Iterator<Item = (u64, &mut Managed)> {
         let all = self

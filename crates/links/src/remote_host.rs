@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Pause between two words about messages that were given up.
+/// The log says at most this often that messages were given up.
 const REPORT_GIVEN_UP: Duration = Duration::from_secs(1);
 /// Pause before a flow that was refused is opened again.
 const OPEN_AGAIN: Duration = Duration::from_millis(900);

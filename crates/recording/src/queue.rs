@@ -25,7 +25,7 @@ pub(crate) enum Next {
     End,
 }
 
-struct State {
+struct QueueState {
     entries: VecDeque<Entry>,
     bytes: u64,
     spare: Vec<Vec<u8>>,
@@ -37,13 +37,13 @@ struct State {
 }
 
 pub(crate) struct Queue {
-    state: Mutex<State>,
+    state: Mutex<QueueState>,
     changed: Condvar,
     bytes_max: u64,
     keep: Option<Duration>,
 }
 
-impl State {
+impl QueueState {
     /// Takes a message that left the queue: it may be needed again.
     fn retire(&mut self, entry: Entry) {
         let buffer = match &mut self.latest {
@@ -65,7 +65,7 @@ impl Queue {
     /// `is_series`: whether there may be several files.
     pub(crate) fn new(bytes_max: u64, keep: Option<Duration>, is_series: bool) -> Queue {
         Queue {
-            state: Mutex::new(State {
+            state: Mutex::new(QueueState {
                 entries: VecDeque::new(),
                 bytes: 0,
                 spare: Vec::new(),
@@ -79,7 +79,7 @@ impl Queue {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
         lock(&self.state)
     }
 
@@ -181,7 +181,7 @@ impl Queue {
         }
     }
 
-    fn take(&self, state: &mut State) -> Option<Next> {
+    fn take(&self, state: &mut QueueState) -> Option<Next> {
         let may_take = match (self.keep, &mut state.wanted) {
             (None, _) => true,
             (Some(_), None) => false,

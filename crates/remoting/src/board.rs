@@ -56,16 +56,16 @@ impl Counts {
 
 /// The time in which at least one call waits.
 #[derive(Default)]
-pub(crate) struct WaitingTime(Mutex<State>);
+pub(crate) struct WaitingTime(Mutex<BoardState>);
 
 #[derive(Default)]
-struct State {
+struct BoardState {
     calls: u32,
     since: Option<Instant>,
     before: Duration,
 }
 
-impl State {
+impl BoardState {
     fn total(&self, now: Instant) -> Duration {
         self.before + self.since.map_or(Duration::ZERO, |since| now - since)
     }

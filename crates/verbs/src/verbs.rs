@@ -323,7 +323,8 @@ impl Fabric for Library {
         access: Access,
     ) -> Result<Box<dyn Registration>, VerbsError> {
         let (table, domain) = (self.0.table(), self.0.domain.as_ptr());
-        // SAFETY: the caller promises that the memory stays.
+        // SAFETY: `domain` is an open protection domain, which `self.0` owns. Our caller promises that `bytes` bytes at `start` stay mapped
+        // until the registration is dropped.
         let memory = unsafe { (table.ibv_reg_mr)(domain, start.cast(), bytes, flags(access)) };
         self.0.registered(memory, "ibv_reg_mr")
     }

@@ -50,7 +50,7 @@ impl Topic {
 }
 
 #[derive(Default)]
-struct State {
+struct HubState {
     topics: BTreeMap<String, Topic>,
     published: BTreeSet<String>,
     is_daemon_there: bool,
@@ -64,7 +64,7 @@ struct State {
     graph: BTreeMap<String, protocol::Users>,
 }
 
-impl State {
+impl HubState {
     fn channel(&mut self, id: u32) -> Option<(&str, &mut Channel)> {
         let mut topics = self.topics.iter_mut();
         topics.find_map(|(name, topic)| {
@@ -103,7 +103,7 @@ pub(crate) struct Figures {
 }
 
 pub(crate) struct Hub {
-    state: Mutex<State>,
+    state: Mutex<HubState>,
     changed: Condvar,
     clients_max: usize,
 }
@@ -117,7 +117,7 @@ impl Hub {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, HubState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -47,7 +47,7 @@ struct Slot {
 }
 
 #[derive(Default)]
-struct State {
+struct OutboxState {
     announcements: VecDeque<String>,
     slots: BTreeMap<u32, Slot>,
     /// The subscription that was served last: the next one is served next.
@@ -59,7 +59,7 @@ struct State {
 }
 
 pub(crate) struct Outbox {
-    state: Mutex<State>,
+    state: Mutex<OutboxState>,
     /// Readable while something may be there to send.
     event: OwnedFd,
 }
@@ -72,7 +72,7 @@ impl Outbox {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, OutboxState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -64,7 +64,7 @@ struct Page<'a> {
 }
 
 #[derive(Default)]
-struct State {
+struct ViewState {
     answers: Answers,
     taken: Option<Instant>,
     /// When a page last asked.
@@ -73,7 +73,7 @@ struct State {
     error: Option<String>,
 }
 
-impl State {
+impl ViewState {
     fn is_fresh(&self) -> bool {
         self.taken.is_some_and(|taken| taken.elapsed() < STALE)
     }
@@ -82,12 +82,12 @@ impl State {
 /// The last answers of the daemon, which all pages share. No page waits for the daemon, which may have gone.
 #[derive(Default)]
 pub(crate) struct Overview {
-    state: Mutex<State>,
+    state: Mutex<ViewState>,
     changed: Condvar,
 }
 
 impl Overview {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ViewState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -13,17 +13,17 @@ use std::ffi::c_void;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 #[derive(Default)]
-struct State {
+struct FunctionState {
     /// Queued and not done, by the client's number.
     queued: HashSet<u64>,
     /// Reached by their streams, and not told yet.
     reached: VecDeque<u64>,
 }
 
-static STATE: Mutex<Option<State>> = Mutex::new(None);
+static STATE: Mutex<Option<FunctionState>> = Mutex::new(None);
 static CHANGED: Condvar = Condvar::new();
 
-fn lock() -> MutexGuard<'static, Option<State>> {
+fn lock() -> MutexGuard<'static, Option<FunctionState>> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

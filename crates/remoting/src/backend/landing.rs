@@ -30,7 +30,7 @@ impl Landing {
 }
 
 #[derive(Default)]
-struct State {
+struct LandingState {
     last: u64,
     pending: Vec<Landing>,
     /// Events that are not in use, by device.
@@ -42,12 +42,12 @@ struct State {
 /// All landings of a client.
 #[derive(Default)]
 pub(crate) struct Landings {
-    state: Mutex<State>,
+    state: Mutex<LandingState>,
     sent: Condvar,
 }
 
 impl Landings {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, LandingState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -157,12 +157,12 @@ impl Drop for Stream {
 struct Flow {
     channel: Channel,
     tcp: Arc<dyn Communicator>,
-    state: Mutex<State>,
+    state: Mutex<CommunicatorState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct CommunicatorState {
     /// Bytes that have arrived; those up to `taken` were read.
     arrived: Vec<u8>,
     taken: usize,
@@ -279,7 +279,10 @@ fn watch(flow: &Weak<Flow>, tcp: &dyn Communicator) {
 
 impl Flow {
     /// Takes what the channel has, or waits until it has something; what came is in the state then.
-    fn drive<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    fn drive<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, CommunicatorState>,
+    ) -> MutexGuard<'a, CommunicatorState> {
         if state.is_driven || state.arrived.len() >= UNREAD_BYTES_MAX {
             return self
                 .changed

@@ -43,7 +43,7 @@ pub(crate) fn prepare(connection: &impl AsFd) -> io::Result<()> {
 
 /// What the kernel knows of a connection.
 #[derive(Clone, Copy, Debug)]
-struct State {
+struct ConnectionState {
     is_closed: bool,
     /// It asks the peer again for an answer that is due.
     is_asking: bool,
@@ -51,8 +51,8 @@ struct State {
     answered: Duration,
 }
 
-impl State {
-    fn of(connection: BorrowedFd<'_>) -> io::Result<State> {
+impl ConnectionState {
+    fn of(connection: BorrowedFd<'_>) -> io::Result<ConnectionState> {
         // SAFETY: zeros are a state of this structure of numbers.
         let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
         let mut size = size_of::<libc::tcp_info>() as libc::socklen_t;
@@ -67,7 +67,7 @@ impl State {
             )
         };
         match failed {
-            0 => Ok(State {
+            0 => Ok(ConnectionState {
                 is_closed: info.tcpi_state == CLOSED,
                 is_asking: info.tcpi_retransmits > 0 || info.tcpi_probes > 0,
                 answered: Duration::from_millis(info.tcpi_last_ack_recv.into()),
@@ -84,14 +84,14 @@ pub(crate) struct Silence(Option<Instant>);
 impl Silence {
     /// Looks now: whether the connection is open, and its peer not silent.
     pub(crate) fn is_alive(&mut self, connection: BorrowedFd<'_>) -> bool {
-        match State::of(connection) {
+        match ConnectionState::of(connection) {
             Ok(state) => !state.is_closed && !self.is_over(state, Instant::now()),
             Err(_) => false,
         }
     }
 
     /// Whether it has lasted too long.
-    fn is_over(&mut self, state: State, now: Instant) -> bool {
+    fn is_over(&mut self, state: ConnectionState, now: Instant) -> bool {
         if !state.is_asking {
             self.0 = None;
             return false;
@@ -141,8 +141,8 @@ mod tests {
     use super::*;
     use std::net::{TcpListener, TcpStream};
 
-    fn state(is_asking: bool, answered: Duration) -> State {
-        State {
+    fn state(is_asking: bool, answered: Duration) -> ConnectionState {
+        ConnectionState {
             is_closed: false,
             is_asking,
             answered,

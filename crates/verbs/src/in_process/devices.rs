@@ -8,12 +8,12 @@ const MTU: u8 = 5;
 
 pub(super) struct InProcess {
     pub(super) name: String,
-    pub(super) state: Arc<Mutex<State>>,
+    pub(super) state: Arc<Mutex<NetworkState>>,
     pub(super) events: Arc<Events>,
 }
 
 struct Registered {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<NetworkState>>,
     key: u32,
 }
 
@@ -146,7 +146,7 @@ impl Drop for InProcess {
 }
 
 struct InProcessPair {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<NetworkState>>,
     number: u32,
     depths: Depths,
     fd: Arc<OwnedFd>,

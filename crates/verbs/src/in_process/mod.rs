@@ -36,10 +36,10 @@ const WORDS_BYTES_MAX: usize = 64;
 
 /// Devices that reach each other.
 pub struct Network {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<NetworkState>>,
 }
 
-struct State {
+struct NetworkState {
     faults: Faults,
     random: u64,
     next: u32,
@@ -103,7 +103,7 @@ fn bell() -> Result<OwnedFd, VerbsError> {
 impl Network {
     /// A network without devices.
     pub fn new(faults: Faults) -> Self {
-        let state = State {
+        let state = NetworkState {
             faults,
             random: faults.seed,
             next: 1,
@@ -174,7 +174,7 @@ impl Network {
     }
 }
 
-fn locked(state: &Mutex<State>) -> MutexGuard<'_, State> {
+fn locked(state: &Mutex<NetworkState>) -> MutexGuard<'_, NetworkState> {
     state.lock().expect("nobody panics with it")
 }
 
@@ -222,7 +222,7 @@ fn failed(number: u64, status: Status) -> Completion {
     }
 }
 
-impl State {
+impl NetworkState {
     fn number(&mut self) -> u32 {
         self.next += 1;
         self.next
