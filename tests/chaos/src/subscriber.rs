@@ -14,6 +14,8 @@ use std::sync::mpsc::{channel, Sender};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// How long it waits until a message is whole: reading alone waits for 10 s, and a busy machine may take longer to start a daemon again.
+const FINISH_LIMIT: Duration = Duration::from_secs(100);
 /// How long a wait for a message is, between looks at the command.
 const WAIT: Duration = Duration::from_millis(5);
 /// Longest time that a sample is held.
@@ -135,11 +137,13 @@ fn let_go(part: &Part, kept: Kept) {
 
 fn check(part: &Part, sample: &Sample, identity: Identity, when: &str) {
     let mut copy = Vec::new();
+    let finished = sample.synchronize(FINISH_LIMIT);
     let bytes = if sample.domain() != Domain::Host {
         copy.resize(sample.len() as usize, 0);
-        sample.read(0, &mut copy).map(|()| &copy[..])
+        let read = finished.and_then(|()| sample.read(0, &mut copy));
+        read.map(|()| &copy[..])
     } else {
-        sample.as_slice()
+        finished.and_then(|()| sample.as_slice())
     };
     match bytes {
         Ok(bytes) if holds(identity, bytes) => {}
