@@ -22,7 +22,7 @@ use std::sync::Arc;
 /// Flows that go on, by their names and the hosts that they come from.
 pub(super) struct Transits {
     plans: BTreeMap<(FlowName, String), TransitPlan>,
-    /// Their thread ends after this, unless it told its panic.
+    /// To their thread. Sending fails only after its panic, which is printed.
     commands: Sender<TransitCommand>,
     /// How many there were.
     count: u64,

@@ -87,8 +87,8 @@ impl HostFlow {
         }
     }
 
-    /// Opens the flows of publishers that are known, all at once: before their messages, or with the first of them. `begins`: what hosts
-    /// are told of a publisher beside what is known here.
+    /// Opens the flows of publishers that are known, all at once: before their messages, or with the first of them. `begins` gives, for a
+    /// publisher, what OPEN says in [`FlowDescription::begins`]; if that is nothing, OPEN keeps what the description has.
     pub fn open_flows(&mut self, mut begins: impl FnMut(u64) -> BTreeMap<HostId, u64>) {
         let limits = &self.route.limits;
         self.open.retain(|publisher| !limits.is_refused(*publisher));

@@ -165,7 +165,7 @@ impl EgressThreads {
 
     pub fn send(&self, topic: &str, command: EgressCommand) {
         let (commands, _) = &self.0[(number_of(topic) % self.0.len() as u64) as usize];
-        // The thread has not ended, unless it told its panic.
+        // Fails only after a panic of the thread, which is printed.
         let _ = commands.send(command);
     }
 
