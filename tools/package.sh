@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# Packs every crate that is published, as `cargo publish --dry-run` would before it asks crates.io: without a network, and without
-# building what it packed (VERIFY=1 builds it). tests/workspace/tests/publishing.rs checks what the packages hold.
+# Packs every crate that is published, as `cargo publish --dry-run` would before it asks crates.io, and without building what it packed
+# (VERIFY=1 builds it). tests/workspace/tests/publishing.rs checks what the packages hold. Packing needs no network, but the crates
+# that these depend on have to be here: on a fresh machine they are fetched first.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cargo fetch --locked --quiet
 options=(--workspace --locked --offline --allow-dirty --target-dir target/package)
 [ "${VERIFY:-0}" = 1 ] || options+=(--no-verify)
 # Packages of tests are members that are never published; nothing says so to `cargo package` but their names.
