@@ -95,10 +95,15 @@ impl Tree {
         self.0.len() > 1
     }
 
+    /// The hosts that take something, the root included if it does, and whether they are to miss nothing.
+    pub fn finals(&self) -> impl Iterator<Item = (&String, bool)> {
+        let finals = self.0.iter().filter(|of| of.takes > Takes::Nothing);
+        finals.map(|of| (&of.host, of.takes == Takes::Reliable))
+    }
+
     /// The hosts that take something, the root included if it does.
     pub fn ends(&self) -> impl Iterator<Item = &String> {
-        let ends = self.0.iter().filter(|of| of.takes > Takes::Nothing);
-        ends.map(|of| &of.host)
+        self.finals().map(|(host, _)| host)
     }
 
     /// Whether a host takes something.
@@ -116,21 +121,9 @@ impl Tree {
         self.0[0].takes > Takes::Nothing
     }
 
-    /// Whether some host is to miss nothing.
-    pub fn is_reliable(&self) -> bool {
-        self.0.iter().any(|of| of.takes == Takes::Reliable)
-    }
-
     /// Whether the root is to miss nothing.
     pub fn is_reliable_here(&self) -> bool {
         self.0[0].takes == Takes::Reliable
-    }
-
-    /// The hosts below the root that are to miss nothing.
-    pub fn reliable_below(&self) -> impl Iterator<Item = &String> {
-        let below = self.0[1..].iter();
-        let reliable = below.filter(|of| of.takes == Takes::Reliable);
-        reliable.map(|of| &of.host)
     }
 
     /// The hosts on the way from the root to another, without the root.
@@ -209,8 +202,14 @@ mod tests {
         assert_eq!(roots, ["c", "f"]);
         assert_eq!(children[0].ends().collect::<Vec<_>>(), ["d", "e"]);
         assert!(children[0].is_valid() && !children[0].is_reliable_here());
-        assert_eq!(children[0].reliable_below().collect::<Vec<_>>(), ["d"]);
-        assert!(children[1].ends_here() && !children[1].leads_on() && !children[1].is_reliable());
+        let reliable = |tree: &Tree| {
+            let reliable = tree.finals().filter(|(_, is_reliable)| *is_reliable);
+            reliable.map(|(host, _)| host.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(reliable(&children[0]), ["d"]);
+        assert!(
+            children[1].ends_here() && !children[1].leads_on() && reliable(&children[1]).is_empty()
+        );
     }
 
     #[test]
@@ -221,7 +220,7 @@ mod tests {
         tree.add(&[], Takes::BestEffort);
         tree.add(&names(&["c"]), Takes::Reliable);
         tree.add(&names(&["c"]), Takes::BestEffort);
-        assert!(tree.ends_here() && tree.children()[0].is_reliable() && tree.is_valid());
+        assert!(tree.ends_here() && tree.children()[0].is_reliable_here() && tree.is_valid());
     }
 
     #[test]

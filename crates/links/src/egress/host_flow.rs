@@ -54,16 +54,14 @@ pub struct HostFlow {
 
 impl HostFlow {
     pub fn new(route: FlowTarget) -> HostFlow {
-        let tree = &route.tree;
-        let here = tree.is_reliable_here().then_some(tree.root());
-        let below = tree.reliable_below().map(String::as_str);
-        let reliable: BTreeSet<&str> = here.into_iter().chain(below).collect();
-        let finals = tree.ends();
-        let finals = finals.map(|end| (id(end), reliable.contains(&end[..])));
+        let finals = route.tree.finals();
+        let finals: BTreeMap<HostId, bool> = finals
+            .map(|(host, is_reliable)| (id(host), is_reliable))
+            .collect();
         HostFlow {
             root: id(route.tree.root()),
-            finals: finals.collect(),
-            is_reliable: route.tree.is_reliable(),
+            is_reliable: finals.values().any(|is_reliable| *is_reliable),
+            finals,
             rate: route
                 .limits
                 .rate()
@@ -139,7 +137,8 @@ impl HostFlow {
 
     /// Whether it leads to other hosts, which are not to miss anything.
     pub fn leads_on(&self) -> bool {
-        self.route.tree.reliable_below().next().is_some()
+        let mut finals = self.finals.iter();
+        finals.any(|(host, is_reliable)| *is_reliable && *host != self.root)
     }
 
     pub fn offer(&mut self, topic: &str, message: &Arc<OutgoingMessage>) -> Sent {
