@@ -5,6 +5,7 @@ use rgaps::{Late, Node, Publisher, Subscriber};
 use rgaps_testkit::{resume, stop};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
+use support::stream::crossed;
 use support::{
     hosts, last_message, nothing_more, ports, receive, start_among, until, wait_for_subscribers,
     Host, LIMIT, LOOK_AGAIN,
@@ -227,6 +228,31 @@ fn a_late_joiner_that_is_reached_through_another_host_gets_the_newest_messages_t
         gets(subscriber, 6..7);
     }
     nothing_more(&state.publisher, &[&near, &far]);
+}
+
+#[test]
+fn a_late_joiner_behind_a_host_that_is_held_back_gets_the_history_whole() {
+    for (late, first) in [(Late::AllKept, 6), (Late::Last(3), 11), (Late::Latest, 13)] {
+        let ports = ports(3);
+        let around: [&[usize]; 3] = [&[1], &[0, 2], &[1]];
+        let hosts = [0, 1, 2].map(|at| start_among(&ports, at, around[at], ""));
+        let nodes = [0, 1, 2].map(|at| hosts[at].node("member"));
+        let near = joins(&nodes[1], "log", Late::Nothing);
+        let mut log = Tagged::new(&nodes[0], "log", 1000);
+        wait_for_subscribers(&log.publisher, 1);
+        // Nobody reads there: eight messages land, and the link holds the others.
+        log.put(14);
+        until("the link", || crossed(&nodes[0], "host-b") == 14);
+        let far = joins(&nodes[2], "log", late);
+        wait_for_subscribers(&log.publisher, 2);
+        gets(&near, 0..14);
+        gets(&far, first..14);
+        log.put(1);
+        for subscriber in [&near, &far] {
+            gets(subscriber, 14..15);
+        }
+        nothing_more(&log.publisher, &[&near, &far]);
+    }
 }
 
 /// How much has landed of the only publisher of a topic.

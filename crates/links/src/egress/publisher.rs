@@ -32,6 +32,9 @@ pub struct Publisher {
     pub retained_bytes: u64,
     pub description: Option<Arc<FlowDescription>>,
     pub has_ended: bool,
+    /// A new subscriber still reads the history, and has read it below this number. A flow for it sends nothing beyond: a message that is in
+    /// flight elsewhere would come first, and the history before it would be too late.
+    pub history_read: Option<u64>,
 }
 
 impl Publisher {
@@ -73,6 +76,12 @@ impl Publisher {
             next => self.delivery.confirmed(StreamId(stream), host, next),
         }
         self.settle();
+    }
+
+    /// The new subscriber has read a message: of the history, or the first one after it.
+    pub fn read_history(&mut self, number: u64) {
+        let is_history = number < self.delivery.next();
+        self.history_read = is_history.then_some(number + 1);
     }
 
     /// A message was taken. It may be there already, of the history.
@@ -126,21 +135,26 @@ impl Publisher {
         }
     }
 
-    fn next(&mut self, stream: u64) -> Option<Arc<OutgoingMessage>> {
-        let id = StreamId(stream);
+    fn next(&mut self, host_flow: &HostFlow) -> Option<Arc<OutgoingMessage>> {
+        let id = StreamId(host_flow.route.stream);
         let due = self.delivery.due(id)?;
-        let mut messages = self.messages.range(due.clone());
+        let history = self.history_read.filter(|_| host_flow.wants_history);
+        let end = history.map_or(due.end, |read| read.min(due.end));
+        if end <= due.start {
+            return None;
+        }
+        let mut messages = self.messages.range(due.start..end);
         let next = messages.find_map(|(_, kept)| kept.message.upgrade());
         if next.is_none() {
-            self.delivery.sent(id, due.end - 1, false);
+            self.delivery.sent(id, end - 1, false);
         }
         next
     }
 
-    /// Sends what is due to a host. False: not all of it yet.
+    /// Sends what is due to a host. False: its link has no room for more.
     pub fn send(&mut self, topic: &str, host_flow: &mut HostFlow) -> bool {
         let stream = host_flow.route.stream;
-        while let Some(message) = self.next(stream) {
+        while let Some(message) = self.next(host_flow) {
             let is_taken = match host_flow.offer(topic, &message) {
                 Sent::Full => return false,
                 Sent::Taken => true,

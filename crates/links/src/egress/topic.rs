@@ -92,6 +92,8 @@ impl EgressTopic {
         let previous = std::mem::replace(&mut self.subscriber, subscriber);
         // Of two changes at once, the first one is what has most.
         self.previous.get_or_insert(previous);
+        let publishers = self.publishers.values_mut();
+        publishers.for_each(|of| of.history_read = Some(0));
     }
 
     /// The hosts that it goes to, with messages of up to so many bytes.
@@ -228,7 +230,20 @@ impl EgressTopic {
             flows.for_each(|host_flow| host_flow.skips_previous = false);
             self.open_all();
         }
-        self.subscriber.try_recv()
+        let received = self.subscriber.try_recv()?;
+        if received.is_none() {
+            self.end_history();
+        }
+        Ok(received)
+    }
+
+    /// All of the history is read. What the flows for it held back is due now.
+    fn end_history(&mut self) {
+        for (id, publisher) in &mut self.publishers {
+            if publisher.history_read.take().is_some() {
+                self.due.insert(*id);
+            }
+        }
     }
 
     /// Sends what there is. True: there may be more.
@@ -250,7 +265,9 @@ impl EgressTopic {
             }
             match self.take(name, own_publishers) {
                 Next::Taken => {}
-                Next::Nothing => return false,
+                // The end of the history makes more due.
+                Next::Nothing if self.due.is_empty() => return false,
+                Next::Nothing => {}
                 Next::Waits => {
                     self.held_up = true;
                     return false;
@@ -367,7 +384,9 @@ impl EgressTopic {
         let max = leading.route.link.limits.in_flight_max;
         let retained = self.publishers.values().map(|of| of.retained_bytes);
         let retained: u64 = retained.sum();
-        retained > 0 && retained + bytes > max
+        let mut publishers = self.publishers.values();
+        // What is retained until the history is read ends by reading on.
+        retained > 0 && retained + bytes > max && publishers.all(|of| of.history_read.is_none())
     }
 
     /// Sends what was taken. False: some route has no room for it now, or it waits.
@@ -387,19 +406,26 @@ impl EgressTopic {
         let publisher = self.publishers.entry(id).or_default();
         let flows = self.host_flows.iter().filter(|of| !of.skips_previous);
         flows.for_each(|host_flow| publisher.open(host_flow));
+        if self.previous.is_none() && publisher.history_read.is_some() {
+            publisher.read_history(message.info.sequence);
+        }
         publisher.publish(message);
         self.due.insert(id);
         self.send_due(name)
     }
 
     fn send_due(&mut self, name: &str) -> bool {
+        let mut is_full = false;
         self.due.retain(|id| {
             let publisher = self.publishers.get_mut(id);
             publisher.is_some_and(|of| {
                 let flows = self.host_flows.iter_mut();
-                flows.fold(false, |waits, host_flow| !of.send(name, host_flow) | waits)
+                flows.fold(false, |waits, host_flow| {
+                    is_full |= !of.send(name, host_flow);
+                    waits | of.is_due(host_flow)
+                })
             })
         });
-        self.due.is_empty()
+        !is_full
     }
 }
