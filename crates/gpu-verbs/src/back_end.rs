@@ -8,7 +8,7 @@ use std::fmt;
 pub enum BackEnd {
     /// A card of mlx5, with no CPU on the way. Refused everywhere for now: see [`mlx5::refusal`].
     Mlx5,
-    /// A thread of the host that posts on a lane: TCP, or RDMA verbs.
+    /// A thread of the host that posts on a carrier: TCP, or RDMA verbs.
     Proxy,
     /// A software card inside this process, for tests and figures of what posting costs.
     Model,

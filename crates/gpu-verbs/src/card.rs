@@ -1,14 +1,14 @@
 //! A software card: a thread that serves queue pairs as a network card would, from the very bytes that kernels wrote.
 
+use crate::carrier::{Carrier, Responder};
 use crate::engine::{Behaviour, Counts, Engine};
-use crate::lane::{Lane, Responder};
+use crate::loopback::{LoopbackCarrier, NullCarrier};
 use crate::memory::Memory;
 use crate::queue::{Depths, QueueMemory, Rings};
 use crate::regions::{Regions, Registration};
-use crate::tcp::TcpLane;
-use crate::verbs_lane::VerbsLane;
+use crate::tcp::TcpCarrier;
+use crate::verbs_carrier::VerbsCarrier;
 use crate::view::QueuePairView;
-use crate::wire::{NullLane, WireLane};
 use crate::GpuVerbsError;
 use rgaps_layout::Domain;
 use std::net::TcpStream;
@@ -100,16 +100,20 @@ pub struct QueuePair {
 }
 
 impl QueuePair {
-    fn serve(&mut self, lane: Box<dyn Lane>, behaviour: Behaviour) -> Result<(), GpuVerbsError> {
+    fn serve(
+        &mut self,
+        carrier: Box<dyn Carrier>,
+        behaviour: Behaviour,
+    ) -> Result<(), GpuVerbsError> {
         if self.abilities != 0 {
             return Err(GpuVerbsError::Argument(
                 "the queue pair has a peer already".into(),
             ));
         }
-        self.abilities = lane.abilities();
+        self.abilities = carrier.abilities();
         let engine = Engine::new(
             Arc::clone(&self.queue),
-            lane,
+            carrier,
             behaviour,
             Arc::clone(&self.is_stalled),
             Arc::clone(&self.counts),
@@ -126,7 +130,7 @@ impl QueuePair {
     ) -> Result<(), GpuVerbsError> {
         let tries = Some(behaviour.receive_tries).filter(|tries| *tries > 0);
         let (one, other) =
-            WireLane::pair(Arc::clone(&self.regions), Arc::clone(&peer.regions), tries);
+            LoopbackCarrier::pair(Arc::clone(&self.regions), Arc::clone(&peer.regions), tries);
         self.serve(Box::new(one), behaviour)?;
         peer.serve(Box::new(other), behaviour)
     }
@@ -134,18 +138,18 @@ impl QueuePair {
     /// Connects it with a peer behind a TCP connection, whose end does the same: the proxy.
     pub fn connect_tcp(&mut self, stream: TcpStream) -> Result<(), GpuVerbsError> {
         let responder = Responder::new(Arc::clone(&self.regions));
-        let lane = TcpLane::new(stream, responder).map_err(GpuVerbsError::System)?;
-        self.serve(Box::new(lane), Behaviour::default())
+        let carrier = TcpCarrier::new(stream, responder).map_err(GpuVerbsError::System)?;
+        self.serve(Box::new(carrier), Behaviour::default())
     }
 
-    /// Has a lane of RDMA verbs carry its works, whose queue pair is connected: the proxy.
-    pub fn connect_verbs(&mut self, lane: VerbsLane) -> Result<(), GpuVerbsError> {
-        self.serve(Box::new(lane), Behaviour::default())
+    /// Has a carrier of RDMA verbs carry its works, whose queue pair is connected: the proxy.
+    pub fn connect_verbs(&mut self, carrier: VerbsCarrier) -> Result<(), GpuVerbsError> {
+        self.serve(Box::new(carrier), Behaviour::default())
     }
 
     /// Completes everything after so long, and carries out nothing: for figures of what posting costs.
     pub fn connect_to_nothing(&mut self, latency: Duration) -> Result<(), GpuVerbsError> {
-        self.serve(Box::new(NullLane::new(latency)), Behaviour::default())
+        self.serve(Box::new(NullCarrier::new(latency)), Behaviour::default())
     }
 
     /// What kernels take as a parameter. Before it is connected the back end can do nothing.

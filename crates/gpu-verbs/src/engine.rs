@@ -1,7 +1,7 @@
-//! One queue pair as a card serves it: fetch entries, have a lane carry them out, complete.
+//! One queue pair as a card serves it: fetch entries, have a carrier carry them out, complete.
 
+use crate::carrier::{Carrier, Event};
 use crate::entry::{completion, decode, Outcome, Work};
-use crate::lane::{Event, Lane};
 use crate::queue::{QueueMemory, Which};
 use crate::view::{Syndrome, RECORD_RECEIVE, RECORD_SEND};
 use std::collections::VecDeque;
@@ -43,7 +43,7 @@ pub struct Counts {
 
 pub(crate) struct Engine {
     queue: Arc<QueueMemory>,
-    lane: Box<dyn Lane>,
+    carrier: Box<dyn Carrier>,
     behaviour: Behaviour,
     random: u64,
     is_stalled: Arc<AtomicBool>,
@@ -65,14 +65,14 @@ pub(crate) struct Engine {
 impl Engine {
     pub(crate) fn new(
         queue: Arc<QueueMemory>,
-        lane: Box<dyn Lane>,
+        carrier: Box<dyn Carrier>,
         behaviour: Behaviour,
         is_stalled: Arc<AtomicBool>,
         counts: Arc<Mutex<Counts>>,
     ) -> Engine {
         Engine {
             queue,
-            lane,
+            carrier,
             behaviour,
             random: behaviour.seed | 1,
             is_stalled,
@@ -127,7 +127,7 @@ impl Engine {
             is_busy |= self.fetch();
         }
         if !self.is_skipped() {
-            self.lane.progress(&mut self.events);
+            self.carrier.progress(&mut self.events);
         }
         while let Some(event) = self.events.pop_front() {
             is_busy = true;
@@ -153,7 +153,7 @@ impl Engine {
             return;
         }
         self.receives += u64::from(more);
-        self.lane.add_receives(more.into());
+        self.carrier.add_receives(more.into());
     }
 
     fn look_at_doorbell(&mut self) -> bool {
@@ -230,7 +230,7 @@ impl Engine {
     }
 
     fn take(&mut self, work: &Work) -> bool {
-        if !self.lane.post(work) {
+        if !self.carrier.post(work) {
             return false;
         }
         self.fetched += 1;
@@ -241,11 +241,11 @@ impl Engine {
 
     fn done(&mut self, result: Result<(), Syndrome>) {
         let Some((index, completes)) = self.in_flight.pop_front() else {
-            self.violation("the lane finished a work that was not posted".into());
+            self.violation("the carrier finished a work that was not posted".into());
             return;
         };
         match result {
-            // What the lane did behind a failure counts for nothing.
+            // What the carrier did behind a failure counts for nothing.
             _ if self.has_failed => self.complete(Outcome::Failed(Syndrome::Flushed), index),
             Ok(()) if completes => self.complete(Outcome::Done, index),
             Ok(()) => {}
@@ -257,9 +257,9 @@ impl Engine {
         }
     }
 
-    /// Works that the lane will not tell of any more: all that came behind a failure.
+    /// Works that the carrier will not tell of any more: all that came behind a failure.
     fn flush(&mut self) {
-        self.lane.fail();
+        self.carrier.fail();
         for (index, _) in std::mem::take(&mut self.in_flight) {
             self.complete(Outcome::Failed(Syndrome::Flushed), index);
         }

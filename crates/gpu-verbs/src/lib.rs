@@ -6,7 +6,7 @@
 //! | back end | who reads the entries | for |
 //! |---|---|---|
 //! | mlx5 direct | the card; no CPU on the way | refused for now, with the reason ([`mlx5::refusal`]): never run on a card |
-//! | proxy | a thread of the host ([`Card`]), which posts on a lane: TCP ([`QueuePair::connect_tcp`]) or RDMA verbs ([`VerbsLane`]) | hosts without such a card |
+//! | proxy | a thread of the host ([`Card`]), which posts on a carrier: TCP ([`QueuePair::connect_tcp`]) or RDMA verbs ([`VerbsCarrier`]) | hosts without such a card |
 //! | model | the same thread, with memory of this process as the peer ([`QueuePair::connect`]) | tests, and measuring what posting costs |
 //!
 //! ```
@@ -32,18 +32,18 @@
 
 mod back_end;
 mod card;
+mod carrier;
 mod engine;
 mod entry;
-mod lane;
 mod link;
+mod loopback;
 mod memory;
 pub mod mlx5;
 mod queue;
 mod regions;
 mod tcp;
-mod verbs_lane;
+mod verbs_carrier;
 mod view;
-mod wire;
 
 pub use back_end::{choose, BackEnd, Choice};
 pub use card::{Card, QueuePair};
@@ -52,7 +52,7 @@ pub use link::{Buffer, LinkEnd, LinkEndView, LinkSizes};
 pub use memory::Memory;
 pub use queue::{Depths, QueueMemory, Rings};
 pub use regions::Registration;
-pub use verbs_lane::VerbsLane;
+pub use verbs_carrier::VerbsCarrier;
 pub use view::{
     header, QueuePairView, Syndrome, CAN_CHANGE, CAN_READ, CAN_WRITE, ENTRY_BYTES, QUEUE_LOG2_MAX,
     QUEUE_LOG2_MIN, WORK_BYTES_MAX,

@@ -8,7 +8,7 @@ use crate::card::{Card, QueuePair};
 use crate::memory::Memory;
 use crate::queue::Depths;
 use crate::regions::Registration;
-use crate::verbs_lane::VerbsLane;
+use crate::verbs_carrier::VerbsCarrier;
 use crate::view::{QueuePairView, WORK_BYTES_MAX};
 use crate::GpuVerbsError;
 use rgaps_verbs::{Access, ChannelAddress, Device};
@@ -122,16 +122,16 @@ impl LinkEnd {
         control: &mut TcpStream,
     ) -> Result<LinkEnd, GpuVerbsError> {
         let mut end = LinkEnd::new(card, sizes)?;
-        let mut lane = VerbsLane::new(device, sizes.depths())?;
-        let (address, key) = lane.register(&end.registration, Access::RemoteWrite)?;
+        let mut carrier = VerbsCarrier::new(device, sizes.depths())?;
+        let (address, key) = carrier.register(&end.registration, Access::RemoteWrite)?;
         let buffer = Buffer {
             address,
             key: key.expect("memory that the peer may write has a key"),
             padding: 0,
         };
         end.meet(control, buffer)?;
-        lane.meet(control)?;
-        end.pair.connect_verbs(lane)?;
+        carrier.meet(control)?;
+        end.pair.connect_verbs(carrier)?;
         Ok(end)
     }
 
@@ -193,8 +193,8 @@ impl LinkEnd {
     }
 }
 
-impl VerbsLane {
-    /// Connects with the lane at the other end of a TCP connection, which does the same. Afterwards both can post.
+impl VerbsCarrier {
+    /// Connects with the carrier at the other end of a TCP connection, which does the same. Afterwards both can post.
     pub fn meet(&mut self, control: &mut TcpStream) -> Result<(), GpuVerbsError> {
         let theirs = exchange(control, &self.address().encode())?;
         let peer = ChannelAddress::decode(&theirs).ok_or_else(|| {

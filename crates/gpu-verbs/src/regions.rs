@@ -145,7 +145,7 @@ impl Registration {
         }
     }
 
-    /// Its key, for works of this side, and for those of peers unless the lane has its own.
+    /// Its key, for works of this side, and for those of peers unless the carrier has its own.
     pub fn key(&self) -> u32 {
         self.key
     }

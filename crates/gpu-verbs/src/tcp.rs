@@ -1,4 +1,4 @@
-//! A lane over a TCP connection: works go as requests to the peer's card, whose thread carries them out in its own memory.
+//! A carrier over a TCP connection: works go as requests to the peer's card, whose thread carries them out in its own memory.
 //!
 //! ```text
 //! request  kind (u8), 3 zeros, bytes (u32), remote key (u32), 0 (u32), remote address, operands (u64 each); then what a write writes
@@ -7,8 +7,8 @@
 //! Numbers are little-endian. Replies come in the order of requests. The connection is trusted as far as RDMA's are: a peer may do what
 //! keys allow, and its bytes are checked.
 
+use crate::carrier::*;
 use crate::entry::{Kind, Work};
-use crate::lane::*;
 use crate::view::{Syndrome, CAN_CHANGE, CAN_READ, CAN_WRITE, WORK_BYTES_MAX};
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -30,7 +30,7 @@ const READ_AT_ONCE: usize = 256 << 10;
 /// A work on its way; or why it failed on this side, before it was sent.
 type InFlight = (Work, Option<Syndrome>);
 
-pub(crate) struct TcpLane {
+pub(crate) struct TcpCarrier {
     stream: TcpStream,
     responder: Arc<Responder>,
     in_flight: VecDeque<InFlight>,
@@ -41,11 +41,11 @@ pub(crate) struct TcpLane {
     is_broken: bool,
 }
 
-impl TcpLane {
-    pub(crate) fn new(stream: TcpStream, responder: Arc<Responder>) -> std::io::Result<TcpLane> {
+impl TcpCarrier {
+    pub(crate) fn new(stream: TcpStream, responder: Arc<Responder>) -> std::io::Result<TcpCarrier> {
         stream.set_nodelay(true)?;
         stream.set_nonblocking(true)?;
-        Ok(TcpLane {
+        Ok(TcpCarrier {
             stream,
             responder,
             in_flight: VecDeque::new(),
@@ -211,7 +211,7 @@ fn finish(
     (data.len() == wanted).then(|| scatter(responder.regions(), work, data))
 }
 
-impl Lane for TcpLane {
+impl Carrier for TcpCarrier {
     fn abilities(&self) -> u32 {
         CAN_WRITE | CAN_READ | CAN_CHANGE
     }

@@ -50,24 +50,24 @@ struct Flying {
     slot: u16,
     /// Its place among all that were sent.
     number: u64,
-    stream: Line,
+    stream: StreamKey,
 }
 
 /// A stream, as its handle, the current device and the calling thread say: each device and each thread has a default stream of its own.
-type Line = (u64, u16, u16);
+type StreamKey = (u64, u16, u16);
 
-fn line(stream: u64) -> Line {
-    let lane = if stream == streams::PER_THREAD {
-        thread::lane()
+fn stream_key(stream: u64) -> StreamKey {
+    let thread = if stream == streams::PER_THREAD {
+        thread::number()
     } else {
         0
     };
-    (stream, thread::device(), lane)
+    (stream, thread::device(), thread)
 }
 
 impl Slots {
     /// Frees the slots that were sent to a stream before the one with this number; gives how many.
-    fn land(&mut self, stream: Line, before: u64) -> usize {
+    fn land(&mut self, stream: StreamKey, before: u64) -> usize {
         let Slots { free, flying, .. } = self;
         let had = free.len();
         flying.retain(|one| {
@@ -154,9 +154,9 @@ fn threads_for(bytes: u64) -> usize {
 
 /// Does work on several threads, which share it; gives the first error.
 fn together(threads: usize, work: impl Fn() -> Result<(), Code> + Sync) -> Result<(), Code> {
-    let (lane, device) = (thread::lane(), thread::device());
+    let (thread, device) = (thread::number(), thread::device());
     let help = || {
-        thread::adopt(lane, device);
+        thread::adopt(thread, device);
         work()
     };
     std::thread::scope(|scope| {
@@ -243,7 +243,7 @@ impl Bulk {
         self.freed.notify_one();
     }
 
-    fn sent(&self, slot: u16, stream: Line) {
+    fn sent(&self, slot: u16, stream: StreamKey) {
         let mut slots = self.lock();
         let number = slots.sent;
         slots.sent += 1;
@@ -257,7 +257,7 @@ impl Bulk {
     }
 
     /// What was sent to a stream before the one with this number has arrived.
-    fn landed(&self, stream: Line, before: u64) {
+    fn landed(&self, stream: StreamKey, before: u64) {
         if self.lock().land(stream, before) > 0 {
             self.freed.notify_all();
         }
@@ -306,7 +306,7 @@ impl Bulk {
                 // SAFETY: the rows may be read, as the caller promises; a slot has room for a piece, and is this thread's.
                 unsafe { gather(&host, &extent, self.address(slot)) };
                 let sent = session::send_shared_now(&self.call(slot, device, extent, true, stream));
-                self.sent(slot, line(stream));
+                self.sent(slot, stream_key(stream));
                 sent?;
             }
             Ok(())
@@ -367,7 +367,7 @@ impl Bulk {
             };
             let finished = session::finish(waited);
             if finished.is_ok() {
-                self.landed(line(stream), before);
+                self.landed(stream_key(stream), before);
             }
             if result.is_ok() && finished.is_ok() {
                 // SAFETY: the rows may be written, as the caller promises; the GPU has written the piece, which the slot holds.
@@ -395,10 +395,10 @@ mod tests {
         );
         let rest = Pieces::of(at, at, extent, SLOT_BYTES);
         thread::set_device(3);
-        let lane = thread::lane();
+        let thread = thread::number();
         let copied = Mutex::new(Vec::new());
         let work = || {
-            assert_eq!((thread::lane(), thread::device()), (lane, 3));
+            assert_eq!((thread::number(), thread::device()), (thread, 3));
             while let Some(((device, extent), (host, _))) = rest.next() {
                 assert_eq!(device.address, host.address);
                 copied

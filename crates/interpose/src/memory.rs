@@ -233,7 +233,7 @@ pub(crate) fn forget(start: u64) -> Result<Range, Code> {
 
 /// Gives up everything on the current device.
 pub(crate) fn reset() -> Result<(), Code> {
-    session::wait_for_landings(0, u64::MAX)?;
+    session::wait_for_async_copies(0, u64::MAX)?;
     let device = thread::device();
     tables().device.retain(|_, range| range.device != device);
     tables().messages.retain(|_, range| !is_here(range.device));
@@ -368,7 +368,7 @@ fn settle(host: &Host) -> Result<(), Code> {
             session::send(&Call::Unshare { region }, &[])
         }),
         Backing::Twin(region) => at(host.device, || {
-            session::wait_for_landings(host.start, host.bytes)?;
+            session::wait_for_async_copies(host.start, host.bytes)?;
             session::send(&Call::Unshare { region }, &[])
         }),
     }

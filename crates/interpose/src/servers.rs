@@ -131,7 +131,7 @@ impl Servers {
     /// Who calls.
     pub(crate) fn caller(&self) -> From {
         From {
-            lane: thread::lane(),
+            thread: thread::number(),
             device: self.ordinal(thread::device()),
         }
     }

@@ -233,23 +233,24 @@ pub(crate) fn can_share() -> Result<bool, Code> {
 /// Makes a call that gives bytes, which nobody waits for.
 ///
 /// # Safety
-/// `bytes` bytes at `to` may be written, by any thread, until [`wait_for_landings`] has returned for them.
-pub(crate) unsafe fn land(call: &Call<'_>, to: u64, bytes: u64) -> Result<(), Code> {
+/// `bytes` bytes at `to` may be written, by any thread, until [`wait_for_async_copies`] has returned for them.
+pub(crate) unsafe fn call_out_async(call: &Call<'_>, to: u64, bytes: u64) -> Result<(), Code> {
     let (servers, server) = alive()?;
     let connection = &server.connection;
-    // SAFETY: our caller promises that `bytes` bytes at `to` may be written, by any thread, until `wait_for_landings` has returned for them,
+    // SAFETY: our caller promises that `bytes` bytes at `to` may be written, by any thread, until `wait_for_async_copies` has returned for them,
     // which asks this connection, too.
-    let landing = unsafe { connection.land(servers.caller(), call, to as *mut u8, bytes as usize) };
-    landing.map_err(|_| server.lost())
+    let begun =
+        unsafe { connection.call_out_async(servers.caller(), call, to as *mut u8, bytes as usize) };
+    begun.map_err(|_| server.lost())
 }
 
 /// Waits until no bytes are expected for a range. It fails if the server of the current device is lost; others tell it to those who call them.
-pub(crate) fn wait_for_landings(start: u64, bytes: u64) -> Result<(), Code> {
+pub(crate) fn wait_for_async_copies(start: u64, bytes: u64) -> Result<(), Code> {
     let (servers, current) = here()?;
     for server in &servers.all {
         let waited = server
             .connection
-            .wait_for_landings(start as usize, bytes as usize);
+            .wait_for_async_copies(start as usize, bytes as usize);
         if waited.is_err() && std::ptr::eq(server, current) {
             return Err(server.lost());
         }

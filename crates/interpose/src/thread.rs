@@ -1,6 +1,6 @@
 //! What CUDA keeps for each thread: the device, the last error, the configuration of the next launch.
 
-use rgaps_remoting::{Code, LANES_MAX};
+use rgaps_remoting::{Code, CLIENT_THREADS_MAX};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU16, Ordering};
 
@@ -18,7 +18,7 @@ const CONFIGURATIONS_MAX: usize = 16;
 
 // Nothing here has a destructor, so functions that run at the end of a thread or of the program may use it.
 thread_local! {
-    static LANE: Cell<Option<u16>> = const { Cell::new(None) };
+    static NUMBER: Cell<Option<u16>> = const { Cell::new(None) };
     static DEVICE: Cell<u16> = const { Cell::new(0) };
     static ERROR: Cell<i32> = const { Cell::new(0) };
     static IS_IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
@@ -28,18 +28,18 @@ thread_local! {
 }
 
 /// This thread's number. After very many threads two may share one, which then also share a per-thread stream.
-pub(crate) fn lane() -> u16 {
+pub(crate) fn number() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
-    LANE.get().unwrap_or_else(|| {
-        let lane = NEXT.fetch_add(1, Ordering::Relaxed) % LANES_MAX;
-        LANE.set(Some(lane));
-        lane
+    NUMBER.get().unwrap_or_else(|| {
+        let thread = NEXT.fetch_add(1, Ordering::Relaxed) % CLIENT_THREADS_MAX;
+        NUMBER.set(Some(thread));
+        thread
     })
 }
 
 /// Has this thread, which helps another one, call as that one does.
-pub(crate) fn adopt(lane: u16, device: u16) {
-    LANE.set(Some(lane));
+pub(crate) fn adopt(thread: u16, device: u16) {
+    NUMBER.set(Some(thread));
     DEVICE.set(device);
 }
 

@@ -315,7 +315,7 @@ fn copy_spans(
             Some(place) => shared(place, &from, to, extent, true, order),
             None => {
                 // A copy from the device that comes before this one may still be on its way there.
-                session::wait_for_landings(from.address, from_span)?;
+                session::wait_for_async_copies(from.address, from_span)?;
                 // SAFETY: the program passes memory of its own, which it does not change while it calls.
                 unsafe { copy_in(to, from, extent, order.stream) }
             }
@@ -325,7 +325,7 @@ fn copy_spans(
             // SAFETY: the program passes memory of its own, which it does not use while it calls; what CUDA knows it does not give back
             // before `cudaFreeHost` or `cudaHostUnregister`, which wait.
             None => unsafe {
-                match land(to, from, extent, order)? {
+                match copy_out_async(to, from, extent, order)? {
                     true => Ok(()),
                     false => copy_out(to, from, extent, order.stream),
                 }
@@ -375,7 +375,12 @@ fn shared(
 ///
 /// # Safety
 /// The row at `to` may be written until it is given back.
-unsafe fn land(to: Pitched, from: Pitched, extent: Extent, order: Order) -> Result<bool, Code> {
+unsafe fn copy_out_async(
+    to: Pitched,
+    from: Pitched,
+    extent: Extent,
+    order: Order,
+) -> Result<bool, Code> {
     if order.is_waited_for || !extent.is_row() || from.array != 0 {
         return Ok(false);
     }
@@ -391,8 +396,8 @@ unsafe fn land(to: Pitched, from: Pitched, extent: Extent, order: Order) -> Resu
         stream: order.stream,
     };
     // SAFETY: our caller promises that the row's `bytes` bytes may be written until the program has its memory back. `cudaFreeHost` and
-    // `cudaHostUnregister` give it back, after `wait_for_landings` (`memory::settle`): CUDA knows the row (`twin_at`).
-    unsafe { session::land(&call, to.address, bytes)? };
+    // `cudaHostUnregister` give it back, after `wait_for_async_copies` (`memory::settle`): CUDA knows the row (`twin_at`).
+    unsafe { session::call_out_async(&call, to.address, bytes)? };
     Ok(true)
 }
 

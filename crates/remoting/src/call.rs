@@ -513,7 +513,7 @@ pub enum Value {
 pub struct Answer {
     /// What the driver said of this call.
     pub code: i32,
-    /// What it said of the first quiet call of this lane that failed since the last answer, or 0.
+    /// What it said of the first quiet call of this thread that failed since the last answer, or 0.
     pub deferred: i32,
     /// The result.
     pub value: Value,

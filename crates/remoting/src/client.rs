@@ -6,7 +6,7 @@
 //!
 //! There is one connection, so the server sees the calls of all threads in the order in which the threads made them.
 //! Of the threads that wait for an answer one reads, for all of them; it hands the others their answers ("leader and
-//! followers"). The server sends nothing that nobody reads (see `landing`), so it can always write.
+//! followers"). The server sends nothing that nobody reads (see `async_copy`), so it can always write.
 //!
 //! A connection that fails stays failed: each call then gives [`Lost`], at once.
 
@@ -14,8 +14,8 @@ use crate::call::{Answer, Call, Hello, Inventory, Value, Welcome, Wish, MAGIC, P
 use crate::communicator::silence::watch;
 use crate::communicator::{read_exact, write_all, Communication, Communicator, Deadline, Endpoint};
 use crate::descriptor::{Receiver, Waiting};
+use crate::expected_copies::ExpectedCopies;
 use crate::frame::{Header, HEADER_BYTES, QUIET};
-use crate::landings::Landings;
 use crate::limits::{BATCH_BYTES, BATCH_DELAY, BODY_BYTES_MAX, HELLO_TIMEOUT, STRIPES_MAX};
 use crate::options::SessionOptions;
 use crate::socket::Socket;
@@ -75,8 +75,8 @@ fn add(counter: &AtomicU64, value: u64) {
 /// Which thread calls, for which device.
 #[derive(Debug, Clone, Copy)]
 pub struct From {
-    /// The thread's lane.
-    pub lane: u16,
+    /// The thread's number.
+    pub thread: u16,
     /// The device that is current on it.
     pub device: u16,
 }
@@ -96,7 +96,7 @@ pub(crate) struct Target {
 }
 
 // SAFETY: the memory may be written by any thread until the answer is taken or the connection is lost and nobody reads any more, as the
-// callers of `call_out` and `land` promise.
+// callers of `call_out` and `call_out_async` promise.
 unsafe impl Send for Target {}
 
 #[derive(Default)]
@@ -104,7 +104,7 @@ pub(crate) struct Inbox {
     /// Calls that wait, and where their bytes belong.
     wanted: HashMap<u64, Option<Target>>,
     answers: HashMap<u64, (Answer, Option<OwnedFd>)>,
-    pub(crate) landings: Landings,
+    pub(crate) expected_copies: ExpectedCopies,
     pub(crate) is_read: bool,
     pub(crate) is_lost: bool,
 }
@@ -134,7 +134,7 @@ pub struct Connection {
 #[must_use]
 pub struct Waited {
     request: u64,
-    lane: u16,
+    thread: u16,
 }
 
 /// A connection, and the answer to a hello.
@@ -367,7 +367,7 @@ impl Connection {
         }
         sent.map(|()| Waited {
             request,
-            lane: from.lane,
+            thread: from.thread,
         })
     }
 
@@ -388,7 +388,10 @@ impl Connection {
         add(&self.counters.round_trips, 1);
         let (mut answer, descriptor) = self.answer(waited.request)?;
         if answer.deferred == 0 {
-            answer.deferred = lock(&self.inbox).landings.error(waited.lane).unwrap_or(0);
+            answer.deferred = lock(&self.inbox)
+                .expected_copies
+                .error(waited.thread)
+                .unwrap_or(0);
         }
         Ok((answer, descriptor))
     }
@@ -423,7 +426,7 @@ impl Connection {
         let header = Header {
             length: length as u32,
             flags: flags | Header::striped(stripes),
-            lane: from.lane,
+            thread: from.thread,
             device: from.device,
             request,
             bulk: bulk.len() as u64,
@@ -526,14 +529,14 @@ impl Connection {
         inbox.is_read = false;
         match result {
             Ok((of, answer, descriptor)) => {
-                if !inbox.landings.take(of, &answer) {
+                if !inbox.expected_copies.take(of, &answer) {
                     inbox.answers.insert(of, (answer, descriptor));
                 }
             }
             Err(_) => inbox.is_lost = true,
         }
         if inbox.is_lost {
-            inbox.landings.lose();
+            inbox.expected_copies.lose();
             drop(inbox);
             self.lose();
             inbox = lock(&self.inbox);
@@ -572,12 +575,12 @@ impl Connection {
             Some(_) if header.bulk == 0 => {}
             Some(target) if header.bulk == target.bytes as u64 && header.stripes() > 0 => {
                 let (count, to) = (header.stripes(), (target.start, target.bytes));
-                // SAFETY: the caller of `call_out` or `land` registered `target` and lets any thread write there until the answer is handed
+                // SAFETY: the caller of `call_out` or `call_out_async` registered `target` and lets any thread write there until the answer is handed
                 // over or nobody reads any more (`is_read`). This thread does either only after `read`, which joins all stripes' threads.
                 unsafe { self.stripes.read(count, to, &self.counters.reads)? };
             }
             Some(target) if header.bulk == target.bytes as u64 => {
-                // SAFETY: the caller of `call_out` or `land` registered `target` and lets any thread write there until the answer is handed
+                // SAFETY: the caller of `call_out` or `call_out_async` registered `target` and lets any thread write there until the answer is handed
                 // over or nobody reads any more (`is_read`). This thread does either only after it has read. Nobody else has the range: the
                 // target was taken out of `wanted`.
                 let to = unsafe { std::slice::from_raw_parts_mut(target.start, target.bytes) };

@@ -2,16 +2,16 @@
 //!
 //! ```text
 //!  0        4       6       8        10          16          24        32
-//!  | length | flags | lane  | device | zero      | request   | bulk    | body (length) | bytes (bulk)
+//!  | length | flags | thread | device | zero      | request   | bulk    | body (length) | bytes (bulk)
 //!  |   u32  |  u16  |  u16  |  u16   |           |   u64     |  u64    |
 //! ```
 //! Numbers are little-endian. This module does no I/O.
 
-use crate::limits::{BODY_BYTES_MAX, BULK_BYTES_MAX, LANES_MAX, STRIPES_MAX};
+use crate::limits::{BODY_BYTES_MAX, BULK_BYTES_MAX, CLIENT_THREADS_MAX, STRIPES_MAX};
 
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 32;
-/// Nobody waits for an answer: the server sends none, and tells a failure with the lane's next answer.
+/// Nobody waits for an answer: the server sends none, and tells a failure with the thread's next answer.
 pub const QUIET: u16 = 1;
 
 /// The high byte of the flags: over how many stripes the bytes behind the frame travel; 0: behind the frame.
@@ -25,7 +25,7 @@ pub struct Header {
     /// [`QUIET`] or nothing, and in the high byte the number of stripes.
     pub flags: u16,
     /// The client's thread.
-    pub lane: u16,
+    pub thread: u16,
     /// The device that is current on that thread.
     pub device: u16,
     /// The client's number of the call; an answer repeats it.
@@ -45,7 +45,7 @@ impl Header {
         let mut bytes = [0; HEADER_BYTES];
         bytes[0..4].copy_from_slice(&self.length.to_le_bytes());
         bytes[4..6].copy_from_slice(&self.flags.to_le_bytes());
-        bytes[6..8].copy_from_slice(&self.lane.to_le_bytes());
+        bytes[6..8].copy_from_slice(&self.thread.to_le_bytes());
         bytes[8..10].copy_from_slice(&self.device.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.request.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.bulk.to_le_bytes());
@@ -63,7 +63,7 @@ impl Header {
         let header = Header {
             length: long(0) as u32,
             flags: word(4),
-            lane: word(6),
+            thread: word(6),
             device: word(8),
             request: long(16),
             bulk: long(24),
@@ -83,8 +83,8 @@ impl Header {
                 "more stripes than the limit, or stripes without bytes",
             ));
         }
-        if header.lane >= LANES_MAX {
-            return Err(Violation("a lane over the limit"));
+        if header.thread >= CLIENT_THREADS_MAX {
+            return Err(Violation("a thread over the limit"));
         }
         Ok(header)
     }
@@ -114,7 +114,7 @@ mod tests {
         let header = Header {
             length: 77,
             flags: QUIET,
-            lane: 3,
+            thread: 3,
             device: 2,
             request: 1 << 40,
             bulk: 12345,
@@ -132,7 +132,7 @@ mod tests {
             },
             Header { flags: 2, ..base },
             Header {
-                lane: LANES_MAX,
+                thread: CLIENT_THREADS_MAX,
                 ..base
             },
             Header {

@@ -13,6 +13,7 @@
 
 #![warn(clippy::too_many_lines)]
 mod array;
+mod async_copy;
 mod backend;
 mod board;
 mod call;
@@ -22,11 +23,10 @@ mod communicator;
 mod descriptor;
 mod digest;
 pub mod driver_abi;
+mod expected_copies;
 mod extent;
 mod frame;
 mod front;
-mod landing;
-mod landings;
 mod limits;
 pub mod math;
 mod options;
@@ -50,7 +50,7 @@ pub use digest::{digest_of, Digest};
 pub use extent::{row, Extent, Pitched};
 pub use front::{Front, FrontError, FrontOptions};
 pub use limits::{
-    IMAGE_KEPT_BYTES_MIN, INLINE_BYTES, LANES_MAX, LAUNCH_ATTRIBUTES_MAX, MARKS_MAX,
+    CLIENT_THREADS_MAX, IMAGE_KEPT_BYTES_MIN, INLINE_BYTES, LAUNCH_ATTRIBUTES_MAX, MARKS_MAX,
     PARAMETER_BYTES_MAX, SERVERS_MAX,
 };
 pub use options::SessionOptions;

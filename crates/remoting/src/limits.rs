@@ -12,8 +12,8 @@ pub const BULK_BYTES_MAX: u64 = 1 << 40;
 pub const IMAGE_BYTES_MAX: u64 = 1 << 30;
 /// Smaller images are sent rather than asked for.
 pub const IMAGE_KEPT_BYTES_MIN: usize = 16 << 10;
-/// Most threads of a client that call CUDA: lanes have 16 bits, and each has a thread on the server once it has waited.
-pub const LANES_MAX: u16 = 1024;
+/// Most threads of a client that call CUDA: their numbers have 16 bits, and each has a thread on the server once it has waited.
+pub const CLIENT_THREADS_MAX: u16 = 1024;
 /// Most streams, events and libraries (each) of a client.
 pub const HANDLES_MAX: usize = 1 << 16;
 /// Most allocations of a client.
@@ -41,7 +41,7 @@ pub const MARKS_MAX: u16 = 64;
 /// Most functions of the client that its streams have queued.
 pub const HOST_FUNCTIONS_MAX: usize = 1 << 16;
 /// Most copies to the client whose bytes are expected and not waited for; each has a thread of the backend.
-pub const LANDINGS_MAX: usize = 32;
+pub const ASYNC_COPIES_MAX: usize = 32;
 /// Most publishers and subscribers of topics of a client.
 pub const TOPIC_MEMBERS_MAX: usize = 256;
 /// How long either end takes to connect and say hello.

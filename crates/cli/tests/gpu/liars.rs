@@ -131,7 +131,7 @@ fn wrong_handles_and_addresses_are_refused() {
         assert_eq!(code(&client, &call), wanted, "{call:?}");
     }
     let far = From {
-        lane: 0,
+        thread: 0,
         device: 500,
     };
     assert_eq!(

@@ -20,7 +20,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-const HERE: From = From { lane: 0, device: 0 };
+const HERE: From = From {
+    thread: 0,
+    device: 0,
+};
 
 /// A kernel that does not end.
 const ENDLESS: &str = ".version 6.3\n.target sm_70\n.address_size 64\n.visible .entry endless()\n{\n$L_again:\nbra $L_again;\n}\n\0";
@@ -323,12 +326,12 @@ fn a_server_that_is_killed_ends_copies_on_their_way() {
         stream: 0,
     };
     let land = |to: *mut u8| {
-        // SAFETY: the buffer is this function's, has this length, and stays until the landings are over.
-        unsafe { client.land(HERE, &call, to, BYTES) }
+        // SAFETY: the buffer is this function's, has this length, and stays until the copies are over.
+        unsafe { client.call_out_async(HERE, &call, to, BYTES) }
     };
     land(here.as_mut_ptr()).unwrap();
     client
-        .wait_for_landings(here.as_ptr() as usize, BYTES)
+        .wait_for_async_copies(here.as_ptr() as usize, BYTES)
         .unwrap();
     // Behind a kernel that does not end.
     endless(&client);
@@ -337,7 +340,7 @@ fn a_server_that_is_killed_ends_copies_on_their_way() {
     }
     server.process.kill();
     // Whether the loss is seen by the thread that reads or by this one, it comes back.
-    let _ = client.wait_for_landings(here.as_ptr() as usize, BYTES);
+    let _ = client.wait_for_async_copies(here.as_ptr() as usize, BYTES);
     until("calls fail", || {
         client.call(HERE, &Call::Synchronize, &[]).is_err()
     });
@@ -348,7 +351,7 @@ fn a_server_that_is_killed_ends_copies_on_their_way() {
 fn the_first_quiet_failure_is_deferred_to_the_lane() {
     let server = Server::start(&[]);
     let client = server.client();
-    let other = From { lane: 1, device: 0 };
+    let other = From { thread: 1, device: 0 };
     client
         .send(HERE, &Call::StreamDestroy { stream: 77 }, &[])
         .unwrap();

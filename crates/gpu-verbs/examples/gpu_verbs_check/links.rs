@@ -25,7 +25,7 @@ pub struct LinkSide {
 }
 
 impl LinkSide {
-    /// The one that sends, or the one that receives, with its lane over RDMA verbs on a device, or over the connection itself.
+    /// The one that sends, or the one that receives, with its carrier over RDMA verbs on a device, or over the connection itself.
     pub fn new(
         kernels: Domain,
         task: Task,

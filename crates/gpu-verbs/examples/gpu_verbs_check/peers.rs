@@ -6,7 +6,7 @@ use crate::links::LinkSide;
 use crate::side::{Side, Sizes, LIMIT_S};
 use crate::{kernels, Options};
 use anyhow::{Context, Result};
-use rgaps_gpu_verbs::{Buffer, Depths, VerbsLane};
+use rgaps_gpu_verbs::{Buffer, Depths, VerbsCarrier};
 use rgaps_layout::Domain;
 use rgaps_verbs::{Access, Device, Verbs};
 use serde_json::json;
@@ -20,10 +20,10 @@ const DEPTHS: Depths = Depths {
 };
 const SLOTS: u32 = 16;
 
-/// The connection over which both ends agree, and that of the lane.
+/// The connection over which both ends agree, and that of the carrier.
 struct Connections {
     control: TcpStream,
-    lane: TcpStream,
+    carrier: TcpStream,
 }
 
 /// The end that waits for the other, and receives.
@@ -31,15 +31,20 @@ pub fn receive(jobs: &Jobs, options: &Options) -> Result<()> {
     let address = options.text("listen").context("--listen is missing")?;
     let listener = TcpListener::bind(address)?;
     eprintln!("listening at {}", listener.local_addr()?);
-    let (control, lane) = (listener.accept()?.0, listener.accept()?.0);
-    run(jobs, options, Task::Receive, Connections { control, lane })
+    let (control, carrier) = (listener.accept()?.0, listener.accept()?.0);
+    run(
+        jobs,
+        options,
+        Task::Receive,
+        Connections { control, carrier },
+    )
 }
 
 /// The end that connects, and sends.
 pub fn send(jobs: &Jobs, options: &Options) -> Result<()> {
     let address = options.text("peer").context("--peer is missing")?;
-    let (control, lane) = (TcpStream::connect(address)?, TcpStream::connect(address)?);
-    run(jobs, options, Task::Send, Connections { control, lane })
+    let (control, carrier) = (TcpStream::connect(address)?, TcpStream::connect(address)?);
+    run(jobs, options, Task::Send, Connections { control, carrier })
 }
 
 fn run(jobs: &Jobs, options: &Options, task: Task, connections: Connections) -> Result<()> {
@@ -56,7 +61,7 @@ fn run(jobs: &Jobs, options: &Options, task: Task, connections: Connections) -> 
     };
     let report = json!({
         "back_end": "proxy",
-        "lane": device.map_or("tcp".to_owned(), |_| "verbs".to_owned()),
+        "carrier": device.map_or("tcp".to_owned(), |_| "verbs".to_owned()),
         "kernels": if jobs.is_cuda { "cuda" } else { "host" },
         "topics": options.text("topics").is_some(),
         "messages": carried.messages,
@@ -83,24 +88,27 @@ fn works(
     device: Option<&Arc<Device>>,
     connections: Connections,
 ) -> Result<Board> {
-    let Connections { mut control, lane } = connections;
+    let Connections {
+        mut control,
+        carrier,
+    } = connections;
     let mut side = Side::new(kernels(jobs)?, Domain::Host, DEPTHS, sizes)?;
     let remote = match device {
         None => {
-            side.pair.connect_tcp(lane)?;
+            side.pair.connect_tcp(carrier)?;
             swap(&mut control, side.buffer())?
         }
         Some(device) => {
-            let mut lane = VerbsLane::new(device, DEPTHS)?;
-            let (address, key) = lane.register(&side.registration, Access::RemoteWrite)?;
+            let mut carrier = VerbsCarrier::new(device, DEPTHS)?;
+            let (address, key) = carrier.register(&side.registration, Access::RemoteWrite)?;
             let mine = Buffer {
                 address,
                 key: key.context("memory that the peer may write has a key")?,
                 padding: 0,
             };
             let remote = swap(&mut control, mine)?;
-            lane.meet(&mut control)?;
-            side.pair.connect_verbs(lane)?;
+            carrier.meet(&mut control)?;
+            side.pair.connect_verbs(carrier)?;
             remote
         }
     };
@@ -120,8 +128,11 @@ fn topics(
     device: Option<&Arc<Device>>,
     connections: Connections,
 ) -> Result<Board> {
-    let Connections { mut control, lane } = connections;
-    let side = LinkSide::new(kernels(jobs)?, task, sizes, device, lane)?;
+    let Connections {
+        mut control,
+        carrier,
+    } = connections;
+    let side = LinkSide::new(kernels(jobs)?, task, sizes, device, carrier)?;
     jobs.run(&side.jobs(messages), 1)?;
     let found = side.check(messages)?;
     swap(&mut control, Buffer::default())?;

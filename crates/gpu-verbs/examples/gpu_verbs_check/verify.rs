@@ -1,11 +1,11 @@
-//! Exchanges of messages over each lane, and what goes wrong.
+//! Exchanges of messages over each carrier, and what goes wrong.
 
 use crate::jobs::{Job, Jobs, Task};
 use crate::links::LinkSide;
 use crate::side::{run_both, Side, Sizes, LIMIT_S};
 use crate::{kernels, Options};
 use anyhow::{bail, ensure, Result};
-use rgaps_gpu_verbs::{choose, Behaviour, Buffer, Depths, Syndrome, VerbsLane, CAN_CHANGE};
+use rgaps_gpu_verbs::{choose, Behaviour, Buffer, Depths, Syndrome, VerbsCarrier, CAN_CHANGE};
 use rgaps_layout::Domain;
 use rgaps_verbs::in_process::{Faults, Network};
 use rgaps_verbs::{Access, ChannelAddress};
@@ -194,10 +194,10 @@ impl Test {
             sends_log2: 4,
             receives_log2: 3,
         };
-        let mut near = VerbsLane::new(&network.device("one")?, depths)?;
-        let mut far = VerbsLane::new(&network.device("other")?, depths)?;
-        let known = |lane: &mut VerbsLane, side: &Side| -> Result<Buffer> {
-            let (address, key) = lane.register(&side.registration, Access::RemoteWrite)?;
+        let mut near = VerbsCarrier::new(&network.device("one")?, depths)?;
+        let mut far = VerbsCarrier::new(&network.device("other")?, depths)?;
+        let known = |carrier: &mut VerbsCarrier, side: &Side| -> Result<Buffer> {
+            let (address, key) = carrier.register(&side.registration, Access::RemoteWrite)?;
             Ok(Buffer {
                 address,
                 key: key.expect("it may be written"),

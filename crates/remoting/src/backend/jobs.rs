@@ -1,7 +1,7 @@
-//! Calls that wait for the GPU. They run without the session's lock, so that other lanes go on.
+//! Calls that wait for the GPU. They run without the session's lock, so that other threads go on.
 
 use super::api::{cu, Api};
-use super::landing::Landing;
+use super::async_copies::AsyncCopy;
 use super::math_call::Prepared;
 use super::rows;
 use super::staging::Staging;
@@ -36,8 +36,8 @@ pub(crate) enum Job {
     /// A call of topics.
     Topic(Work),
     /// Bytes of a region, once the GPU has copied them there.
-    Land {
-        landing: Landing,
+    FinishCopy {
+        copy: AsyncCopy,
         start: u64,
         bytes: u64,
     },
@@ -57,7 +57,7 @@ pub(crate) struct CopyOut {
 impl Job {
     /// Waits for what precedes the bytes.
     pub(crate) fn wait(&self, api: &Api) -> Result<(), Code> {
-        // SAFETY: handles of the session. A lane that destroys one while another waits for it gets the driver's answer, in a
+        // SAFETY: handles of the session. A thread that destroys one while another waits for it gets the driver's answer, in a
         // process of its own.
         unsafe {
             match self {
@@ -67,7 +67,7 @@ impl Job {
                     .try_for_each(|event| cu!(api, event_synchronize(*event))),
                 Job::Context => cu!(api, context_synchronize()),
                 Job::CopyOut(wanted) => cu!(api, stream_synchronize(wanted.stream)),
-                Job::Land { landing, .. } => landing.wait(api),
+                Job::FinishCopy { copy, .. } => copy.wait(api),
                 // The thread that answers waits, and has the number then.
                 Job::Function | Job::Math(_) | Job::Topic(_) => Ok(()),
             }

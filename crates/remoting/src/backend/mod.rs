@@ -3,11 +3,12 @@
 //! Several threads share the connection. One at a time, the reader, takes frames in the order in which they came, and makes
 //! their calls. A call that waits for the GPU is waited for by the thread that took it, which lets go of the reader's lock
 //! first: another thread goes on reading ("leader and followers"). So the driver sees calls in the client's order, and no
-//! lane waits for another's GPU work.
+//! thread waits for another's GPU work.
 mod apart;
 mod api;
 mod array_calls;
 mod arrays;
+mod async_copies;
 mod copies;
 mod functions;
 mod graphs;
@@ -16,7 +17,6 @@ mod images;
 mod inventory;
 mod jobs;
 mod kernels;
-mod landing;
 mod math;
 mod math_call;
 mod math_libraries;
@@ -40,14 +40,16 @@ use crate::communicator::silence::Silence;
 use crate::descriptor;
 use crate::extent::row;
 use crate::frame::{Header, Violation, HEADER_BYTES};
-use crate::limits::{IMAGE_BYTES_MAX, LANES_MAX, SILENCE_LOOK, STRIPED_BYTES_MIN, STRIPES_MAX};
+use crate::limits::{
+    CLIENT_THREADS_MAX, IMAGE_BYTES_MAX, SILENCE_LOOK, STRIPED_BYTES_MIN, STRIPES_MAX,
+};
 use crate::pieces::stripe;
 use crate::socket::{write_all, write_memory, Socket};
 use crate::stripes::each;
 use api::{cu, Api};
+use async_copies::AsyncCopies;
 use images::Images;
 use jobs::{Job, Refused};
-use landing::Landings;
 use rgaps_cuda::Library;
 use rgaps_session::Config;
 use rgaps_sync::lock;
@@ -114,7 +116,7 @@ struct Shared {
     api: Arc<Api>,
     socket: Arc<Socket>,
     core: Mutex<Core>,
-    landings: Arc<Landings>,
+    async_copies: Arc<AsyncCopies>,
     /// Held while an answer is written.
     writing: Mutex<()>,
     stripes: Arc<Stripes>,
@@ -154,13 +156,13 @@ pub fn run(socket: Socket, board: File, options: &BackendOptions) -> Result<(), 
     let token = stripes.listen(options.parent)?;
     greet(&socket, &Welcome::Session { inventory, token })?;
     end_with_client(socket.clone(), stripes.clone())?;
-    let landings = Arc::new(Landings::default());
+    let async_copies = Arc::new(AsyncCopies::default());
     let images = Images::new(options.images.clone());
     let session = Session::new(
         api.clone(),
         devices,
         options.memory_limit,
-        (landings.clone(), images),
+        (async_copies.clone(), images),
         Topics::new(options.config.clone(), &options.program),
     );
     let shared = Arc::new(Shared {
@@ -171,7 +173,7 @@ pub fn run(socket: Socket, board: File, options: &BackendOptions) -> Result<(), 
             deferred: HashMap::new(),
         }),
         api,
-        landings,
+        async_copies,
         socket,
         writing: Mutex::default(),
         stripes,
@@ -295,8 +297,8 @@ impl Shared {
         if self.idle.load(Ordering::Acquire) > 0 {
             return Ok(());
         }
-        if self.threads.fetch_add(1, Ordering::AcqRel) > usize::from(LANES_MAX) {
-            return Err(io::Error::other("more calls that wait than lanes"));
+        if self.threads.fetch_add(1, Ordering::AcqRel) > usize::from(CLIENT_THREADS_MAX) {
+            return Err(io::Error::other("more calls that wait than threads"));
         }
         let shared = self.clone();
         let body = move || {
@@ -305,7 +307,7 @@ impl Shared {
             }
         };
         std::thread::Builder::new()
-            .name("lane".to_owned())
+            .name("rgaps-gpu-wait".to_owned())
             .stack_size(STACK_BYTES)
             .spawn(body)
             .map(drop)
@@ -349,15 +351,15 @@ impl Shared {
                         return Err(Violation("a call that waits is quiet").into())
                     }
                     Err(code) => {
-                        core.deferred.entry(of.lane).or_insert(code);
+                        core.deferred.entry(of.thread).or_insert(code);
                     }
                 }
                 continue;
             }
-            let deferred = core.deferred.remove(&of.lane).unwrap_or(Code::SUCCESS);
+            let deferred = core.deferred.remove(&of.thread).unwrap_or(Code::SUCCESS);
             match result {
                 Ok(Outcome::Now(value)) => {
-                    self.landings.settle(&self.api);
+                    self.async_copies.settle(&self.api);
                     self.answer(&of, Code::SUCCESS, deferred, value)?;
                 }
                 Ok(Outcome::Later(job)) => return Ok(Some((of, job, deferred))),
@@ -420,14 +422,9 @@ impl Shared {
     /// Waits for what a job is about, and answers.
     fn finish(&self, of: &Header, job: &Job, deferred: Code) -> Result<(), BackendError> {
         let waited = self.waiting.of(|| job.wait(&self.api));
-        if let Job::Land {
-            landing,
-            start,
-            bytes,
-        } = job
-        {
-            let sent = self.land(of, deferred, waited, (*start, *bytes));
-            self.landings.end(landing);
+        if let Job::FinishCopy { copy, start, bytes } = job {
+            let sent = self.finish_copy(of, deferred, waited, (*start, *bytes));
+            self.async_copies.end(copy);
             return Ok(sent?);
         }
         if let Job::Topic(work) = job {
@@ -435,7 +432,7 @@ impl Shared {
                 Ok(value) => (Code::SUCCESS, value),
                 Err(Refused { code, reason }) => (code, Value::Text(reason)),
             };
-            self.landings.settle(&self.api);
+            self.async_copies.settle(&self.api);
             return Ok(self.answer(of, code, deferred, value)?);
         }
         let value = match job {
@@ -443,7 +440,7 @@ impl Shared {
             Job::Math(prepared) => self.waiting.of(|| prepared.call()),
             _ => Value::Nothing,
         };
-        self.landings.settle(&self.api);
+        self.async_copies.settle(&self.api);
         match (job, waited) {
             (Job::CopyOut(wanted), Ok(())) => self.copy_out(of, wanted, deferred),
             (_, waited) => {
@@ -454,7 +451,7 @@ impl Shared {
     }
 
     /// Sends the bytes of a region.
-    fn land(
+    fn finish_copy(
         &self,
         of: &Header,
         deferred: Code,

@@ -23,13 +23,13 @@ struct Region {
     pinned_by: Option<u16>,
 }
 
-/// What an event stands behind: a copy that the client has numbered, or the last one of a lane.
+/// What an event stands behind: a copy that the client has numbered, or the last one of a thread.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Mark {
     /// By its number.
     Number(u16),
-    /// By its lane.
-    Lane(u16),
+    /// By its thread.
+    Thread(u16),
 }
 
 /// All regions of a client.
@@ -89,7 +89,7 @@ impl Region {
     }
 
     /// Has the driver pin it, so that copies run beside the calls that follow. One that is not pinned is not used: a copy
-    /// to it would keep all lanes waiting.
+    /// to it would keep all threads waiting.
     fn pin(&mut self, api: &Api, device: u16) -> Result<(), Code> {
         if self.pinned_by.is_some() {
             return Ok(());

@@ -1,15 +1,15 @@
 //! The client's handles, and the calls that the driver answers at once.
 //!
-//! One thread owns this and makes the calls of all lanes in the order in which they came. What waits for the GPU is
+//! One thread owns this and makes the calls of all threads in the order in which they came. What waits for the GPU is
 //! handed to `jobs` with the driver's own handles.
 
 use super::api::{cu, Api};
 use super::arrays::Arrays;
+use super::async_copies::AsyncCopies;
 use super::functions;
 use super::handles::{Graphs, Loaded, Pools};
 use super::images::Images;
 use super::jobs::{CopyOut, Job};
-use super::landing::Landings;
 use super::math_libraries::Math;
 use super::memory::Memory;
 use super::regions::Regions;
@@ -53,7 +53,7 @@ pub(crate) struct Session {
     events: HashMap<u64, (u16, usize)>,
     pub(super) libraries: HashMap<u64, Loaded>,
     pub(super) regions: Regions,
-    pub(super) landings: Arc<Landings>,
+    pub(super) async_copies: Arc<AsyncCopies>,
     pub(super) images: Images,
     pub(super) graphs: Graphs,
     pub(super) pools: Pools,
@@ -76,7 +76,7 @@ impl Session {
         api: Arc<Api>,
         devices: usize,
         memory_limit: Option<u64>,
-        (landings, images): (Arc<Landings>, Images),
+        (async_copies, images): (Arc<AsyncCopies>, Images),
         topics: Topics,
     ) -> Session {
         Session {
@@ -88,7 +88,7 @@ impl Session {
             events: HashMap::new(),
             libraries: HashMap::new(),
             regions: Regions::default(),
-            landings,
+            async_copies,
             images,
             graphs: Graphs::default(),
             pools: Pools::default(),
@@ -123,7 +123,7 @@ impl Session {
         Ok(context)
     }
 
-    /// The driver's handle of a stream, as this lane means it.
+    /// The driver's handle of a stream, as this thread means it.
     pub(crate) fn stream(&mut self, of: &Header, stream: u64) -> Result<usize, Code> {
         if stream < PER_THREAD {
             return Ok(stream as usize);
@@ -132,14 +132,14 @@ impl Session {
             let found = self.streams.get(&stream).ok_or(Code::INVALID_HANDLE)?;
             return Ok(found.1);
         }
-        // The driver's own would be the backend's thread's, which all lanes share.
-        if let Some(raw) = self.per_thread.get(&(of.lane, of.device)) {
+        // The driver's own would be the backend's thread's, which all threads share.
+        if let Some(raw) = self.per_thread.get(&(of.thread, of.device)) {
             return Ok(*raw);
         }
         let mut raw = 0;
         // SAFETY: the out pointer is to a variable of this function.
         unsafe { cu!(self.api, stream_create(&mut raw, 0, 0))? };
-        self.per_thread.insert((of.lane, of.device), raw);
+        self.per_thread.insert((of.thread, of.device), raw);
         Ok(raw)
     }
 
@@ -523,7 +523,7 @@ impl Session {
         self.memory.reset(device);
         self.memory.discount(self.arrays.reset(device));
         self.regions.reset(device);
-        self.landings.reset();
+        self.async_copies.reset();
         self.forget_graphs();
         self.contexts[device as usize] = None;
         self.epoch += 1;

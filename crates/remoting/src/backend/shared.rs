@@ -27,7 +27,7 @@ impl Session {
                 from,
                 bytes,
                 stream,
-            } => self.land(of, (*region, *offset), (*from, *bytes), *stream),
+            } => self.copy_out_async(of, (*region, *offset), (*from, *bytes), *stream),
             Call::CopyShared {
                 region,
                 host,
@@ -52,7 +52,7 @@ impl Session {
                 let mark = match mark {
                     Some(number) => Mark::Number(*number),
                     None if of.is_quiet() => return done(Ok(())),
-                    None => Mark::Lane(of.lane),
+                    None => Mark::Thread(of.thread),
                 };
                 let event = self.regions.mark(&api, mark, of.device, stream)?;
                 match of.is_quiet() {
@@ -65,7 +65,7 @@ impl Session {
     }
 
     /// A copy to a region, whose bytes follow in an answer.
-    fn land(
+    fn copy_out_async(
         &mut self,
         of: &Header,
         (region, offset): (u64, u64),
@@ -82,8 +82,8 @@ impl Session {
         let stream = self.stream(of, stream)?;
         self.refuse_recording(stream)?;
         rows::between(&api, device, host, extent, false, stream)?;
-        Ok(Outcome::Later(Job::Land {
-            landing: self.landings.begin(&api, of.device, stream)?,
+        Ok(Outcome::Later(Job::FinishCopy {
+            copy: self.async_copies.begin(&api, of.device, stream)?,
             start: host.address,
             bytes,
         }))

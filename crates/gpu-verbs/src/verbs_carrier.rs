@@ -1,8 +1,8 @@
-//! A lane over a queue pair of RDMA verbs that a CPU posts: Soft-RoCE, any card with libibverbs, the network inside one process.
+//! A carrier over a queue pair of RDMA verbs that a CPU posts: Soft-RoCE, any card with libibverbs, the network inside one process.
 //! It writes, with and without immediate; it neither reads nor changes words of the peer yet.
 
+use crate::carrier::{Carrier, Event};
 use crate::entry::{Kind, Local, Work};
-use crate::lane::{Event, Lane};
 use crate::queue::Depths;
 use crate::regions::Registration;
 use crate::view::{Syndrome, CAN_WRITE};
@@ -17,8 +17,8 @@ const SENDS: u32 = 64;
 /// Bytes of the words that entries have inline, each in its own part of a region.
 const INLINE_BYTES: usize = 32;
 
-/// A queue pair of verbs as a lane.
-pub struct VerbsLane {
+/// A queue pair of verbs as a carrier.
+pub struct VerbsCarrier {
     pair: RawPair,
     device: Arc<Device>,
     inline: Arc<Allocation>,
@@ -44,15 +44,15 @@ enum InFlight {
     Ended(Result<(), Syndrome>),
 }
 
-impl VerbsLane {
+impl VerbsCarrier {
     /// A queue pair on a device, which is to be connected, for a queue pair with these depths.
-    pub fn new(device: &Arc<Device>, depths: Depths) -> Result<VerbsLane, GpuVerbsError> {
+    pub fn new(device: &Arc<Device>, depths: Depths) -> Result<VerbsCarrier, GpuVerbsError> {
         let inline = Allocation::new(INLINE_BYTES * SENDS as usize);
         let inline_region = Region::new(device, inline.clone(), Access::LocalRead)?;
         let receives = 1 << depths.receives_log2;
         let mut pair = RawPair::new(device, SENDS, receives)?;
         let inline_kept = pair.keep(Arc::clone(&inline_region));
-        Ok(VerbsLane {
+        Ok(VerbsCarrier {
             pair,
             device: Arc::clone(device),
             inline,
@@ -156,7 +156,7 @@ fn syndrome(status: Status) -> Syndrome {
     }
 }
 
-impl Lane for VerbsLane {
+impl Carrier for VerbsCarrier {
     fn abilities(&self) -> u32 {
         CAN_WRITE
     }

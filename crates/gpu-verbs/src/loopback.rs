@@ -1,7 +1,7 @@
-//! The lane of the software card: two queue pairs of one process, without a network; and one that carries out nothing.
+//! The carrier of the software card: two queue pairs of one process, without a network; and one that carries out nothing.
 
+use crate::carrier::{gather, request, scatter, Carrier, Event, Refusal, Responder};
 use crate::entry::Work;
-use crate::lane::{gather, request, scatter, Event, Lane, Refusal, Responder};
 use crate::regions::Regions;
 use crate::view::{Syndrome, CAN_CHANGE, CAN_READ, CAN_WRITE};
 use std::collections::VecDeque;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 const WAITING_MAX: usize = 256;
 
 /// One end of a wire inside a process.
-pub(crate) struct WireLane {
+pub(crate) struct LoopbackCarrier {
     mine: Arc<Responder>,
     peer: Arc<Responder>,
     waiting: VecDeque<Work>,
@@ -21,15 +21,15 @@ pub(crate) struct WireLane {
     tried: u32,
 }
 
-impl WireLane {
+impl LoopbackCarrier {
     /// Both ends. A write with immediate for which there is no receive is tried `tries_max` times, or without limit.
     pub(crate) fn pair(
         one: Arc<Regions>,
         other: Arc<Regions>,
         tries_max: Option<u32>,
-    ) -> (WireLane, WireLane) {
+    ) -> (LoopbackCarrier, LoopbackCarrier) {
         let (one, other) = (Responder::new(one), Responder::new(other));
-        let end = |mine: &Arc<Responder>, peer: &Arc<Responder>| WireLane {
+        let end = |mine: &Arc<Responder>, peer: &Arc<Responder>| LoopbackCarrier {
             mine: Arc::clone(mine),
             peer: Arc::clone(peer),
             waiting: VecDeque::with_capacity(WAITING_MAX),
@@ -46,7 +46,7 @@ impl WireLane {
     }
 }
 
-impl Lane for WireLane {
+impl Carrier for LoopbackCarrier {
     fn abilities(&self) -> u32 {
         CAN_WRITE | CAN_READ | CAN_CHANGE
     }
@@ -92,21 +92,21 @@ impl Lane for WireLane {
 }
 
 /// Completes all works a while after they were posted, and does nothing: what is left is the cost of posting.
-pub(crate) struct NullLane {
+pub(crate) struct NullCarrier {
     latency: Duration,
     posted: VecDeque<Instant>,
 }
 
-impl NullLane {
-    pub(crate) fn new(latency: Duration) -> NullLane {
-        NullLane {
+impl NullCarrier {
+    pub(crate) fn new(latency: Duration) -> NullCarrier {
+        NullCarrier {
             latency,
             posted: VecDeque::new(),
         }
     }
 }
 
-impl Lane for NullLane {
+impl Carrier for NullCarrier {
     fn abilities(&self) -> u32 {
         CAN_WRITE | CAN_READ | CAN_CHANGE
     }

@@ -1,8 +1,8 @@
-//! Copies to the client's pinned memory that nobody waits for ("landings"). The GPU copies to a region of the backend; the bytes
+//! Copies to the client's pinned memory that nobody waits for: asynchronous copies. The GPU copies to a region of the backend; the bytes
 //! follow in an answer of their own.
 //!
 //! A program that has seen an event or a stream come to its end relies on the copies before it. So no answer is sent while
-//! there are copies that the GPU has finished and whose bytes are not sent ([`Landings::settle`]): whatever an answer proves,
+//! there are copies that the GPU has finished and whose bytes are not sent ([`AsyncCopies::settle`]): whatever an answer proves,
 //! the bytes came before.
 
 use super::api::{cu, Api};
@@ -12,16 +12,16 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 const EVENT_WITHOUT_TIMES: u32 = 2;
 
-/// A landing whose bytes are not sent yet.
+/// A copy whose bytes are not sent yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Landing {
+pub(crate) struct AsyncCopy {
     number: u64,
     device: u16,
     event: usize,
     resets: u64,
 }
 
-impl Landing {
+impl AsyncCopy {
     /// Waits for the GPU's part.
     pub(crate) fn wait(&self, api: &Api) -> Result<(), Code> {
         // SAFETY: an event that `begin` made; one of a device that was reset gets the driver's answer.
@@ -30,29 +30,29 @@ impl Landing {
 }
 
 #[derive(Default)]
-struct LandingState {
+struct AsyncCopyState {
     last: u64,
-    pending: Vec<Landing>,
+    pending: Vec<AsyncCopy>,
     /// Events that are not in use, by device.
     spare: HashMap<u16, Vec<usize>>,
     /// Resets of devices, each of which ended their events.
     resets: u64,
 }
 
-/// All landings of a client.
+/// All asynchronous copies of a client.
 #[derive(Default)]
-pub(crate) struct Landings {
-    state: Mutex<LandingState>,
+pub(crate) struct AsyncCopies {
+    state: Mutex<AsyncCopyState>,
     sent: Condvar,
 }
 
-impl Landings {
-    fn lock(&self) -> MutexGuard<'_, LandingState> {
+impl AsyncCopies {
+    fn lock(&self) -> MutexGuard<'_, AsyncCopyState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes a landing whose copy was just queued on a stream.
-    pub(crate) fn begin(&self, api: &Api, device: u16, stream: usize) -> Result<Landing, Code> {
+    /// Notes a copy that was just queued on a stream.
+    pub(crate) fn begin(&self, api: &Api, device: u16, stream: usize) -> Result<AsyncCopy, Code> {
         let mut state = self.lock();
         let event = match state.spare.get_mut(&device).and_then(Vec::pop) {
             Some(event) => event,
@@ -66,26 +66,22 @@ impl Landings {
         // SAFETY: the event is the one just found; the stream is one of the session.
         unsafe { cu!(api, event_record(event, stream))? };
         state.last += 1;
-        let landing = Landing {
+        let copy = AsyncCopy {
             number: state.last,
             device,
             event,
             resets: state.resets,
         };
-        state.pending.push(landing);
-        Ok(landing)
+        state.pending.push(copy);
+        Ok(copy)
     }
 
     /// The bytes are sent, or never will be.
-    pub(crate) fn end(&self, landing: &Landing) {
+    pub(crate) fn end(&self, copy: &AsyncCopy) {
         let mut state = self.lock();
-        state.pending.retain(|other| other != landing);
-        if state.resets == landing.resets {
-            state
-                .spare
-                .entry(landing.device)
-                .or_default()
-                .push(landing.event);
+        state.pending.retain(|other| other != copy);
+        if state.resets == copy.resets {
+            state.spare.entry(copy.device).or_default().push(copy.event);
         }
         self.sent.notify_all();
     }
@@ -93,20 +89,20 @@ impl Landings {
     /// Waits until the bytes of all copies that the GPU has finished are sent.
     pub(crate) fn settle(&self, api: &Api) {
         let mut state = self.lock();
-        let is_finished = |landing: &&Landing| {
+        let is_finished = |copy: &&AsyncCopy| {
             // SAFETY: an event that `begin` made; one of a device that was reset gets the driver's answer.
-            unsafe { cu!(api, event_query(landing.event)) }.is_ok()
+            unsafe { cu!(api, event_query(copy.event)) }.is_ok()
         };
         let finished: Vec<u64> = state
             .pending
             .iter()
             .filter(is_finished)
-            .map(|landing| landing.number)
+            .map(|copy| copy.number)
             .collect();
         while state
             .pending
             .iter()
-            .any(|landing| finished.contains(&landing.number))
+            .any(|copy| finished.contains(&copy.number))
         {
             state = self
                 .sent
@@ -158,27 +154,27 @@ mod tests {
             event_query: Some(query),
             ..Api::default()
         };
-        let landings = Arc::new(Landings::default());
-        let landing = landings.begin(&api, 0, 0).unwrap();
+        let copies = Arc::new(AsyncCopies::default());
+        let copy = copies.begin(&api, 0, 0).unwrap();
         // The GPU has not finished, so nothing proves it, and nobody waits.
-        landings.settle(&api);
+        copies.settle(&api);
         IS_DONE.store(true, Ordering::Release);
         let is_sent = Arc::new(AtomicBool::new(false));
         let sender = {
-            let (landings, is_sent) = (landings.clone(), is_sent.clone());
+            let (copies, is_sent) = (copies.clone(), is_sent.clone());
             std::thread::spawn(move || {
                 is_sent.store(true, Ordering::Release);
-                landings.end(&landing);
+                copies.end(&copy);
             })
         };
-        landings.settle(&api);
+        copies.settle(&api);
         assert!(is_sent.load(Ordering::Acquire));
         sender.join().unwrap();
         // Its event is used again, unless a reset has ended it.
-        let again = landings.begin(&api, 0, 0).unwrap();
-        assert_eq!(landings.lock().spare[&0].len(), 0);
-        landings.reset();
-        landings.end(&again);
-        assert!(landings.lock().spare.is_empty());
+        let again = copies.begin(&api, 0, 0).unwrap();
+        assert_eq!(copies.lock().spare[&0].len(), 0);
+        copies.reset();
+        copies.end(&again);
+        assert!(copies.lock().spare.is_empty());
     }
 }

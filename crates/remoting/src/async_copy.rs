@@ -6,8 +6,8 @@
 
 use crate::call::Call;
 use crate::client::{Connection, From, Lost, Target};
-use crate::landings::{Landing, Landings};
-use crate::limits::LANDINGS_MAX;
+use crate::expected_copies::{ExpectedCopies, ExpectedCopy};
+use crate::limits::ASYNC_COPIES_MAX;
 use rgaps_sync::lock;
 use std::sync::{Arc, PoisonError};
 
@@ -15,37 +15,37 @@ impl Connection {
     /// Makes a call that gives bytes, and does not wait for them.
     ///
     /// # Safety
-    /// `bytes` bytes at `to` may be written, by any thread, until [`Connection::wait_for_landings`] has returned for them.
-    pub unsafe fn land(
+    /// `bytes` bytes at `to` may be written, by any thread, until [`Connection::wait_for_async_copies`] has returned for them.
+    pub unsafe fn call_out_async(
         self: &Arc<Self>,
         from: From,
         call: &Call<'_>,
         to: *mut u8,
         bytes: usize,
     ) -> Result<(), Lost> {
-        self.wait_until(|landings| landings.expected.len() < LANDINGS_MAX)?;
+        self.wait_until(|copies| copies.expected.len() < ASYNC_COPIES_MAX)?;
         let target = Target { start: to, bytes };
         let waited = self.begin(from, call, &[], Some(target), |inbox, request| {
-            let landing = Landing {
+            let copy = ExpectedCopy {
                 start: to as usize,
                 bytes,
-                lane: from.lane,
+                thread: from.thread,
             };
-            inbox.landings.expected.insert(request, landing);
+            inbox.expected_copies.expected.insert(request, copy);
         })?;
         drop(waited);
         let mut inbox = lock(&self.inbox);
-        if !inbox.landings.has_reader {
-            inbox.landings.has_reader = true;
+        if !inbox.expected_copies.has_reader {
+            inbox.expected_copies.has_reader = true;
             let reader = self.clone();
             let spawned = std::thread::Builder::new()
                 .name("rgaps-gpu-read".to_owned())
-                .spawn(move || reader.read_landings());
+                .spawn(move || reader.read_expected_copies());
             if spawned.is_err() {
-                inbox.landings.has_reader = false;
+                inbox.expected_copies.has_reader = false;
                 drop(inbox);
                 // Somebody has to read, so this thread does.
-                return self.wait_until(Landings::is_empty);
+                return self.wait_until(ExpectedCopies::is_empty);
             }
         }
         drop(inbox);
@@ -54,13 +54,13 @@ impl Connection {
     }
 
     /// Waits until no bytes are expected for a range.
-    pub fn wait_for_landings(&self, start: usize, bytes: usize) -> Result<(), Lost> {
-        self.wait_until(|landings| !landings.touches(start, bytes))
+    pub fn wait_for_async_copies(&self, start: usize, bytes: usize) -> Result<(), Lost> {
+        self.wait_until(|copies| !copies.touches(start, bytes))
     }
 
-    fn wait_until(&self, is_so: impl Fn(&Landings) -> bool) -> Result<(), Lost> {
+    fn wait_until(&self, is_so: impl Fn(&ExpectedCopies) -> bool) -> Result<(), Lost> {
         let mut inbox = lock(&self.inbox);
-        while !is_so(&inbox.landings) {
+        while !is_so(&inbox.expected_copies) {
             if inbox.is_lost && !inbox.is_read {
                 return Err(Lost);
             }
@@ -70,10 +70,10 @@ impl Connection {
     }
 
     /// Runs on a thread of its own: reads while answers are expected and nobody else does.
-    fn read_landings(&self) {
+    fn read_expected_copies(&self) {
         let mut inbox = lock(&self.inbox);
         while !inbox.is_lost {
-            if inbox.landings.is_empty() {
+            if inbox.expected_copies.is_empty() {
                 inbox = self
                     .answered
                     .wait(inbox)

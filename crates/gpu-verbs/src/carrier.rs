@@ -6,7 +6,7 @@ use crate::view::Syndrome;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// What a lane has to tell.
+/// What a carrier has to tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// The oldest work that was not done yet is done, or has failed.
@@ -21,7 +21,7 @@ pub enum Event {
 }
 
 /// Carries a queue pair's works to its peer. One thread uses it.
-pub trait Lane: Send {
+pub trait Carrier: Send {
     /// What it can do: [`crate::CAN_WRITE`], [`crate::CAN_READ`], [`crate::CAN_CHANGE`].
     fn abilities(&self) -> u32;
     /// Takes a work, unless too many are on their way. Works are done in order.
@@ -161,7 +161,7 @@ pub(crate) fn request(work: &Work) -> Request {
     }
 }
 
-/// Numbers of [`Kind`] on the wire of a TCP lane, with operands.
+/// Numbers of [`Kind`] on the wire of a TCP carrier, with operands.
 pub(crate) fn kind_code(kind: Kind) -> (u8, u64, u64) {
     match kind {
         Kind::Nop => (0, 0, 0),
