@@ -255,6 +255,30 @@ fn a_late_joiner_behind_a_host_that_is_held_back_gets_the_history_whole() {
     }
 }
 
+#[test]
+fn a_late_joiner_does_not_stop_links_that_hold_all_that_they_may() {
+    let ports = ports(3);
+    let around: [&[usize]; 3] = [&[1], &[0, 2], &[1]];
+    let hosts = [0, 1, 2].map(|at| start_among(&ports, at, around[at], "held_max = 6"));
+    let nodes = [0, 1, 2].map(|at| hosts[at].node("member"));
+    let near = joins(&nodes[1], "log", Late::Nothing);
+    let mut log = Tagged::new(&nodes[0], "log", 1000);
+    wait_for_subscribers(&log.publisher, 1);
+    // Nobody reads there: eight messages land, the link holds six, and six wait for it.
+    log.put(20);
+    until("the link", || crossed(&nodes[0], "host-b") == 14);
+    let far = joins(&nodes[2], "log", Late::AllKept);
+    wait_for_subscribers(&log.publisher, 2);
+    gets(&near, 0..20);
+    let first = receive(&far).tag();
+    assert!(first <= 12, "{first}");
+    gets(&far, first + 1..20);
+    log.put(1);
+    for subscriber in [&near, &far] {
+        gets(subscriber, 20..21);
+    }
+}
+
 /// How much has landed of the only publisher of a topic.
 fn landed(there: &Node, topic: &str) -> u64 {
     let topic = there.topic(topic);

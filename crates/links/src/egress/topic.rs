@@ -222,7 +222,12 @@ impl EgressTopic {
             return Ok(Some(unfinished));
         }
         if let Some(previous) = &self.previous {
-            if let Some(sample) = previous.try_recv()? {
+            let received = previous.try_recv();
+            if let Err(RecvError::TooManyHeld { .. }) = received {
+                // The flows for the history hold some of these back. What they then send comes before the older history, which is left out.
+                self.end_history();
+            }
+            if let Some(sample) = received? {
                 return Ok(Some(sample));
             }
             self.previous = None;
