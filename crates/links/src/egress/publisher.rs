@@ -38,6 +38,14 @@ pub struct Publisher {
 }
 
 impl Publisher {
+    /// `reads_previous`: another subscriber has still to read the history.
+    pub fn new(reads_previous: bool) -> Publisher {
+        Publisher {
+            history_read: reads_previous.then_some(0),
+            ..Publisher::default()
+        }
+    }
+
     /// Messages go to a host from now on, if they do not yet.
     pub fn open(&mut self, host_flow: &HostFlow) {
         let from = match host_flow.wants_history {
@@ -78,10 +86,14 @@ impl Publisher {
         self.settle();
     }
 
-    /// The new subscriber has read a message: of the history, or the first one after it.
-    pub fn read_history(&mut self, number: u64) {
+    /// The new subscriber has read a message. Whether that is the first one after the history.
+    pub fn has_read_history(&mut self, number: u64) -> bool {
         let is_history = number < self.delivery.next();
-        self.history_read = is_history.then_some(number + 1);
+        match &mut self.history_read {
+            Some(read) if is_history => *read = number + 1,
+            read => return read.is_some(),
+        }
+        false
     }
 
     /// A message was taken. It may be there already, of the history.
@@ -171,6 +183,12 @@ impl Publisher {
         self.delivery
             .due(StreamId(host_flow.route.stream))
             .is_some()
+    }
+
+    /// Whether a message of this number is still to be sent to a host.
+    pub fn has_due(&self, host_flow: &HostFlow, number: u64) -> bool {
+        let due = self.delivery.due(StreamId(host_flow.route.stream));
+        due.is_some_and(|due| due.contains(&number))
     }
 
     /// Whether nobody needs anything of it any more.

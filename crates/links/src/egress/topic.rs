@@ -100,8 +100,10 @@ impl EgressTopic {
     pub fn set_routes(&mut self, routes: Vec<FlowTarget>, planned: u64) {
         self.planned = planned;
         self.publishers.retain(|_, of| !of.is_over());
+        let reads_previous = self.previous.is_some();
         for of in routes.iter().flat_map(|route| &route.publishers) {
-            let publisher = self.publishers.entry(of.publisher).or_default();
+            let publisher = self.publishers.entry(of.publisher);
+            let publisher = publisher.or_insert_with(|| Publisher::new(reads_previous));
             publisher.description = Some(of.clone());
         }
         let streams: BTreeSet<u64> = routes.iter().map(|route| route.stream).collect();
@@ -249,6 +251,9 @@ impl EgressTopic {
                 self.due.insert(*id);
             }
         }
+        for host_flow in &mut self.host_flows {
+            host_flow.wants_history &= host_flow.skips_previous;
+        }
     }
 
     /// Sends what there is. True: there may be more.
@@ -359,7 +364,11 @@ impl EgressTopic {
                     // A route that gets the message later sees how much is there then. That the message will never be complete, only
                     // this list finds out.
                     let is_outgoing = self.outgoing.as_ref().is_some_and(is_this);
-                    ready < message.bytes() || is_outgoing || self.due.contains(&publisher)
+                    let is_due = self.publishers.get(&publisher).is_some_and(|of| {
+                        let mut flows = self.host_flows.iter();
+                        flows.any(|host_flow| of.has_due(host_flow, sequence))
+                    });
+                    ready < message.bytes() || is_outgoing || is_due
                 }
                 Err(error) => {
                     flows.for_each(|(link, flow)| link.give_up(flow, sequence));
@@ -408,14 +417,18 @@ impl EgressTopic {
         }
         self.is_reported = false;
         let id = message.info.publisher;
-        let publisher = self.publishers.entry(id).or_default();
+        let reads_previous = self.previous.is_some();
+        let publisher = self.publishers.entry(id);
+        let publisher = publisher.or_insert_with(|| Publisher::new(reads_previous));
         let flows = self.host_flows.iter().filter(|of| !of.skips_previous);
         flows.for_each(|host_flow| publisher.open(host_flow));
-        if self.previous.is_none() && publisher.history_read.is_some() {
-            publisher.read_history(message.info.sequence);
-        }
+        let has_read = !reads_previous && publisher.has_read_history(message.info.sequence);
         publisher.publish(message);
         self.due.insert(id);
+        if has_read {
+            // The history of all publishers comes before what is new of any.
+            self.end_history();
+        }
         self.send_due(name)
     }
 
