@@ -348,10 +348,13 @@ fn a_server_that_is_killed_ends_copies_on_their_way() {
 }
 
 #[test]
-fn the_first_quiet_failure_is_deferred_to_the_lane() {
+fn the_first_quiet_failure_is_deferred_to_the_thread() {
     let server = Server::start(&[]);
     let client = server.client();
-    let other = From { thread: 1, device: 0 };
+    let other = From {
+        thread: 1,
+        device: 0,
+    };
     client
         .send(HERE, &Call::StreamDestroy { stream: 77 }, &[])
         .unwrap();
