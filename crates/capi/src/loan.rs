@@ -167,7 +167,8 @@ pub unsafe extern "C" fn rgaps_loan_publish(
     loan: *mut rgaps_loan_t,
     sequence: *mut u64,
 ) -> rgaps_status_t {
-    // SAFETY: C's own arguments, of which that function asks what rgaps.h asks of C for this one.
+    // SAFETY: C passes NULL or a loan that this thread alone uses, and NULL or a result that only we access until we return (rgaps.h:
+    // Threads, Pointers).
     unsafe { rgaps_loan_publish_on(loan, std::ptr::null_mut(), sequence) }
 }
 

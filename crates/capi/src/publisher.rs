@@ -174,7 +174,8 @@ pub unsafe extern "C" fn rgaps_publisher_push(
     bytes: usize,
 ) -> rgaps_status_t {
     let stream = Stream(0);
-    // SAFETY: C's own arguments, of which `push` asks what rgaps.h asks of C.
+    // SAFETY: C passes NULL or a handle that lives, and `bytes` bytes at `data` that stay valid and unchanged until we return (rgaps.h:
+    // Handles, Pointers).
     guard(|| unsafe { push(publisher, data, bytes, stream, true) })
 }
 
@@ -216,7 +217,8 @@ pub unsafe extern "C" fn rgaps_publisher_push_on(
     stream: rgaps_stream_t,
 ) -> rgaps_status_t {
     let stream = Stream(stream as u64);
-    // SAFETY: C's own arguments, of which `push` asks what rgaps.h asks of C.
+    // SAFETY: C passes NULL or a handle that lives, and `bytes` bytes at `data` that stay valid and unchanged until the work on the
+    // stream is done (rgaps.h: Handles, Pointers).
     guard(|| unsafe { push(publisher, data, bytes, stream, false) })
 }
 
@@ -311,7 +313,7 @@ pub unsafe extern "C" fn rgaps_publisher_loan(
     bytes: usize,
     loan: *mut *mut rgaps_loan_t,
 ) -> rgaps_status_t {
-    // SAFETY: C's own arguments, of which that function asks what rgaps.h asks of C for this one.
+    // SAFETY: C passes NULL or a handle that lives, and a result that only we access until we return (rgaps.h: Handles, Pointers).
     unsafe { rgaps_publisher_loan_aligned(publisher, bytes, BLOCK_ALIGN as usize, loan) }
 }
 

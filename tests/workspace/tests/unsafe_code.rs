@@ -1,5 +1,5 @@
 //! Unsafe code stays in the crates that are about memory, the driver or a foreign interface, and in
-//! few files of two others.
+//! few files of others.
 #![forbid(unsafe_code)]
 
 use rgaps_workspace_tests::{root, Package, Workspace};
