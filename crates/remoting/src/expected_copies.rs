@@ -10,11 +10,11 @@ pub(crate) struct ExpectedCopy {
     pub(crate) thread: u16,
 }
 
-/// The copies of a connection.
+/// The copies of a connection whose bytes are still expected.
 #[derive(Default)]
 pub(crate) struct ExpectedCopies {
     pub(crate) expected: BTreeMap<u64, ExpectedCopy>,
-    /// The first error of each thread that nobody was told yet.
+    /// By the program's threads, the first error that the thread has still to learn.
     errors: HashMap<u16, i32>,
     pub(crate) has_reader: bool,
 }

@@ -32,8 +32,8 @@ pub struct Publisher {
     pub retained_bytes: u64,
     pub description: Option<Arc<FlowDescription>>,
     pub has_ended: bool,
-    /// A new subscriber still reads the history, and has read it below this number. A flow for it sends nothing beyond: a message that is in
-    /// flight elsewhere would come first, and the history before it would be too late.
+    /// A new subscriber is reading the history, and has read it up to this number. A flow that carries history sends nothing from this
+    /// number on: numbers only rise in a flow, so a later message that is in flight elsewhere would shut out the history before it.
     pub history_read: Option<u64>,
 }
 
